@@ -7,6 +7,7 @@ import {
 import { AuditServiceService, RepairRequest } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { DeleteNodeRequest, NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
+import { WatchKind, WatchPhase, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { EtcdServer } from '../engine/testing/etcd-server.js';
@@ -126,6 +127,26 @@ describe('while Calico has locked the datastore', () => {
         refusalCode: 'STORE_LOCKED',
       });
     expect(await failureOf(late.allocate('c1'))).toMatchObject(LOCKED);
+  });
+
+  test('a watch reports it, and its end, at once', { timeout: TIMEOUT_MS }, async () => {
+    const request = WatchRequest.fromPartial({ kinds: [WatchKind.WATCH_KIND_ROUTES] });
+    const stream = caller.peer.stream(WatchServiceService.watch, request, new AbortController().signal);
+    const next = async () => (await stream.next()).value;
+    expect(await next()).toMatchObject({ phase: WatchPhase.WATCH_PHASE_SNAPSHOT_COMPLETE, datastoreLocked: false });
+    for (const isLocked of [true, false]) {
+      const startedAtMs = Date.now();
+      setReady(!isLocked);
+      expect(await next()).toMatchObject({ phase: WatchPhase.WATCH_PHASE_BOOKMARK, datastoreLocked: isLocked });
+      // A bookmark that has no cause is sent after 30 s.
+      expect(Date.now() - startedAtMs).toBeLessThan(15_000);
+    }
+    setReady(false);
+    await stream.return();
+    const [, late] = await startReplica();
+    const second = late.peer.stream(WatchServiceService.watch, request, new AbortController().signal);
+    expect((await second.next()).value).toMatchObject({ reset: true, datastoreLocked: true });
+    await second.return();
   });
 
   test('repairs wait, and a record without datastoreReady is not a lock', { timeout: TIMEOUT_MS }, async () => {

@@ -24,7 +24,7 @@ import {
   type WatchQuery,
 } from '../watch/watched-objects.js';
 
-export const keys = new RecordKeys('/calico');
+export const keys = new RecordKeys('/calico', { hasLock: true });
 export const forever: AbortSignal = new AbortController().signal;
 setMaxListeners(0, forever);
 
@@ -71,9 +71,9 @@ export class LineCodec implements WatchCodec {
     return Buffer.from(`${JSON.stringify(line)}\n`);
   };
 
-  readonly message: WatchCodec['message'] = ({ phase, reset, changes, resumeToken }) => {
+  readonly message: WatchCodec['message'] = ({ phase, reset, changes, resumeToken, isLocked }) => {
     this.messages++;
-    return Buffer.concat([Buffer.from(`${JSON.stringify({ phase, reset, resumeToken })}\n`), ...changes]);
+    return Buffer.concat([Buffer.from(`${JSON.stringify({ phase, reset, resumeToken, isLocked })}\n`), ...changes]);
   };
 }
 
@@ -81,6 +81,7 @@ interface ReadMessage {
   readonly phase: WatchPhase;
   readonly reset: boolean;
   readonly resumeToken: string;
+  readonly isLocked: boolean;
   readonly changes: readonly { readonly kind: WatchedKind; readonly name: string; readonly object?: string }[];
 }
 
@@ -118,6 +119,15 @@ export async function write(store: MemoryStore, ...records: readonly RecordValue
   return store.revision(forever);
 }
 
+/** Writes Calico's ClusterInformation as `calicoctl datastore migrate lock` and `unlock` do; undefined removes it. */
+export async function setLock(store: MemoryStore, isLocked: boolean | undefined): Promise<number> {
+  const key = keys.clusterInformation;
+  if (isLocked === undefined) return remove(store, key);
+  const value = JSON.stringify({ metadata: { name: 'default' }, spec: { datastoreReady: !isLocked } });
+  await store.commit({ comparisons: [], puts: [{ key, value: Buffer.from(value) }], deletes: [] }, forever);
+  return store.revision(forever);
+}
+
 export async function remove(store: MemoryStore, ...removed: readonly string[]): Promise<number> {
   await store.commit({ comparisons: [], puts: [], deletes: removed }, forever);
   return store.revision(forever);
@@ -128,9 +138,11 @@ export class WatchingClient {
   readonly objects = new Map<string, string>();
   token = '';
   resets = 0;
+  isLocked = false;
   readonly phases: WatchPhase[] = [];
 
-  apply({ phase, reset, changes, resumeToken }: ReadMessage): void {
+  apply({ phase, reset, changes, resumeToken, isLocked }: ReadMessage): void {
+    this.isLocked = isLocked;
     if (reset) {
       this.objects.clear();
       this.resets++;

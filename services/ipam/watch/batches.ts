@@ -13,6 +13,8 @@ import {
 /** The changes of one message. */
 export interface Batch {
   readonly changes: readonly Uint8Array[];
+  /** Whether the datastore's lock is among the changes examined. */
+  readonly hasLockChange: boolean;
   /** Number of the first change after those examined. */
   readonly next: number;
   /** The batch contains every change up to this revision. */
@@ -45,6 +47,8 @@ export interface SnapshotChunks {
 /** A message, with the number of streams that have not received it yet. */
 interface SharedMessage {
   readonly batch: SharedBatch;
+  /** The state of the lock in the message. */
+  readonly isLocked: boolean;
   missingCount: number;
 }
 
@@ -119,9 +123,11 @@ export class Batches {
     const maxBytes = messageBytes();
     const changes: Uint8Array[] = [];
     let bytes = 0;
+    let hasLockChange = false;
     let next = from;
     for (const end = recent?.nextNumber ?? from; next < end && bytes < maxBytes; next++) {
       const entry = recent?.at(next);
+      if (entry?.kind === 'lock') hasLockChange = true;
       const encoded = entry && this.#changeFor(query, entry);
       if (!encoded) continue;
       changes.push(encoded);
@@ -130,21 +136,23 @@ export class Batches {
     // A revision that is only partly in the batch does not count as received.
     const isLast = next === (recent?.nextNumber ?? from);
     const revision = isLast ? catalog.revision : Math.max(0, (recent?.revisionAt(next) ?? 1) - 1);
-    return { changes, next, revision };
+    return { changes, hasLockChange, next, revision };
   }
 
   /** As {@link changes}, but encoded once for all streams with the same position and query. */
   shared(stream: Stream, from: number, make: (batch: Batch) => Uint8Array | undefined): SharedBatch {
+    const { recent, isLocked } = this.#options.catalog;
     const known = this.#shared.get(stream.key);
-    const end = this.#options.catalog.recent?.nextNumber ?? from;
-    if (known?.batch.from === from && (known.batch.next === end || known.batch.message)) {
+    const end = recent?.nextNumber ?? from;
+    const isCurrent = known?.batch.from === from && known.isLocked === isLocked;
+    if (isCurrent && (known.batch.next === end || known.batch.message)) {
       if (--known.missingCount <= 0) this.#shared.delete(stream.key);
       return known.batch;
     }
     const made = this.changes(stream.query, from);
     const batch = { from, next: made.next, message: make(made) };
     const missingCount = this.#streamsOf(stream.key) - 1;
-    if (missingCount > 0) this.#shared.set(stream.key, { batch, missingCount });
+    if (missingCount > 0) this.#shared.set(stream.key, { batch, isLocked, missingCount });
     return batch;
   }
 
@@ -164,7 +172,9 @@ export class Batches {
     this.#cachedBytes = 0;
   }
 
-  #changeFor(query: WatchQuery, { key, kind, item, formerScopes }: RecentChange): Uint8Array | undefined {
+  #changeFor(query: WatchQuery, change: RecentChange): Uint8Array | undefined {
+    if (change.kind === 'lock') return undefined;
+    const { key, kind, item, formerScopes } = change;
     const { catalog, codec } = this.#options;
     if (item && matchesQuery(query, kind, scopeOf(item.object))) return this.#encode(item);
     if (!formerScopes.some((scope) => matchesQuery(query, kind, scope))) return undefined;

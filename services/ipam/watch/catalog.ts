@@ -68,6 +68,7 @@ export class Catalog {
   readonly #storedEndpoints = new WeakMap<WatchedObject, EndpointRecord>();
   /** Names of the pools that blocks lie in; empty where there is none. */
   #poolNames = new WeakMap<Prefix, string>();
+  #isLocked = false;
   #recent: RecentChanges | undefined;
   #revision = 0;
   /** Called with each item that is no longer current. */
@@ -87,6 +88,11 @@ export class Catalog {
   /** All changes up to this revision are applied. */
   get revision(): number {
     return this.#revision;
+  }
+
+  /** Whether Calico's tools have locked the datastore, as of the revision. */
+  get isLocked(): boolean {
+    return this.#isLocked;
   }
 
   /** Undefined until the datastore was listed. */
@@ -152,7 +158,8 @@ export class Catalog {
   #differences(records: readonly ObservedRecord[]): readonly ObservedRecord[] {
     const listed = new Set(records.map(({ key }) => key));
     const affinities = [...this.#snapshot.affinities()].map(({ owner, block }) => this.#keys.affinity(owner, block));
-    const known = [...RECORD_KINDS.flatMap((kind) => [...this.#items[kind].keys()]), ...affinities];
+    const lock = this.#isLocked ? [this.#keys.clusterInformation] : [];
+    const known = [...RECORD_KINDS.flatMap((kind) => [...this.#items[kind].keys()]), ...affinities, ...lock];
     const gone = known.filter((key) => !listed.has(key)).map((key) => ({ key, record: undefined }));
     return [...records, ...gone];
   }
@@ -170,6 +177,7 @@ export class Catalog {
       const record = stored?.kind === 'foreignEndpoint' ? undefined : stored;
       if (record?.kind === 'block' || (!record && this.#items.block.has(key))) blocks.set(key, record?.value);
       else if (record?.kind === 'endpoint') endpoints.set(key, record);
+      else if (key === this.#keys.clusterInformation) this.#setLock(record, at);
       else if (record?.kind === 'affinity' || (!record && this.#snapshot.get(key)?.kind === 'affinity')) {
         keepsBlockDetails = false;
         this.#setAffinity(key, record, blocks);
@@ -182,6 +190,13 @@ export class Catalog {
     const blocksAt = { keepsBlockDetails: keepsBlockDetails && ranges.length === 0, ...at };
     for (const [key, block] of blocks) this.#setBlock(key, block, blocksAt);
     for (const [key, record] of endpoints) this.#setEndpoint(key, record, at);
+  }
+
+  #setLock(record: RecordValue | undefined, { revision, recent }: ChangeContext): void {
+    const isLocked = record?.kind === 'clusterInformation' && record.value.isLocked;
+    if (isLocked === this.#isLocked) return;
+    this.#isLocked = isLocked;
+    recent?.lockChanged(revision);
   }
 
   #setAffinity(key: string, record: RecordValue | undefined, blocks: Map<string, Block | undefined>): void {

@@ -16,6 +16,7 @@ import {
   query,
   readMessage,
   remove,
+  setLock,
   sorted,
   startWatching,
   until,
@@ -112,6 +113,8 @@ type Step =
       readonly count: number;
       readonly lost: boolean;
     }
+  /** Calico's tools lock or unlock the datastore, or remove the record. */
+  | { readonly type: 'lock'; readonly isLocked: boolean | undefined }
   /** The mirrors' watches break, and missed changes are no longer kept. */
   | { readonly type: 'compact' }
   /** The replicas receive all changes. */
@@ -142,6 +145,13 @@ const step: fc.Arbitrary<Step> = fc.oneof(
       lost: fc.boolean(),
     }),
   },
+  {
+    weight: 2,
+    arbitrary: fc.record({
+      type: fc.constant('lock' as const),
+      isLocked: fc.constantFrom(true, true, false, undefined),
+    }),
+  },
   { weight: 1, arbitrary: fc.record({ type: fc.constant('compact' as const) }) },
   { weight: 2, arbitrary: fc.record({ type: fc.constant('settle' as const) }) },
 );
@@ -150,6 +160,7 @@ class Model {
   readonly store = new MemoryStore();
   readonly clients = QUERIES.map(() => new WatchingClient());
   replicas: readonly WatchingReplica[] = [];
+  isLocked = false;
 
   async start(recentCapacity: number): Promise<void> {
     const options = { recentCapacity, messageBytes: 300, bookmarkAfterMs: 2 };
@@ -167,6 +178,10 @@ class Model {
       case 'read':
         await this.#read(one);
         break;
+      case 'lock':
+        await setLock(this.store, one.isLocked);
+        this.isLocked = one.isLocked === true;
+        break;
       case 'compact':
         this.replicas.forEach(() => this.store.injectFault('watch', { type: 'fails', failure: new Error('cut') }));
         this.store.compact();
@@ -181,13 +196,14 @@ class Model {
     await until(() => this.replicas.every(({ hub }) => hub.revision >= revision));
   }
 
-  /** Whether each client, read to the end, equals a fresh list; and nothing is left open. */
+  /** Whether each client, read to the end, equals a fresh list and knows the lock; and nothing is left open. */
   async check(): Promise<void> {
     await this.settle();
     const revision = await this.store.revision(new AbortController().signal);
     for (const [index, client] of this.clients.entries()) {
       const wanted = QUERIES[index]!;
       await client.readUntil(this.replicas[index % 2]!.hub, wanted, revision);
+      expect(client.isLocked).toBe(this.isLocked);
       expect(sorted(client.objects)).toEqual(sorted(await freshList(this.store, wanted)));
     }
     expect(this.replicas.map(({ hub }) => [hub.streamsCount, hub.waitersCount])).toEqual([

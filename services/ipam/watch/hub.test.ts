@@ -11,6 +11,7 @@ import {
   query,
   readMessage,
   remove,
+  setLock,
   sorted,
   startWatching,
   until,
@@ -313,6 +314,103 @@ describe('a token', () => {
     const message = await reader.next();
     expect(message).toMatchObject({ phase: 'changes', reset: false });
     expect(names(message).sort()).toEqual(['-block 10.65.1.0/26', 'block 10.65.2.0/26']);
+  });
+});
+
+describe('the lock of the datastore', () => {
+  async function lock(isLocked: boolean | undefined): Promise<void> {
+    const revision = await setLock(store, isLocked);
+    await until(() => replica.hub.revision >= revision);
+  }
+
+  /** The next message of a stream, bookmarks included. */
+  async function messageOf(stream: AsyncGenerator<Uint8Array, void, void>) {
+    const { value } = await stream.next();
+    return value && readMessage(value);
+  }
+
+  /** A stream that has received its snapshot. */
+  async function waiting(wanted = query(), from = replica) {
+    const stream = from.hub.watch({ query: wanted, from: undefined }, forever);
+    while ((await messageOf(stream))?.phase !== 'snapshotComplete');
+    return stream;
+  }
+
+  beforeEach(() => restart({ bookmarkAfterMs: 60_000 }));
+
+  test('wakes every stream at once, whatever its query, and messages stay shared', { timeout: LIMIT_MS }, async () => {
+    const queries = [query(), query({ kinds: ['route'] }), query({ nodeName: 'n1' }), query({ poolName: 'p' })];
+    const streams = await Promise.all([...queries, ...queries].map((wanted) => waiting(wanted)));
+    for (const isLocked of [true, false]) {
+      const next = Promise.all(streams.map(messageOf));
+      await until(() => replica.hub.waitersCount === streams.length);
+      const before = replica.codec.messages;
+      await lock(isLocked);
+      const bookmark = expect.objectContaining({ phase: 'bookmark', reset: false, isLocked, changes: [] });
+      expect(await next).toEqual(streams.map(() => bookmark));
+      expect(replica.codec.messages - before).toBe(queries.length);
+    }
+    expect(replica.hub.sharedCount).toBe(0);
+    await Promise.all(streams.map((stream) => stream.return()));
+  });
+
+  test('is in every message: of a snapshot, of changes, and of the first bookmark after a resume', async () => {
+    await put(POOL);
+    await lock(true);
+    const reader = new Reader();
+    expect(await reader.next()).toMatchObject({ phase: 'snapshot', isLocked: true });
+    expect(await reader.next()).toMatchObject({ phase: 'snapshotComplete', isLocked: true });
+    await put(blockRecord('10.65.0.0/26', 'n1'));
+    expect(await reader.next()).toMatchObject({ phase: 'changes', isLocked: true });
+    await reader.cancel();
+    const resumed = replica.hub.watch(reader.client.request(query()), forever);
+    expect(await messageOf(resumed)).toMatchObject({ phase: 'bookmark', isLocked: true });
+    await resumed.return();
+  });
+
+  test('that changed while the client was away is in its first message', { timeout: LIMIT_MS }, async () => {
+    const reader = await new Reader().whole();
+    await reader.cancel();
+    await lock(true);
+    const resumed = replica.hub.watch(reader.client.request(query()), forever);
+    expect(await messageOf(resumed)).toMatchObject({ phase: 'bookmark', reset: false, isLocked: true });
+    const next = messageOf(resumed);
+    await put(blockRecord('10.65.0.0/26', 'n1'));
+    expect(await next).toMatchObject({ phase: 'changes', isLocked: true });
+    await resumed.return();
+  });
+
+  test('ends when its record is removed, also while changes were missed', { timeout: LIMIT_MS }, async () => {
+    const stream = await waiting();
+    const locked = messageOf(stream);
+    await lock(true);
+    expect(await locked).toMatchObject({ isLocked: true });
+    const unlocked = messageOf(stream);
+    store.injectFault('watch', { type: 'fails', failure: new Error('cut') });
+    await setLock(store, undefined);
+    store.compact();
+    expect(await unlocked).toMatchObject({ phase: 'bookmark', isLocked: false });
+    await stream.return();
+  });
+
+  test('is not told in a message that was made before it changed', async () => {
+    const [fast, slow] = [await waiting(), await waiting()];
+    await put(blockRecord('10.65.0.0/26', 'n1'));
+    expect(await messageOf(fast)).toMatchObject({ phase: 'changes', isLocked: false });
+    await lock(true);
+    expect(await messageOf(slow)).toMatchObject({ phase: 'changes', isLocked: true });
+    expect(await messageOf(fast)).toMatchObject({ phase: 'bookmark', isLocked: true });
+    await Promise.all([fast.return(), slow.return()]);
+  });
+
+  test('wakes no stream when the record changes otherwise', async () => {
+    const stream = await waiting();
+    const next = messageOf(stream);
+    await until(() => replica.hub.waitersCount === 1);
+    await lock(false);
+    await put(blockRecord('10.65.0.0/26', 'n1'));
+    expect(await next).toMatchObject({ phase: 'changes', isLocked: false });
+    await stream.return();
   });
 });
 

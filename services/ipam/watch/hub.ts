@@ -5,7 +5,7 @@ import type { RecordKeys } from '../records/json/keys.js';
 import { Batches, type SnapshotChunks, type SharedBatch } from './batches.js';
 import { Catalog } from './catalog.js';
 import { WaitQueue } from './wait-queue.js';
-import { queryKey, type Stream, type WatchCodec, type WatchQuery } from './watched-objects.js';
+import { queryKey, type Stream, type WatchCodec, type WatchMessage, type WatchQuery } from './watched-objects.js';
 
 export interface HubOptions {
   readonly keys: RecordKeys;
@@ -68,6 +68,8 @@ const MESSAGES_IN_ROOM = 16;
  * - A snapshot takes a while, and the catalog changes meanwhile. So it is read as of each moment, and followed by the
  *   objects that changed since it began; only then it is called complete.
  * - Every object is encoded once for all streams, every message once for all streams with the same position and query.
+ * - The datastore's lock is part of every message, and a change of it concerns every stream. So it has a place in the
+ *   recent changes.
  */
 export class WatchHub implements WatchSource {
   readonly #options: Required<HubOptions>;
@@ -250,12 +252,7 @@ export class WatchHub implements WatchSource {
       const isLast = next === (recent?.nextNumber ?? 0);
       cursor.number = next;
       const resumeToken = isLast ? this.#token(stream, this.#catalog.revision) : '';
-      yield this.#options.codec.message({
-        phase: isLast ? 'snapshotComplete' : 'snapshot',
-        reset,
-        changes,
-        resumeToken,
-      });
+      yield this.#message({ phase: isLast ? 'snapshotComplete' : 'snapshot', reset, changes, resumeToken });
       if (isLast) return;
       reset = false;
     }
@@ -264,21 +261,25 @@ export class WatchHub implements WatchSource {
   /** Separate function, so that a waiting stream retains no chunk. */
   #snapshotMessage(chunks: SnapshotChunks, reset: boolean): Uint8Array | undefined {
     const changes = chunks.next();
-    return changes && this.#options.codec.message({ phase: 'snapshot', reset, changes, resumeToken: '' });
+    return changes && this.#message({ phase: 'snapshot', reset, changes, resumeToken: '' });
   }
 
   #changes(stream: Stream, from: number): SharedBatch {
-    return this.#batches.shared(stream, from, ({ changes, revision }) => {
-      if (changes.length === 0) return undefined;
-      const resumeToken = this.#token(stream, revision);
-      return this.#options.codec.message({ phase: 'changes', reset: false, changes, resumeToken });
+    return this.#batches.shared(stream, from, ({ changes, hasLockChange, revision }) => {
+      if (changes.length === 0 && !hasLockChange) return undefined;
+      const phase = changes.length > 0 ? 'changes' : 'bookmark';
+      return this.#message({ phase, reset: false, changes, resumeToken: this.#token(stream, revision) });
     });
   }
 
   /** For a stream that has received all changes. */
   #bookmark(stream: Stream): Uint8Array {
     const resumeToken = this.#token(stream, this.#catalog.revision);
-    return this.#options.codec.message({ phase: 'bookmark', reset: false, changes: [], resumeToken });
+    return this.#message({ phase: 'bookmark', reset: false, changes: [], resumeToken });
+  }
+
+  #message(message: Omit<WatchMessage, 'isLocked'>): Uint8Array {
+    return this.#options.codec.message({ ...message, isLocked: this.#catalog.isLocked });
   }
 
   #token({ key }: Stream, revision: number): string {

@@ -53,6 +53,11 @@ class Telling {
   }
 }
 
+function objectAt(recent: RecentChanges, number: number) {
+  const entry = recent.at(number);
+  return entry?.kind === 'lock' ? expect.unreachable() : entry;
+}
+
 function changesOf(steps: readonly { readonly key: string; readonly after: string | undefined }[]): RecentChange[] {
   const now = new Map<string, WatchedObject | undefined>();
   return steps.map(({ key, after }, index) => {
@@ -79,7 +84,7 @@ describe('recent changes', () => {
           if (number < first) return;
           expect(recent.revisionAt(number)).toBe(revision);
           const isLast = all.findLastIndex((other) => other.key === key) === number;
-          const entry = recent.at(number);
+          const entry = objectAt(recent, number);
           expect(entry?.key).toBe(isLast ? key : undefined);
           expect(entry?.item).toBe(isLast ? told.items.get(key) : undefined);
           if (entry) {
@@ -113,8 +118,19 @@ describe('recent changes', () => {
       told.append({ key, revision: 11, before: undefined, after: pool('x') });
       told.append({ key, revision: 12, before: pool('x'), after: undefined });
     }
-    expect(recent.at(0)).toBeUndefined();
-    expect(recent.at(1)?.formerScopes).toEqual([{ nodeName: '', poolNames: ['x'] }]);
-    expect(recent.at(3)?.formerScopes).toBe(recent.at(1)?.formerScopes);
+    expect(objectAt(recent, 0)).toBeUndefined();
+    expect(objectAt(recent, 1)?.formerScopes).toEqual([{ nodeName: '', poolNames: ['x'] }]);
+    expect(objectAt(recent, 3)?.formerScopes).toBe(objectAt(recent, 1)?.formerScopes);
+  });
+
+  test('include changes of the lock, which are dropped like the others', () => {
+    const told = new Telling(8);
+    const { recent } = told;
+    recent.lockChanged(11);
+    told.append({ key: 'a', revision: 12, before: undefined, after: pool('x') });
+    expect([recent.at(0), recent.numberAfter(11)]).toEqual([{ kind: 'lock' }, 1]);
+    for (let revision = 13; revision < 30; revision++) recent.lockChanged(revision);
+    expect(recent.firstNumber).toBeGreaterThan(1);
+    expect(recent.at(recent.nextNumber - 1)).toEqual({ kind: 'lock' });
   });
 });

@@ -8,8 +8,10 @@ import {
   type WatchedObject,
 } from './watched-objects.js';
 
+export type RecentChange = ObjectChange | LockChange;
+
 /** A change of an object, with its current state, not that of the change. */
-export interface RecentChange {
+interface ObjectChange {
   readonly kind: WatchedKind;
   readonly key: string;
   /** Undefined when there is no such object any more. */
@@ -21,6 +23,12 @@ export interface RecentChange {
   readonly formerScopes: readonly Scope[];
 }
 
+/** A change of the datastore's lock. It concerns every stream, whatever its query. */
+interface LockChange {
+  readonly kind: 'lock';
+}
+
+const LOCK_CHANGE: LockChange = { kind: 'lock' };
 const NO_SCOPES: readonly Scope[] = [];
 
 /** Maximum shared scope lists: more than the node and pool pairs of a large cluster. */
@@ -82,6 +90,10 @@ export class RecentChanges {
     this.#append({ kind, key, item: undefined, formerScopes }, revision);
   }
 
+  lockChanged(revision: number): void {
+    this.#append(LOCK_CHANGE, revision);
+  }
+
   /** The change of a number; undefined when the same object changed again later. */
   at(number: number): RecentChange | undefined {
     const entry = this.#entries[number - this.#first];
@@ -118,7 +130,7 @@ export class RecentChanges {
     const entry = index < 0 ? undefined : this.#entries[index];
     if (!entry) return NO_SCOPES;
     this.#entries[index] = undefined;
-    return isItem(entry) ? NO_SCOPES : entry.formerScopes;
+    return isRemovalOrMove(entry) ? entry.formerScopes : NO_SCOPES;
   }
 
   #forgetRemoval(kind: WatchedKind, key: string): readonly Scope[] {
@@ -154,7 +166,7 @@ export class RecentChanges {
 
   #drop(count: number): void {
     for (const entry of this.#entries.splice(0, count))
-      if (entry && !isItem(entry) && !entry.item) this.#removed.get(entry.kind)?.delete(entry.key);
+      if (entry && isRemovalOrMove(entry) && !entry.item) this.#removed.get(entry.kind)?.delete(entry.key);
     this.#afterRevision = this.#revisions.splice(0, count).at(-1) ?? this.#afterRevision;
     this.#first += count;
   }
@@ -162,4 +174,8 @@ export class RecentChanges {
 
 function isItem(entry: Item | RecentChange): entry is Item {
   return 'object' in entry;
+}
+
+function isRemovalOrMove(entry: Item | RecentChange): entry is ObjectChange {
+  return 'formerScopes' in entry;
 }

@@ -115,7 +115,7 @@ export class WaitQueue {
     const hasWaiters = this.#groups.size > 0;
     // Changes that are no longer kept may concern every stream: each needs a snapshot.
     const hasMissed = this.#nextUnseen < (recent?.firstNumber ?? 0);
-    const affected = new Set(hasMissed ? [...this.#groups.values()].flatMap((byKey) => [...byKey.values()]) : []);
+    const affected = new Set(hasMissed ? this.#allGroups() : []);
     for (let number = this.#nextUnseen; hasWaiters && !hasMissed && number < end; number++) {
       const entry = recent?.at(number);
       if (entry) this.#collectAffected(entry, affected);
@@ -132,6 +132,10 @@ export class WaitQueue {
   }
 
   #collectAffected(entry: RecentChange, affected: Set<Group>): void {
+    if (entry.kind === 'lock') {
+      for (const group of this.#allGroups()) affected.add(group);
+      return;
+    }
     const { kind, item, formerScopes } = entry;
     const scopes = item ? [scopeOf(item.object), ...formerScopes] : formerScopes;
     const nodeNames = KINDS_WITHOUT_NODE.has(kind)
@@ -142,6 +146,10 @@ export class WaitQueue {
         if (scopes.some((scope) => matchesQuery(group.query, kind, scope))) affected.add(group);
       }
     }
+  }
+
+  #allGroups(): Group[] {
+    return [...this.#groups.values()].flatMap((byKey) => [...byKey.values()]);
   }
 
   #groupOf(query: WatchQuery, key: string): Group {

@@ -104,8 +104,8 @@ function readToken(token: string, checks: Checks): WatchPosition | undefined {
  */
 export const watchCodec: WatchCodec = {
   change: (change) => encode({ changes: [changeMessage(change)] }),
-  message: ({ phase, reset, changes, resumeToken }) =>
-    Buffer.concat([encode({ phase: PHASES[phase], reset, resumeToken }), ...changes]),
+  message: ({ phase, reset, changes, resumeToken, isLocked }) =>
+    Buffer.concat([encode({ phase: PHASES[phase], reset, resumeToken, datastoreLocked: isLocked }), ...changes]),
 };
 
 function encode(parts: Partial<WatchResponse>): Uint8Array {

@@ -226,11 +226,13 @@ export type EncodableChange =
   | { readonly type: 'put'; readonly object: WatchedObject }
   | { readonly type: 'delete'; readonly kind: WatchedKind; readonly name: string };
 
-interface WatchMessage {
+export interface WatchMessage {
   readonly phase: WatchPhase;
   readonly reset: boolean;
   readonly changes: readonly Uint8Array[];
   readonly resumeToken: string;
+  /** Whether Calico's tools have locked the datastore. */
+  readonly isLocked: boolean;
 }
 
 /**
