@@ -242,7 +242,7 @@ test('incremental updates equal a full one, and report whether anything changed'
         const before = [advertised.own(), advertised.orphans()];
         if (given) blocks.set(cidr, given);
         else blocks.delete(cidr);
-        const seen = { self: 'a', cluster: { ...cluster({ pools: POOLS }), blocks } };
+        const seen = { self: 'a', isDatastoreLocked: false, cluster: { ...cluster({ pools: POOLS }), blocks } };
         const isOther = advertised.update(seen, { blocks: new Set([cidr]), hasOtherChanges: false });
         const full = new AdvertisedBlocks();
         full.update(seen, ALL);

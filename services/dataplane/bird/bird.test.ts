@@ -61,6 +61,7 @@ class Unreadable extends Map<string, ClusterPool> {
 const ALL = { blocks: 'all', hasOtherChanges: true } as const;
 const view = (...nodes: readonly ReturnType<typeof node>[]): ClusterView => ({
   self: 'a',
+  isDatastoreLocked: false,
   cluster: cluster({ nodes }),
 });
 const A = node('a', { ipv4: '192.0.2.1/24' });
@@ -70,8 +71,8 @@ test('a change whose rendering failed is rendered by the next round', async () =
   const lines = start();
   bird?.follow(view(A), ALL);
   await expect.poll(configuration).toContain('192.0.2.1');
-  const { self, cluster: both } = view(A, B);
-  bird?.follow({ self, cluster: { ...both, pools: new Unreadable() } }, ALL);
+  const { cluster: both, ...rest } = view(A, B);
+  bird?.follow({ ...rest, cluster: { ...both, pools: new Unreadable() } }, ALL);
   await expect.poll(configuration).toContain('192.0.2.2');
   expect(lines.filter(({ level }) => level === 'error')).toHaveLength(1);
 });

@@ -13,6 +13,13 @@ test.each<readonly [string, ClusterChange, ClusterChange, ClusterChange]>([
     { blocks: 'all', hasOtherChanges: false },
   ],
   ['a snapshot behind', some('a'), { blocks: 'all', hasOtherChanges: true }, { blocks: 'all', hasOtherChanges: true }],
+  ['the lock behind', some('a'), { ...some('b'), hasLockChanged: true }, { ...some('a', 'b'), hasLockChanged: true }],
+  [
+    'the lock before a snapshot',
+    { ...some('a'), hasLockChanged: true },
+    { blocks: 'all', hasOtherChanges: true },
+    { blocks: 'all', hasOtherChanges: true, hasLockChanged: true },
+  ],
   ['others before', { ...some('a'), hasOtherChanges: true }, some('b'), { ...some('a', 'b'), hasOtherChanges: true }],
 ])('merging keeps all of %s', (_, earlier, later, joined) => {
   expect(joinChanges(earlier, later)).toEqual(joined);

@@ -84,6 +84,8 @@ export interface ClusterView {
   /** Name of this node. The cluster may lack it during the registration, or after it was deleted. */
   readonly self: string;
   readonly cluster: Cluster;
+  /** Whether Calico's tools have locked the datastore, for example for a migration. Kept while IPAM is down. */
+  readonly isDatastoreLocked: boolean;
 }
 
 /** Possible changes since the previous view. */
@@ -92,6 +94,8 @@ export interface ClusterChange {
   readonly blocks: ReadonlySet<string> | 'all';
   /** Whether a node or a pool was created, changed or removed; then any route may change. */
   readonly hasOtherChanges: boolean;
+  /** Whether the datastore was locked or unlocked. Absent: false. */
+  readonly hasLockChanged?: boolean;
 }
 
 /**
@@ -132,8 +136,10 @@ export interface IpamFollower {
 /** Merges two changes. */
 export function joinChanges(earlier: ClusterChange, later: ClusterChange): ClusterChange {
   const hasOtherChanges = earlier.hasOtherChanges || later.hasOtherChanges;
-  if (earlier.blocks === 'all' || later.blocks === 'all') return { blocks: 'all', hasOtherChanges };
-  return { blocks: new Set([...earlier.blocks, ...later.blocks]), hasOtherChanges };
+  const hasLockChanged = earlier.hasLockChanged === true || later.hasLockChanged === true;
+  const others = { hasOtherChanges, ...(hasLockChanged && { hasLockChanged }) };
+  if (earlier.blocks === 'all' || later.blocks === 'all') return { blocks: 'all', ...others };
+  return { blocks: new Set([...earlier.blocks, ...later.blocks]), ...others };
 }
 
 /** The pool's encapsulation; none for a pool that was deleted, or is for load balancers alone. */

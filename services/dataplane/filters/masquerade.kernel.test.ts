@@ -79,7 +79,11 @@ function view(natOutgoing: boolean, morePools: readonly string[] = []): ClusterV
     cidr,
     { name: cidr, cidr: prefix(cidr), encapsulation: 'none', natOutgoing, loadBalancerOnly: false },
   ]);
-  return { self: 'a', cluster: { nodes: new Map(), pools: new Map(pools), blocks: new Map() } };
+  return {
+    self: 'a',
+    isDatastoreLocked: false,
+    cluster: { nodes: new Map(), pools: new Map(pools), blocks: new Map() },
+  };
 }
 
 const ALL = { blocks: 'all', hasOtherChanges: true } as const;

@@ -30,6 +30,7 @@ function view(pools: readonly Pool[], nodes: readonly ClusterNode[] = []): Clust
   });
   return {
     self: 'node-a',
+    isDatastoreLocked: false,
     cluster: {
       nodes: new Map(nodes.map((node) => [node.name, node])),
       pools: new Map(clusterPools.map((pool) => [pool.name, pool])),

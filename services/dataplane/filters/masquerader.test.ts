@@ -16,7 +16,11 @@ function view(...pools: readonly (readonly [cidr: string, natOutgoing: boolean])
     cidr,
     { name: cidr, cidr: prefix(cidr), encapsulation: 'none', natOutgoing, loadBalancerOnly: false },
   ]);
-  return { self: 'a', cluster: { nodes: new Map(), pools: new Map(entries), blocks: new Map() } };
+  return {
+    self: 'a',
+    isDatastoreLocked: false,
+    cluster: { nodes: new Map(), pools: new Map(entries), blocks: new Map() },
+  };
 }
 
 function start(settings = SETTINGS) {

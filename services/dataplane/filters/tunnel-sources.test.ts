@@ -19,7 +19,11 @@ function pool(cidr: string, encapsulation: Encapsulation, loadBalancerOnly = fal
 const NODES = [node('b', '192.0.2.2', '2001:db8::2'), node('a', '192.0.2.1', '2001:db8::1'), node('c', '192.0.2.3')];
 
 function planned(...pools: readonly [string, ClusterPool][]): readonly string[] {
-  const view: ClusterView = { self: 'a', cluster: { nodes: new Map(NODES), pools: new Map(pools), blocks: new Map() } };
+  const view: ClusterView = {
+    self: 'a',
+    isDatastoreLocked: false,
+    cluster: { nodes: new Map(NODES), pools: new Map(pools), blocks: new Map() },
+  };
   return planTunnelSources(view).map(
     ({ family, encapsulations, nodes }) =>
       `IPv${family} ${encapsulations.join(' ')} from ${nodes.map(formatAddress).join(' ')}`,

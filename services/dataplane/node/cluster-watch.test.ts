@@ -1,4 +1,4 @@
-import { WatchPhase } from '@podwire/proto/podwire/ipam/v1/watch';
+import { WatchPhase, WatchResponse } from '@podwire/proto/podwire/ipam/v1/watch';
 import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
@@ -91,6 +91,24 @@ test('followers receive the first complete view, then each change, with immutabl
   expect(names(follower.last.view.cluster.blocks)).toEqual(['10.65.0.0/26', '10.65.0.64/26']);
   expect(names(first!.view.cluster.nodes)).toEqual(['n1', 'n2', 'n3']);
   expect(ipam.watchRequests).toMatchObject([{ kinds: [6, 2, 3], nodeName: '', poolName: '', resumeToken: '' }]);
+});
+
+test('followers learn of the lock at once, and it holds while IPAM is down', async () => {
+  ipam.setLock(true);
+  await ipam.start();
+  cluster.start();
+  await poll(() => follower.received.length).toBe(1);
+  expect(follower.last).toMatchObject({ view: { isDatastoreLocked: true }, change: { hasLockChanged: true } });
+  await ipam.stop();
+  await poll(() => cluster.connection).toBe('lost');
+  expect(cluster.view?.isDatastoreLocked).toBe(true);
+  ipam.setLock(false);
+  await ipam.start();
+  await poll(() => follower.last.view.isDatastoreLocked).toBe(false);
+  ipam.setLock(true);
+  await poll(() => follower.last.view.isDatastoreLocked).toBe(true);
+  const unrelated = { blocks: new Set(), hasOtherChanges: false, hasLockChanged: true };
+  expect(follower.received.slice(1).map(({ change }) => change)).toEqual([unrelated, unrelated]);
 });
 
 describe('a stream that is cut', () => {
@@ -187,7 +205,7 @@ describe('a stream that is cut', () => {
   test('by an invalid message starts again with a snapshot', async () => {
     cluster.start();
     await poll(() => follower.received.length).toBe(1);
-    ipam.nonsense = { phase: WatchPhase.WATCH_PHASE_SNAPSHOT, reset: false, changes: [], resumeToken: '' };
+    ipam.nonsense = WatchResponse.fromPartial({ phase: WatchPhase.WATCH_PHASE_SNAPSHOT });
     ipam.putRoute(routeMessage('10.65.0.0/26', 'n1'));
     await poll(() => follower.received.length).toBe(2);
     expect(follower.last.change.blocks).toBe('all');

@@ -66,8 +66,8 @@ export class ClusterWatch {
 
   /** Undefined until the first complete snapshot. */
   get view(): IpamView | undefined {
-    const { cluster } = this.#watched;
-    return cluster && { self: this.#options.self, cluster };
+    const { cluster, isDatastoreLocked } = this.#watched;
+    return cluster && { self: this.#options.self, cluster, isDatastoreLocked };
   }
 
   get connection(): Connection {

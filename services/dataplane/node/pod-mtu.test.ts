@@ -25,7 +25,11 @@ function view(...encapsulations: readonly Encapsulation[]): ClusterView {
     const name = `pool-${at}`;
     return [name, { name, cidr: parsed.prefix, encapsulation, natOutgoing: false, loadBalancerOnly: false }] as const;
   });
-  return { self: 'a', cluster: { nodes: new Map(), pools: new Map(pools), blocks: new Map() } };
+  return {
+    self: 'a',
+    isDatastoreLocked: false,
+    cluster: { nodes: new Map(), pools: new Map(pools), blocks: new Map() },
+  };
 }
 
 async function start(fixedBytes = 0, links = new MemoryLinks(), wires: readonly string[] = []) {

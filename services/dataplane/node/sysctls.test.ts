@@ -171,7 +171,7 @@ const reasons = () => sysctls.conditions().map(({ reason }) => reason);
 const followPools = (...cidrs: readonly string[]) => {
   const pools = new Map(cidrs.map((cidr) => [cidr, pool(cidr, cidr)]));
   const cluster = { nodes: new Map(), pools, blocks: new Map() };
-  sysctls.follow({ self: 'n1', cluster }, { blocks: new Set(), hasOtherChanges: true });
+  sysctls.follow({ self: 'n1', isDatastoreLocked: false, cluster }, { blocks: new Set(), hasOtherChanges: true });
 };
 
 test('forwarding is enabled for the families of pools once they are known, and repaired later', async () => {

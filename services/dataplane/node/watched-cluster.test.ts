@@ -33,7 +33,7 @@ const gone = ({ kind, name }: WatchedChange): WatchedChange => ({ kind, name, ob
 
 function response(phase: WatchPhase, changes: WatchedChange[] = [], rest: Partial<WatchResponse> = {}): WatchResponse {
   const resumeToken = phase === SNAPSHOT ? '' : 't';
-  return { phase, reset: false, changes, resumeToken, ...rest };
+  return { phase, reset: false, changes, resumeToken, datastoreLocked: false, ...rest };
 }
 
 /** The cluster as JSON, in order. */
@@ -115,6 +115,42 @@ describe('changes', () => {
   test('of a kind that was not requested are ignored', () => {
     const other = { kind: WatchKind.WATCH_KIND_ENDPOINTS, name: 'x', object: undefined };
     expect(watched.apply(response(CHANGES, [other]))).toBeUndefined();
+  });
+});
+
+describe('the lock', () => {
+  const locked = { datastoreLocked: true };
+  const onlyLock = { blocks: new Set(), hasOtherChanges: false, hasLockChanged: true };
+
+  test('is reported with the first complete snapshot, not before', () => {
+    expect(watched.apply(response(SNAPSHOT, [node('n1')], { reset: true, ...locked }))).toBeUndefined();
+    expect(watched.isDatastoreLocked).toBe(false);
+    expect(watched.apply(response(COMPLETE, [], locked))).toEqual({
+      blocks: 'all',
+      hasOtherChanges: true,
+      hasLockChanged: true,
+    });
+    expect(watched.isDatastoreLocked).toBe(true);
+  });
+
+  test('is reported when it changes, with every phase of a message', () => {
+    watched.apply(response(COMPLETE, [node('n1')], { reset: true }));
+    expect(watched.apply(response(BOOKMARK, [], locked))).toEqual(onlyLock);
+    expect(watched.apply(response(BOOKMARK, [], locked))).toBeUndefined();
+    expect(watched.apply(response(CHANGES, [route('10.65.0.0/26')]))).toEqual({
+      ...onlyLock,
+      blocks: new Set(['10.65.0.0/26']),
+    });
+    expect(watched.apply(response(SNAPSHOT, [node('n2')], { reset: true, ...locked }))).toEqual(onlyLock);
+    expect([watched.isDatastoreLocked, names(watched)[0]]).toEqual([true, ['n1']]);
+    expect(watched.apply(response(COMPLETE, [], locked))).toEqual({ blocks: 'all', hasOtherChanges: true });
+  });
+
+  test('is kept between streams', () => {
+    watched.apply(response(COMPLETE, [], { reset: true, ...locked }));
+    watched.beginStream();
+    expect(watched.isDatastoreLocked).toBe(true);
+    expect(watched.apply(response(BOOKMARK))).toEqual(onlyLock);
   });
 });
 

@@ -104,6 +104,8 @@ const EMPTY: WatchedState = {
   skipped: BucketMap.empty(),
 };
 
+const NO_CHANGE: ClusterChange = { blocks: new Set(), hasOtherChanges: false };
+
 /** Called once for each fault of an invalid object. */
 type SkippedObject = (object: string, failure: Failure) => void;
 
@@ -118,6 +120,7 @@ export class WatchedCluster {
   #current: WatchedState | undefined;
   #snapshot: WatchedState | undefined;
   #resumeToken = '';
+  #isDatastoreLocked = false;
 
   constructor(onSkipped: SkippedObject) {
     this.#onSkipped = onSkipped;
@@ -126,6 +129,11 @@ export class WatchedCluster {
   /** Undefined until the first complete snapshot. */
   get cluster(): IpamCluster | undefined {
     return this.#current;
+  }
+
+  /** As of the last message since the first complete snapshot. IPAM of an earlier release never reports a lock. */
+  get isDatastoreLocked(): boolean {
+    return this.#isDatastoreLocked;
   }
 
   /** Resume token of the next stream; empty for a snapshot. */
@@ -145,10 +153,18 @@ export class WatchedCluster {
 
   /**
    * Applies one message.
-   * @returns the changes; undefined when there are none, as within a snapshot
+   * @returns the changes; undefined when there are none, as within a snapshot, where only the lock can change
    * @throws Failure INTERNAL when the message cannot follow the previous one; the next stream begins with a snapshot
    */
-  apply({ phase, reset, changes, resumeToken }: WatchResponse): ClusterChange | undefined {
+  apply(response: WatchResponse): ClusterChange | undefined {
+    const change = this.#applyObjects(response);
+    const { datastoreLocked } = response;
+    if (!this.#current || datastoreLocked === this.#isDatastoreLocked) return change;
+    this.#isDatastoreLocked = datastoreLocked;
+    return { ...(change ?? NO_CHANGE), hasLockChanged: true };
+  }
+
+  #applyObjects({ phase, reset, changes, resumeToken }: WatchResponse): ClusterChange | undefined {
     if (reset) this.#snapshot = EMPTY;
     switch (phase) {
       case WatchPhase.WATCH_PHASE_SNAPSHOT:

@@ -131,7 +131,7 @@ class Walk {
   step(of: Change): void {
     const { next, changed } = this.#apply(of);
     this.cluster = next;
-    const view = { self: 'a', cluster: next };
+    const view = { self: 'a', isDatastoreLocked: false, cluster: next };
     this.lastSelf = next.nodes.get('a') ?? this.lastSelf;
     const { wanted, changedRoutes } = this.planner.update(view, changed, this.facts);
     for (const destination of changedRoutes) {
@@ -144,7 +144,11 @@ class Walk {
 
     const fullPlanner = new RoutePlanner();
     const nodes = new Map(this.lastSelf && [['a', this.lastSelf]]);
-    fullPlanner.update({ self: 'a', cluster: { nodes, pools: new Map(), blocks: new Map() } }, ALL, this.facts);
+    fullPlanner.update(
+      { self: 'a', isDatastoreLocked: false, cluster: { nodes, pools: new Map(), blocks: new Map() } },
+      ALL,
+      this.facts,
+    );
     expect(wanted).toEqual(fullPlanner.update(view, ALL, this.facts).wanted);
   }
 
@@ -268,19 +272,23 @@ describe('a large cluster', () => {
   test('one block that changes is planned alone, and a changed node replans its blocks', () => {
     const { cluster: before, reads } = large();
     const planner = new RoutePlanner();
-    const first = planner.update({ self: 'n0', cluster: before }, ALL, facts());
+    const first = planner.update({ self: 'n0', isDatastoreLocked: false, cluster: before }, ALL, facts());
     expect(first.changedRoutes.size).toBe(2000);
     const planned = reads();
     expect(planned).toBeGreaterThanOrEqual(2000);
 
     const blocks = new Map(before.blocks).set('10.0.1.64/26', block('10.0.1.64/26', { pool: 'p', node: 'n7' }));
-    const one = { self: 'n0', cluster: { ...before, blocks } };
+    const one = { self: 'n0', isDatastoreLocked: false, cluster: { ...before, blocks } };
     const second = planner.update(one, { blocks: new Set(['10.0.1.64/26']), hasOtherChanges: false }, facts());
     expect([...second.changedRoutes]).toEqual(['10.0.1.64/26']);
     expect(reads() - planned).toBeLessThan(10);
 
     const nodes = new Map(before.nodes).set('n9', node('n9', { ipv4: '192.168.77.7/16' }));
-    const third = planner.update({ self: 'n0', cluster: { ...before, blocks, nodes } }, OTHERS, facts());
+    const third = planner.update(
+      { self: 'n0', isDatastoreLocked: false, cluster: { ...before, blocks, nodes } },
+      OTHERS,
+      facts(),
+    );
     expect([...third.changedRoutes].sort()).toEqual(['10.0.2.64/26', '10.0.252.64/26']);
     expect(reads() - planned).toBeLessThan(30);
   });
@@ -292,8 +300,12 @@ describe('this node’s own registration', () => {
 
   test('that is deleted removes no route: the last one stays in use', () => {
     const planner = new RoutePlanner();
-    planner.update({ self: 'a', cluster: cluster({ ...rest, nodes }) }, ALL, facts());
-    const after = planner.update({ self: 'a', cluster: cluster({ ...rest, nodes: nodes.slice(1) }) }, OTHERS, facts());
+    planner.update({ self: 'a', isDatastoreLocked: false, cluster: cluster({ ...rest, nodes }) }, ALL, facts());
+    const after = planner.update(
+      { self: 'a', isDatastoreLocked: false, cluster: cluster({ ...rest, nodes: nodes.slice(1) }) },
+      OTHERS,
+      facts(),
+    );
     expect([...after.changedRoutes]).toEqual([]);
     expect(routeTexts(after.wanted)).toEqual(['10.0.9.0/26 via 192.0.2.2 dev eth0 onlink']);
     expect(reasons(after.wanted)).toEqual(['NodeNotRegistered']);
@@ -301,9 +313,17 @@ describe('this node’s own registration', () => {
 
   test('that never existed leaves everything unchanged until it exists', () => {
     const planner = new RoutePlanner();
-    const before = planner.update({ self: 'a', cluster: cluster({ ...rest, nodes: nodes.slice(1) }) }, ALL, facts());
+    const before = planner.update(
+      { self: 'a', isDatastoreLocked: false, cluster: cluster({ ...rest, nodes: nodes.slice(1) }) },
+      ALL,
+      facts(),
+    );
     expect(routeTexts(before.wanted)).toEqual([]);
-    const after = planner.update({ self: 'a', cluster: cluster({ ...rest, nodes }) }, OTHERS, facts());
+    const after = planner.update(
+      { self: 'a', isDatastoreLocked: false, cluster: cluster({ ...rest, nodes }) },
+      OTHERS,
+      facts(),
+    );
     expect([...after.changedRoutes]).toEqual(['10.0.9.0/26']);
   });
 });

@@ -123,6 +123,7 @@ export function isDrift(step: NodeStep, { before, reading: { effects }, plan }: 
 }
 
 /** A view that wants no routes and no tunnels. */
-function withoutBlocks({ self, cluster: { nodes } }: ClusterView): ClusterView {
-  return { self, cluster: { nodes, pools: new Map(), blocks: new Map() } };
+function withoutBlocks(view: ClusterView): ClusterView {
+  const { nodes } = view.cluster;
+  return { ...view, cluster: { nodes, pools: new Map(), blocks: new Map() } };
 }

@@ -46,7 +46,11 @@ function view(nodes: readonly string[], encapsulation: Encapsulation = 'vxlan'):
     return [`pods-${family}`, { name: `pods-${family}`, cidr: prefix(POOLS[family]), encapsulation, ...rest }];
   });
   const known = nodes.map((name) => clusterNode(name, addresses[name] ?? STRANGER));
-  return { self: 'a', cluster: { nodes: new Map(known), pools: new Map(pools), blocks: new Map() } };
+  return {
+    self: 'a',
+    isDatastoreLocked: false,
+    cluster: { nodes: new Map(known), pools: new Map(pools), blocks: new Map() },
+  };
 }
 
 const services: Socket[] = [];

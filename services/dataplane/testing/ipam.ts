@@ -78,6 +78,7 @@ export class FakeIpam {
   /** Addresses that the node holds, by pool, including those of tunnels. */
   readonly held = new Map<string, readonly string[]>();
   #objects = new Map<string, WatchedChange>();
+  #isLocked = false;
   #log: Change[] = [];
   #keptAfter = 0;
   #revision = 1;
@@ -162,6 +163,13 @@ export class FakeIpam {
     this.#wake();
   }
 
+  /** Locks or unlocks the datastore, as Calico's tools do. */
+  setLock(isLocked: boolean): void {
+    this.#revision++;
+    this.#isLocked = isLocked;
+    this.#wake();
+  }
+
   node(name: string): Node | undefined {
     const object = this.#objects.get(`${WatchKind.WATCH_KIND_NODES} ${name}`)?.object;
     return object?.$case === 'node' ? object.value : undefined;
@@ -200,7 +208,7 @@ export class FakeIpam {
     for await (const message of this.#messages(request, AbortSignal.any([signal, cut]))) {
       const { nonsense } = this;
       this.nonsense = undefined;
-      yield nonsense ?? message;
+      yield nonsense ?? { ...message, datastoreLocked: this.#isLocked };
       if (++sent >= this.cutAfterCount) break;
     }
     if (cut.aborted || sent >= this.cutAfterCount) throw new Failure('UNREACHABLE', 'cut off');
@@ -314,7 +322,7 @@ export class FakeIpam {
 }
 
 function message(phase: WatchPhase, rest: Partial<WatchResponse>): WatchResponse {
-  return { phase, reset: false, changes: [], resumeToken: '', ...rest };
+  return { phase, reset: false, changes: [], resumeToken: '', datastoreLocked: false, ...rest };
 }
 
 function nameOf(object: Object): string {

@@ -165,7 +165,7 @@ const POOLS: ClusterView['cluster']['pools'] = new Map();
 export function recallView(self: string, leaseRecallCount: bigint, pools = POOLS): ClusterView {
   const rest = { ipv4: undefined, ipv6: undefined, vxlanIpv4: undefined, vxlanIpv6: undefined };
   const node = { name: self, leaseRecallCount, ipip: undefined, asNumber: undefined, ...rest };
-  return { self, cluster: { nodes: new Map([[self, node]]), pools, blocks: new Map() } };
+  return { self, isDatastoreLocked: false, cluster: { nodes: new Map([[self, node]]), pools, blocks: new Map() } };
 }
 
 /** The host's end of a pod's interface, as the kernel lists it. */

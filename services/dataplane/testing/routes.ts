@@ -90,7 +90,7 @@ export function cluster({ nodes = [], pools = [], blocks = [] }: ClusterText): C
 }
 
 export function view(self: string, text: ClusterText): ClusterView {
-  return { self, cluster: cluster(text) };
+  return { self, isDatastoreLocked: false, cluster: cluster(text) };
 }
 
 /** A node with both families on eth0, an MTU of 1500 bytes, every kernel feature, and no router. */
@@ -170,6 +170,7 @@ const self: ClusterNode = {
 
 export const VIEW: ClusterView = {
   self: 'node1',
+  isDatastoreLocked: false,
   cluster: { nodes: new Map([[self.name, self]]), pools: new Map(), blocks: new Map() },
 };
 

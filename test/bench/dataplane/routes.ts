@@ -119,5 +119,5 @@ function clusterOf(): ClusterView {
   });
   const settings = { encapsulation: 'none', natOutgoing: false, loadBalancerOnly: false } as const;
   const pools = new Map([[POOL, { name: POOL, cidr: pool.prefix, ...settings }]]);
-  return { self: SELF, cluster: { nodes: new Map(nodes), pools, blocks: new Map(blocks) } };
+  return { self: SELF, isDatastoreLocked: false, cluster: { nodes: new Map(nodes), pools, blocks: new Map(blocks) } };
 }
