@@ -5,6 +5,7 @@ import { allocationOf } from '../addresses/addresses.js';
 import { takeFirst } from '../addresses/allocate/block-choice.js';
 import type { Need } from '../blocks/demand.js';
 import { blocksOf } from '../blocks/holding.js';
+import { requestLeases } from '../blocks/node-requests.js';
 import { beginSearch, blockOffers } from '../blocks/search.js';
 import { servingPools } from '../pools/selection.js';
 import { heldAddressesIn } from '../records/block.js';
@@ -86,11 +87,10 @@ export function usedInReach(view: View, { demands, addresses }: Need): number {
  * @returns whether the node was asked
  */
 export function recallLeases(view: View, nodeName: string): Decision<boolean> {
-  const node = view.node(nodeName);
   const hasLeases = blocksOf(view, view.handle(leaseHandle(nodeName))).some(
     (block) => heldAddressesIn(block, isLeaseOf(nodeName)).length > 0,
   );
-  if (!node || node.deletionTimeMs !== undefined || !hasLeases) return { changes: [], outcome: false };
-  const value = { ...node, leaseRecallCount: (node.leaseRecallCount ?? 0) + 1 };
-  return { changes: [{ type: 'put', record: { kind: 'node', value } }], outcome: true };
+  const isListed = (view.session(nodeName)?.leases.length ?? 0) > 0;
+  const changes = hasLeases || isListed ? requestLeases(view, nodeName) : [];
+  return { changes, outcome: changes.length > 0 };
 }

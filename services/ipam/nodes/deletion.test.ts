@@ -24,6 +24,7 @@ import {
   poolRecord,
   prefix,
   request,
+  session,
 } from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
 import { beginNodeDeletion, continueNodeDeletion, continueNodeRelease, type NodeDeletionStep } from './deletion.js';
@@ -146,6 +147,17 @@ describe('an unknown node', () => {
     expect(failureOf(() => allocateOn(view, 'n1', 'late')).code).toBe('NODE_BEING_DELETED');
     deleteNode(view, 'n1');
     expect(kinds(view)).toEqual(['pool p']);
+  });
+});
+
+describe('the session of a node', () => {
+  test.each([
+    ['registered', [nodeRecord('n1')]],
+    ['not registered', []],
+  ])('goes with it, when the node is %s', (_, records) => {
+    const view = new TestView([...records, { kind: 'nodeSession', value: session('n1') }]);
+    deleteNode(view, 'n1');
+    expect(kinds(view)).toEqual([]);
   });
 });
 

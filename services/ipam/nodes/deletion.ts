@@ -54,7 +54,7 @@ export function beginNodeDeletion(view: View, { name, resourceVersion, uid, nowM
 }
 
 function unregisteredNode(view: View, { name, uid, nowMs }: Omit<NodeDeletion, 'resourceVersion'>): Node {
-  const holdsNothing = releaseNodeStep(view, { name, nowMs }).state === 'done';
+  const holdsNothing = !view.session(name) && releaseNodeStep(view, { name, nowMs }).state === 'done';
   return holdsNothing ? requireNode(view, name) : makeNode({ name, uid, nowMs });
 }
 
@@ -102,8 +102,12 @@ export function continueNodeDeletion(
   }
   if (!view.showsAllBefore({ kind: 'node', value: node }))
     return { changes: [], outcome: { state: 'behind', ...NO_RELEASES } };
+  const session = view.session(name);
   return {
-    changes: [{ type: 'delete', record: { kind: 'node', value: node } }],
+    changes: [
+      { type: 'delete', record: { kind: 'node', value: node } },
+      ...(session ? [{ type: 'delete', record: { kind: 'nodeSession', value: session } } as const] : []),
+    ],
     outcome: { state, ...NO_RELEASES, isRemoved: true },
   };
 }

@@ -1,3 +1,4 @@
+import type { Address } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
 import type { BlockStats } from './block-stats.js';
@@ -8,6 +9,7 @@ import type { HistoryEntry } from './history.js';
 import type { Node } from './node.js';
 import type { Pool } from './pool.js';
 import type { RequestPolicies } from './request-policy.js';
+import type { NodeSession, StoreEpoch } from './session.js';
 
 /**
  * The state that a decision reads: one consistent moment of the datastore, with the changes of earlier decisions of the
@@ -71,6 +73,14 @@ export interface View {
   /** All nodes, in the order of their names. */
   nodes(): readonly Node[];
   node(name: string): Node | undefined;
+  /** The session of a node. */
+  session(nodeName: string): NodeSession | undefined;
+  /** The sessions of all nodes, in no order. */
+  sessions(): Iterable<NodeSession>;
+  /** Name of the node whose session lists the address as an unbound lease. Constant time. */
+  lessee(address: Address): string | undefined;
+  /** The current store epoch; undefined before the first. */
+  epoch(): StoreEpoch | undefined;
   /** All handles, in no order. For scans of everything, such as an audit. */
   handles(): Iterable<Handle>;
   /** All affinities, in no order. */
@@ -139,7 +149,9 @@ export type RecordName =
   | { readonly kind: 'clusterInformation' }
   | { readonly kind: 'reservation'; readonly name: string }
   | { readonly kind: 'requestPolicies' }
-  | { readonly kind: 'node'; readonly name: string };
+  | { readonly kind: 'node'; readonly name: string }
+  | { readonly kind: 'nodeSession'; readonly name: string }
+  | { readonly kind: 'storeEpoch' };
 
 /**
  * One record to write or to remove. The commit compares every record named here with the view, so a decision that
@@ -174,7 +186,9 @@ export type RecordValue =
   | { readonly kind: 'clusterInformation'; readonly value: ClusterInformation }
   | { readonly kind: 'reservation'; readonly value: Reservation }
   | { readonly kind: 'requestPolicies'; readonly value: RequestPolicies }
-  | { readonly kind: 'node'; readonly value: Node };
+  | { readonly kind: 'node'; readonly value: Node }
+  | { readonly kind: 'nodeSession'; readonly value: NodeSession }
+  | { readonly kind: 'storeEpoch'; readonly value: StoreEpoch };
 
 /** The result of a decision: the records to change, all or none, and the answer after the commit. */
 export interface Decision<Outcome> {

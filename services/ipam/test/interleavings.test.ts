@@ -2,6 +2,7 @@ import { Writable } from 'node:stream';
 
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { describe, expect, test } from 'vitest';
@@ -122,6 +123,11 @@ function meaningOf(view: TestView): string {
           return [`${key} ${[...record.value.tunnels.values()].map(({ address }) => formatPrefix(address)).join()}`];
         case 'config':
           return [`${key} ${record.value.strictAffinity}`];
+        case 'nodeSession':
+          return [
+            `${key} ${record.value.generation} ${record.value.leases.map(({ address }) => formatAddress(address)).join()}`,
+          ];
+        case 'storeEpoch':
         case 'reservation':
         case 'requestPolicies':
         case 'clusterInformation':

@@ -20,6 +20,7 @@ import type { ForeignEndpoint } from '../records/endpoint.js';
 import type { Node } from '../records/node.js';
 import type { Pool } from '../records/pool.js';
 import { NO_REQUESTS } from '../records/request-policy.js';
+import type { NodeSession } from '../records/session.js';
 import type { EndpointRecord, RecordValue } from '../records/view.js';
 
 /** Records for tests, with defaults for all fields that a test does not set. */
@@ -76,6 +77,24 @@ export function node(name: string, rest: Partial<Node> = {}): Node {
 
 export function nodeRecord(name: string, rest: Partial<Node> = {}): RecordValue {
   return { kind: 'node', value: node(name, rest) };
+}
+
+/** The session of a node that was heard of just now. */
+export function session(name: string, rest: Partial<NodeSession> = {}): NodeSession {
+  return {
+    name,
+    machineId: `machine-${name}`,
+    bootId: `boot-${name}`,
+    generation: 1,
+    address: '',
+    revision: 1,
+    heardAtMs: NOW_MS,
+    leases: [],
+    reportedAtMs: undefined,
+    epoch: '',
+    conflicts: [],
+    ...rest,
+  };
 }
 
 export function config(rest: Partial<IpamConfig> = {}): RecordValue {

@@ -118,6 +118,10 @@ export function keyOf(record: RecordValue): string {
       return record.kind;
     case 'requestPolicies':
       return 'requestPolicies';
+    case 'storeEpoch':
+      return 'storeEpoch';
+    case 'nodeSession':
+      return `session ${record.value.name}`;
     case 'reservation':
       return `reservation ${record.value.name}`;
     case 'node':

@@ -70,6 +70,8 @@ export function nameOfRecord(name: RecordName): string | undefined {
     case 'config':
     case 'clusterInformation':
     case 'requestPolicies':
+    case 'nodeSession':
+    case 'storeEpoch':
       return undefined;
   }
 }

@@ -1,4 +1,12 @@
-import { comparePrefixes, formatPrefix, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { formatAddress } from '@podwire/shared/net/address';
+import {
+  addressAt,
+  comparePrefixes,
+  formatPrefix,
+  prefixContains,
+  prefixSize,
+  type Prefix,
+} from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
@@ -15,7 +23,7 @@ import {
 import { sameOwner, type Affinity, type AffinityState, type Block, type BlockOwner } from '../../records/block.js';
 import { formatEndpointKey, makeEndpoint, type AnyEndpoint } from '../../records/endpoint.js';
 import { encodeRecord, serialize } from '../../records/json/registry.js';
-import { foreignRecord } from '../../testing/records.js';
+import { foreignRecord, session } from '../../testing/records.js';
 import type { EndpointRecord, RecordValue, UnreadableBlock, View } from '../../records/view.js';
 import { MemoryStore } from '../testing/memory-store.js';
 import { emptyBlock, forever, keys, prefix, settleEvents, startReplica } from '../testing/stores.js';
@@ -89,8 +97,20 @@ const endpoints: fc.Arbitrary<RecordValue> = fc
   })
   .map(({ namespace, name, endpoint }) => ({ key: { namespace, name }, ...endpoint }));
 
+/** Each node's session lists addresses of its own. */
+const sessions: fc.Arbitrary<RecordValue> = fc
+  .record({ index: fc.nat(1), listed: fc.subarray([0, 1]), generation: fc.integer({ min: 1, max: 3 }) })
+  .map(({ index, listed, generation }): RecordValue => {
+    const at = (ordinal: number) => addressAt(prefix(CIDRS[index] ?? ''), ordinal);
+    const leases = listed.map((ordinal) => ({ address: at(ordinal), sequenceNumber: 7n }));
+    return { kind: 'nodeSession', value: session(OWNERS[index]?.name ?? '', { leases, generation }) };
+  });
+
 const changes = fc.array(
-  fc.record({ type: fc.constantFrom('put', 'put', 'delete', 'expect'), record: fc.oneof(records, endpoints) }),
+  fc.record({
+    type: fc.constantFrom('put', 'put', 'delete', 'expect'),
+    record: fc.oneof(records, endpoints, sessions),
+  }),
   {
     maxLength: 8,
   },
@@ -111,6 +131,9 @@ type Indexed = Pick<
   | 'foreignEndpoints'
   | 'endpointsOfContainer'
   | 'unreadableBlock'
+  | 'session'
+  | 'sessions'
+  | 'lessee'
   | 'unreadableRecord'
 >;
 
@@ -132,6 +155,7 @@ function scanning(all: ReadonlyMap<string, RecordValue>, unreadable: readonly Un
     .sort((a, b) => compareTexts(formatEndpointKey(a.key), formatEndpointKey(b.key)));
   const containerOf = (one: AnyEndpoint) =>
     one.kind === 'endpoint' ? one.value.attachment.containerId : one.value.containerId;
+  const ofSessions = [...all.values()].flatMap((one) => (one.kind === 'nodeSession' ? [one.value] : []));
   const unreadableBlocks = unreadable.toSorted((a, b) => comparePrefixes(a.name.prefix, b.name.prefix));
   return {
     blocksIn: within,
@@ -156,6 +180,11 @@ function scanning(all: ReadonlyMap<string, RecordValue>, unreadable: readonly Un
     unreadableBlock: (range) =>
       unreadableBlocks.find(({ name }) => prefixContains(range, name.prefix)) ??
       unreadableBlocks.find(({ name }) => prefixContains(name.prefix, range) && prefixSize(name.prefix) <= 4096n),
+    session: (name) => ofSessions.find((one) => one.name === name),
+    sessions: () => ofSessions,
+    lessee: (address) =>
+      ofSessions.find(({ leases }) => leases.some((lease) => formatAddress(lease.address) === formatAddress(address)))
+        ?.name,
     unreadableRecord: (name) => unreadable.find(({ key }) => key === keys.ofName(name)),
   };
 }
@@ -173,6 +202,9 @@ function shown(view: Indexed): unknown {
     RANGES.map((range) => view.blockStatsIn(range)),
     OWNERS.map((owner) => view.affinitiesOf(owner)),
     [...view.blocksIn(prefix('10.0.0.0/24'))].map((block) => block.prefix),
+    OWNERS.map(({ name }) => view.session(name)),
+    [...view.sessions()].map(({ name }) => name).sort(),
+    CIDRS.flatMap((cidr) => [0, 1].map((ordinal) => view.lessee(addressAt(prefix(cidr), ordinal)))),
     ['', 'a/', 'a/x', 'a-b/', 'b/z'].map((after) => [...view.allEndpointsAfter(after)].map(keyOfEndpoint)),
     [view.foreignEndpoints(), ...CONTAINERS.map((id) => view.endpointsOfContainer(id))].map((found) =>
       [...found].map(keyOfEndpoint).sort(),
@@ -185,7 +217,7 @@ function keyOfEndpoint({ key }: Pick<EndpointRecord, 'key'>): string {
 }
 
 const scenarios = fc.record({
-  stored: fc.array(fc.oneof(records, endpoints), { maxLength: 12 }),
+  stored: fc.array(fc.oneof(records, endpoints, sessions), { maxLength: 12 }),
   nonsense: fc.subarray(NONSENSE),
   corrected: fc.subarray(NONSENSE),
   committed: changes,

@@ -1,3 +1,4 @@
+import type { Address } from '@podwire/shared/net/address';
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 import { compareNames } from '@podwire/shared/words/order';
 
@@ -16,6 +17,7 @@ import type { RecordKeys } from '../../records/json/keys.js';
 import type { Node } from '../../records/node.js';
 import type { Pool } from '../../records/pool.js';
 import type { RequestPolicies } from '../../records/request-policy.js';
+import type { NodeSession, StoreEpoch } from '../../records/session.js';
 import type {
   EndpointRecord,
   RecordName,
@@ -61,6 +63,10 @@ export class Snapshot implements View {
   #foreignEndpoints = new SortedList(TEXT_ORDER);
   /** Keys of endpoints by a hash of the container's ID, which takes a fraction of the memory of the ID. */
   #ofContainers = new LayeredMap<number, readonly string[]>();
+  /** By the names of the nodes. */
+  #sessions = new LayeredMap<string, NodeSession>();
+  /** The sessions that list an address, by {@link addressKey}. */
+  #lessees = new LayeredMap<bigint, NodeSession>();
   #unreadable = new LayeredMap<string, UnreadableRecord>();
   #unreadableBlocks = new SortedList(UNREADABLE_BLOCKS);
 
@@ -86,6 +92,8 @@ export class Snapshot implements View {
     clone.#endpoints = this.#endpoints;
     clone.#foreignEndpoints = this.#foreignEndpoints;
     clone.#ofContainers = new LayeredMap(this.#ofContainers);
+    clone.#sessions = new LayeredMap(this.#sessions);
+    clone.#lessees = new LayeredMap(this.#lessees);
     clone.#unreadable = new LayeredMap(this.#unreadable);
     clone.#unreadableBlocks = this.#unreadableBlocks;
     return clone;
@@ -122,10 +130,15 @@ export class Snapshot implements View {
         if (before?.kind === 'endpoint' || before?.kind === 'foreignEndpoint') this.#unlistContainers(key, before);
         this.#listEndpoint(key, record);
         break;
+      case 'nodeSession':
+        if (before?.kind === 'nodeSession') this.#unlistLeases(before.value);
+        this.#listSession(record.value);
+        break;
       case 'handle':
       case 'config':
       case 'clusterInformation':
       case 'requestPolicies':
+      case 'storeEpoch':
     }
   }
 
@@ -165,10 +178,15 @@ export class Snapshot implements View {
         this.#foreignEndpoints = this.#foreignEndpoints.without(key);
         this.#unlistContainers(key, record);
         break;
+      case 'nodeSession':
+        this.#sessions.delete(record.value.name);
+        this.#unlistLeases(record.value);
+        break;
       case 'handle':
       case 'config':
       case 'clusterInformation':
       case 'requestPolicies':
+      case 'storeEpoch':
     }
   }
 
@@ -228,6 +246,15 @@ export class Snapshot implements View {
       const known = this.#ofContainers.get(hash) ?? [];
       if (!known.includes(key)) this.#ofContainers.set(hash, [...known, key]);
     }
+  }
+
+  #listSession(session: NodeSession): void {
+    this.#sessions.set(session.name, session);
+    for (const { address } of session.leases) this.#lessees.set(addressKey(address), session);
+  }
+
+  #unlistLeases({ name, leases }: NodeSession): void {
+    for (const { address } of leases) if (this.lessee(address) === name) this.#lessees.delete(addressKey(address));
   }
 
   #unlistContainers(key: string, record: EndpointRecord): void {
@@ -326,6 +353,22 @@ export class Snapshot implements View {
     return this.#recordOf('node', this.keys.node(name))?.value;
   }
 
+  session(nodeName: string): NodeSession | undefined {
+    return this.#sessions.get(nodeName);
+  }
+
+  sessions(): Iterable<NodeSession> {
+    return this.#sessions.values();
+  }
+
+  lessee(address: Address): string | undefined {
+    return this.#lessees.get(addressKey(address))?.name;
+  }
+
+  epoch(): StoreEpoch | undefined {
+    return this.#recordOf('storeEpoch', this.keys.epoch)?.value;
+  }
+
   *handles(): Iterable<Handle> {
     for (const record of this.#records.values()) if (record.kind === 'handle') yield record.value;
   }
@@ -391,6 +434,11 @@ export class Snapshot implements View {
     const record = this.#records.get(key);
     return record && isOfKind(record, kind) ? record : undefined;
   }
+}
+
+/** Every address of IPv6 has a larger key than those of IPv4. */
+function addressKey({ family, value }: Address): bigint {
+  return family === 4 ? value : value + 0x1_0000_0000n;
 }
 
 function isOfKind<Kind extends RecordValue['kind']>(record: RecordValue, kind: Kind): record is RecordOf<Kind> {

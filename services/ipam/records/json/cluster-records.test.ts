@@ -221,3 +221,48 @@ describe('the history', () => {
     });
   });
 });
+
+describe("a node's session", () => {
+  const KEY = '/calico/podwire/nodes/node-1';
+  const SESSION = `{"machineId":"m1","bootId":"b1","generation":3,"address":"192.0.2.1","revision":41,"heardAtMs":1787380405100,
+   "leases":[{"address":"10.65.0.9","sequenceNumber":1755842000123456791}],"reportedAtMs":1787380405000,"epoch":"e1",
+   "conflicts":[{"address":"fd00::7","attachment":"net/c1/eth0","holder":"net.c2 on node-2"}],"later":{"x":1}}`;
+
+  it('is read, and written with every unknown field', () => {
+    expect(decode(KEY, SESSION).record).toEqual({
+      kind: 'nodeSession',
+      value: {
+        name: 'node-1',
+        machineId: 'm1',
+        bootId: 'b1',
+        generation: 3,
+        address: '192.0.2.1',
+        revision: 41,
+        heardAtMs: 1787380405100,
+        leases: [{ address: { family: 4, value: 0x0a410009n }, sequenceNumber: 1755842000123456791n }],
+        reportedAtMs: 1787380405000,
+        epoch: 'e1',
+        conflicts: [
+          {
+            address: { family: 6, value: 0xfd000000000000000000000000000007n },
+            attachment: 'net/c1/eth0',
+            holder: 'net.c2 on node-2',
+          },
+        ],
+      },
+    });
+    expect(rewrite(KEY, SESSION)).toEqual(parseJson(SESSION));
+  });
+
+  it.each([
+    ['{"bootId":"b","generation":1,"revision":1,"heardAtMs":1}', 'machineId is missing'],
+    [SESSION.replace('10.65.0.9', 'x'), 'leases[0].address is "x"; expected an address'],
+  ])('is refused as %s', (text, reason) => expect(() => decode(KEY, text)).toThrow(reason));
+});
+
+describe('the store epoch', () => {
+  it.each([
+    '{"id":"e1","startedAtMs":5,"importId":"i","heardSinceMs":null,"later":1}',
+    '{"id":"e2","startedAtMs":5,"importId":"","heardSinceMs":4}',
+  ])('%s is read and written', (text) => expect(rewrite('/calico/podwire/epoch', text)).toEqual(JSON.parse(text)));
+});

@@ -1,5 +1,6 @@
 import type { IpamConfig } from '../config.js';
-import { field, isAbsent, readCount, readFlag, unreadable, type Field } from './fields.js';
+import type { ClusterInformation } from '../view.js';
+import { field, isAbsent, readCount, readFlag, readObject, unreadable, type Field } from './fields.js';
 import type { JsonObject } from './json.js';
 
 /**
@@ -35,4 +36,10 @@ export function encodeConfig(config: IpamConfig, raw: JsonObject): JsonObject {
     maxBlocksPerHost: config.maxBlocksPerHostCount,
     ipCooldownSeconds: config.cooldownSeconds,
   };
+}
+
+/** Calico's ClusterInformation (projectcalico/api, pkg/apis/projectcalico/v3/clusterinfo.go). Read only. */
+export function decodeClusterInformation(raw: JsonObject): ClusterInformation {
+  const ready = field(readObject(field(raw, 'spec')), 'datastoreReady', 'spec');
+  return { isLocked: !isAbsent(ready) && !readFlag(ready) };
 }

@@ -30,6 +30,10 @@ export class RecordKeys {
    * Key of the request policies: below the root so that the watch delivers them, at a place that Calico does not use.
    */
   readonly requestPolicies: string;
+  /** Every session's key begins with it. */
+  readonly #sessions: string;
+  /** Key of the store epoch. */
+  readonly epoch: string;
   /**
    * Every entry of the history begins with it. It is outside the root, so a start does not read it and Calico's tools
    * do not find it.
@@ -60,6 +64,8 @@ export class RecordKeys {
     this.history = `/podwire${prefix}/history/`;
     this.historyBegins = `/podwire${prefix}/history-begin/`;
     this.requestPolicies = `${prefix}/podwire/requestpolicies`;
+    this.#sessions = `${prefix}/podwire/nodes/`;
+    this.epoch = `${prefix}/podwire/epoch`;
     this.barrier = `${prefix}/podwire/barrier`;
     this.releases = `/podwire${prefix}/releases/`;
   }
@@ -97,6 +103,11 @@ export class RecordKeys {
     return this.#nodes + name;
   }
 
+  /** The session of a node. */
+  session(nodeName: string): string {
+    return this.#sessions + nodeName;
+  }
+
   /**
    * Ordered by the day of the release and then by address. Expired entries are adjacent, and an address's history takes
    * few reads.
@@ -132,6 +143,10 @@ export class RecordKeys {
         return this.reservation(record.value.name);
       case 'node':
         return this.node(record.value.name);
+      case 'nodeSession':
+        return this.session(record.value.name);
+      case 'storeEpoch':
+        return this.epoch;
     }
   }
 
@@ -158,6 +173,10 @@ export class RecordKeys {
         return this.reservation(name.name);
       case 'node':
         return this.node(name.name);
+      case 'nodeSession':
+        return this.session(name.name);
+      case 'storeEpoch':
+        return this.epoch;
     }
   }
 
@@ -172,6 +191,8 @@ export class RecordKeys {
     if (key.startsWith(this.endpoints)) return parseEndpoint(key.slice(this.endpoints.length));
     if (!key.startsWith(this.root)) return undefined;
     if (key === this.requestPolicies) return { kind: 'requestPolicies' };
+    if (key === this.epoch) return { kind: 'storeEpoch' };
+    if (key.startsWith(this.#sessions)) return parseSession(key.slice(this.#sessions.length));
     if (key === this.clusterInformation) return this.hasLock ? { kind: 'clusterInformation' } : undefined;
     const [area, version, ...path] = key.slice(this.root.length).split('/');
     if (area === 'ipam' && version === 'v2') return parseIpam(path);
@@ -238,6 +259,10 @@ function parseEndpoint(path: string): RecordName | undefined {
 
 function parseHandle(id: string): RecordName | undefined {
   return id === '' || id.includes('/') ? undefined : { kind: 'handle', id };
+}
+
+function parseSession(name: string): RecordName | undefined {
+  return name === '' || name.includes('/') ? undefined : { kind: 'nodeSession', name };
 }
 
 /** Reads `ipv4/block/10.0.0.0-26`. */

@@ -375,6 +375,7 @@ describe('keys', () => {
         expect(keys.parse(keys.affinity(owner, block))).toEqual({ kind: 'affinity', owner, block });
         expect(keys.parse(keys.handle(first))).toEqual({ kind: 'handle', id: first });
         expect(keys.parse(keys.pool(first))).toEqual({ kind: 'pool', name: first });
+        expect(keys.parse(keys.session(first))).toEqual({ kind: 'nodeSession', name: first });
         const key = { namespace: first, name: second };
         expect(keys.parse(keys.endpoint(key))).toEqual({ kind: 'endpoint', key });
       }),
@@ -387,5 +388,7 @@ describe('keys', () => {
     '/calico/ipam/v2/config/x',
     '/calico/ipam/v2/handle/a/b',
     '/calico/ipam/v2/host/n',
+    '/calico/podwire/nodes/',
+    '/calico/podwire/barrier',
   ])('%s does not name a known record', (key) => expect(keys.parse(key)).toBeUndefined());
 });

@@ -5,8 +5,7 @@ import { comparePrefixes } from '@podwire/shared/net/prefix';
 import type { RecordValue } from '../view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
 import { decodeBlock, formatBlock, unknownFields } from './block.js';
-import { decodeClusterInformation } from './cluster-information.js';
-import { decodeConfig, encodeConfig } from './config.js';
+import { decodeClusterInformation, decodeConfig, encodeConfig } from './config.js';
 import { decodeAnyEndpoint, encodeEndpoint } from './endpoint.js';
 import { Unreadable } from './fields.js';
 import { decodeHandle, encodeHandle } from './handle.js';
@@ -16,6 +15,7 @@ import { decodeNode, encodeNode } from './node.js';
 import { decodePool, encodePool } from './pool.js';
 import { decodeRequestPolicies, encodeRequestPolicies } from './request-policies.js';
 import { decodeReservation, encodeReservation } from './reservation.js';
+import { decodeEpoch, decodeSession, encodeEpoch, encodeSession } from './session.js';
 
 /** A record with the part of its source JSON that a rewrite needs, so that unknown fields are kept. */
 export interface DecodedRecord {
@@ -105,6 +105,10 @@ function decodeNamed(raw: JsonObject, name: RecordName): RecordValue {
       return { kind: 'requestPolicies', value: decodeRequestPolicies(raw) };
     case 'node':
       return { kind: 'node', value: decodeNode(raw, name) };
+    case 'nodeSession':
+      return { kind: 'nodeSession', value: decodeSession(raw, name) };
+    case 'storeEpoch':
+      return { kind: 'storeEpoch', value: decodeEpoch(raw) };
   }
 }
 
@@ -166,6 +170,10 @@ export function encodeRecord(record: RecordValue, previous: DecodedRecord | unde
       return encodeRequestPolicies(record.value, raw);
     case 'node':
       return encodeNode(record.value, raw);
+    case 'nodeSession':
+      return encodeSession(record.value, raw);
+    case 'storeEpoch':
+      return encodeEpoch(record.value, raw);
   }
 }
 
