@@ -67,6 +67,8 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
     }),
   ),
   nodeMethod(EndpointServiceService.listEndpoints, ({ nodeName }) => [nodeSubject(nodeName)]),
+  nodeMethod(LeaseServiceService.openSession, ({ nodeName }) => [nodeSubject(nodeName)]),
+  nodeMethod(LeaseServiceService.reportInventory, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(LeaseServiceService.leaseAddresses, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(LeaseServiceService.bindAddresses, ({ nodeName, bindings }) => [
     nodeSubject(nodeName),

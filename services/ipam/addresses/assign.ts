@@ -3,6 +3,7 @@ import { formatAddress, type Address, type Family } from '@podwire/shared/net/ad
 import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
 
 import { authorizeNode, type Demand, type AuthorizedNode, type Need, type PoolUse } from '../blocks/demand.js';
+import { requireReports } from '../blocks/epoch.js';
 import { blocksOf, endpointAddress, handleChanges, requireHandleReadable } from '../blocks/holding.js';
 import { blockOf } from '../blocks/lookup.js';
 import { beginSearch, type Offer } from '../blocks/search.js';
@@ -86,11 +87,12 @@ const NAMED_BLOCKS = 100;
  * One step of an assignment.
  * @throws Failure NO_POOL when no pool fits this use and owner, or a requested pool is disabled; INVALID_REQUEST for
  * pools that do not exist, and where all or nothing needs more than one transaction; POOLS_EXHAUSTED when no address is
- * available; ADDRESS_IN_USE, ADDRESS_REFUSED, NODE_NOT_FOUND, NODE_BEING_DELETED
+ * available; ADDRESS_IN_USE, ADDRESS_REFUSED, NODE_NOT_FOUND, NODE_BEING_DELETED, STORE_RESTORED
  */
 export function assignAddresses(view: View, input: AssignmentInput): Decision<AssignmentStep> {
   const { request } = input;
   const node = ownerNode(view, input);
+  requireReports(view, input.nowMs);
   if (request.addresses.length > 0) return assignRequested(view, input, node);
   const before = heldByHandle(view, request.handleId);
   const counts = stepCounts(input, before);

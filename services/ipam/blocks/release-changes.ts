@@ -1,6 +1,7 @@
 import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
 import { expectNoAffinity } from '../records/absence.js';
+import type { AllocationAttributes } from '../records/attributes.js';
 import { BLOCK_BYTES_PER_STEP, blockBytes, isIdle } from '../records/block-stats.js';
 import {
   collectCooled,
@@ -8,6 +9,7 @@ import {
   heldAddressesIn,
   isUnneeded,
   releaseAddresses,
+  replaceAttributes,
   returnUnused,
   touchBlock,
   type Affinity,
@@ -30,6 +32,8 @@ export interface EndingAllocation extends HeldAddress {
   readonly entry?: HistoryEntry | undefined;
   /** Whether no container had the address, so that it is the next one to use. Default: false. */
   readonly isUnused?: boolean | undefined;
+  /** The attributes that the address has from now on, as the same allocation. Default: it is freed. */
+  readonly successor?: AllocationAttributes | undefined;
 }
 
 /**
@@ -80,10 +84,14 @@ function endAllocations(
   { nowMs, cooldownSeconds }: CoolDown,
 ): Block {
   const ordinalsOf = (wanted: boolean) =>
-    ending.filter(({ isUnused = false }) => isUnused === wanted).map(({ ordinal }) => ordinal);
+    ending.filter(({ isUnused = false, successor }) => isUnused === wanted && !successor).map(({ ordinal }) => ordinal);
   const [used, unused] = [ordinalsOf(false), ordinalsOf(true)];
   const release = cooldownSeconds > 0 ? coolAddresses : releaseAddresses;
-  const released = used.length > 0 ? release(block, used, nowMs) : block;
+  const kept = ending.reduce(
+    (changed, { ordinal, successor }) => (successor ? replaceAttributes(changed, ordinal, successor) : changed),
+    block,
+  );
+  const released = used.length > 0 ? release(kept, used, nowMs) : kept;
   const left = unused.length > 0 ? returnUnused(released, unused) : released;
   // Without the time of its claim, another node may reclaim the block at once.
   return used.length === 0 && isIdle(left) ? { ...left, claimTimeMs: undefined } : left;
@@ -143,7 +151,11 @@ export function removeBlocks(view: View, { blocks, kept, ended, nowMs }: Removal
   const reserved = blocks.flatMap((block) => heldAddressesIn(block, () => true));
   const allEnded: EndingAllocation[] = [...ended, ...reserved];
   const emptied = blocks.map((block) => ({ ...block, allocations: block.allocations.map(() => null), attributes: [] }));
-  const ids = new Set(allEnded.flatMap(({ attributes: { handleId } }) => (handleId === undefined ? [] : [handleId])));
+  const ids = new Set(
+    allEnded.flatMap(({ attributes, successor }) =>
+      [attributes.handleId, successor?.handleId].flatMap((id) => id ?? []),
+    ),
+  );
   return [
     ...blocks.flatMap((block) => removal(view, block)),
     ...[...ids].flatMap((id) => handleChanges(view, id, [...kept, ...emptied])),
@@ -193,24 +205,27 @@ const OPERATIONS_PER_BLOCK = 4;
 const OPERATIONS_PER_ADDRESS = 2;
 
 /** As many of the addresses as one transaction can release, at least one. */
-export function nextBatch<Held extends HeldAddress>(view: View, candidates: Iterable<Held>): Held[] {
+export function nextBatch<Held extends HeldAddress & Pick<EndingAllocation, 'successor'>>(
+  view: View,
+  candidates: Iterable<Held>,
+): Held[] {
   const batch: Held[] = [];
   const seen = new Set<string>();
   let [operations, bytes] = [0, 0];
   for (const address of candidates) {
-    const { block, attributes } = address;
+    const { block, attributes, successor } = address;
     const cidr = `block ${formatPrefix(block.prefix)}`;
-    const handle = `handle ${attributes.handleId}`;
+    const handles = [attributes.handleId, successor?.handleId].flatMap((id) => id ?? []);
     if (!seen.has(cidr)) {
       operations += OPERATIONS_PER_BLOCK;
       bytes += blockBytes(block);
     }
-    if (!seen.has(handle)) operations += handleOperations(view.handle(attributes.handleId ?? ''));
+    for (const id of handles) if (!seen.has(`handle ${id}`)) operations += handleOperations(view.handle(id));
     operations += OPERATIONS_PER_ADDRESS + restoreOperations(view, attributes);
     const isOver = operations > OPERATIONS_PER_STEP || bytes > BLOCK_BYTES_PER_STEP;
     if (batch.length > 0 && isOver) break;
     batch.push(address);
-    seen.add(cidr).add(handle);
+    for (const name of [cidr, ...handles.map((id) => `handle ${id}`)]) seen.add(name);
   }
   return batch;
 }

@@ -19,6 +19,7 @@ import type { Change, View } from '../records/view.js';
 import { hasRoom, reservedIn, type ReservedAddresses } from '../reservations/reservations.js';
 import { matches } from '../selectors/selector.js';
 import type { Demand } from './demand.js';
+import { isAwaited } from './epoch.js';
 import { overlappingRange } from './lookup.js';
 
 /** A demand with everything that the search for an address depends on. */
@@ -131,7 +132,7 @@ function* ownOffers(search: Search, affinities: readonly Affinity[], stale: Chan
     }
     count++;
     const offer = block ? ownOffer(search, pool, block, affinity) : claimOffer(search, pool, affinity.block);
-    if (hasRoom(offer.block, search.reserved)) yield offer;
+    if (hasRoom(offer.block, search)) yield offer;
   }
   return count;
 }
@@ -211,8 +212,8 @@ export function claimOffer(search: Search, pool: Pool, prefix: Prefix): Offer {
  * without an owner.
  */
 function isOrphan(search: Search, block: Block): boolean {
-  const { view, demand, reserved } = search;
-  if (!hasRoom(block, reserved)) return false;
+  const { view, demand } = search;
+  if (!hasRoom(block, search)) return false;
   if (!canChangeAffinity(search, demand.owner, block.prefix)) return false;
   if (!block.owner) return usedCount(block) === 0;
   return sameOwner(block.owner, demand.owner) && !view.affinity(demand.owner, block.prefix);
@@ -268,10 +269,10 @@ function* reclaimableBlocks(search: Search): Generator<PoolBlock, void, void> {
 
 /** @param block - with the cooled addresses freed; an address that still cools down keeps the block with its owner */
 function isReclaimable(search: Search, block: Block): boolean {
-  const { demand, reserved } = search;
+  const { view, demand } = search;
   const { owner, claimTimeMs, prefix } = block;
-  if (owner?.kind !== 'host' || sameOwner(owner, demand.owner)) return false;
-  if (usedCount(block) > 0 || isInGracePeriod(claimTimeMs, demand.nowMs) || !hasRoom(block, reserved)) return false;
+  if (owner?.kind !== 'host' || sameOwner(owner, demand.owner) || isAwaited(view, owner.name)) return false;
+  if (usedCount(block) > 0 || isInGracePeriod(claimTimeMs, demand.nowMs) || !hasRoom(block, search)) return false;
   return canChangeAffinity(search, demand.owner, prefix) && canChangeAffinity(search, owner, prefix);
 }
 
@@ -315,7 +316,7 @@ function* borrowedOffers(search: Search, offered: readonly Prefix[]): Generator<
   for (const pool of search.pools) {
     for (const stored of blocksWithRoom(search, pool)) {
       const block = collectBlock(search, stored);
-      if (!isBorrowable(search, block) || !hasRoom(block, search.reserved)) continue;
+      if (!isBorrowable(search, block) || !hasRoom(block, search)) continue;
       if (!excluded.has(formatPrefix(block.prefix))) yield borrowOffer(search, pool, block);
     }
   }
@@ -328,9 +329,10 @@ export function borrowOffer(search: Search, pool: Pool, block: Block): Offer {
 
 /**
  * The owner's own blocks were offered before, or exceed its block cap. Blocks of a virtual owner serve load balancers
- * only.
+ * only. Blocks of a node that has not reported since a restore may have more pods than the datastore knows.
  */
-function isBorrowable({ demand }: Search, { owner }: Block): boolean {
+function isBorrowable({ view, demand }: Search, { owner }: Block): boolean {
+  if (owner?.kind === 'host' && isAwaited(view, owner.name)) return false;
   return !sameOwner(owner, demand.owner) && (owner?.kind !== 'virtual' || demand.use === 'LoadBalancer');
 }
 

@@ -134,7 +134,7 @@ describe('a lease that is bound', () => {
     const bound = binding('c1', lease(view, 1));
     const first = bind(view, bound);
     const records = view.snapshot();
-    expect(bind(view, bound)).toEqual({ endpoint: first.endpoint, added: [] });
+    expect(bind(view, bound)).toMatchObject({ endpoint: first.endpoint, added: [] });
     expect(view.snapshot()).toEqual(records);
   });
 

@@ -1,23 +1,32 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
-import { formatAddress, type Address } from '@podwire/shared/net/address';
+import { compareAddresses, formatAddress, type Address } from '@podwire/shared/net/address';
 
 import { addressHolder, allocationOf } from '../addresses/addresses.js';
 import { attributesFor, refreshEndpoint } from '../addresses/allocate/allocate.js';
 import { takeOverKey } from '../blocks/endpoint-key.js';
 import {
+  addressOf,
   describeEndpoint,
   endpointAddress,
   handleChanges,
   heldAddressesOf,
   requireHandleReadable,
 } from '../blocks/holding.js';
-import { allocatedAtMs, belongsTo, type NetnsIdentity, type PodIdentity } from '../records/attributes.js';
-import { replaceAttributes, type HeldAddress } from '../records/block.js';
+import {
+  allocatedAtMs,
+  belongsTo,
+  type AllocationAttributes,
+  type NetnsIdentity,
+  type PodIdentity,
+} from '../records/attributes.js';
+import { heldAddressesIn, replaceAttributes, type HeldAddress } from '../records/block.js';
 import { endpointKey, makeEndpoint, type Endpoint } from '../records/endpoint.js';
 import { isLeaseOf, leaseHandle } from '../records/lease.js';
 import type { Change, Decision, View } from '../records/view.js';
+import { Reallocation } from './reallocation.js';
+import { requireSession, updateSession, type SessionName } from './session.js';
 
 /** Names one allocation of an address, and no later one. */
 export interface AllocationName {
@@ -38,6 +47,8 @@ export interface Binding {
 
 interface BindingInput {
   readonly nodeName: string;
+  /** The node's session; undefined for a node of the former release. */
+  readonly session?: SessionName | undefined;
   readonly binding: Binding;
   readonly nowMs: number;
 }
@@ -45,22 +56,29 @@ interface BindingInput {
 /** The result of a binding. */
 export interface Bound {
   readonly endpoint: Endpoint;
-  /** The addresses that were leases before; empty when the binding was recorded already. */
+  /** The addresses that were leases or free before; empty when the binding was recorded already. */
   readonly added: readonly Address[];
+  /** 0 for a node of the former release. */
+  readonly sessionRevision: number;
 }
 
 /**
  * Turns leases of a node into the addresses of an attachment: all or none. Stores what Allocate would have stored at the
- * time of the attachment. Idempotent.
- * @throws Failure ALLOCATION_MISMATCH when an address is not the lease, or the attachment has another of its family;
- * STORE_CORRUPT when a block, or the attachment's handle or a block that it names, cannot be read
+ * time of the attachment. An address that is free is allocated again, because the attachment has it: another tool
+ * released it, or the datastore was restored. Idempotent.
+ * @throws Failure ALLOCATION_MISMATCH when another holder has an address, or the attachment has another of its family;
+ * SESSION_SUPERSEDED; STORE_CORRUPT when a block, or the attachment's handle or a block that it names, cannot be read
  */
-export function bindAddresses(view: View, { nodeName, binding, nowMs }: BindingInput): Decision<Bound> {
+export function bindAddresses(view: View, input: BindingInput): Decision<Bound> {
+  const { nodeName, binding, nowMs } = input;
   const { attachment, addresses } = binding;
   const id = handleId(attachment);
+  const session = requireSession(view, nodeName, input.session);
   requireHandleReadable(view, id);
   const held = heldAddressesOf(view, attachment);
-  const named = addresses.map((name) => requireNamed(view, name, { nodeName, attachment }));
+  const holders = { nodeName, attachment, isExact: !session };
+  const named = addresses.flatMap((name) => namedAllocation(view, name, holders) ?? []);
+  const free = session ? addresses.filter(({ address }) => !allocationOf(view, address)) : [];
   requireNoOthers(held, addresses, attachment);
   const [first, ...rest] = held;
   const known = first && describeEndpoint(view, attachment, [first, ...rest]);
@@ -69,13 +87,24 @@ export function bindAddresses(view: View, { nodeName, binding, nowMs }: BindingI
   const pod = known ? known.pod : binding.pod;
   const netns = binding.netns ?? known?.netns;
   const leases = named.filter(({ attributes }) => isLeaseOf(nodeName)(attributes));
-  const sinceMs = beginMs(leases, binding.attachedAtMs, nowMs);
+  // The release of an address that is allocated again may be in the history.
+  const sinceMs = free.length > 0 ? nowMs : beginMs(leases, binding.attachedAtMs, nowMs);
   const attributes = attributesFor({ attachment, nodeName, pod }, sinceMs);
-  const blocks = leases.map(({ block, ordinal }) => replaceAttributes(block, ordinal, attributes));
+  const reallocated = reallocate(view, { nodeName, names: free, attributes, nowMs });
+  const blocks = [
+    ...leases.map(({ block, ordinal }) => replaceAttributes(block, ordinal, attributes)),
+    ...reallocated.blocks,
+  ];
   const base = known ?? makeEndpoint({ attachment, nodeName, pod, netns, createdAtMs: sinceMs }, []);
-  const added = leases.map((lease) => endpointAddress(view, lease));
+  const taken = blocks.flatMap((block) => heldAddressesIn(block, belongsTo(attachment)));
+  const added = addresses.flatMap(({ address }) =>
+    taken.filter((each) => addressOf(each).value === address.value).map((each) => endpointAddress(view, each)),
+  );
   const endpoint = { ...base, netns, addresses: [...base.addresses, ...added] };
+  const listed = session?.leases.filter((lease) => !addresses.some(isAt(lease.address)));
+  const updated = updateSession({ session, nodeName, patch: listed ? { leases: listed } : {}, nowMs });
   const changes: Change[] = [
+    ...reallocated.changes,
     ...blocks.map((value): Change => ({ type: 'put', record: { kind: 'block', value } })),
     ...(blocks.length > 0
       ? [
@@ -86,7 +115,39 @@ export function bindAddresses(view: View, { nodeName, binding, nowMs }: BindingI
       : []),
     ...(known ? refreshEndpoint(view, known, endpoint, held) : [takeOverKey(view, endpointKey(endpoint), endpoint)]),
   ];
-  return { changes, outcome: { endpoint, added: added.map(({ address }) => address) } };
+  return {
+    changes: changes.length > 0 || updated.isWritten ? [...changes, ...updated.changes] : [],
+    outcome: { endpoint, added: added.map(({ address }) => address), sessionRevision: updated.revision },
+  };
+}
+
+function isAt(address: Address): (name: AllocationName) => boolean {
+  return (name) => compareAddresses(name.address, address) === 0;
+}
+
+interface LostAllocations {
+  readonly nodeName: string;
+  readonly names: readonly AllocationName[];
+  readonly attributes: AllocationAttributes;
+  readonly nowMs: number;
+}
+
+/** @throws Failure ALLOCATION_MISMATCH when an address cannot be allocated again */
+function reallocate(
+  view: View,
+  { nodeName, names, attributes, nowMs }: LostAllocations,
+): Pick<Reallocation, 'blocks' | 'changes'> {
+  if (names.length === 0) return { blocks: [], changes: [] };
+  const node = view.node(nodeName);
+  if (!node || node.deletionTimeMs !== undefined)
+    throw mismatch(`node ${nodeName} ${node ? 'is being deleted' : 'is not registered'} and gets no address`);
+  const taken = new Reallocation(view, { nodeName, nowMs });
+  for (const { address } of names) {
+    const refusal = taken.take(address, attributes);
+    if (refusal !== undefined) throw mismatch(refusal);
+  }
+  const { blocks, changes } = taken;
+  return { blocks, changes: [{ type: 'expect', record: { kind: 'node', value: node } }, ...changes] };
 }
 
 /** The node's clock may differ: a tenure begins neither before the lease, when another attachment had the address, nor in the future. */
@@ -98,16 +159,26 @@ export function beginMs(leases: readonly HeldAddress[], attachedAtMs: number, no
 interface Holders {
   readonly nodeName: string;
   readonly attachment: Attachment;
+  /** Whether only the allocation with the sequence number counts, as for nodes of the former release. */
+  readonly isExact: boolean;
 }
 
-/** @throws Failure ALLOCATION_MISMATCH unless the allocation is the node's lease, or the attachment's already */
-function requireNamed(view: View, { address, sequenceNumber }: AllocationName, holders: Holders): HeldAddress {
+/**
+ * @returns undefined for a free address
+ * @throws Failure ALLOCATION_MISMATCH unless the allocation is the node's lease, or the attachment's already
+ */
+function namedAllocation(
+  view: View,
+  { address, sequenceNumber }: AllocationName,
+  holders: Holders,
+): HeldAddress | undefined {
   const held = allocationOf(view, address);
   const text = formatAddress(address);
   const lease = `lease ${sequenceNumber} of node ${holders.nodeName}`;
+  if (!held && !holders.isExact) return undefined;
   if (!held) throw mismatch(`${text} is not allocated: ${lease} was returned`);
   const { handleId: holder, sequenceNumber: current } = addressHolder(held);
-  if (current !== sequenceNumber)
+  if (holders.isExact && current !== sequenceNumber)
     throw mismatch(`${text} was allocated again with sequence number ${current}: ${lease} was returned`);
   const isMeant = isLeaseOf(holders.nodeName)(held.attributes) || belongsTo(holders.attachment)(held.attributes);
   if (!isMeant) throw mismatch(`${text} is held by handle ${holder ?? 'unknown'}, and is no ${lease}`);

@@ -12,19 +12,30 @@ import { nodeLane, unknownNodes, type IpamOptions } from '../engine/updates/oper
 import type { Endpoint } from '../records/endpoint.js';
 import { bindAddresses, type Binding, type Bound } from './bindings.js';
 import type { View } from '../records/view.js';
-import { leaseAddresses, type Lease, type LeaseRequest, type LeaseStep } from './leases.js';
+import { leaseAddresses, type LeaseRequest, type LeaseStep } from './leases.js';
 import { continueReturn, type AddressReturn } from './returns.js';
+import { openSession, type OpenedSession, type SessionName, type SessionRequest } from './session.js';
 
 /** The unbound leases of a node. */
-export interface LeaseList {
-  readonly leases: readonly Lease[];
-  /** Why the node holds fewer than it wants; empty if it does not. */
-  readonly explanation: string;
+export type LeaseList = Pick<LeaseStep, 'leases' | 'explanation' | 'limit' | 'coolDownMs' | 'sessionRevision'>;
+
+/** Results of the parts of a request, in their order. */
+export interface Results<Result> {
+  readonly results: readonly Result[];
+  /** Of the node's session; 0 for a node of the former release. */
+  readonly sessionRevision: number;
+}
+
+/** Who calls: a node, and its session; undefined for a node of the former release. */
+export interface NodeCaller {
+  readonly nodeName: string;
+  readonly session?: SessionName | undefined;
 }
 
 /** The result of one binding. */
 export type BindingResult =
-  { readonly ok: true; readonly endpoint: Endpoint } | { readonly ok: false; readonly refusal: Failure };
+  | { readonly ok: true; readonly endpoint: Endpoint; readonly sessionRevision: number }
+  | { readonly ok: false; readonly refusal: Failure };
 
 /** Failures of a single binding, which a repetition does not change. */
 const REFUSALS: readonly FailureCode[] = ['ALLOCATION_MISMATCH', 'STORE_CORRUPT'];
@@ -33,14 +44,30 @@ const REFUSALS: readonly FailureCode[] = ['ALLOCATION_MISMATCH', 'STORE_CORRUPT'
 class LeaseEvents {
   readonly #engine: Events;
   readonly #leases = counter('podwire.ipam.leases');
+  readonly #sessions = counter('podwire.ipam.sessions.opened');
   readonly #addresses = counter('podwire.ipam.addresses.allocated');
 
   constructor(events: Events) {
     this.#engine = events;
   }
 
-  leased(nodeName: string, { newCount, freedCount, claimed }: LeaseStep): void {
+  opened({ nodeName, machineId, bootId }: SessionRequest, { generation, isRestored }: OpenedSession): void {
+    this.#sessions.add(1);
+    const facts = { 'podwire.node': nodeName };
+    this.#engine.log.info(
+      facts,
+      `node ${nodeName}: opened session ${generation} of boot ${bootId}, machine ${machineId}`,
+    );
+    if (isRestored)
+      this.#engine.log.warn(
+        facts,
+        `the datastore was restored from a backup: node ${nodeName} has seen a later state; new addresses wait for the inventories of the nodes`,
+      );
+  }
+
+  leased(nodeName: string, { newCount, freedCount, takenBackCount, claimed }: LeaseStep): void {
     this.#engine.blocksClaimed(claimed, nodeName);
+    this.#count('taken_back', { nodeName, count: takenBackCount, text: 'took leases back that another tool released' });
     this.#count('freed', { nodeName, count: freedCount, text: 'freed leases of a former boot' });
     this.#count('leased', { nodeName, count: newCount, text: 'leased addresses' });
   }
@@ -65,7 +92,7 @@ class LeaseEvents {
     this.#count('freed', { nodeName, count: freed.length - used.length, text: 'freed unused leases' });
   }
 
-  #count(event: 'leased' | 'freed', { nodeName, count, text }: LeaseCount): void {
+  #count(event: 'leased' | 'freed' | 'taken_back', { nodeName, count, text }: LeaseCount): void {
     if (count === 0) return;
     this.#leases.add(count, { event });
     this.#engine.log.info({ 'podwire.node': nodeName }, `node ${nodeName}: ${text}: ${count}`);
@@ -88,6 +115,15 @@ export class Leases {
     this.#events = new LeaseEvents(options.events);
   }
 
+  /** Makes a process the owner of its node's name. @throws Failure like the decision `openSession` */
+  async openSession(request: SessionRequest, signal: AbortSignal): Promise<OpenedSession> {
+    const { updates, clock, newUid } = this.#options;
+    const input = { request, nowMs: clock.nowMs(), epochId: newUid() };
+    const opened = await updates.update(nodeLane(request.nodeName), (view) => openSession(view, input), { signal });
+    if (opened.isOpened) this.#events.opened(request, opened);
+    return opened;
+  }
+
   /**
    * Makes a node hold a number of unbound leases, in several transactions if necessary. Idempotent.
    * @throws Failure like the decision `leaseAddresses`
@@ -108,14 +144,15 @@ export class Leases {
    * @returns the result of each, in their order
    * @throws Failure of every operation; some bindings may be done
    */
-  async bind(nodeName: string, bindings: readonly Binding[], signal: AbortSignal): Promise<BindingResult[]> {
+  async bind(caller: NodeCaller, bindings: readonly Binding[], signal: AbortSignal): Promise<Results<BindingResult>> {
     const bindOne = (binding: Binding): Promise<BindingResult> =>
-      withAttachment(binding.attachment, () => this.#bindOne(nodeName, binding, signal));
+      withAttachment(binding.attachment, () => this.#bindOne(caller, binding, signal));
     const settled = await Promise.allSettled(bindings.map(bindOne));
-    return settled.map((each) => {
+    const results = settled.map((each) => {
       if (each.status === 'fulfilled') return each.value;
       throw each.reason;
     });
+    return { results, sessionRevision: Math.max(0, ...results.map((each) => (each.ok ? each.sessionRevision : 0))) };
   }
 
   /**
@@ -124,33 +161,35 @@ export class Leases {
    * @returns the result of each, in their order
    */
   async giveBack(
-    nodeName: string,
+    { nodeName, session }: NodeCaller,
     returns: readonly AddressReturn[],
     signal: AbortSignal,
-  ): Promise<AddressReleaseResult[]> {
+  ): Promise<Results<AddressReleaseResult>> {
     const { updates, clock } = this.#options;
     const results: AddressReleaseResult[] = [];
+    let sessionRevision = 0;
     while (results.length < returns.length) {
       const left = returns.slice(results.length);
-      const step = { nodeName, returns: left, nowMs: clock.nowMs() };
+      const step = { nodeName, session, returns: left, nowMs: clock.nowMs() };
       // The commit does not compare an address that was found free: only a fresh view shows that it still is.
       const options = { signal, isFresh: left.length > 1 };
       const outcome = await updates.update(nodeLane(nodeName), (view) => continueReturn(view, step), options);
       const freed = left.filter((_, index) => outcome.results[index]?.state === 'released');
       this.#events.returned(nodeName, freed);
       results.push(...outcome.results);
+      ({ sessionRevision } = outcome);
     }
-    return results;
+    return { results, sessionRevision };
   }
 
-  async #bindOne(nodeName: string, binding: Binding, signal: AbortSignal): Promise<BindingResult> {
+  async #bindOne(caller: NodeCaller, binding: Binding, signal: AbortSignal): Promise<BindingResult> {
     const { updates, clock } = this.#options;
-    const lane = nodeLane(nodeName);
-    const decide = (view: View) => bindAddresses(view, { nodeName, binding, nowMs: clock.nowMs() });
+    const lane = nodeLane(caller.nodeName);
+    const decide = (view: View) => bindAddresses(view, { ...caller, binding, nowMs: clock.nowMs() });
     try {
       const bound = await updates.update(lane, decide, { signal });
       this.#events.bound(bound);
-      return { ok: true, endpoint: bound.endpoint };
+      return { ok: true, endpoint: bound.endpoint, sessionRevision: bound.sessionRevision };
     } catch (error) {
       if (!(error instanceof Failure) || !REFUSALS.includes(error.code)) throw error;
       this.#events.refused(error);

@@ -1,3 +1,4 @@
+import type { Duration } from '@podwire/proto/google/protobuf/duration';
 import type { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import {
   LeaseServiceService,
@@ -11,6 +12,9 @@ import {
   type LeaseAddressesResponse,
   type LeasedAddress,
   type LeaseServiceServer,
+  type NodeSession as SessionMessage,
+  type OpenSessionRequest,
+  type OpenSessionResponse,
   type ReturnAddressesRequest,
   type ReturnAddressesResponse,
 } from '@podwire/proto/podwire/ipam/v1/lease';
@@ -23,18 +27,19 @@ import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import { RELEASE_RESULTS } from '../addresses/addresses-rpc.js';
 import { endpointMessage } from '../endpoints/endpoints-rpc.js';
-import { ATTACHMENT_FIELDS, checkBootId, FAMILIES, readAddress, readAttachment, readNetns } from '../messages/parts.js';
+import { ATTACHMENT_FIELDS, checkUuid, FAMILIES, readAddress, readAttachment, readNetns } from '../messages/parts.js';
 import { readPod } from '../messages/request-parts.js';
 import { endpointNameFaults } from '../records/endpoint.js';
 import { subdomainFault } from '../records/names.js';
 import type { AllocationName, Binding } from './bindings.js';
-import type { BindingResult, Leases } from './leases-operations.js';
+import type { BindingResult, Leases, NodeCaller } from './leases-operations.js';
 import type { Lease, LeaseRequest } from './leases.js';
 import type { AddressReturn } from './returns.js';
+import type { SessionName, SessionRequest } from './session.js';
 
 export function leaseService(leases: Leases, unary: Unary): RpcService {
   const implementation: LeaseServiceServer = {
-    openSession: unary(LeaseServiceService.openSession, unimplemented),
+    openSession: unary(LeaseServiceService.openSession, openSessionHandler(leases)),
     reportInventory: unary(LeaseServiceService.reportInventory, unimplemented),
     leaseAddresses: unary(LeaseServiceService.leaseAddresses, leaseAddressesHandler(leases)),
     bindAddresses: unary(LeaseServiceService.bindAddresses, bindAddressesHandler(leases)),
@@ -47,45 +52,94 @@ function unimplemented(): Promise<never> {
   return Promise.reject(new Failure('UNIMPLEMENTED', 'is not implemented'));
 }
 
+function openSessionHandler(leases: Leases): Handler<OpenSessionRequest, OpenSessionResponse> {
+  return async (message, { signal }) => {
+    const { isOpened, generation, revision } = await leases.openSession(readSessionRequest(message), signal);
+    return { opened: isOpened, generation: BigInt(generation), revision: BigInt(revision) };
+  };
+}
+
+/** How long a node may give leases to pods without a further answer. */
+const VALID_FOR: Duration = { seconds: 3600n, nanos: 0 };
+
+const LARGEST_UINT32 = 2 ** 32 - 1;
+
 function leaseAddressesHandler(leases: Leases): Handler<LeaseAddressesRequest, LeaseAddressesResponse> {
   return async (message, { signal }) => {
-    const { leases: held, explanation } = await leases.lease(readLeaseRequest(message), signal);
+    const list = await leases.lease(readLeaseRequest(message), signal);
     return {
-      addresses: held.map(leaseMessage),
-      explanation,
-      limit: 256,
-      validFor: undefined,
-      coolDown: undefined,
-      sessionRevision: 0n,
+      addresses: list.leases.map(leaseMessage),
+      explanation: list.explanation,
+      limit: Math.min(list.limit, LARGEST_UINT32),
+      validFor: VALID_FOR,
+      coolDown: { seconds: BigInt(Math.floor(list.coolDownMs / 1000)), nanos: 0 },
+      sessionRevision: BigInt(list.sessionRevision),
     };
   };
 }
 
 function bindAddressesHandler(leases: Leases): Handler<BindAddressesRequest, BindAddressesResponse> {
   return async (message, { signal }) => {
-    const { nodeName, bindings } = readBindRequest(message);
-    const results = await leases.bind(nodeName, bindings, signal);
-    return { results: results.map(bindingResultMessage), sessionRevision: 0n };
+    const { bindings, ...caller } = readBindRequest(message);
+    const { results, sessionRevision } = await leases.bind(caller, bindings, signal);
+    return { results: results.map(bindingResultMessage), sessionRevision: BigInt(sessionRevision) };
   };
 }
 
 function returnAddressesHandler(leases: Leases): Handler<ReturnAddressesRequest, ReturnAddressesResponse> {
   return async (message, { signal }) => {
-    const { nodeName, returns } = readReturnRequest(message);
-    const results = await leases.giveBack(nodeName, returns, signal);
-    return { results: results.map(({ state }) => RELEASE_RESULTS[state]), sessionRevision: 0n };
+    const { returns, ...caller } = readReturnRequest(message);
+    const { results, sessionRevision } = await leases.giveBack(caller, returns, signal);
+    return {
+      results: results.map(({ state }) => RELEASE_RESULTS[state]),
+      sessionRevision: BigInt(sessionRevision),
+    };
   };
 }
 
 /** Limit of leases of a node, and of bindings and returns in a request. */
 const MAX_COUNT = 256;
 
-function readLeaseRequest({ nodeName, bootId, family, count }: LeaseAddressesRequest): LeaseRequest {
+function readSessionRequest(message: OpenSessionRequest): SessionRequest {
+  const { nodeName, machineId, bootId, expectedGeneration, nodeAddress } = message;
+  return readChecked('OpenSession', (checks) => {
+    checks.check('node_name', subdomainFault(nodeName));
+    checkUuid('machine_id', machineId, checks);
+    checkUuid('boot_id', bootId, checks);
+    if (nodeAddress !== '') readAddress('node_address', nodeAddress, checks);
+    return {
+      nodeName,
+      machineId,
+      bootId,
+      expectedGeneration: readInteger('expected_generation', expectedGeneration, checks),
+      last: message.last && readSession('last', message.last, checks),
+      address: nodeAddress,
+    };
+  });
+}
+
+function readSession(field: string, { bootId, generation, revision }: SessionMessage, checks: Checks): SessionName {
+  checkUuid(`${field}.boot_id`, bootId, checks);
+  return {
+    bootId,
+    generation: readInteger(`${field}.generation`, generation, checks),
+    revision: readInteger(`${field}.revision`, revision, checks),
+  };
+}
+
+function readInteger(field: string, value: bigint, checks: Checks): number {
+  if (value > BigInt(Number.MAX_SAFE_INTEGER)) checks.check(field, `is ${value}; must be at most 2^53 - 1`);
+  return Number(value);
+}
+
+function readLeaseRequest({ nodeName, bootId, family, count, session }: LeaseAddressesRequest): LeaseRequest {
   return readChecked('LeaseAddresses', (checks) => {
     checks.check('node_name', subdomainFault(nodeName));
-    checkBootId('boot_id', bootId, checks);
+    checkUuid('boot_id', bootId, checks);
+    if (session && session.bootId !== bootId) checks.check('session.boot_id', 'differs from boot_id');
     if (count > MAX_COUNT) checks.check('count', `is ${count}; at most ${MAX_COUNT} are allowed`);
-    return { nodeName, bootId, family: readFamily(family, checks), count };
+    const of = session && readSession('session', session, checks);
+    return { nodeName, bootId, family: readFamily(family, checks), count, session: of };
   });
 }
 
@@ -95,12 +149,11 @@ function readFamily(message: IpFamily, checks: Checks): Family {
   return family ?? 4;
 }
 
-interface BindRequest {
-  readonly nodeName: string;
+interface BindRequest extends NodeCaller {
   readonly bindings: readonly Binding[];
 }
 
-function readBindRequest({ nodeName, bindings: messages }: BindAddressesRequest): BindRequest {
+function readBindRequest({ nodeName, session, bindings: messages }: BindAddressesRequest): BindRequest {
   return readChecked('BindAddresses', (checks) => {
     checks.check('node_name', subdomainFault(nodeName));
     checkCount('bindings', messages, checks);
@@ -114,7 +167,7 @@ function readBindRequest({ nodeName, bindings: messages }: BindAddressesRequest)
       known.add(name);
       return binding;
     });
-    return { nodeName, bindings };
+    return { nodeName, session: session && readSession('session', session, checks), bindings };
   });
 }
 
@@ -138,12 +191,11 @@ function readName(field: string, { address, sequenceNumber }: NameMessage, check
   return { address: readAddress(`${field}.address`, address, checks), sequenceNumber };
 }
 
-interface ReturnRequest {
-  readonly nodeName: string;
+interface ReturnRequest extends NodeCaller {
   readonly returns: readonly AddressReturn[];
 }
 
-function readReturnRequest({ nodeName, returns: messages }: ReturnAddressesRequest): ReturnRequest {
+function readReturnRequest({ nodeName, session, returns: messages }: ReturnAddressesRequest): ReturnRequest {
   return readChecked('ReturnAddresses', (checks) => {
     checks.check('node_name', subdomainFault(nodeName));
     checkCount('returns', messages, checks);
@@ -151,12 +203,14 @@ function readReturnRequest({ nodeName, returns: messages }: ReturnAddressesReque
     const returns = messages.slice(0, MAX_COUNT).map((message, index) => {
       const within = checks.within(`returns[${index}]`);
       const returned = readReturn(message, within);
+      if (message.keepAsLease && !(message.attachment && session))
+        within.check('keep_as_lease', 'is set without an attachment or a session');
       const text = formatAddress(returned.allocation.address);
       if (message.allocation && known.has(text)) within.check('allocation.address', `is ${text} a second time`);
       known.add(text);
       return returned;
     });
-    return { nodeName, returns };
+    return { nodeName, session: session && readSession('session', session, checks), returns };
   });
 }
 
@@ -172,7 +226,8 @@ function readReturn(message: ReturnMessage, checks: Checks): AddressReturn {
   const netns = message.netns && readNetns('netns', message.netns, checks);
   if (!message.detachTime) checks.check('detach_time', 'is missing');
   const detachedAtMs = message.detachTime?.getTime() ?? 0;
-  return { allocation, use: { attachment, netns, attachedAtMs: message.attachTime?.getTime(), detachedAtMs } };
+  const attachedAtMs = message.attachTime?.getTime();
+  return { allocation, use: { attachment, netns, attachedAtMs, detachedAtMs, isKept: message.keepAsLease } };
 }
 
 function checkCount(field: string, messages: readonly unknown[], checks: Checks): void {

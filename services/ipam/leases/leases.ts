@@ -1,21 +1,27 @@
-import type { Family } from '@podwire/shared/net/address';
-import { comparePrefixes, formatPrefix, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { compareAddresses, formatAddress, type Family } from '@podwire/shared/net/address';
+import { addressAt, comparePrefixes, formatPrefix, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import { collectAddresses, type CollectedAddresses } from '../addresses/allocate/block-choice.js';
 import { explainRefusal } from '../addresses/allocate/refusal.js';
 import { authorizeNode, type AuthorizedNode, type Demand } from '../blocks/demand.js';
+import { requireReports } from '../blocks/epoch.js';
 import { blocksOf, endpointAddress, handleChanges, requireHandleReadable } from '../blocks/holding.js';
+import { requestLeases } from '../blocks/node-requests.js';
 import { nextBatch, releaseHeld } from '../blocks/release-changes.js';
 import { beginSearch } from '../blocks/search.js';
 import { evaluatePools, servingPools } from '../pools/selection.js';
 import { allocatedAtMs } from '../records/attributes.js';
 import { heldAddressesIn, takeOrdinals, type Block, type HeldAddress } from '../records/block.js';
+import { DEFAULT_CONFIG } from '../records/config.js';
 import { isLeaseOf, leaseAttributes, leaseBootId, leaseHandle } from '../records/lease.js';
 import type { UnknownNodes } from '../records/node.js';
 import { poolOf, type Pool } from '../records/pool.js';
+import type { ListedLease, NodeSession } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
 import { reservedIn } from '../reservations/reservations.js';
 import { selectsAll } from '../selectors/selector.js';
+import { Reallocation } from './reallocation.js';
+import { requireSession, updateSession, type SessionName } from './session.js';
 
 /** A request for the unbound leases of a node. */
 export interface LeaseRequest {
@@ -25,6 +31,8 @@ export interface LeaseRequest {
   readonly family: Family;
   /** Number of leases of the family that the node wants to hold. */
   readonly count: number;
+  /** The node's session; undefined for a node of the former release. */
+  readonly session?: SessionName | undefined;
 }
 
 interface LeaseInput {
@@ -51,50 +59,83 @@ export interface LeaseStep {
   readonly leases: readonly Lease[];
   /** Why the node holds fewer than it wants; empty if it does not. */
   readonly explanation: string;
+  /** Number of leases of the family that the node may hold. */
+  readonly limit: number;
+  /** Time before an address of an ended pod may be used again, in milliseconds. */
+  readonly coolDownMs: number;
+  /** 0 for a node of the former release. */
+  readonly sessionRevision: number;
   /** Blocks that the node claimed in this step. */
   readonly claimed: readonly Prefix[];
   /** Number of leases that this step made. */
   readonly newCount: number;
   /** Number of leases of former boots that this step freed. */
   readonly freedCount: number;
+  /** Number of leases that another tool had released, and that this step took back. */
+  readonly takenBackCount: number;
 }
 
-const NO_CHANGE = { leases: [], explanation: '', claimed: [], newCount: 0, freedCount: 0 };
+const NO_CHANGE = {
+  leases: [],
+  explanation: '',
+  limit: 0,
+  coolDownMs: 0,
+  sessionRevision: 0,
+  claimed: [],
+  newCount: 0,
+  freedCount: 0,
+  takenBackCount: 0,
+};
 
 /**
  * Makes a node hold a number of unbound leases: addresses that its pods without requests would get, from its own blocks
- * and from unclaimed ones. Leases of other boots are freed first, with their cool-down. Idempotent; each step is
- * one transaction.
- * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT when the handle of the leases, or a block that it
- * names, cannot be read
+ * and from unclaimed ones. Leases of other boots are freed first, with their cool-down. Then the node's listed leases
+ * that another tool released are taken back. Idempotent; each step is one transaction.
+ * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, SESSION_SUPERSEDED; STORE_RESTORED when the node needs new
+ * addresses after a restore; STORE_CORRUPT when the session, the handle of the leases, or a block that it names, cannot
+ * be read
  */
 export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseStep> {
   const { request, unknownNodes, nowMs } = input;
   const { nodeName, bootId, family, count } = request;
+  const session = requireSession(view, nodeName, request.session);
   const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
   const all = leasesOf(view, nodeName);
   const former = all.filter(({ attributes }) => leaseBootId(attributes) !== bootId);
-  if (former.length > 0) return freeFormer(view, former, nowMs);
+  if (former.length > 0) return freeFormer(view, former, { session, nodeName, nowMs });
+  const vanished = session ? vanishedLeases(session, all) : [];
+  if (session && vanished.length > 0) return takeBack(view, { session, vanished, held: all, node, nowMs });
   const held = all.filter(({ block }) => block.prefix.family === family);
   const demand = leaseDemand(request, node, nowMs);
   const pools = servingPools(view, demand);
   const limit = limitOf(view, demand, { pools, heldCount: held.length });
   const missing = Math.min(count, limit.count) - held.length;
+  if (missing > 0) requireReports(view, nowMs);
   const collected =
     missing > 0
       ? collectAddresses(beginSearch(view, demand, pools), { count: missing, bytesTaken: 0 })
       : NOTHING_COLLECTED;
   const taken = takeLeases(view, collected, input);
-  const holding = [...held.filter(({ block }) => !isAmong(taken.blocks, block)), ...leasesIn(taken.blocks, nodeName)];
+  const holdingAll = [...all.filter(({ block }) => !isAmong(taken.blocks, block)), ...leasesIn(taken.blocks, nodeName)];
+  const holding = holdingAll.filter(({ block }) => block.prefix.family === family);
+  const updated = updateSession({ session, nodeName, patch: { leases: listedLeases(holdingAll) }, nowMs });
   const isShort = held.length + collected.count < count;
   const explanation = count > limit.count ? limit.explanation : shortageText(view, demand, pools);
   return {
-    changes: taken.changes.length > 0 ? [...node.changes, ...taken.changes] : [],
+    changes:
+      taken.changes.length > 0
+        ? [...node.changes, ...taken.changes, ...updated.changes]
+        : updated.isWritten
+          ? updated.changes
+          : [],
     outcome: {
       ...NO_CHANGE,
       state: collected.count < missing && !collected.isExhausted ? 'more' : 'done',
       leases: describeLeases(view, demand, holding),
       explanation: isShort ? explanation : '',
+      limit: limit.count,
+      coolDownMs: Math.max(0, (view.config() ?? DEFAULT_CONFIG).cooldownSeconds) * 1000,
+      sessionRevision: updated.revision,
       claimed: collected.grants.flatMap(({ offer }) => (offer.origin === 'own' ? [] : [offer.block.prefix])),
       newCount: collected.count,
     },
@@ -119,11 +160,71 @@ function isAmong(blocks: readonly Block[], { prefix }: Block): boolean {
   return blocks.some((block) => comparePrefixes(block.prefix, prefix) === 0);
 }
 
+/** The leases as the session lists them. */
+export function listedLeases(held: readonly HeldAddress[]): ListedLease[] {
+  return held
+    .map((lease) => ({ address: addressAt(lease.block.prefix, lease.ordinal), sequenceNumber: numberOf(lease) }))
+    .sort((a, b) => compareAddresses(a.address, b.address));
+}
+
+/** The listed leases whose allocation is not the node's lease: another tool released them. */
+export function vanishedLeases({ leases }: NodeSession, held: readonly HeldAddress[]): ListedLease[] {
+  if (leases.length === 0) return [];
+  const known = new Set(listedLeases(held).map(({ address }) => formatAddress(address)));
+  return leases.filter(({ address }) => !known.has(formatAddress(address)));
+}
+
+interface FormerLeases {
+  readonly session: NodeSession | undefined;
+  readonly nodeName: string;
+  readonly nowMs: number;
+}
+
 /** With their cool-down: a pod may have had one whose binding the end of the boot prevented. */
-function freeFormer(view: View, leases: readonly HeldAddress[], nowMs: number): Decision<LeaseStep> {
+function freeFormer(view: View, leases: readonly HeldAddress[], former: FormerLeases): Decision<LeaseStep> {
   const batch = nextBatch(view, leases);
   const outcome: LeaseStep = { ...NO_CHANGE, state: 'more', freedCount: batch.length };
-  return { changes: releaseHeld(view, batch, nowMs), outcome };
+  const { changes } = updateSession({ ...former, patch: {} });
+  return { changes: [...releaseHeld(view, batch, former.nowMs), ...changes], outcome };
+}
+
+/** Leases that one step takes back: each may need a block, its affinity and its pool. */
+const TAKEN_BACK_PER_STEP = 24;
+
+interface VanishedLeases {
+  readonly session: NodeSession;
+  readonly vanished: readonly ListedLease[];
+  readonly held: readonly HeldAddress[];
+  readonly node: AuthorizedNode;
+  readonly nowMs: number;
+}
+
+/**
+ * Allocates leases again that another tool released. A lease that another holder got meanwhile leaves the list; the node
+ * is asked to list again, because the lease may be of the other family.
+ */
+function takeBack(view: View, { session, vanished, held, node, nowMs }: VanishedLeases): Decision<LeaseStep> {
+  const { name: nodeName, bootId } = session;
+  const batch = vanished.slice(0, TAKEN_BACK_PER_STEP);
+  const attributes = leaseAttributes({ nodeName, bootId, nowMs });
+  const taken = new Reallocation(view, { nodeName, nowMs });
+  const lost = batch.filter(({ address }) => taken.take(address, attributes) !== undefined);
+  const { blocks } = taken;
+  const holding = [...held.filter(({ block }) => !isAmong(blocks, block)), ...leasesIn(blocks, nodeName)];
+  const leases = [...listedLeases(holding), ...vanished.slice(TAKEN_BACK_PER_STEP)];
+  const handleId = leaseHandle(nodeName);
+  return {
+    changes: [
+      ...node.changes,
+      ...taken.changes,
+      ...blocks.map((value): Change => ({ type: 'put', record: { kind: 'block', value } })),
+      ...(blocks.length > 0 ? handleChanges(view, handleId, blocks) : []),
+      { type: 'expectUnreleased', handleId },
+      ...updateSession({ session, nodeName, patch: { leases }, nowMs }).changes,
+      ...(lost.length > 0 ? requestLeases(view, nodeName) : []),
+    ],
+    outcome: { ...NO_CHANGE, state: 'more', takenBackCount: batch.length - lost.length },
+  };
 }
 
 /** The demand of a pod that asks for nothing. */

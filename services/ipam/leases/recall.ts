@@ -1,5 +1,5 @@
 import type { FailureCode } from '@podwire/shared/failure/codes';
-import { prefixContains } from '@podwire/shared/net/prefix';
+import { hostPrefix, prefixContains } from '@podwire/shared/net/prefix';
 
 import { allocationOf } from '../addresses/addresses.js';
 import { takeFirst } from '../addresses/allocate/block-choice.js';
@@ -51,7 +51,11 @@ export function prospectsOf(view: View, { need, code }: Refused): Prospects {
   const holders = view.nodes().flatMap(({ name: nodeName, deletionTimeMs }) => {
     const blocks = blocksOf(view, view.handle(leaseHandle(nodeName)));
     const inReach = blocks.filter(({ prefix }) => poolOf(pools, prefix));
-    const count = inReach.reduce((sum, block) => sum + heldAddressesIn(block, isLeaseOf(nodeName)).length, 0);
+    const heldCount = inReach.reduce((sum, block) => sum + heldAddressesIn(block, isLeaseOf(nodeName)).length, 0);
+    // More than those held if another tool released some.
+    const listed = view.session(nodeName)?.leases ?? [];
+    const listedCount = listed.filter((lease) => poolOf(pools, hostPrefix(lease.address))).length;
+    const count = Math.max(heldCount, listedCount);
     return count > 0 && deletionTimeMs === undefined ? [{ nodeName, count }] : [];
   });
   return { hasRoom: pools.length === 0, holders, usedCount: usedInReach(view, need) };
@@ -63,7 +67,11 @@ function prospectsOfRequested(view: View, { addresses }: Need): Omit<Prospects, 
     const { node: nodeName } = attributes.owner;
     return nodeName !== undefined && isLease(attributes) ? [{ nodeName, count: 1 }] : [];
   });
-  return { hasRoom: allocated.length === 0, holders };
+  const listing = addresses.flatMap((address) => {
+    const nodeName = allocationOf(view, address) ? undefined : view.lessee(address);
+    return nodeName === undefined ? [] : [{ nodeName, count: 1 }];
+  });
+  return { hasRoom: allocated.length + listing.length === 0, holders: [...holders, ...listing] };
 }
 
 /** The serving pools of the demands for which there is no free address. */

@@ -1,5 +1,6 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
+import { compareAddresses, formatAddress, type Address } from '@podwire/shared/net/address';
 
 import { addressHolder, allocationOf, netnsOf } from '../addresses/addresses.js';
 import { attributesFor } from '../addresses/allocate/allocate.js';
@@ -10,15 +11,17 @@ import {
   type EvaluatedRelease,
 } from '../addresses/release.js';
 import { sameAttachment } from '../blocks/holding.js';
-import { unreadableBlockOf } from '../blocks/lookup.js';
+import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import type { EndingAllocation } from '../blocks/release-changes.js';
 import { allocatedAtMs, belongsTo, type NetnsIdentity } from '../records/attributes.js';
 import type { HeldAddress } from '../records/block.js';
 import { sameNetns } from '../records/endpoint.js';
 import { historyEntry } from '../records/history.js';
-import { isLeaseOf } from '../records/lease.js';
-import type { Decision, View } from '../records/view.js';
+import { isLeaseOf, leaseAttributes } from '../records/lease.js';
+import type { ListedLease, NodeSession } from '../records/session.js';
+import type { Change, Decision, View } from '../records/view.js';
 import { beginMs, type AllocationName } from './bindings.js';
+import { requireSession, updateSession, type SessionName } from './session.js';
 
 /** An address that a node gives back. */
 export interface AddressReturn {
@@ -36,10 +39,14 @@ interface AddressUse {
   readonly attachedAtMs: number | undefined;
   /** When the attachment gave the address up, in epoch milliseconds by the node's clock. */
   readonly detachedAtMs: number;
+  /** Whether the address stays with the node as an unbound lease. Default: false. */
+  readonly isKept?: boolean | undefined;
 }
 
 interface ReturnInput {
   readonly nodeName: string;
+  /** The node's session; undefined for a node of the former release. */
+  readonly session?: SessionName | undefined;
   /** Without duplicate addresses. */
   readonly returns: readonly AddressReturn[];
   readonly nowMs: number;
@@ -49,20 +56,70 @@ interface ReturnInput {
 interface ReturnStep {
   /** Results of the first returns, in their order. */
   readonly results: readonly AddressReleaseResult[];
+  /** 0 for a node of the former release. */
+  readonly sessionRevision: number;
 }
 
 /**
  * Frees addresses of a node, as many of the first ones as fit in a transaction; call again for the rest. An address is
  * freed only if it is the named allocation: an unbound lease of the node, or an address of the attachment that had it.
- * What an attachment had cools down. Idempotent.
+ * What an attachment had cools down, unless the node keeps it. Idempotent.
+ * @throws Failure SESSION_SUPERSEDED
  */
-export function continueReturn(view: View, { nodeName, returns, nowMs }: ReturnInput): Decision<ReturnStep> {
-  const evaluated = returns.map((each) => evaluateReturn(view, each, { nodeName, nowMs }));
-  return releaseEvaluated(view, evaluated, nowMs);
+export function continueReturn(view: View, { nodeName, returns, nowMs, ...rest }: ReturnInput): Decision<ReturnStep> {
+  const session = requireSession(view, nodeName, rest.session);
+  const context = { nodeName, bootId: session?.bootId ?? '', nowMs };
+  const evaluated = returns.map((each) => evaluateReturn(view, each, context));
+  const { changes, outcome } = releaseEvaluated(view, evaluated, nowMs);
+  const done = returns.slice(0, outcome.results.length);
+  const ended = session ? unlistedAddresses(session, done, outcome.results) : [];
+  const kept = done.filter(({ use }, index) => use?.isKept === true && outcome.results[index]?.state === 'released');
+  const leases = session && changeList(session.leases, ended, kept);
+  const updated = updateSession({ session, nodeName, patch: leases ? { leases } : {}, nowMs });
+  const isChanged = changes.length > 0 || updated.isWritten;
+  return {
+    changes: isChanged
+      ? [...changes, ...ended.flatMap((address) => expectBlockOf(view, address)), ...updated.changes]
+      : [],
+    outcome: { ...outcome, sessionRevision: updated.revision },
+  };
+}
+
+/** The addresses that the list loses: what the node returned without keeping it, unless it is a newer lease. */
+function unlistedAddresses(
+  { leases }: NodeSession,
+  returns: readonly AddressReturn[],
+  results: readonly AddressReleaseResult[],
+): Address[] {
+  const listed = new Set(leases.map(({ address }) => formatAddress(address)));
+  return returns.flatMap(({ allocation: { address }, use }, index) => {
+    const state = results[index]?.state;
+    const isEnded = state === 'notAllocated' || state === 'released';
+    return isEnded && use?.isKept !== true && listed.has(formatAddress(address)) ? [address] : [];
+  });
+}
+
+function changeList(
+  leases: readonly ListedLease[],
+  ended: readonly Address[],
+  kept: readonly AddressReturn[],
+): readonly ListedLease[] {
+  if (ended.length === 0 && kept.length === 0) return leases;
+  const changed = new Map(leases.map((lease) => [formatAddress(lease.address), lease]));
+  for (const address of ended) changed.delete(formatAddress(address));
+  for (const { allocation } of kept) changed.set(formatAddress(allocation.address), allocation);
+  return [...changed.values()].sort((a, b) => compareAddresses(a.address, b.address));
+}
+
+/** A listed address that was found free leaves the list only if it still is. */
+function expectBlockOf(view: View, address: Address): Change[] {
+  const value = blockOf(view, address);
+  return value ? [{ type: 'expect', record: { kind: 'block', value } }] : [];
 }
 
 interface ReturnContext {
   readonly nodeName: string;
+  readonly bootId: string;
   readonly nowMs: number;
 }
 
@@ -83,21 +140,22 @@ function evaluateReturn(view: View, returned: AddressReturn, context: ReturnCont
 function endingOf(
   view: View,
   held: HeldAddress,
-  { use, nodeName, nowMs }: AddressReturn & ReturnContext,
+  { use, nodeName, bootId, nowMs }: AddressReturn & ReturnContext,
 ): EndingAllocation | undefined {
+  const successor = use?.isKept === true ? leaseAttributes({ nodeName, bootId, nowMs }) : undefined;
   if (!isLeaseOf(nodeName)(held.attributes)) {
     if (!use || !belongsTo(use.attachment)(held.attributes)) return undefined;
     // An endpoint that a repair wrote again does not name the namespace.
     const netns = netnsOf(view, held);
     if (use.netns && netns && !sameNetns(use.netns, netns)) return undefined;
-    return { ...held, entry: historyEntry(held, endMs(held, use, nowMs)) };
+    return { ...held, entry: historyEntry(held, endMs(held, use, nowMs)), successor };
   }
   if (!use) return { ...held, isUnused: true };
   // The return has overtaken the binding.
   const sinceMs = beginMs([held], use.attachedAtMs ?? 0, nowMs);
   const attributes = attributesFor({ attachment: use.attachment, nodeName, pod: undefined }, sinceMs);
   const used = { ...held, attributes };
-  return { ...held, entry: historyEntry(used, endMs(used, use, nowMs)) };
+  return { ...held, entry: historyEntry(used, endMs(used, use, nowMs)), successor };
 }
 
 /** The node's clock may differ: a tenure ends neither before it began, nor in the future. */

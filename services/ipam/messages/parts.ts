@@ -60,13 +60,13 @@ export function readAttachment(message: AttachmentMessage | undefined, checks: C
 
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
-export function checkBootId(field: string, bootId: string, checks: Checks): void {
-  checks.check(field, UUID.test(bootId) ? undefined : 'is not a UUID in lower case');
+export function checkUuid(field: string, text: string, checks: Checks): void {
+  checks.check(field, UUID.test(text) ? undefined : 'is not a UUID in lower case');
 }
 
 /** @param field - name of the field for violations */
 export function readNetns(field: string, { bootId, inode }: NetnsMessage, checks: Checks): NetnsIdentity {
-  checkBootId(`${field}.boot_id`, bootId, checks);
+  checkUuid(`${field}.boot_id`, bootId, checks);
   checks.check(`${field}.inode`, inode > 0n ? undefined : 'is 0; inodes are numbered from 1');
   return { bootId, inode };
 }

@@ -5,6 +5,7 @@ import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { chooseBlocks, blockChoices } from '../addresses/allocate/block-choice.js';
 import { refusalOf } from '../addresses/allocate/refusal.js';
 import { authorizeNode, nodeNotFound, type Demand, type Need } from '../blocks/demand.js';
+import { requireReports } from '../blocks/epoch.js';
 import { addressOf, blocksOf, handleChanges, requireHandleReadable } from '../blocks/holding.js';
 import { releaseHeld } from '../blocks/release-changes.js';
 import { beginSearch } from '../blocks/search.js';
@@ -176,6 +177,7 @@ function takeAddress(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools
     const text = `no enabled IPv${family} pool allows ${encapsulation} tunnels; enable one with that encapsulation and Tunnel among its allowedUses`;
     throw new Failure('NO_POOL', `${text}, or release the tunnel's address`, { details: { node: nodeName } });
   }
+  requireReports(view, nowMs);
   const demand = demandOf(view, { nodeName, kind, nowMs }, pools);
   const [place] = chooseBlocks([blockChoices(beginSearch(view, demand, servingPools(view, demand)))]);
   if (place) {

@@ -189,18 +189,26 @@ export function reservedIn(view: View): ReservedAddresses {
   return reserved;
 }
 
-/** The free ordinals of a block that are not reserved, in allocation order. */
-export function* freeOrdinals(block: Block, reserved: ReservedAddresses): Generator<Ordinal, void, void> {
+/** What keeps free addresses from being allocated. */
+export interface Exclusions {
+  readonly reserved: ReservedAddresses;
+  /** Its nodes' sessions list addresses that the nodes may give to pods, even if another writer released them. */
+  readonly view: Pick<View, 'lessee'>;
+}
+
+/** The free ordinals of a block that are neither reserved nor in the list of a node, in allocation order. */
+export function* freeOrdinals(block: Block, { reserved, view }: Exclusions): Generator<Ordinal, void, void> {
   if (reserved.coversAll(block.prefix)) return;
   const isUnreserved = !reserved.overlaps(block.prefix);
-  for (const ordinal of block.unallocated)
-    if (isUnreserved || !reserved.contains(addressAt(block.prefix, ordinal))) yield ordinal;
+  for (const ordinal of block.unallocated) {
+    const address = addressAt(block.prefix, ordinal);
+    if ((isUnreserved || !reserved.contains(address)) && view.lessee(address) === undefined) yield ordinal;
+  }
 }
 
 /** The first of the {@link freeOrdinals}. */
-export function firstFreeOrdinal(block: Block, reserved: ReservedAddresses): Ordinal | undefined {
-  if (!reserved.overlaps(block.prefix)) return block.unallocated[0];
-  return freeOrdinals(block, reserved).next().value ?? undefined;
+export function firstFreeOrdinal(block: Block, exclusions: Exclusions): Ordinal | undefined {
+  return freeOrdinals(block, exclusions).next().value ?? undefined;
 }
 
 /** How many free addresses of a block are reserved. */
@@ -214,9 +222,9 @@ export function reservedFreeCount({ prefix, allocations }: Block, reserved: Rese
   return count;
 }
 
-/** Whether a block has an unreserved free address. */
-export function hasRoom(block: Block, reserved: ReservedAddresses): boolean {
-  return firstFreeOrdinal(block, reserved) !== undefined;
+/** Whether a block has an address that can be allocated. */
+export function hasRoom(block: Block, exclusions: Exclusions): boolean {
+  return firstFreeOrdinal(block, exclusions) !== undefined;
 }
 
 function rangeOf(prefix: Prefix): Range {

@@ -121,7 +121,11 @@ const leaseAt = (ordinal: number) => ({
 export const bind = (id: string, ordinal: number): Operation =>
   operation(`bind lease ${ordinal} to ${id}`, async (ipam) => {
     const binding = { attachment: attachment(id), pod: POD, netns: undefined, attachedAtMs: NOW_MS };
-    const results = await ipam.leases.bind('n1', [{ ...binding, addresses: [leaseAt(ordinal)] }], forever);
+    const { results } = await ipam.leases.bind(
+      { nodeName: 'n1' },
+      [{ ...binding, addresses: [leaseAt(ordinal)] }],
+      forever,
+    );
     return results.map((each) => (each.ok ? 'bound' : each.refusal.code)).join();
   });
 
@@ -130,7 +134,11 @@ export const giveBack = (ordinal: number, id?: string): Operation =>
   operation(`return lease ${ordinal}${id === undefined ? '' : ` of ${id}`}`, async (ipam) => {
     const times = { attachedAtMs: NOW_MS, detachedAtMs: NOW_MS };
     const use = id === undefined ? undefined : { attachment: attachment(id), netns: undefined, ...times };
-    const results = await ipam.leases.giveBack('n1', [{ allocation: leaseAt(ordinal), use }], forever);
+    const { results } = await ipam.leases.giveBack(
+      { nodeName: 'n1' },
+      [{ allocation: leaseAt(ordinal), use }],
+      forever,
+    );
     return results.map(({ state }) => state).join();
   });
 

@@ -72,8 +72,14 @@ export const IPAM_METRICS = {
   'podwire.ipam.leases': {
     kind: 'counter',
     unit: '{address}',
-    about: 'Leased addresses that were made, bound to attachments, or freed unused, and bindings that were refused',
-    labels: { event: ['leased', 'bound', 'freed', 'refused'] },
+    about:
+      'Leased addresses that were made, bound to attachments, freed unused, or taken back after another tool had released them, and bindings that were refused',
+    labels: { event: ['leased', 'bound', 'freed', 'refused', 'taken_back'] },
+  },
+  'podwire.ipam.sessions.opened': {
+    kind: 'counter',
+    unit: '{session}',
+    about: 'Sessions that nodes opened: at each start, and after each call without an answer',
   },
   'podwire.ipam.leases.recalled': {
     kind: 'counter',

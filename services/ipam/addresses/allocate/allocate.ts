@@ -5,6 +5,7 @@ import { formatAddress, type Address, type Family } from '@podwire/shared/net/ad
 import type { Prefix } from '@podwire/shared/net/prefix';
 
 import { authorizeNode, type Demand, type AuthorizedNode, type Need } from '../../blocks/demand.js';
+import { requireReports } from '../../blocks/epoch.js';
 import { endpointAt, rewriteEndpoint, takeOverKey } from '../../blocks/endpoint-key.js';
 import {
   describeEndpoint,
@@ -94,7 +95,7 @@ export interface Allocation {
  * @throws Failure NO_POOL when a family has no pool, or a requested pool is disabled; POOLS_EXHAUSTED when no pool can
  * serve, with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND, NODE_BEING_DELETED; for
  * requested addresses ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another;
- * STORE_CORRUPT when its handle, or a block that the handle names, cannot be read, or the configuration when nothing
+ * STORE_RESTORED after a restore of the datastore; STORE_CORRUPT when its handle, or a block that the handle names, cannot be read, or the configuration when nothing
  * else can be allocated, or the request policies when the request needs their permission; REQUEST_DENIED when they deny
  * it
  */
@@ -162,6 +163,7 @@ interface Granted {
 function grantAll(view: View, { request, nowMs }: AllocationInput, held: readonly HeldAddress[]): Granted {
   const { attachment, families, pools, poolChoices, nodeName, unknownNodes } = request;
   if (families.length === 0) return { grants: [], changes: [] };
+  requireReports(view, nowMs);
   const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
   checkRequestedPools(view, { pools, poolChoices, families });
   const demands = families.map((family) => demandOf(family, { request, nowMs, node }));

@@ -25,8 +25,8 @@ import {
   bytesOf,
   fitOneRequest,
 } from '../../records/block-stats.js';
-import { attributesAt, sameOwner, usedCount, type Block, type Ordinal } from '../../records/block.js';
-import { isLease } from '../../records/lease.js';
+import { attributesAt, isHeld, sameOwner, usedCount, type Block, type Ordinal } from '../../records/block.js';
+import { isLease, leaseHandle } from '../../records/lease.js';
 import { unavailableReason, type Pool } from '../../records/pool.js';
 import type { Change, View } from '../../records/view.js';
 import { firstFreeOrdinal, freeOrdinals } from '../../reservations/reservations.js';
@@ -53,7 +53,7 @@ export function blockChoices(search: Search): BlockChoices {
   return {
     *[Symbol.iterator](): Generator<BlockChoice, void, void> {
       for (const offer of blockOffers(search)) {
-        const ordinal = firstFreeOrdinal(offer.block, search.reserved);
+        const ordinal = firstFreeOrdinal(offer.block, search);
         if (ordinal !== undefined) yield { offer, ordinal };
       }
     },
@@ -143,11 +143,13 @@ export function collectAddresses(search: Search, { count: maxCount, bytesTaken }
   let tooLarge: Offer | undefined;
   const take = (offer: Offer): void => {
     bytes += blockBytes(offer.block);
-    const ordinals = takeFirst(freeOrdinals(offer.block, search.reserved), maxCount - count);
+    const ordinals = takeFirst(freeOrdinals(offer.block, search), maxCount - count);
     grants.push({ offer, ordinals });
     count += ordinals.length;
   };
   for (const offer of blockOffers(search)) {
+    // A node's list may name every address of a block that does not exist any more.
+    if (firstFreeOrdinal(offer.block, search) === undefined) continue;
     if (!fitOneRequest([offer.block])) {
       tooLarge ??= offer;
       continue;
@@ -203,6 +205,8 @@ export function chooseRequestedAddress(view: View, demand: Demand, address: Addr
   const stored = overlappingBlock(view, hostPrefix(address));
   const unreadable = stored ? undefined : view.unreadableBlock(hostPrefix(address));
   if (unreadable) throw corruptFailure(unreadable);
+  const lessee = view.lessee(address);
+  if (lessee !== undefined && !isHeldAt(stored, address)) throw leasedFailure(address, lessee);
   const offer = stored ? existingOffer(search, pool, stored, address) : newOffer(search, pool, address);
   return { offer, ordinal: ordinalOf(offer.block.prefix, address) };
 }
@@ -262,12 +266,20 @@ function inUseFailure(address: Address, attributes: AllocationAttributes, cooldo
     const message = `${text} cools down after its release until ${freeAt}; retry then, or request another address`;
     return new Failure('ADDRESS_IN_USE', message, { details: { address: text, freeAt } });
   }
-  if (isLease(attributes)) {
-    const message = `${text} is leased to node ${owner.node ?? 'unknown'}, and no pod has it yet; retry, or request another address`;
-    return new Failure('ADDRESS_IN_USE', message, { details: { address: text, handle: handleId ?? '' } });
-  }
+  if (isLease(attributes)) return leasedFailure(address, owner.node ?? 'unknown');
   const pod = owner.pod === undefined ? '' : `, pod ${owner.namespace ?? ''}/${owner.pod}`;
   const node = owner.node === undefined ? '' : ` on node ${owner.node}`;
   const message = `${text} is held by handle ${handleId ?? 'unknown'}${pod}${node}; release it there, or request another address`;
   return new Failure('ADDRESS_IN_USE', message, { details: { address: text, handle: handleId ?? '' } });
+}
+
+function isHeldAt(block: Block | undefined, address: Address): boolean {
+  const attributes = block && attributesAt(block, ordinalOf(block.prefix, address));
+  return attributes !== undefined && isHeld(attributes);
+}
+
+function leasedFailure(address: Address, nodeName: string): Failure {
+  const text = formatAddress(address);
+  const message = `${text} is leased to node ${nodeName}, and no pod has it yet; retry, or request another address`;
+  return new Failure('ADDRESS_IN_USE', message, { details: { address: text, handle: leaseHandle(nodeName) } });
 }

@@ -170,7 +170,7 @@ function blockReason(search: Search, block: Block): string {
   const { owner } = block;
   const usage = blockUsage(search, block);
   if (sameOwner(owner, search.demand.owner))
-    return hasRoom(block, search.reserved) ? `has room (${usage})` : `is full (${usage})`;
+    return hasRoom(block, search) ? `has room (${usage})` : `is full (${usage})`;
   if (!owner) return `has no owner (${usage})`;
   if (owner.kind === 'virtual') return `belongs to ${owner.name} (${usage})`;
   const spared = usedCount(block) === 0 && isInGracePeriod(block.claimTimeMs, search.demand.nowMs);
@@ -330,9 +330,10 @@ export type BlockVerdict =
   | 'unreadable';
 
 /** @param block - with the cooled addresses freed */
-export function verdictOf({ reserved, config, demand }: Search, block: Block): BlockVerdict {
+export function verdictOf(search: Search, block: Block): BlockVerdict {
+  const { reserved, config, demand } = search;
   if (reserved.coversAll(block.prefix)) return 'reserved';
-  if (!hasRoom(block, reserved)) return 'full';
+  if (!hasRoom(block, search)) return 'full';
   if (sameOwner(block.owner, demand.owner)) return 'open';
   return otherOwnerVerdict({ config, demand }, block.owner?.kind);
 }
