@@ -5,16 +5,21 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
 import { withAttachment } from '@podwire/shared/runtime/log';
 import { counter } from '@podwire/shared/telemetry/instruments';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { AddressReleaseResult } from '../addresses/release.js';
 import type { Events } from '../engine/events.js';
 import { nodeLane, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
 import type { Endpoint } from '../records/endpoint.js';
-import { bindAddresses, type Binding, type Bound } from './bindings.js';
 import type { View } from '../records/view.js';
+import { bindAddresses, type Binding, type Bound } from './bindings.js';
+import { reportInventory, type InventoryReport, type ReportInput } from './inventory.js';
 import { leaseAddresses, type LeaseRequest, type LeaseStep } from './leases.js';
 import { continueReturn, type AddressReturn } from './returns.js';
 import { openSession, type OpenedSession, type SessionName, type SessionRequest } from './session.js';
+
+/** An inventory of a node. */
+export type ReportRequest = Omit<ReportInput, 'nowMs'>;
 
 /** The unbound leases of a node. */
 export type LeaseList = Pick<LeaseStep, 'leases' | 'explanation' | 'limit' | 'coolDownMs' | 'sessionRevision'>;
@@ -65,6 +70,19 @@ class LeaseEvents {
       );
   }
 
+  reported(nodeName: string, { conflicts, unknown }: InventoryReport): void {
+    const facts = { 'podwire.node': nodeName };
+    for (const { address, attachment, holder } of conflicts.slice(0, LOGGED_CONFLICTS)) {
+      const text = formatAddress(address);
+      this.#engine.log.error(facts, `address ${text} of ${attachment} on node ${nodeName} belongs to ${holder}`);
+    }
+    if (unknown.length > 0)
+      this.#engine.log.info(
+        facts,
+        `node ${nodeName} does not have ${formatCount(unknown.length, 'of its allocations', 'of its allocations')}`,
+      );
+  }
+
   leased(nodeName: string, { newCount, freedCount, takenBackCount, claimed }: LeaseStep): void {
     this.#engine.blocksClaimed(claimed, nodeName);
     this.#count('taken_back', { nodeName, count: takenBackCount, text: 'took leases back that another tool released' });
@@ -99,6 +117,9 @@ class LeaseEvents {
   }
 }
 
+/** Maximum number of conflicts of one report in the log. */
+const LOGGED_CONFLICTS = 16;
+
 interface LeaseCount {
   readonly nodeName: string;
   readonly count: number;
@@ -122,6 +143,18 @@ export class Leases {
     const opened = await updates.update(nodeLane(request.nodeName), (view) => openSession(view, input), { signal });
     if (opened.isOpened) this.#events.opened(request, opened);
     return opened;
+  }
+
+  /** Compares a node's inventory with the datastore. @throws Failure like the decision `reportInventory` */
+  async report(request: ReportRequest, signal: AbortSignal): Promise<InventoryReport> {
+    const { updates, clock } = this.#options;
+    const { nodeName } = request;
+    const input = { ...request, nowMs: clock.nowMs() };
+    // The comparison depends on records that the commit does not compare.
+    const options = { signal, isFresh: true };
+    const report = await updates.update(nodeLane(nodeName), (view) => reportInventory(view, input), options);
+    this.#events.reported(nodeName, report);
+    return report;
   }
 
   /**

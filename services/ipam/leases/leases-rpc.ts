@@ -12,14 +12,10 @@ import {
   type LeaseAddressesResponse,
   type LeasedAddress,
   type LeaseServiceServer,
-  type NodeSession as SessionMessage,
-  type OpenSessionRequest,
-  type OpenSessionResponse,
   type ReturnAddressesRequest,
   type ReturnAddressesResponse,
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
-import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
@@ -27,36 +23,26 @@ import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import { RELEASE_RESULTS } from '../addresses/addresses-rpc.js';
 import { endpointMessage } from '../endpoints/endpoints-rpc.js';
-import { ATTACHMENT_FIELDS, checkUuid, FAMILIES, readAddress, readAttachment, readNetns } from '../messages/parts.js';
+import { ATTACHMENT_FIELDS, checkUuid, FAMILIES, readAttachment, readNetns } from '../messages/parts.js';
 import { readPod } from '../messages/request-parts.js';
 import { endpointNameFaults } from '../records/endpoint.js';
 import { subdomainFault } from '../records/names.js';
-import type { AllocationName, Binding } from './bindings.js';
+import type { Binding } from './bindings.js';
+import { reportInventoryHandler } from './inventory-rpc.js';
 import type { BindingResult, Leases, NodeCaller } from './leases-operations.js';
 import type { Lease, LeaseRequest } from './leases.js';
 import type { AddressReturn } from './returns.js';
-import type { SessionName, SessionRequest } from './session.js';
+import { openSessionHandler, readName, readSession } from './session-rpc.js';
 
 export function leaseService(leases: Leases, unary: Unary): RpcService {
   const implementation: LeaseServiceServer = {
     openSession: unary(LeaseServiceService.openSession, openSessionHandler(leases)),
-    reportInventory: unary(LeaseServiceService.reportInventory, unimplemented),
+    reportInventory: unary(LeaseServiceService.reportInventory, reportInventoryHandler(leases)),
     leaseAddresses: unary(LeaseServiceService.leaseAddresses, leaseAddressesHandler(leases)),
     bindAddresses: unary(LeaseServiceService.bindAddresses, bindAddressesHandler(leases)),
     returnAddresses: unary(LeaseServiceService.returnAddresses, returnAddressesHandler(leases)),
   };
   return { name: 'podwire.ipam.v1.LeaseService', definition: LeaseServiceService, implementation };
-}
-
-function unimplemented(): Promise<never> {
-  return Promise.reject(new Failure('UNIMPLEMENTED', 'is not implemented'));
-}
-
-function openSessionHandler(leases: Leases): Handler<OpenSessionRequest, OpenSessionResponse> {
-  return async (message, { signal }) => {
-    const { isOpened, generation, revision } = await leases.openSession(readSessionRequest(message), signal);
-    return { opened: isOpened, generation: BigInt(generation), revision: BigInt(revision) };
-  };
 }
 
 /** How long a node may give leases to pods without a further answer. */
@@ -99,38 +85,6 @@ function returnAddressesHandler(leases: Leases): Handler<ReturnAddressesRequest,
 
 /** Limit of leases of a node, and of bindings and returns in a request. */
 const MAX_COUNT = 256;
-
-function readSessionRequest(message: OpenSessionRequest): SessionRequest {
-  const { nodeName, machineId, bootId, expectedGeneration, nodeAddress } = message;
-  return readChecked('OpenSession', (checks) => {
-    checks.check('node_name', subdomainFault(nodeName));
-    checkUuid('machine_id', machineId, checks);
-    checkUuid('boot_id', bootId, checks);
-    if (nodeAddress !== '') readAddress('node_address', nodeAddress, checks);
-    return {
-      nodeName,
-      machineId,
-      bootId,
-      expectedGeneration: readInteger('expected_generation', expectedGeneration, checks),
-      last: message.last && readSession('last', message.last, checks),
-      address: nodeAddress,
-    };
-  });
-}
-
-function readSession(field: string, { bootId, generation, revision }: SessionMessage, checks: Checks): SessionName {
-  checkUuid(`${field}.boot_id`, bootId, checks);
-  return {
-    bootId,
-    generation: readInteger(`${field}.generation`, generation, checks),
-    revision: readInteger(`${field}.revision`, revision, checks),
-  };
-}
-
-function readInteger(field: string, value: bigint, checks: Checks): number {
-  if (value > BigInt(Number.MAX_SAFE_INTEGER)) checks.check(field, `is ${value}; must be at most 2^53 - 1`);
-  return Number(value);
-}
 
 function readLeaseRequest({ nodeName, bootId, family, count, session }: LeaseAddressesRequest): LeaseRequest {
   return readChecked('LeaseAddresses', (checks) => {
@@ -185,10 +139,6 @@ function readBinding(message: BindingMessage, nodeName: string, checks: Checks):
   });
   if (!message.attachTime) checks.check('attach_time', 'is missing');
   return { attachment, pod, netns, addresses, attachedAtMs: message.attachTime?.getTime() ?? 0 };
-}
-
-function readName(field: string, { address, sequenceNumber }: NameMessage, checks: Checks): AllocationName {
-  return { address: readAddress(`${field}.address`, address, checks), sequenceNumber };
 }
 
 interface ReturnRequest extends NodeCaller {

@@ -1,0 +1,81 @@
+import type {
+  AllocationName as NameMessage,
+  InventoryAttachment,
+  InventoryFinding as FindingMessage,
+  ReportInventoryRequest,
+  ReportInventoryResponse,
+  UnknownAllocation as UnknownMessage,
+} from '@podwire/proto/podwire/ipam/v1/lease';
+import { formatAddress } from '@podwire/shared/net/address';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
+import type { Handler } from '@podwire/shared/rpc/unary';
+
+import { dateOf, readAttachment } from '../messages/parts.js';
+import { readPod } from '../messages/request-parts.js';
+import { subdomainFault } from '../records/names.js';
+import type { AllocationName } from './bindings.js';
+import type { HeldAttachment, InventoryFinding, UnknownAllocation } from './inventory.js';
+import type { Leases, ReportRequest } from './leases-operations.js';
+import { readName, readSession } from './session-rpc.js';
+
+export function reportInventoryHandler(leases: Leases): Handler<ReportInventoryRequest, ReportInventoryResponse> {
+  return async (message, { signal }) => {
+    const report = await leases.report(readReportRequest(message), signal);
+    return {
+      equal: report.isEqual,
+      findings: report.findings.map(findingMessage),
+      unknown: report.unknown.map(unknownMessage),
+      sessionRevision: BigInt(report.sessionRevision),
+    };
+  };
+}
+
+const DIGEST_BYTES = 32;
+const MAX_ATTACHMENTS_COUNT = 4096;
+const MAX_LEASES_COUNT = 1024;
+
+function readReportRequest(message: ReportInventoryRequest): ReportRequest {
+  const { nodeName, session, digest, whole, attachments, leases } = message;
+  return readChecked('ReportInventory', (checks) => {
+    checks.check('node_name', subdomainFault(nodeName));
+    if (!session) checks.check('session', 'is missing');
+    if (digest.length !== DIGEST_BYTES) checks.check('digest', `has ${digest.length} bytes; must have ${DIGEST_BYTES}`);
+    checkCount('attachments', { count: attachments.length, max: MAX_ATTACHMENTS_COUNT }, checks);
+    checkCount('leases', { count: leases.length, max: MAX_LEASES_COUNT }, checks);
+    const read = attachments
+      .slice(0, MAX_ATTACHMENTS_COUNT)
+      .map((each, index) => readHeld(each, checks.within(`attachments[${index}]`)));
+    const names = leases.slice(0, MAX_LEASES_COUNT).map((each, index) => readName(`leases[${index}]`, each, checks));
+    return {
+      nodeName,
+      session: readSession('session', session ?? { bootId: '', generation: 0n, revision: 0n }, checks),
+      digest: Buffer.from(digest),
+      inventory: whole ? { attachments: read, leases: names } : undefined,
+    };
+  });
+}
+
+function checkCount(field: string, { count, max }: { readonly count: number; readonly max: number }, checks: Checks) {
+  if (count > max) checks.check(field, `has ${count} entries; at most ${max} are allowed`);
+}
+
+function readHeld({ attachment, pod, addresses, ended }: InventoryAttachment, checks: Checks): HeldAttachment {
+  return {
+    attachment: readAttachment(attachment, checks),
+    pod: pod && readPod(pod, checks),
+    addresses: addresses.map((name, index) => readName(`addresses[${index}]`, name, checks)),
+    isEnded: ended,
+  };
+}
+
+function nameMessage({ address, sequenceNumber }: AllocationName): NameMessage {
+  return { address: formatAddress(address), sequenceNumber };
+}
+
+function findingMessage({ attachment, allocation, holder, currentSequenceNumber }: InventoryFinding): FindingMessage {
+  return { attachment, allocation: nameMessage(allocation), holder, currentSequenceNumber };
+}
+
+function unknownMessage({ attachment, allocation, netns, allocatedAtMs }: UnknownAllocation): UnknownMessage {
+  return { attachment, allocation: nameMessage(allocation), netns, allocateTime: dateOf(allocatedAtMs) };
+}

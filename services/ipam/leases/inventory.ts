@@ -1,0 +1,261 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { compareAddresses, formatAddress, type Address } from '@podwire/shared/net/address';
+import { hostPrefix } from '@podwire/shared/net/prefix';
+
+import { addressHolder, allocationOf, netnsOf } from '../addresses/addresses.js';
+import { addressOf, sameAttachment } from '../blocks/holding.js';
+import { allBlocks, unreadableBlockOf } from '../blocks/lookup.js';
+import {
+  allocatedAtMs,
+  attachmentOf,
+  belongsTo,
+  type AllocationAttributes,
+  type NetnsIdentity,
+  type PodIdentity,
+} from '../records/attributes.js';
+import { heldAddressesIn, isHeld, type Block, type HeldAddress } from '../records/block.js';
+import { isLease, isLeaseOf } from '../records/lease.js';
+import { poolOf } from '../records/pool.js';
+import type { AddressConflict, ListedLease, NodeSession } from '../records/session.js';
+import type { Decision, View } from '../records/view.js';
+import type { AllocationName } from './bindings.js';
+import { inventoryDigest } from './inventory-digest.js';
+import { requireSession, updateSession, type SessionName } from './session.js';
+
+/** An attachment that has addresses on a node. */
+export interface HeldAttachment {
+  readonly attachment: Attachment;
+  readonly pod: PodIdentity | undefined;
+  readonly addresses: readonly AllocationName[];
+  /** Whether the pod has ended; then its addresses are about to be returned. */
+  readonly isEnded: boolean;
+}
+
+/** What a node holds. */
+export interface Inventory {
+  readonly attachments: readonly HeldAttachment[];
+  readonly leases: readonly AllocationName[];
+}
+
+/** An address of the inventory that the datastore does not have as the node has it. */
+export interface InventoryFinding {
+  /** Undefined for a lease. */
+  readonly attachment: Attachment | undefined;
+  readonly allocation: AllocationName;
+  /** Who has the address, for operators; empty if it is free, the attachment's, or a lease of the node. */
+  readonly holder: string;
+  /** Number of the allocation in the datastore, if that is the attachment's or a lease of the node; 0 otherwise. */
+  readonly currentSequenceNumber: bigint;
+}
+
+/** An allocation of the node that its inventory does not have. */
+export interface UnknownAllocation {
+  readonly allocation: AllocationName;
+  /** Undefined for a lease. */
+  readonly attachment: Attachment | undefined;
+  readonly netns: NetnsIdentity | undefined;
+  readonly allocatedAtMs: number | undefined;
+}
+
+export interface InventoryDifference {
+  readonly findings: readonly InventoryFinding[];
+  readonly unknown: readonly UnknownAllocation[];
+  /** Addresses of pods that have another holder. */
+  readonly conflicts: readonly AddressConflict[];
+  /** Addresses of pods that are free. */
+  readonly unbound: readonly AllocationName[];
+}
+
+/** Compares what a node holds with the datastore. Changes nothing. */
+export function compareInventory(
+  view: View,
+  nodeName: string,
+  { attachments, leases }: Inventory,
+): InventoryDifference {
+  const findings: InventoryFinding[] = [];
+  const conflicts: AddressConflict[] = [];
+  const unbound: AllocationName[] = [];
+  const reported = reportedOwners({ attachments, leases });
+  for (const { attachment, pod, addresses, isEnded } of attachments)
+    for (const allocation of addresses) {
+      const found = findDifference(view, { nodeName, attachment, allocation, reported, isEnded });
+      if (!found) continue;
+      findings.push(found);
+      const { address } = allocation;
+      if (isEnded) continue;
+      if (found.holder !== '')
+        conflicts.push({ address, attachment: describeHeld(attachment, pod), holder: found.holder });
+      else if (found.currentSequenceNumber === 0n) unbound.push(allocation);
+    }
+  for (const allocation of leases) {
+    const found = findDifference(view, { nodeName, attachment: undefined, allocation, reported, isEnded: false });
+    if (found) findings.push(found);
+  }
+  const unknown = allocationsOf(view, nodeName).filter((held) => !isReported(reported, held));
+  return { findings, unknown: unknown.map((held) => describeUnknown(view, held)), conflicts, unbound };
+}
+
+/** By address: the attachments that the node reports for it; undefined for a lease. */
+type ReportedOwners = ReadonlyMap<string, readonly (Attachment | undefined)[]>;
+
+function reportedOwners({ attachments, leases }: Inventory): ReportedOwners {
+  const owners = new Map<string, (Attachment | undefined)[]>();
+  const add = ({ address }: AllocationName, owner: Attachment | undefined): void => {
+    const text = formatAddress(address);
+    const known = owners.get(text);
+    if (known) known.push(owner);
+    else owners.set(text, [owner]);
+  };
+  for (const { attachment, addresses } of attachments) for (const each of addresses) add(each, attachment);
+  for (const each of leases) add(each, undefined);
+  return owners;
+}
+
+/** A lease that the node reports as an attachment's is that attachment's finding. */
+function isReported(reported: ReportedOwners, held: HeldAddress): boolean {
+  const owners = reported.get(formatAddress(addressOf(held)));
+  if (!owners) return false;
+  if (isLease(held.attributes)) return true;
+  return owners.some((owner) => owner && belongsTo(owner)(held.attributes));
+}
+
+interface ReportedAddress {
+  readonly nodeName: string;
+  /** Undefined for a lease. */
+  readonly attachment: Attachment | undefined;
+  readonly allocation: AllocationName;
+  readonly reported: ReportedOwners;
+  readonly isEnded: boolean;
+}
+
+function findDifference(view: View, input: ReportedAddress): InventoryFinding | undefined {
+  const { nodeName, attachment, allocation, reported, isEnded } = input;
+  const { address } = allocation;
+  const finding = { attachment, allocation, holder: '', currentSequenceNumber: 0n };
+  const unreadable = unreadableBlockOf(view, address);
+  if (unreadable) return { ...finding, holder: `unknown: record ${unreadable.key} cannot be read` };
+  const held = allocationOf(view, address);
+  if (!held) {
+    const lessee = view.lessee(address);
+    if (lessee !== undefined && lessee !== nodeName) return { ...finding, holder: `unbound lease of node ${lessee}` };
+    return isEnded ? undefined : finding;
+  }
+  const { attributes } = held;
+  const isOwnLease = isLeaseOf(nodeName)(attributes);
+  const isSame = attachment ? belongsTo(attachment)(attributes) : isOwnLease;
+  const { sequenceNumber: current } = addressHolder(held);
+  if (isSame || (isOwnLease && isEnded))
+    return current === allocation.sequenceNumber ? undefined : { ...finding, currentSequenceNumber: current };
+  if (isOwnLease) return { ...finding, currentSequenceNumber: current };
+  // The node has given the address of an ended pod to another one, and is about to return and to bind it.
+  const holder = attachmentOf(attributes);
+  const owners = reported.get(formatAddress(address)) ?? [];
+  if (holder && owners.some((owner) => owner && sameAttachment(owner, holder))) return undefined;
+  return { ...finding, holder: describeHolder(attributes) };
+}
+
+function describeHeld(attachment: Attachment, pod: PodIdentity | undefined): string {
+  const name = formatAttachment(attachment);
+  return pod ? `pod ${pod.namespace}/${pod.name} (${name})` : name;
+}
+
+function describeHolder(attributes: AllocationAttributes): string {
+  const { handleId, owner } = attributes;
+  const pod = owner.pod === undefined ? '' : `pod ${owner.namespace ?? ''}/${owner.pod} `;
+  const attachment = attachmentOf(attributes);
+  const name = attachment ? formatAttachment(attachment) : `handle ${handleId ?? 'unknown'}`;
+  return `${pod}(${name}) on node ${owner.node ?? 'unknown'}`;
+}
+
+function describeUnknown(view: View, held: HeldAddress): UnknownAllocation {
+  const { family, value } = addressOf(held);
+  const { sequenceNumber } = addressHolder(held);
+  return {
+    allocation: { address: { family, value }, sequenceNumber },
+    attachment: attachmentOf(held.attributes),
+    netns: netnsOf(view, held),
+    allocatedAtMs: allocatedAtMs(held.attributes),
+  };
+}
+
+/** The allocations that name a node and are leases or Podwire attachments', in any block. */
+function allocationsOf(view: View, nodeName: string): HeldAddress[] {
+  const isCounted = (attributes: AllocationAttributes): boolean =>
+    attributes.owner.node === nodeName && (isLeaseOf(nodeName)(attributes) || attachmentOf(attributes) !== undefined);
+  return [...allBlocks(view)].flatMap((block) =>
+    nodesIn(block).has(nodeName) ? heldAddressesIn(block, isCounted) : [],
+  );
+}
+
+/** Cache: every report looks at all blocks, most of which have not changed since the last one. */
+const nodesOfBlocks = new WeakMap<Block, ReadonlySet<string>>();
+
+function nodesIn(block: Block): ReadonlySet<string> {
+  const known = nodesOfBlocks.get(block);
+  if (known) return known;
+  const names = new Set(block.attributes.flatMap((each) => (isHeld(each) ? (each.owner.node ?? []) : [])));
+  nodesOfBlocks.set(block, names);
+  return names;
+}
+
+/** The digest of what a node holds according to the datastore. */
+export function storedDigest(view: View, nodeName: string): Buffer {
+  return inventoryDigest(
+    allocationsOf(view, nodeName).map((held) => {
+      const attachment = attachmentOf(held.attributes);
+      const owner = attachment ? formatAttachment(attachment) : 'lease';
+      return `${formatAddress(addressOf(held))} ${addressHolder(held).sequenceNumber} ${owner}\n`;
+    }),
+  );
+}
+
+export interface ReportInput {
+  readonly nodeName: string;
+  readonly session: SessionName;
+  readonly digest: Buffer;
+  /** Undefined if only the digest is compared. */
+  readonly inventory: Inventory | undefined;
+  readonly nowMs: number;
+}
+
+/** The result of a report. */
+export interface InventoryReport extends Pick<InventoryDifference, 'findings' | 'unknown' | 'conflicts'> {
+  readonly isEqual: boolean;
+  readonly sessionRevision: number;
+}
+
+/**
+ * Compares a node's inventory with the datastore, and records in its session that the node runs, the conflicts, and that
+ * the node reported in the store's epoch. Free addresses of its pods join its list of leases, so that no other holder
+ * gets them before the node has bound them.
+ * @throws Failure SESSION_SUPERSEDED
+ */
+export function reportInventory(view: View, input: ReportInput): Decision<InventoryReport> {
+  const { nodeName, digest, inventory, nowMs } = input;
+  const session = requireSession(view, nodeName, input.session);
+  const isSameDigest = !inventory && storedDigest(view, nodeName).equals(digest);
+  const { findings, unknown, conflicts, unbound } = inventory ? compareInventory(view, nodeName, inventory) : EQUAL;
+  const isEqual = inventory ? findings.length + unknown.length === 0 : isSameDigest;
+  const isReported = inventory !== undefined || isSameDigest;
+  const { id = '' } = view.epoch() ?? {};
+  const patch =
+    session && isReported ? { ...listing(view, session, unbound), conflicts, reportedAtMs: nowMs, epoch: id } : {};
+  const { changes, isWritten, revision } = updateSession({ session, nodeName, patch, nowMs });
+  return {
+    changes: isWritten ? changes : [],
+    outcome: { isEqual, findings, unknown, conflicts, sessionRevision: revision },
+  };
+}
+
+const EQUAL: InventoryDifference = { findings: [], unknown: [], conflicts: [], unbound: [] };
+
+function listing(view: View, { leases }: NodeSession, unbound: readonly AllocationName[]): Pick<NodeSession, 'leases'> {
+  const known = new Set(leases.map(({ address }) => formatAddress(address)));
+  const isNew = ({ address }: ListedLease): boolean =>
+    !known.has(formatAddress(address)) && poolOf(view.pools(), hostPrefix(address)) !== undefined;
+  const added = unbound.filter(isNew).map(({ address: { family, value }, sequenceNumber }): ListedLease => {
+    const address: Address = { family, value };
+    return { address, sequenceNumber };
+  });
+  return { leases: [...leases, ...added].sort((a, b) => compareAddresses(a.address, b.address)) };
+}
