@@ -1,3 +1,4 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import { releaseService } from '@podwire/shared/rpc/release-service';
 import { RpcServer } from '@podwire/shared/rpc/server';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -11,6 +12,7 @@ import { authorizer } from './access/access-rpc.js';
 import { AuditEvents } from './audit/audit-operations.js';
 import { observeFindings } from './audit/findings-operations.js';
 import { observeUsage } from './audit/usage-operations.js';
+import { beginEpoch } from './blocks/epoch.js';
 import type { Config } from './config.js';
 import { etcdCertificate } from './engine/etcd/credentials.js';
 import { Events } from './engine/events.js';
@@ -288,7 +290,20 @@ async function loadDatastore({ store, ...limits }: OpenStore, { config, deps, ev
   const hub = new WatchHub({ keys, codec: watchCodec, clock, datastore, currentRevision });
   const report = (event: MirrorEvent): void => reportMirrorEvent(events, event);
   const mirror = await Mirror.start({ store, keys, clock, random, report, observe: hub.observe }, never);
-  return { mirror, hub, updater: new Updater({ store, mirror, keys, clock, random, ...limits, keepsHistory }) };
+  const updater = new Updater({ store, mirror, keys, clock, random, ...limits, keepsHistory });
+  try {
+    const epoch = { id: newUid(), nowMs: clock.nowMs(), importId: datastore };
+    const isRestored = await updater.update('epoch', (view) => beginEpoch(view, epoch), { signal: never });
+    if (isRestored) events.datastoreRestored();
+  } catch (error) {
+    // A datastore without space still serves reads and releases.
+    if (!(error instanceof Failure && error.code === 'STORE_FULL')) {
+      await closeDatastore({ mirror, updater, hub });
+      throw error;
+    }
+    events.upkeepFailed('begin the epoch of the datastore', error);
+  }
+  return { mirror, hub, updater };
 }
 
 /** Watches begin when the datastore has been read, and fail once it is refused. */

@@ -2,9 +2,10 @@ import { expect, test } from 'vitest';
 
 import { takeOrdinals } from '../records/block.js';
 import { leaseAttributes } from '../records/lease.js';
-import { block, NOW_MS, prefix } from '../testing/records.js';
+import { block, NOW_MS, prefix, session } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { ReservedAddresses } from '../reservations/reservations.js';
-import { leasesIn, leasesText, sumLeases } from './leased-addresses.js';
+import { leasesIn, leasesText, silentHoldersText, sumLeases } from './leased-addresses.js';
 
 const lease = (nodeName: string) => leaseAttributes({ nodeName, bootId: 'b', nowMs: NOW_MS });
 
@@ -37,4 +38,16 @@ test('leases of several blocks in words', () => {
   expect(leasesText([])).toBeUndefined();
   const many = Array.from({ length: 6 }, (_, index) => ({ nodeName: index === 0 ? '' : `n${index}`, count: 1 }));
   expect(leasesText(many)).toBe('6 leased to an unknown node (1), n1 (1), n2 (1), n3 (1), 2 more nodes');
+});
+
+test('nodes that hold leases and were not heard of for minutes are named, with what an operator can do', () => {
+  const view = new TestView([
+    { kind: 'nodeSession', value: session('n1') },
+    { kind: 'nodeSession', value: session('n2', { heardAtMs: NOW_MS - 300_000 }) },
+  ]);
+  const leases = ['n1', 'n2', 'n3'].map((nodeName) => ({ nodeName, count: 2 }));
+  expect(silentHoldersText(view, leases, NOW_MS)).toBe(
+    'start podwire-node on the nodes that hold leases and do not answer, or delete those that are gone: n2 (2, last heard of at 2026-08-22T06:28:25.100Z, gives them to pods until 2026-08-22T07:28:25.100Z)',
+  );
+  expect(silentHoldersText(view, leases.slice(0, 1), NOW_MS)).toBeUndefined();
 });

@@ -4,6 +4,8 @@ import { compareTexts } from '@podwire/shared/words/order';
 import { holderOf } from '../records/attributes.js';
 import { isHeld, type Block } from '../records/block.js';
 import { isLease } from '../records/lease.js';
+import { isAlive, LEASE_VALID_MS } from '../records/session.js';
+import type { View } from '../records/view.js';
 import type { ReservedAddresses } from '../reservations/reservations.js';
 
 /** How many unbound leases a node holds. */
@@ -36,6 +38,24 @@ export function sumLeases(lists: Iterable<readonly NodeLeases[]>): NodeLeases[] 
   for (const list of lists)
     for (const { nodeName, count } of list) counts.set(nodeName, (counts.get(nodeName) ?? 0) + count);
   return sorted(counts);
+}
+
+/**
+ * What helps when nodes that do not answer hold leases; undefined if none does. Only an operator knows whether their pods
+ * still run.
+ */
+export function silentHoldersText(view: View, leases: readonly NodeLeases[], nowMs: number): string | undefined {
+  const silent = leases.flatMap(({ nodeName, count }) => {
+    const session = view.session(nodeName);
+    return session && !isAlive(session, nowMs) ? [{ nodeName, count, heardAtMs: session.heardAtMs }] : [];
+  });
+  if (silent.length === 0) return undefined;
+  const named = silent.slice(0, NAMED_NODES).map(({ nodeName, count, heardAtMs }) => {
+    const [heardAt, until] = [heardAtMs, heardAtMs + LEASE_VALID_MS].map((timeMs) => new Date(timeMs).toISOString());
+    return `${nodeName} (${count}, last heard of at ${heardAt}, gives them to pods until ${until})`;
+  });
+  const more = silent.length > NAMED_NODES ? ` and ${silent.length - NAMED_NODES} more` : '';
+  return `start podwire-node on the nodes that hold leases and do not answer, or delete those that are gone: ${named.join(', ')}${more}`;
 }
 
 function sorted(counts: ReadonlyMap<string, number>): NodeLeases[] {

@@ -107,6 +107,13 @@ export class Events {
     this.log.error({ err: failure }, `refusing every request until a restart: ${failure.message}`);
   }
 
+  /** The datastore was restored from a backup: a new epoch began. */
+  datastoreRestored(): void {
+    this.log.warn(
+      'the datastore was imported since the last start: new addresses wait for the inventories of the nodes that ran',
+    );
+  }
+
   /** The datastore does not answer during the start; the request is retried. */
   datastoreUnavailable(failure: Failure): void {
     this.log.warn({ err: failure }, `waiting for the datastore: ${failure.message}`);

@@ -159,7 +159,12 @@ test('property: the difference is the one by the rules, and equal digests have n
   );
 });
 
-function report(view: TestView, inventory: Inventory | undefined, digest = Buffer.alloc(32), nowMs = NOW_MS + 5000) {
+function report(
+  view: TestView,
+  inventory: Inventory | undefined,
+  digest: Buffer = Buffer.alloc(32),
+  nowMs = NOW_MS + 5000,
+) {
   const { revision } = view.session('n1')!;
   return view.apply(
     reportInventory(view, { nodeName: 'n1', session: { ...NAME, revision }, digest, inventory, nowMs }),

@@ -27,6 +27,7 @@ import { ATTACHMENT_FIELDS, checkUuid, FAMILIES, readAttachment, readNetns } fro
 import { readPod } from '../messages/request-parts.js';
 import { endpointNameFaults } from '../records/endpoint.js';
 import { subdomainFault } from '../records/names.js';
+import { LEASE_VALID_MS } from '../records/session.js';
 import type { Binding } from './bindings.js';
 import { reportInventoryHandler } from './inventory-rpc.js';
 import type { BindingResult, Leases, NodeCaller } from './leases-operations.js';
@@ -45,8 +46,7 @@ export function leaseService(leases: Leases, unary: Unary): RpcService {
   return { name: 'podwire.ipam.v1.LeaseService', definition: LeaseServiceService, implementation };
 }
 
-/** How long a node may give leases to pods without a further answer. */
-const VALID_FOR: Duration = { seconds: 3600n, nanos: 0 };
+const VALID_FOR: Duration = { seconds: BigInt(LEASE_VALID_MS / 1000), nanos: 0 };
 
 const LARGEST_UINT32 = 2 ** 32 - 1;
 

@@ -4,6 +4,7 @@ import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate/allocate.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
+import { takeOrdinals } from '../records/block.js';
 import type { RecordValue } from '../records/view.js';
 import {
   block,
@@ -16,6 +17,7 @@ import {
   poolRecord,
   prefix,
   request,
+  session,
 } from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
 import { leaseAddresses, type LeaseRequest } from './leases.js';
@@ -244,4 +246,52 @@ test('an allocation compares the node, so that none is leased to a node that is 
   const { changes } = leaseAddresses(view, { request: asked, unknownNodes: { policy: 'refuse' }, nowMs: NOW_MS });
   expect(changes).toContainEqual({ type: 'expect', record: nodeRecord('n1') });
   expect(view.affinitiesOf(host('n1'))).toEqual([]);
+});
+
+describe('a node holds two leases at most', () => {
+  const podOfCalico = {
+    handleId: 'k8s-pod-network.c',
+    owner: { node: 'n2', pod: 'p', namespace: 'd' },
+    releasedAtMs: undefined,
+  };
+  const limitOf = (view: TestView, count = 8) => {
+    const asked = { nodeName: 'n1', bootId: BOOT, family: 4, count } as const;
+    return leaseAddresses(view, { request: asked, unknownNodes: { policy: 'refuse' }, nowMs: NOW_MS }).outcome;
+  };
+
+  test('where less than a quarter of the addresses is free', () => {
+    const view = new TestView([
+      poolRecord('p', '10.0.0.0/25', { blockSizeBits: 29 }),
+      nodeRecord('n1'),
+      nodeRecord('n2'),
+    ]);
+    for (let index = 0; index < 96; index++) allocateOn(view, `c${index}`, 'n2');
+    expect(limitOf(view)).toMatchObject({ limit: 4 });
+    allocateOn(view, 'last', 'n2');
+    expect(limitOf(view)).toMatchObject({
+      limit: 2,
+      newCount: 2,
+      explanation: expect.stringContaining('less than a quarter of the addresses of its pools is free, 31 of 128'),
+    });
+  });
+
+  test('where another program allocates on a node without a session', () => {
+    const view = withPool();
+    const [record] = claimedBlock(takeOrdinals(block('10.0.0.0/29', 'n2'), [0], podOfCalico));
+    view.put(record!);
+    expect(limitOf(view)).toMatchObject({ limit: 2, explanation: expect.stringContaining('on node n2') });
+    view.put({ kind: 'nodeSession', value: session('n2') });
+    expect(limitOf(view)).toMatchObject({ limit: 31, explanation: '' });
+  });
+
+  test.each([
+    ['a tunnel', { ...podOfCalico, owner: { node: 'n2', type: 'vxlanTunnelAddress' } }],
+    ['a pod of Podwire', { ...podOfCalico, owner: { node: 'n2', network: 'k8s-pod-network', interface: 'eth0' } }],
+    ['a handle without a node', { ...podOfCalico, owner: {} }],
+  ])('but not because of %s', (_, attributes) => {
+    const view = withPool();
+    const [record] = claimedBlock(takeOrdinals(block('10.0.0.0/29', 'n2'), [0], attributes));
+    view.put(record!);
+    expect(limitOf(view)).toMatchObject({ limit: 31 });
+  });
 });

@@ -20,6 +20,7 @@ import type { ListedLease, NodeSession } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
 import { reservedIn } from '../reservations/reservations.js';
 import { selectsAll } from '../selectors/selector.js';
+import { foreignAllocator } from './foreign-allocators.js';
 import { Reallocation } from './reallocation.js';
 import { requireSession, updateSession, type SessionName } from './session.js';
 
@@ -259,6 +260,9 @@ interface Limit {
 /** The part of the free addresses that one node may lease, so that leases do not use up a small pool. */
 const SHARE = 8n;
 
+/** How many leases a node may hold where others need the addresses. */
+const SCARCE_COUNT = 2;
+
 interface LimitInput {
   readonly pools: readonly Pool[];
   readonly heldCount: number;
@@ -274,8 +278,19 @@ function limitOf(view: View, demand: Demand, { pools, heldCount }: LimitInput): 
   if (pools.length === 0) return { count: 0, explanation: explainRefusal(view, demand, 'a lease') };
   const free = pools.reduce((sum, pool) => sum + freeCount(view, pool), BigInt(heldCount));
   const count = Number(free / SHARE);
+  const reason = count > SCARCE_COUNT ? scarcityReason(view, pools, free) : undefined;
+  if (reason !== undefined)
+    return { count: SCARCE_COUNT, explanation: `a node may lease ${SCARCE_COUNT} addresses: ${reason}` };
   const explanation = `a node may lease an eighth of the free addresses, which is ${count} of ${free}`;
   return { count, explanation };
+}
+
+/** Why a node holds few leases in the pools, although they have free addresses; undefined if it need not. */
+function scarcityReason(view: View, pools: readonly Pool[], free: bigint): string | undefined {
+  const size = pools.reduce((sum, { prefix }) => sum + prefixSize(prefix), 0n);
+  if (free * 4n < size) return `less than a quarter of the addresses of its pools is free, ${free} of ${size}`;
+  const nodeName = foreignAllocator(view, pools);
+  return nodeName === undefined ? undefined : `another program allocates in its pools, on node ${nodeName}`;
 }
 
 /**

@@ -56,6 +56,12 @@ export function isAlive({ heardAtMs }: Pick<NodeSession, 'heardAtMs'>, nowMs: nu
 }
 
 /**
+ * How long a node may give leases to pods after it asked for them, in milliseconds. The node measures it by its monotonic
+ * clock. podwire-ipam does not free the leases afterwards: the node may have given them to pods that it could not bind.
+ */
+export const LEASE_VALID_MS = 3_600_000;
+
+/**
  * A period in which the datastore only went forward. A new one begins when the datastore was restored from a backup.
  * Until the nodes known to run have reported in it what they hold, the datastore is not trusted to know every holder.
  */

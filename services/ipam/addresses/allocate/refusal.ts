@@ -4,7 +4,7 @@ import { formatPrefix, prefixContains, prefixOf, type Prefix } from '@podwire/sh
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Demand } from '../../blocks/demand.js';
-import { leasesIn, leasesText, sumLeases, type NodeLeases } from '../../blocks/leased-addresses.js';
+import { leasesIn, leasesText, silentHoldersText, sumLeases, type NodeLeases } from '../../blocks/leased-addresses.js';
 import {
   beginSearch,
   blockCap,
@@ -30,6 +30,7 @@ import {
 } from '../../records/block-stats.js';
 import { sameOwner, usedCount, type Block, type BlockOwner } from '../../records/block.js';
 import type { Pool } from '../../records/pool.js';
+import { isAlive } from '../../records/session.js';
 import type { UnreadableBlock, UnreadableRecord, View } from '../../records/view.js';
 import { hasRoom, reservedFreeCount } from '../../reservations/reservations.js';
 import { takeFirst } from './block-choice.js';
@@ -143,6 +144,12 @@ function recallableLeases(search: Search, { prefix }: Pool): NodeLeases[] {
 export function isRecallable(view: View, nodeName: string): boolean {
   const node = view.node(nodeName);
   return node !== undefined && node.deletionTimeMs === undefined;
+}
+
+/** Nodes of the former release have no session. */
+function isHeardOf(view: View, nodeName: string, nowMs: number): boolean {
+  const session = view.session(nodeName);
+  return !session || isAlive(session, nowMs);
 }
 
 /** Whether the demand's owner may use a block's free addresses: its own, or one that it may borrow from. */
@@ -270,22 +277,28 @@ export function explainRefusal(view: View, demand: Demand, subject: string): str
     ...explanations.map(explanationText),
     ...(moreCount > 0 ? [`and ${formatCount(moreCount, 'more pool')}`] : []),
   ];
-  const { strictAffinity } = beginSearch(view, demand, []).config;
+  const search = beginSearch(view, demand, []);
+  const { strictAffinity } = search.config;
   const strict =
     strictAffinity && explanations.some(hasAddressesOfOthers)
       ? ' Affinity is strict, so nodes use only their own blocks.'
       : '';
-  const remedies = [...new Set(explanations.flatMap((explanation) => remediesOf(explanation, strictAffinity)))];
+  const remedies = [...new Set(explanations.flatMap((explanation) => remediesOf(search, explanation)))];
   return `${summary}: ${texts.join('; ')}.${strict} ${remedies.length === 1 ? 'Remedy' : 'Remedies'}: ${remedies.join('; ')}`;
 }
 
 /** The remedies for a pool. Exhaustion is the reason only if there is no other. */
-function remediesOf(explanation: PoolExplanation, strictAffinity: boolean): string[] {
+function remediesOf({ view, demand, config }: Search, explanation: PoolExplanation): string[] {
+  const { strictAffinity } = config;
+  const { recallable } = explanation;
   const remedies = explanation.remedy === undefined ? [] : [explanation.remedy];
   if (strictAffinity && hasAddressesOfOthers(explanation))
     remedies.push('switch strict affinity off, or release addresses of the node’s blocks');
   if (remedies.length === 0) remedies.push('create a pool, or release addresses');
-  if (explanation.recallable.length > 0) remedies.push('retry, as leased addresses are recalled');
+  const silent = silentHoldersText(view, recallable, demand.nowMs);
+  if (silent !== undefined) remedies.push(silent);
+  const isRecalled = recallable.some(({ nodeName }) => isHeardOf(view, nodeName, demand.nowMs));
+  if (isRecalled) remedies.push('retry, as leased addresses are recalled');
   if (explanation.usage.cooling > 0) remedies.push('wait until released addresses have cooled down');
   return remedies;
 }
