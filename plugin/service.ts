@@ -11,9 +11,10 @@ import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { counter } from '@podwire/shared/telemetry/instruments';
 
+import { isGatewayHolder } from './addresses/ipam-addresses.js';
 import { IpamCircuitBreaker } from './addresses/ipam-plugin.js';
 import { ProviderHistory } from './addresses/provider-history.js';
-import type { Dataplane, NodeAddresses } from './clients/clients.js';
+import type { Dataplane, NodeAddresses, PluginAttachments } from './clients/clients.js';
 import { ipamClient } from './clients/ipam.js';
 import { ipamUpkeep } from './clients/upkeep.js';
 import type { Tools } from './commands/context.js';
@@ -35,8 +36,8 @@ import { OnceLogger } from './requests/once-logger.js';
 import { run, type RunOptions } from './run.js';
 import { CniServer } from './server.js';
 import type { PluginSettings } from './settings.js';
-import { SpoolDirectory } from './spool/spool-directory.js';
-import { Spool, type SpoolOptions } from './spool/spool.js';
+import { SpoolDirectory, spoolName } from './spool/spool-directory.js';
+import { Spool } from './spool/spool.js';
 
 /** Generous: the shim reads all of its input before it sends. */
 const REQUEST_TIMEOUT_MS = 10_000;
@@ -83,7 +84,8 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
   const { readiness, lease } = await makeReadiness(settings, tools);
   const recent = new RecentCommands(settings.nodeName);
   const events = new CommandEvents();
-  const spool: Spool = makeSpool(settings, deps, (request) => run(request, options));
+  const spooled = new SpoolDirectory(join(dirname(settings.cniSocket), SPOOL_DIRECTORY), clock);
+  const spool: Spool = new Spool({ directory: spooled, run: (request) => run(request, options), ...deps });
   const options: RunOptions = { tools, queue, timeoutMs: timeoutsOf(settings), readiness, events, recent, spool };
   const fdLimit = new FdLimit(log);
   const server = new CniServer({
@@ -102,6 +104,7 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
       void replay.stop();
     },
   });
+  deps.nodeAddresses.start(attachmentsOf(tools, queue, spooled));
   await server.listen();
   replay.start();
   spool.start();
@@ -118,13 +121,23 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
   };
 }
 
-function stoppingFailure(): Failure {
-  return new Failure('CANCELLED', 'podwire-node is stopping');
+/** What the node's address book needs to know of attachments without a record. */
+function attachmentsOf(tools: Tools, queue: AttachmentQueue, spool: SpoolDirectory): PluginAttachments {
+  const { journal, providerHistory, clock } = tools;
+  return {
+    runExclusive: (attachment, timeoutMs, work) =>
+      queue.run({ command: 'GC', attachment, deadlineMs: clock.nowMs() + timeoutMs }, work),
+    pendingAddresses: () => journal.entries().flatMap(({ held = [] }) => held.map(({ address }) => address)),
+    usageOf(attachment) {
+      if (journal.get(attachment) || spool.has(spoolName(attachment))) return 'pending';
+      if (isGatewayHolder(attachment)) return 'gateway';
+      return providerHistory.isAlwaysWired(attachment.network) ? 'wired' : 'unknown';
+    },
+  };
 }
 
-function makeSpool({ cniSocket }: PluginSettings, deps: PluginDeps, run: SpoolOptions['run']): Spool {
-  const directory = new SpoolDirectory(join(dirname(cniSocket), SPOOL_DIRECTORY), deps.clock);
-  return new Spool({ directory, run, ...deps });
+function stoppingFailure(): Failure {
+  return new Failure('CANCELLED', 'podwire-node is stopping');
 }
 
 function timeoutsOf({ addTimeoutMs, delTimeoutMs }: PluginSettings): RunOptions['timeoutMs'] {

@@ -119,7 +119,7 @@ function gatewayHolder({ network, nodeName, poolName }: GatewayScope): Attachmen
 }
 
 /** Whether an attachment owns a node's gateway address instead of a pod's address. */
-function isGatewayHolder({ containerId, interfaceName }: Attachment): boolean {
+export function isGatewayHolder({ containerId, interfaceName }: Attachment): boolean {
   return containerId.startsWith(CONTAINER_ID_PREFIX) && interfaceName === 'gateway';
 }
 

@@ -32,7 +32,7 @@ export type NodeAllocation =
 /**
  * Allocates addresses that the node has without podwire-ipam: those in the record of an earlier ADD, or leases for a new
  * attachment that requests nothing.
- * @throws the reason of the limits' signal
+ * @throws Failure NODE_NAME_TAKEN, or the reason of the limits' signal
  */
 export async function nodeAllocation(
   request: AddressRequest,
@@ -49,6 +49,7 @@ async function findAllocation(
   netns: NetnsIdentity,
   { nodeAddresses, nodeName, limits, clock }: NodeTools,
 ): Promise<NodeAllocation> {
+  if (nodeAddresses.refusal) throw nodeAddresses.refusal;
   // Without a wire there is no record, which proves to the next process that the lease is taken.
   if (mode.kind !== 'full') return { reason: 'ipam-only' };
   if (nodeAddresses.recorded(attachment)?.isDead) await returned(attachment, { nodeAddresses, limits, clock });

@@ -8,7 +8,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
 
 import type { HeldAddress } from '../clients/clients.js';
-import type { AddressProvider, ProviderSource } from './address-provider.js';
+import type { AddressProvider, Mode, ProviderSource } from './address-provider.js';
 import { IPAM_ADDRESSES } from './ipam-addresses.js';
 import { findProgram, type Delegate } from './ipam-plugin.js';
 import { pluginAddresses } from './plugin-addresses.js';
@@ -47,9 +47,14 @@ const NETWORK = z.strictObject({
   /** The last boot in which podwire-ipam allocated an address; null if it never did. */
   ipamBootId: z.string().nullable(),
   delegates: z.array(STORED_DELEGATE),
+  /** How podwire-ipam's addresses were used: Podwire wired the pod, or another main plugin did. */
+  modes: z.array(z.enum(['full', 'ipam-only'])).default([]),
 });
 
 type Network = z.infer<typeof NETWORK>;
+
+/** A provider, and how its addresses are used, if known. */
+type RecordedMode = ProviderSource & Partial<Pick<Mode, 'kind'>>;
 
 /** The file, as JSON. */
 const STORED = z.strictObject({ version: z.literal(1), networks: z.record(z.string(), NETWORK) });
@@ -111,9 +116,9 @@ export class ProviderHistory {
   }
 
   /** Records the provider of a network's addresses; persisted before the provider allocates any. */
-  async record(network: string, { delegate }: ProviderSource): Promise<void> {
-    const known = this.#networks.get(network) ?? { ipamBootId: null, delegates: [] };
-    const next = delegate ? withDelegate(known, delegate) : this.#withIpam(known);
+  async record(network: string, mode: RecordedMode): Promise<void> {
+    const known = this.#networks.get(network) ?? { ipamBootId: null, delegates: [], modes: [] };
+    const next = this.#withMode(known, mode);
     if (next !== known) {
       this.#networks.delete(network);
       this.#networks.set(network, next);
@@ -139,6 +144,19 @@ export class ProviderHistory {
   /** Whether podwire-ipam allocated addresses in a network since boot. */
   hasIpamAllocated(network: string): boolean {
     return this.#networks.get(network)?.ipamBootId === this.#options.bootId;
+  }
+
+  /** Whether Podwire has wired pods of a network with podwire-ipam's addresses, and no other main plugin has. */
+  isAlwaysWired(network: string): boolean {
+    const { modes = [] } = this.#networks.get(network) ?? {};
+    return modes.includes('full') && !modes.includes('ipam-only');
+  }
+
+  #withMode(known: Network, { kind, delegate }: RecordedMode): Network {
+    if (delegate) return withDelegate(known, delegate);
+    const next = kind === 'ipam-only' ? known : this.#withIpam(known);
+    const isUsed = kind === 'full' || kind === 'ipam-only';
+    return !isUsed || next.modes.includes(kind) ? next : { ...next, modes: [...next.modes, kind] };
   }
 
   #withIpam(known: Network): Network {

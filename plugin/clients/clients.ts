@@ -1,4 +1,5 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { IntervalRecorder } from '@podwire/shared/telemetry/intervals';
@@ -176,13 +177,23 @@ export interface LeasedAddress extends HeldAddress {
 export type TakenLeases =
   | { readonly leases: readonly LeasedAddress[] }
   /** Why there are none; a value of the metric's label `reason`. */
-  | { readonly leases?: undefined; readonly reason: 'off' | 'known' | 'unavailable' | 'exhausted' };
+  | { readonly leases?: undefined; readonly reason: 'off' | 'known' | 'locked' | 'unavailable' | 'exhausted' };
 
 /** The addresses that this node has without podwire-ipam: leases, and those of its pods. */
 export interface NodeAddresses {
-  /** Takes one lease of each family for a new attachment. Waits shortly for leases that are on their way. */
+  /** Starts the work in the background. Called once, before the first command. */
+  start(plugin: PluginAttachments): void;
+  /**
+   * Why no ADD with addresses of podwire-ipam may be answered, also not one that podwire-ipam allocates for: another machine has
+   * the node's name. Undefined: it may.
+   */
+  readonly refusal: Failure | undefined;
+  /**
+   * Takes one address of each family for a new attachment: a lease, or while podwire-ipam is away one that a deleted pod of this
+   * node had. Waits shortly for leases that are on their way.
+   */
   take(attachment: Attachment, families: readonly Family[], signal: AbortSignal): Promise<TakenLeases>;
-  /** Returns leases of an attachment that was never wired. */
+  /** Undoes {@link take} for an attachment that was never wired. */
   giveBack(leases: readonly LeasedAddress[]): void;
   /** Whether a pod of these families would get leases. */
   hasLeases(families: readonly Family[]): boolean;
@@ -190,8 +201,21 @@ export interface NodeAddresses {
   recorded(attachment: Attachment): RecordedPod | undefined;
   /** Waits until the addresses of an attachment without a wire are returned. @throws the signal's reason */
   returned(attachment: Attachment, signal: AbortSignal): Promise<void>;
-  /** An attachment without a record is about to be released: its addresses are not bound after this. Never rejects. */
-  forget(attachment: Attachment): Promise<void>;
+}
+
+/**
+ * What the plugin knows of an attachment without a record: a release of it is pending; it is a node's gateway address; Podwire
+ * wires all pods of its network; or another main plugin may have wired it.
+ */
+export type AttachmentUsage = 'pending' | 'gateway' | 'wired' | 'unknown';
+
+/** What only the plugin knows of attachments. */
+export interface PluginAttachments {
+  /** Runs work in the attachment's turn among the commands. @throws errors of the work; DEADLINE_EXCEEDED before it has begun */
+  runExclusive<Result>(attachment: Attachment, timeoutMs: number, work: () => Promise<Result>): Promise<Result>;
+  /** Addresses of pending releases, without prefix length. */
+  pendingAddresses(): readonly string[];
+  usageOf(attachment: Attachment): AttachmentUsage;
 }
 
 /** The dataplane of this process. Methods throw its Failure, or DEADLINE_EXCEEDED or the signal's reason. */

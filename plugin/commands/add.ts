@@ -144,6 +144,7 @@ async function addAddresses(request: AttachRequest, tools: CommandTools): Promis
   await replayPending(attachment, tools);
 
   const provider = providerOf(request.mode);
+  await tools.providerHistory.record(attachment.network, request.mode);
   let progress: Progress = { reached: 'addresses', held: false, allocation: undefined };
   try {
     const allocation = await provider.allocate(request, netns, tools);

@@ -61,7 +61,6 @@ export async function release(
         nodeAddresses.giveBack(leases);
         return;
       }
-      await nodeAddresses.forget(attachment);
     }
     if (action === 'release-unless-attached') {
       const { hasAllocation } = own;

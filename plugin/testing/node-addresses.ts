@@ -1,4 +1,5 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import type { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 
 import type {
@@ -6,6 +7,7 @@ import type {
   HeldAddress,
   LeasedAddress,
   NodeAddresses,
+  PluginAttachments,
   RecordedPod,
   TakenLeases,
 } from '../clients/clients.js';
@@ -19,6 +21,13 @@ export class FakeNodeAddresses implements NodeAddresses {
   readonly returnedAddresses: HeldAddress[] = [];
   /** Whether returns wait for podwire-ipam. */
   isDelayed = false;
+  refusal: Failure | undefined;
+  /** Of the plugin that started last. */
+  plugin: PluginAttachments | undefined;
+
+  start(plugin: PluginAttachments): void {
+    this.plugin = plugin;
+  }
 
   take(attachment: Attachment): Promise<TakenLeases> {
     if (this.records.has(formatAttachment(attachment))) return Promise.resolve({ reason: 'known' });
@@ -44,10 +53,6 @@ export class FakeNodeAddresses implements NodeAddresses {
       return Promise.resolve();
     }
     return new Promise((_, reject) => signal.addEventListener('abort', () => reject(failureOfSignal(signal))));
-  }
-
-  forget(): Promise<void> {
-    return Promise.resolve();
   }
 
   /** A dataplane whose successful calls are recorded. */

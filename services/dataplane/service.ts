@@ -1,8 +1,5 @@
-import { join } from 'node:path';
-
 import type { Peer } from '@podwire/shared/rpc/client';
 import { RpcServer } from '@podwire/shared/rpc/server';
-import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -23,10 +20,7 @@ import { NodeMonitor } from './kernel/node-monitor.js';
 import { NetlinkNodeNetwork } from './kernel/node-network.js';
 import { NetlinkKernel } from './kernel/pod-kernel.js';
 import { useProcDirectory } from './kernel/proc-directory.js';
-import { ipamLeaseBook } from './leases/lease-book-client.js';
-import { LeaseEvents } from './leases/lease-events.js';
-import { TmpfsLeaseFile } from './leases/lease-file.js';
-import { Leases } from './leases/leases.js';
+import type { NodeAddressHooks, OpenNodeAddresses } from './node-addresses.js';
 import type { LinkSource, NodeNetwork } from './node/links.js';
 import type { NodeOverview } from './node/node-rpc.js';
 import { NodeSysctls, type SettingsCheck, type SettingsRequirements } from './node/sysctls.js';
@@ -37,15 +31,14 @@ import { Dataplane } from './pods/pods.js';
 import { DirectoryRecordStore } from './records/record-store.js';
 import type { AttachmentRecord } from './records/record.js';
 import { AttachmentRegistry } from './records/registry.js';
-import { ipamAddressBook } from './repair/address-book-client.js';
-import type { Boot } from './repair/orphans.js';
+import type { Boot } from './repair/boot.js';
 import { AttachmentReconciler } from './repair/reconciler.js';
 import { observeRoutes, ReconcileEvents } from './routes/events.js';
 import type { NodeKernel } from './routes/kernel.js';
 import { RoutePlanner } from './routes/planner.js';
 import { RouteReconciler } from './routes/reconciler.js';
 import { VXLAN_DEVICE } from './routes/wanted.js';
-import { dataplaneServices, NodeSide, PodEnvironment, type ServedParts } from './startup.js';
+import { dataplaneServices, NodeSide, PodEnvironment, type ReportingFollower, type ServedParts } from './startup.js';
 import { familiesOf, DEFAULT_MTU_BYTES } from './wiring/network.js';
 
 /** The service's dependencies on its process. */
@@ -58,6 +51,8 @@ export interface ServiceDeps {
   readonly boot: Boot;
   /** podwire-ipam. It need not run yet. */
   readonly ipam: Peer;
+  /** Opens the part that has podwire-ipam's addresses of this node. */
+  readonly openAddresses: OpenNodeAddresses;
 }
 
 /** A running service. */
@@ -67,8 +62,6 @@ export interface RunningService extends Running {
   /** For callers in this process. */
   readonly dataplane: Dataplane;
   readonly garbage: GarbageCollector;
-  readonly leases: Leases;
-  readonly recordOf: (attachment: Attachment) => AttachmentRecord | undefined;
   /** Whether pods can be wired, as the gRPC health status says. */
   readonly isServing: () => boolean;
 }
@@ -167,7 +160,6 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     await Promise.all([server.stop(), node.keeper.stop(), clusterPart?.nodeSide.stop()]);
     // Cancelled calls may still be rolling back.
     await node.dataplane.idle();
-    await node.leases.stop();
     await environment?.stop();
     await Promise.all([kernel.close(), options.nodeSide?.kernel.close()]);
   };
@@ -177,12 +169,11 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     await kernel.probe();
     server.setServing();
     node.keeper.start();
-    node.leases.start();
     environment?.onMtuChange(() => node.keeper.checkSoon());
     clusterPart?.nodeSide.start();
     clusterPart?.sysctls.start();
-    const { dataplane, garbage, leases, recordOf } = node;
-    return { addresses, dataplane, garbage, leases, recordOf, isServing: () => server.isServing, stop };
+    const { dataplane, garbage } = node;
+    return { addresses, dataplane, garbage, isServing: () => server.isServing, stop };
   } catch (error) {
     await stop();
     throw error;
@@ -239,7 +230,13 @@ function createClusterPart(
       onCheck(check);
     },
   });
-  const kernelFollowers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : []), sysctls, node.leases];
+  // Its owner stops it, after the last call.
+  const addresses: ReportingFollower = {
+    follow: (view, change) => node.addresses.follow(view, change),
+    conditions: () => node.addresses.conditions(),
+    stop: () => Promise.resolve(),
+  };
+  const kernelFollowers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : []), sysctls, addresses];
   return { nodeSide: new NodeSide({ config, deps, network, ipam, kernelFollowers }), routes, bird, sysctls };
 }
 
@@ -280,17 +277,12 @@ function overviewOf(config: Config, { node, environment, clusterPart }: Overview
     sessions: clusterPart?.bird?.status().sessions ?? [],
     attachmentCount: alive(node.records()).length,
     conditions: conditionsOf({ node, environment, clusterPart }),
-    leases: node.leases.counts(),
+    leases: node.addresses.counts(),
   };
 }
 
 function conditionsOf({ node, environment, clusterPart }: OverviewParts): readonly Condition[] {
-  const lists = [
-    clusterPart?.nodeSide.conditions(),
-    environment?.conditions(),
-    node.keeper.conditions(),
-    node.leases.conditions(),
-  ];
+  const lists = [clusterPart?.nodeSide.conditions(), environment?.conditions(), node.keeper.conditions()];
   return lists.flatMap((conditions) => conditions ?? []);
 }
 
@@ -298,8 +290,7 @@ function conditionsOf({ node, environment, clusterPart }: OverviewParts): readon
 interface Node extends Omit<ServedParts, 'overview' | 'release'> {
   readonly records: () => readonly AttachmentRecord[];
   readonly keeper: AttachmentReconciler;
-  readonly leases: Leases;
-  readonly recordOf: (attachment: Attachment) => AttachmentRecord | undefined;
+  readonly addresses: NodeAddressHooks;
 }
 
 interface OpenOptions extends ServeOptions {
@@ -308,7 +299,7 @@ interface OpenOptions extends ServeOptions {
 
 /** Loads the state of the previous process before the first call. @throws Failure STATE_IO */
 async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptions): Promise<Node> {
-  const { log, clock, random, boot, ipam } = deps;
+  const { log, clock, random, boot, openAddresses } = deps;
   const events = new AttachmentEvents(log);
   const registry = new AttachmentRegistry({
     store: new DirectoryRecordStore(config.recordsDirectory),
@@ -320,32 +311,19 @@ async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptio
   for (const record of unreadable) events.recordUnreadable(record);
   for (const { network } of fromEarlierBoots) events.earlierRecordDropped(network.attachment);
 
-  const leases = createLeases(config, deps, registry);
-  leases.load(await kernel.attachedLinks());
-  const onUnsettled = (record: AttachmentRecord): void => leases.settle(record);
+  const addresses = await openAddresses({ registry, links: () => kernel.attachedLinks() });
+  const onUnsettled = (record: AttachmentRecord): void => addresses.settle(record);
   const podEvents = new Events(log);
   const podOptions = environment && { mtu: () => environment.mtuBytes, guard: environment.guard };
   const dataplane = new Dataplane({ kernel, registry, events: podEvents, onUnsettled, ...podOptions });
-  const addressBook = ipamAddressBook(ipam, clock);
-  const { nodeName } = config;
   const parts = { kernel, dataplane, registry, events, clock, onUnsettled };
-  const keeper = new AttachmentReconciler({ ...parts, addressBook, random, nodeName, boot });
+  const keeper = new AttachmentReconciler({
+    ...parts,
+    endpoint: (attachment, signal) => addresses.endpoint(attachment, signal),
+    random,
+  });
   const refused: Node['refused'] = (method, error) => podEvents.cniCallFailed(method, error);
   const records = () => registry.all();
-  const recordOf: Node['recordOf'] = (attachment) => registry.get(attachment);
-  const recorded: Node['recorded'] = (attachment) => recordOf(attachment)?.network;
-  return { dataplane, garbage: new GarbageCollector(parts), keeper, leases, refused, records, recorded, recordOf };
-}
-
-/** Beside the records; its name has no suffix, so that it is no record. */
-const LEASE_FILE = 'leases';
-
-function createLeases(config: Config, deps: ServiceDeps, registry: AttachmentRegistry): Leases {
-  const { nodeName, recordsDirectory, leasesLow, leasesHigh } = config;
-  const { log, clock, random, boot, ipam } = deps;
-  const events = new LeaseEvents(log);
-  const book = ipamLeaseBook({ peer: ipam, clock, nodeName, bootId: boot.id });
-  const file = new TmpfsLeaseFile({ path: join(recordsDirectory, LEASE_FILE), bootId: boot.id, events });
-  const marks = { lowCount: leasesLow, highCount: leasesHigh };
-  return new Leases({ registry, book, file, marks, events, clock, random });
+  const recorded: Node['recorded'] = (attachment) => registry.get(attachment)?.network;
+  return { dataplane, garbage: new GarbageCollector(parts), keeper, addresses, refused, records, recorded };
 }

@@ -42,7 +42,7 @@ import type { Dataplane } from './pods/pods.js';
 import type { AttachmentRecord } from './records/record.js';
 
 /** A part that follows the cluster's state, and reports conditions. */
-interface ReportingFollower extends Follower {
+export interface ReportingFollower extends Follower {
   conditions(): readonly Condition[];
 }
 

@@ -1,5 +1,6 @@
 import type { PeerPlan } from '@podwire/dataplane/bird/peers-file';
-import type { Boot } from '@podwire/dataplane/repair/orphans';
+import type { Boot } from '@podwire/dataplane/repair/boot';
+import type { OpenNodeAddresses } from '@podwire/dataplane/node-addresses';
 import { prepareService, startService } from '@podwire/dataplane/service';
 import { LocalCalls } from '@podwire/plugin/clients/local-calls';
 import { startPlugin } from '@podwire/plugin/service';
@@ -14,7 +15,8 @@ import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
 
 import { inProcessDataplane } from './in-process-dataplane.js';
-import { nodeAddresses } from './node-addresses.js';
+import type { AddressBook } from './addresses/address-book.js';
+import { openAddressBook } from './addresses/open.js';
 import type { NodeSettings } from './settings.js';
 
 export const NODE_PROGRAM = 'podwire-node';
@@ -90,18 +92,24 @@ function acquireLocks(settings: NodeSettings, { log, clock, pid, stopped }: Node
 function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan | undefined): Promise<Running> {
   const { clock, log } = deps;
   const ipam = new Peer('podwire-ipam', settings.ipamAddress, { tls: ipamTls(settings.ipamTls, { clock, log }) });
-  return startBefore(
-    () => ipam.close(),
-    async () => {
-      const service = await startService(settings, { ...deps, ipam }, peerPlan);
-      const dataplane = inProcessDataplane(service, new LocalCalls(deps));
-      const addresses = nodeAddresses(service);
-      return startBefore(
-        () => service.stop(),
-        () => startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses: addresses }),
-      );
-    },
-  );
+  const opened: { addresses?: AddressBook } = {};
+  const openAddresses: OpenNodeAddresses = async (parts) =>
+    (opened.addresses = await openAddressBook(settings, { ...deps, ipam }, parts));
+  const close = async (): Promise<void> => {
+    await opened.addresses?.stop();
+    ipam.close();
+  };
+  return startBefore(close, async () => {
+    const service = await startService(settings, { ...deps, ipam, openAddresses }, peerPlan);
+    const dataplane = inProcessDataplane(service, new LocalCalls(deps));
+    return startBefore(
+      () => service.stop(),
+      () => {
+        if (!opened.addresses) throw new Error('the dataplane must open the addresses');
+        return startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses: opened.addresses });
+      },
+    );
+  });
 }
 
 /** Starts a part. `after` runs after its stop, or after its failed start. */

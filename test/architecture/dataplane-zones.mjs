@@ -49,25 +49,6 @@ export const DATAPLANE_ZONES = [
     packages: ['@opentelemetry/api'],
     ...NODE,
   },
-  {
-    path: `${DATAPLANE}/repair/address-book-client.ts`,
-    zones: [...BASE, ...at('records', 'repair'), 'proto/gen'],
-    packages: [],
-    ...PURE,
-  },
-  // The node's addresses before and after podwire-ipam knows their pods.
-  {
-    path: `${DATAPLANE}/leases`,
-    zones: [...BASE, ...at('records', 'pods')],
-    packages: ['@opentelemetry/api', 'zod'],
-    ...NODE,
-  },
-  {
-    path: `${DATAPLANE}/leases/lease-book-client.ts`,
-    zones: [...BASE, ...at('records', 'leases'), 'proto/gen'],
-    packages: [],
-    ...PURE,
-  },
   // SHA-1, which the MAC addresses of tunnels are made of.
   { path: `${DATAPLANE}/routes`, zones: BASE, packages: ['@opentelemetry/api'], builtins: ['node:crypto'] },
   { path: `${DATAPLANE}/filters`, zones: BASE, packages: ['@opentelemetry/api'], ...PURE },

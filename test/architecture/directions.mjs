@@ -272,6 +272,32 @@ export const ZONES = [
     ...PURE,
   })),
 
+  // The node's addresses: the records of the attachments and the leases, driven by one client of podwire-ipam. The plugin and the
+  // dataplane see it by interfaces of their own.
+  {
+    path: 'services/node/addresses',
+    zones: [
+      'services/shared',
+      'services/dataplane/cluster',
+      'services/dataplane/conditions',
+      'services/dataplane/node-addresses.ts',
+      'services/dataplane/pods',
+      'services/dataplane/records',
+      'services/dataplane/repair',
+      // Of tests alone.
+      'services/dataplane/testing',
+      'plugin/clients',
+      'proto/gen',
+    ],
+    packages: ['@opentelemetry/api', 'zod'],
+    ...NODE,
+  },
+  {
+    path: 'services/node/addresses/testing',
+    zones: ['services/shared', 'services/dataplane', 'plugin/clients', 'services/node/addresses', 'proto/gen'],
+    packages: [],
+    ...NODE,
+  },
   // One process of the parts of a node.
   {
     path: 'services/node',

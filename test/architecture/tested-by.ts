@@ -109,10 +109,18 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // The node side: its exchange with IPAM, over real sockets, with the fake and with podwire-ipam.
   'services/dataplane/node/tunnel-addresses.ts': 'services/dataplane/startup.test.ts',
 
-  // A node that is killed, restarted, changed by others and left, on the fake kernel; IPAM's answers over gRPC.
+  // A node that is killed, restarted, changed by others and left, on the fake kernel.
   'services/dataplane/repair/pod-repair.ts': 'services/dataplane/test/filled-pod.kernel.test.ts',
-  'services/dataplane/repair/address-book-client.ts': 'test/e2e/dead-pods.test.ts',
-  'services/dataplane/leases/settlement.ts': 'services/dataplane/leases/leases.test.ts',
+  'services/dataplane/repair/boot.ts': 'services/node/service.test.ts',
+
+  // The node's addresses, with podwire-ipam in memory: one scenario each, then arbitrary faults.
+  'services/node/addresses/settlement.ts': 'services/node/addresses/address-book.test.ts',
+  'services/node/addresses/refill.ts': 'services/node/addresses/address-book.test.ts',
+  'services/node/addresses/session.ts': 'services/node/addresses/address-book.test.ts',
+  'services/node/addresses/stock.ts': 'services/node/addresses/address-book.test.ts',
+  'services/node/addresses/ended-addresses.ts': 'services/node/addresses/address-book.test.ts',
+  'services/node/addresses/inventory.ts': 'services/node/addresses/address-book.test.ts',
+  'services/node/addresses/inventory-report.ts': 'services/node/addresses/address-book.test.ts',
 
   // Over gRPC, with every field.
   'services/ipam/blocks/blocks-rpc.ts': 'services/ipam/service.test.ts',

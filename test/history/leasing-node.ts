@@ -1,19 +1,20 @@
+import { randomUUID } from 'node:crypto';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { AddressServiceService, AllocateRequest, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
-import { LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
-import { ipamLeaseBook } from '@podwire/dataplane/leases/lease-book-client';
-import { LeaseEvents } from '@podwire/dataplane/leases/lease-events';
-import { TmpfsLeaseFile } from '@podwire/dataplane/leases/lease-file';
-import { allocationKey } from '@podwire/dataplane/leases/lease';
-import { Leases } from '@podwire/dataplane/leases/leases';
+import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
+import { AddressBook } from '@podwire/node/addresses/address-book';
+import { AddressEvents } from '@podwire/node/addresses/events';
+import { ipamLeaseApi } from '@podwire/node/addresses/lease-api';
+import { TmpfsLeaseFile } from '@podwire/node/addresses/lease-file';
 import { ClusterWatch } from '@podwire/dataplane/node/cluster-watch';
 import { ClusterEvents } from '@podwire/dataplane/node/events';
 import type { AllocatedAddress } from '@podwire/dataplane/records/record';
 import { AttachmentRegistry } from '@podwire/dataplane/records/registry';
 import { MemoryRecordStore } from '@podwire/dataplane/testing/memory-record-store';
 import { address, podNetwork } from '@podwire/dataplane/testing/pods';
+import type { PluginAttachments } from '@podwire/plugin/clients/clients';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Peer } from '@podwire/shared/rpc/client';
@@ -25,6 +26,7 @@ import type { History } from './model.js';
 import type { Replica } from './replica.js';
 
 const BOOT_ID = '2c1e5f3a-6a0d-4c53-9a3c-6f1f0a7c9b11';
+const BOOT = { id: BOOT_ID, startedAtMs: 0 };
 const IDENTITY = { device: 4n, inode: 4_026_532_178n, cookie: 7n };
 
 /** Time limit of the calls that pods wait for: shorter than the faults last. */
@@ -43,7 +45,7 @@ export interface LeasingNodeOptions {
 }
 
 /** The part of a client that one process of a node uses. */
-type Calls = Pick<Peer, 'call' | 'stream' | 'description'>;
+type Calls = Pick<Peer, 'call' | 'stream' | 'description' | 'isConnected'>;
 
 /** One process of the node. Once it is killed, nothing of it reaches what the next one sees. */
 interface NodeProcess {
@@ -52,7 +54,7 @@ interface NodeProcess {
   readonly kill: () => void;
   readonly calls: Calls;
   readonly registry: AttachmentRegistry;
-  readonly leases: Leases;
+  readonly book: AddressBook;
 }
 
 /**
@@ -68,6 +70,9 @@ export class LeasingNode {
   #process: NodeProcess | undefined;
   /** Containers whose ADD has taken a lease, and has not stored the record. */
   readonly #unrecorded = new Set<string>();
+  readonly #machineId = randomUUID();
+  /** Containers whose ADD or DEL is in progress. */
+  readonly #busy = new Set<string>();
   readonly #lasting: string[] = [];
   #clockAheadMs = 0;
   #isStopping = false;
@@ -76,8 +81,9 @@ export class LeasingNode {
   constructor(options: LeasingNodeOptions) {
     this.#options = options;
     this.name = options.name;
-    const events = new LeaseEvents(quietLog());
-    this.#file = new TmpfsLeaseFile({ path: join(options.folder, `${options.name}.leases`), bootId: BOOT_ID, events });
+    const events = new AddressEvents(quietLog());
+    const path = join(options.folder, `${options.name}.leases`);
+    this.#file = new TmpfsLeaseFile({ path, nodeName: options.name, bootId: BOOT_ID, events });
   }
 
   async start(): Promise<void> {
@@ -90,9 +96,10 @@ export class LeasingNode {
     };
     const registry = new AttachmentRegistry({ store: this.#store, bootId: BOOT_ID, clock, onStoreFailure });
     await registry.load();
-    const leases = new Leases({
+    const book = await AddressBook.open({
       registry,
-      book: ipamLeaseBook({ peer: calls, clock, nodeName: this.name, bootId: BOOT_ID }),
+      links: () => Promise.resolve([]),
+      api: ipamLeaseApi(calls, clock),
       file: {
         load: () => this.#file.load(),
         save: (stored) => {
@@ -100,20 +107,23 @@ export class LeasingNode {
         },
       },
       marks: MARKS,
-      events: new LeaseEvents(quietLog()),
+      nodeName: this.name,
+      machineId: this.#machineId,
+      boot: BOOT,
+      events: new AddressEvents(quietLog()),
       clock,
       random,
     });
     const events = new ClusterEvents(quietLog());
-    const watch = new ClusterWatch({ self: this.name, ipam: calls, followers: [leases], events, clock, random });
+    const follower = { follow: book.follow.bind(book), stop: () => Promise.resolve() };
+    const watch = new ClusterWatch({ self: this.name, ipam: calls, followers: [follower], events, clock, random });
     const kill = (): void => {
       dying.abort();
       void watch.stop();
     };
-    leases.load([]);
     const isDead = (): boolean => dying.signal.aborted;
-    this.#process = { death: dying.signal, isDead, kill, calls, registry, leases };
-    leases.start();
+    this.#process = { death: dying.signal, isDead, kill, calls, registry, book };
+    book.start(this.#plugin());
     watch.start();
   }
 
@@ -180,11 +190,11 @@ export class LeasingNode {
 
   /** Why it is not: its records, and the refusals of podwire-ipam. */
   get unsettled(): string[] {
-    const { registry, leases } = this.#alive;
+    const { registry, book } = this.#alive;
     const records = registry.all().filter(({ state, allocation }) => state !== 'attached' || !allocation?.isBound);
     return [
       ...records.map(({ network, state }) => `${network.attachment.containerId} is ${state}`),
-      ...leases.conditions().map(({ message }) => message),
+      ...book.conditions().map(({ message }) => message),
     ];
   }
 
@@ -195,10 +205,11 @@ export class LeasingNode {
 
   /** The unbound leases that podwire-ipam has for the node. */
   async leasesInIpam(): Promise<string[]> {
-    const request = { nodeName: this.name, bootId: BOOT_ID, family: IpFamily.IP_FAMILY_IPV4, count: 0 };
-    const { addresses } = await this.#replica().peer.call(LeaseServiceService.leaseAddresses, request, {
-      deadlineMs: Date.now() + 10_000,
-    });
+    const { addresses } = await this.#replica().peer.call(
+      HandleServiceService.getHandle,
+      { handleId: `podwire-lease.${this.name}`, pageSize: 1000, pageToken: '' },
+      { deadlineMs: Date.now() + 10_000 },
+    );
     return addresses.map(allocationKey).sort();
   }
 
@@ -224,11 +235,32 @@ export class LeasingNode {
     }
   }
 
+  #plugin(): PluginAttachments {
+    return {
+      runExclusive: (_, __, work) => work(),
+      pendingAddresses: () => [],
+      usageOf: ({ containerId }) => (this.#busy.has(containerId) ? 'pending' : 'wired'),
+    };
+  }
+
+  async #whileBusy<Result>(id: string, work: () => Promise<Result>): Promise<Result> {
+    this.#busy.add(id);
+    try {
+      return await work();
+    } finally {
+      this.#busy.delete(id);
+    }
+  }
+
   /** An ADD. @returns whether it was answered with success */
-  async #add(id: string): Promise<boolean> {
+  #add(id: string): Promise<boolean> {
+    return this.#whileBusy(id, () => this.#tryAdd(id));
+  }
+
+  async #tryAdd(id: string): Promise<boolean> {
     const node = this.#alive;
     const { history, random } = this.#options;
-    const taken = await node.leases.take(attachmentOf(id), [4], node.death);
+    const taken = await node.book.take(attachmentOf(id), [4], node.death);
     if (node.isDead()) return false;
     const [lease] = taken.leases ?? [];
     if (!lease) return this.#allocate(id, node);
@@ -239,7 +271,7 @@ export class LeasingNode {
     if (random() < 0.02) {
       this.#unrecorded.delete(id);
       history.unused(id, performance.now());
-      node.leases.giveBack([lease]);
+      node.book.giveBack([lease]);
       history.count('lease given back');
       return false;
     }
@@ -248,7 +280,7 @@ export class LeasingNode {
     this.#unrecorded.delete(id);
     history.count('added with a lease');
     const record = node.registry.get(attachmentOf(id));
-    if (record) node.leases.settle(record);
+    if (record) node.book.settle(record);
     return true;
   }
 
@@ -289,21 +321,24 @@ export class LeasingNode {
   }
 
   /** A DEL, which the runtime repeats until it succeeds. */
-  async #del(id: string): Promise<void> {
+  #del(id: string): Promise<void> {
+    return this.#whileBusy(id, () => this.#delete(id));
+  }
+
+  async #delete(id: string): Promise<void> {
     const { history, random } = this.#options;
     history.releasing(id, performance.now());
     for (;;) {
-      const { registry, leases, death, isDead } = this.#alive;
+      const { registry, book, death, isDead } = this.#alive;
       const dead = await registry.setState(attachmentOf(id), 'dead');
       if (isDead()) {
         await sleep(5);
         continue;
       }
       if (dead) {
-        leases.settle(dead);
+        book.settle(dead);
         return;
       }
-      await leases.forget(attachmentOf(id));
       try {
         const limits = { deadlineMs: Date.now() + CALL_TIMEOUT_MS, signal: death };
         await this.#replica().peer.call(AddressServiceService.release, { attachment: attachmentOf(id) }, limits);
@@ -319,6 +354,7 @@ export class LeasingNode {
   #callsUntil(death: AbortSignal): Calls {
     return {
       description: 'podwire-ipam',
+      isConnected: true,
       call: async (method, request, { deadlineMs, signal }) => {
         const until = AbortSignal.any([death, ...(signal ? [signal] : [])]);
         const limits = { deadlineMs: deadlineMs - this.#clockAheadMs, signal: until };
@@ -339,6 +375,10 @@ export class LeasingNode {
     if (!replica) throw new Error('no replica');
     return replica;
   }
+}
+
+function allocationKey({ address, sequenceNumber }: AllocatedAddress): string {
+  return `${address}#${sequenceNumber}`;
 }
 
 function attachmentOf(id: string) {

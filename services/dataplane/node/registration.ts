@@ -6,7 +6,7 @@ import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ClusterNode, IpamFollower, IpamView } from '../cluster/cluster.js';
+import type { IpamFollower, IpamView } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
 import { tunnelMac } from '../routes/tunnels.js';
 import {
@@ -69,7 +69,6 @@ export class Registration implements IpamFollower {
   /** The last registration; undefined: none, or IPAM has lost it. */
   #registered: RegisterNodeRequest | undefined;
   #isAddressMissing = false;
-  #ipamNode: ClusterNode | undefined;
 
   constructor(options: RegistrationOptions) {
     this.#options = { pollMs: 30_000, ...options };
@@ -99,8 +98,7 @@ export class Registration implements IpamFollower {
   }
 
   follow({ cluster, self }: IpamView): void {
-    this.#ipamNode = cluster.nodes.get(self);
-    if (this.#ipamNode || !this.#registered) return;
+    if (cluster.nodes.get(self) || !this.#registered) return;
     this.#registered = undefined;
     this.#queue.request('registration');
   }
@@ -118,25 +116,13 @@ export class Registration implements IpamFollower {
       const message = `no interface of node ${self} has an address that other nodes can reach (${methodTexts}); assign one, or set PODWIRE_NODE_IPV4 or _IPV6`;
       return [{ reason: 'NodeAddressMissing', message }];
     }
-    const other = this.#conflictingAddress();
-    if (other === undefined) return [];
-    const message = `node ${self} is registered in IPAM with the address ${other}, which is not this node's; give each node its own name (PODWIRE_NODE_NAME)`;
-    return [{ reason: 'NodeNameTaken', message }];
+    return [];
   }
 
   async stop(): Promise<void> {
     this.#cancelReading?.();
     await this.#queue.stop();
     await this.#announcer.stop();
-  }
-
-  /** The address that another process registered under this node's name. */
-  #conflictingAddress(): string | undefined {
-    if (!this.#ipamNode || !this.#registered) return undefined;
-    const { ipv4, ipv6 } = this.#ipamNode;
-    const known = [ipv4, ipv6].map((one) => (one ? formatAddress(one.address) : ''));
-    const own = [this.#registered.ipv4Address, this.#registered.ipv6Address].map((text) => text.split('/')[0]);
-    return known.find((text, at) => text !== own[at]);
   }
 
   /** Watches the node's addresses, as long as the kernel announces them. */

@@ -22,7 +22,15 @@ import {
 } from '../testing/kernels.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { BOOT, recordingLog, testRegistry } from '../testing/pods.js';
-import { addRequest, CalicoPlugin, configOf, delRequest, startOn, type Fields } from '../testing/service.js';
+import {
+  addRequest,
+  CalicoPlugin,
+  configOf,
+  delRequest,
+  openAddresses,
+  startOn,
+  type Fields,
+} from '../testing/service.js';
 import { tableOf } from '../wiring/network.js';
 import { CNI_TIMEOUT_MS, cniAdd, cniDel, withTimeout } from './calico-cni-rpc.js';
 import { Events } from './events.js';
@@ -58,7 +66,7 @@ function options(): ServeOptions {
   };
   return {
     config: configOf(env),
-    deps: { log, clock: systemClock, random: Math.random, boot: BOOT, ipam },
+    deps: { log, clock: systemClock, random: Math.random, boot: BOOT, ipam, openAddresses },
   };
 }
 

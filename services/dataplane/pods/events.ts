@@ -211,8 +211,6 @@ export class AttachmentEvents {
   readonly #unreadable = counter('podwire.dataplane.attachments.records.unreadable');
   readonly #refused = counter('podwire.dataplane.attachments.records.refused');
   readonly #dead = counter('podwire.dataplane.attachments.dead');
-  readonly #released = counter('podwire.dataplane.attachments.addresses_released');
-  readonly #delayed = counter('podwire.dataplane.attachments.releases_delayed');
   readonly #collected = counter('podwire.dataplane.attachments.collected');
   readonly #failed = counter('podwire.dataplane.attachments.failures');
 
@@ -266,18 +264,6 @@ export class AttachmentEvents {
     this.#log.warn(`${formatAttachment(attachment)} is dead: its namespace ${netns} disappeared without a DetachPod`);
   }
 
-  addressesReleased(attachment: Attachment, addresses: readonly string[], reason: 'namespace' | 'reboot'): void {
-    this.#released.add(addresses.length, { reason });
-    const why = reason === 'reboot' ? 'the pod ended with an earlier boot of the node' : 'its namespace is gone';
-    this.#log.info({ addresses }, `addresses of ${formatAttachment(attachment)} released: ${why}`);
-  }
-
-  /** IPAM did not answer; the release is retried. */
-  releasesDelayed(count: number, failure: unknown): void {
-    this.#delayed.add(1);
-    this.#log.warn({ err: failure }, `IPAM did not complete ${count} releases; retried later`);
-  }
-
   /** IPAM did not answer; the request is retried. */
   restorationsDelayed(count: number, failure: unknown): void {
     this.#log.warn({ err: failure }, `${count} lost wires are not restored until IPAM answers; retried later`);
@@ -294,10 +280,6 @@ export class AttachmentEvents {
     this.#log.error(
       `the wire of ${name} is lost and not restored: IPAM has only some of its addresses, or has them for another namespace; delete the pod`,
     );
-  }
-
-  endpointKept(attachment: Attachment, reason: string): void {
-    this.#log.warn(`addresses of ${formatAttachment(attachment)} belong to another boot but are kept: ${reason}`);
   }
 
   /** The conditions of a reason changed; an empty list means resolved. */

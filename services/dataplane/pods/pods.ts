@@ -317,20 +317,14 @@ export class Dataplane {
     ]);
     await Promise.all([...guardedNames].map((name) => this.updateGuard(name)));
     const searchedNetns = before && !this.#registry.mayHaveRules(attachment) ? undefined : netnsToSearch(before, netns);
-    await this.#endRecord(attachment);
+    const dead = await this.#registry.end(attachment);
+    if (dead) this.#onUnsettled(dead);
     if (searchedNetns) await removeDetachedRules(attachment, this.#rulesIn(searchedNetns, signal));
     // This error must not restore the wire: there is none, and the caller may reuse its addresses.
     if (own.length === 0 && foreign?.name === name) throw hostInterfaceTakenFailure(foreign);
     const removed = removals.includes(true);
     this.#events.podDetached(name, removed);
     return removed;
-  }
-
-  /** Ends the record of an attachment without a wire. */
-  async #endRecord(attachment: Attachment): Promise<void> {
-    if (!this.#registry.get(attachment)?.allocation) return this.#registry.remove(attachment);
-    const dead = await this.#registry.setState(attachment, 'dead');
-    if (dead) this.#onUnsettled(dead);
   }
 
   /** Runs before the wire is removed, because the rules refer to its addresses. Skips a pod that is known to have none. */

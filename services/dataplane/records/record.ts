@@ -58,6 +58,8 @@ export interface AttachmentRecord {
   /** Of the boot in which it was wired (proc(5), /proc/sys/kernel/random/boot_id). */
   readonly bootId: string;
   readonly state: RecordState;
+  /** Another pod may have an address of this dead attachment: the node keeps it as a lease when this attachment is settled. */
+  readonly isReused?: true;
   /** Epoch milliseconds: first and latest wiring of the attachment in this namespace. */
   readonly createdAtMs: number;
   readonly updatedAtMs: number;
@@ -188,11 +190,14 @@ const STORED = z
     identity: z.strictObject({ device: number64, inode: number64, cookie: number64.nullable() }),
     bootId: z.string().min(1),
     state: z.enum(['attached', 'detaching', 'dead']),
+    isReused: z.literal(true).exactOptional(),
     createdAtMs: z.number(),
     updatedAtMs: z.number(),
   })
-  .transform(({ network, allocation, identity, bootId, state, createdAtMs, updatedAtMs }): AttachmentRecord => {
-    return { network, ...(allocation && { allocation }), identity, bootId, state, createdAtMs, updatedAtMs };
+  .transform((stored): AttachmentRecord => {
+    const { network, allocation, isReused, identity, bootId, state, createdAtMs, updatedAtMs } = stored;
+    const optional = { ...(allocation && { allocation }), ...(isReused && { isReused }) };
+    return { network, ...optional, identity, bootId, state, createdAtMs, updatedAtMs };
   });
 
 /**

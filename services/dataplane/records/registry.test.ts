@@ -160,13 +160,13 @@ test('an allocation stays with its attachment, and is bound unless the record ha
   // A later wiring of the same addresses, as a repair has it, does not know the allocation.
   await registry.record({ ...a, mtuBytes: 1400 }, IDENTITY);
   expect(registry.get(a.attachment)?.allocation).toEqual(ALLOCATION);
-  await registry.setBound(unbound);
+  await registry.setBound(unbound, []);
   const next = restart();
   await next.load();
   for (const each of [registry, next]) expect(each.get(a.attachment)?.allocation?.isBound).toBe(true);
   const other = { ...ALLOCATION, addresses: [{ address: '10.65.0.8', sequenceNumber: 6n }] };
   await registry.record({ ...a, addresses: [address('10.65.0.8')] }, IDENTITY, other);
-  await registry.setBound(unbound);
+  await registry.setBound(unbound, []);
   expect(registry.get(a.attachment)?.allocation).toEqual(other);
   await registry.record(a, IDENTITY);
   expect(registry.get(a.attachment)?.allocation).toBeUndefined();

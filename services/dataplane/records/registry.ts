@@ -7,6 +7,7 @@ import type { RecordStore, UnreadableRecord } from './record-store.js';
 import {
   compareIdentities,
   encodeRecord,
+  type AllocatedAddress,
   type AttachmentRecord,
   type RecordedAllocation,
   type RecordState,
@@ -56,6 +57,8 @@ export class AttachmentRegistry {
   readonly #ofHostInterfaces = new Holders();
   /** Attached ones by address: the latest to be attached with it. */
   readonly #ofAddresses = new Holders();
+  /** Attachments by address, in any state. */
+  readonly #withAddresses = new Map<string, ReadonlySet<string>>();
   /** By attachment: whether this process has seen or created its source routing rules in the pod. Absent: not checked yet. */
   readonly #hasRules = new Map<string, boolean>();
   /** Attachments whose stored record is outdated. */
@@ -101,6 +104,11 @@ export class AttachmentRegistry {
       holder: keys.at(-1) ?? '',
       others: keys.slice(0, -1),
     }));
+  }
+
+  /** The records with an address, in any state. */
+  withAddress(address: string): AttachmentRecord[] {
+    return [...(this.#withAddresses.get(address) ?? [])].flatMap((key) => this.#records.get(key) ?? []);
   }
 
   all(): AttachmentRecord[] {
@@ -165,12 +173,48 @@ export class AttachmentRegistry {
     return record;
   }
 
-  /** Notes that podwire-ipam has recorded the allocation of a record, unless the record was replaced since. Never rejects. */
-  async setBound(record: AttachmentRecord): Promise<void> {
-    const { network, allocation } = record;
-    const current = this.get(network.attachment);
+  /**
+   * Ends the record of an attachment without a wire: removes it, or keeps it until podwire-ipam has its addresses back.
+   * @returns the dead record; undefined if there is none. Never rejects.
+   */
+  async end(attachment: Attachment): Promise<AttachmentRecord | undefined> {
+    if (this.get(attachment)?.allocation) return this.setState(attachment, 'dead');
+    await this.remove(attachment);
+    return undefined;
+  }
+
+  /**
+   * Notes that podwire-ipam has recorded the allocation of a record, unless the record was replaced since. Never rejects.
+   * @param allocated - the addresses as podwire-ipam has them now; others stay as they are
+   */
+  async setBound(record: AttachmentRecord, allocated: readonly AllocatedAddress[]): Promise<void> {
+    const { allocation } = record;
+    const current = this.get(record.network.attachment);
     if (!allocation || current?.allocation !== allocation) return;
-    await this.#put({ ...current, allocation: { ...allocation, isBound: true } });
+    const addresses = allocation.addresses.map(
+      (each) => allocated.find(({ address }) => address === each.address) ?? each,
+    );
+    await this.#put({ ...current, allocation: { ...allocation, addresses, isBound: true } });
+  }
+
+  /** Notes that podwire-ipam lacks the allocation of an attached record. @returns the updated record. Never rejects. */
+  async setUnbound(record: AttachmentRecord): Promise<AttachmentRecord | undefined> {
+    const { allocation, network } = record;
+    if (!allocation || this.get(network.attachment) !== record || record.state !== 'attached') return undefined;
+    const unbound = { ...record, allocation: { ...allocation, isBound: false } };
+    await this.#put(unbound);
+    return unbound;
+  }
+
+  /**
+   * Notes that another pod is about to get an address of a dead record. Never rejects.
+   * @returns whether that is stored: after a crash nothing else may prove it
+   */
+  async markReused(record: AttachmentRecord): Promise<boolean> {
+    const { attachment } = record.network;
+    if (this.get(attachment) !== record) return false;
+    if (!record.isReused) await this.#put({ ...record, isReused: true });
+    return !this.#unstored.has(formatAttachment(attachment));
   }
 
   /** Restores an earlier record of an attachment, or removes it. Never rejects. */
@@ -222,6 +266,8 @@ export class AttachmentRegistry {
     const key = formatAttachment(network.attachment);
     this.#forget(key);
     this.#records.set(key, record);
+    for (const address of network.addresses.map(formatAddress))
+      this.#withAddresses.set(address, new Set(this.#withAddresses.get(address)).add(key));
     if (state !== 'attached') return;
     this.#ofHostInterfaces.assign(network.hostInterfaceName, key, createdAtMs);
     for (const address of network.addresses) this.#ofAddresses.assign(formatAddress(address), key, updatedAtMs);
@@ -232,7 +278,13 @@ export class AttachmentRegistry {
     this.#records.delete(key);
     if (!network) return;
     this.#ofHostInterfaces.unassign(network.hostInterfaceName, key);
-    for (const address of network.addresses) this.#ofAddresses.unassign(formatAddress(address), key);
+    for (const address of network.addresses.map(formatAddress)) {
+      this.#ofAddresses.unassign(address, key);
+      const rest = new Set(this.#withAddresses.get(address));
+      rest.delete(key);
+      if (rest.size > 0) this.#withAddresses.set(address, rest);
+      else this.#withAddresses.delete(address);
+    }
   }
 
   #givenAtMs(address: Address): number {

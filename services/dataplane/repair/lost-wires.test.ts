@@ -8,14 +8,14 @@ import type { PodNetwork } from '../wiring/network.js';
 
 async function lostScene(rest: Partial<PodNetwork> = { addressesFromIpam: true }) {
   const all = await scene();
-  const { kernel, node, addressBook } = all;
+  const { kernel, node, ipam } = all;
   const network = podNetwork('a', { addresses: [address('10.65.0.7')], ...rest });
   const inPod = kernel.addNamespace(network.netns);
   const { inode } = (await kernel.identify(network.netns))!;
-  addressBook.allocate(network, { bootId: BOOT.id, inode });
+  ipam.allocate(network, { bootId: BOOT.id, inode });
   await node.dataplane.attach(network, never());
   const key = formatAttachment(network.attachment);
-  const endpoint = addressBook.endpoints.get(key)!;
+  const endpoint = ipam.endpoints.get(key)!;
   await all.advance(10_000);
   return {
     ...all,
@@ -23,14 +23,14 @@ async function lostScene(rest: Partial<PodNetwork> = { addressesFromIpam: true }
     endpoint,
     /** As Calico's plugin and operators delete it. */
     cut: () => inPod.removeLink(inPod.find('eth0')),
-    release: () => addressBook.endpoints.delete(key),
-    changeEndpoint: (change: object) => addressBook.endpoints.set(key, { ...endpoint, ...change }),
+    release: () => ipam.endpoints.delete(key),
+    changeEndpoint: (change: object) => ipam.endpoints.set(key, { ...endpoint, ...change }),
     isWired: () => kernel.host.has(network.hostInterfaceName),
     isRecorded: () => node.registry.get(network.attachment) !== undefined,
     /** Handles the kernel's event of the lost link, and sends the next request to IPAM. */
     look: async () => {
       await node.reconciler.check();
-      await node.reconciler.releaseAddresses();
+      await node.reconciler.processLostWires();
     },
     logged: (text: string) => node.lines.filter(({ msg }) => String(msg).includes(text)),
   };
@@ -59,20 +59,20 @@ describe('a wire that is lost completely', () => {
   });
 
   test('waits while IPAM does not answer, without delaying a DetachPod', async () => {
-    const { cut, look, isWired, isRecorded, addressBook, node, network, logged } = await lostScene();
-    addressBook.isUnreachable = true;
+    const { cut, look, isWired, isRecorded, ipam, node, network, logged } = await lostScene();
+    ipam.isUnreachable = true;
     cut();
     for (let round = 0; round < 3; round++) await look();
     expect([isWired(), isRecorded()]).toEqual([false, true]);
     expect(logged('are not restored until IPAM answers').length).toBeGreaterThan(0);
-    addressBook.isUnreachable = false;
-    await node.reconciler.releaseAddresses();
+    ipam.isUnreachable = false;
+    await node.reconciler.processLostWires();
     expect(isWired()).toBe(true);
-    addressBook.isUnreachable = true;
+    ipam.isUnreachable = true;
     cut();
     await look();
     expect(await node.dataplane.detach(detachRequest(network), never())).toBe(false);
-    addressBook.isUnreachable = false;
+    ipam.isUnreachable = false;
     await look();
     expect([isWired(), isRecorded()]).toEqual([false, false]);
   });
@@ -120,8 +120,8 @@ describe('a wire that is lost completely', () => {
   });
 
   test('is restored at once when its addresses are not from IPAM, whatever IPAM has recorded', async () => {
-    const { cut, release, addressBook, node, isWired } = await lostScene({});
-    addressBook.isUnreachable = true;
+    const { cut, release, ipam, node, isWired } = await lostScene({});
+    ipam.isUnreachable = true;
     release();
     cut();
     await node.reconciler.check();
@@ -135,29 +135,26 @@ describe('a wire that is lost completely', () => {
     await next.reconciler.recover();
     expect(isWired()).toBe(false);
     expect(next.lines.find(({ msg }) => String(msg).startsWith('attachments found'))).toMatchObject({ waiting: 1 });
-    await next.reconciler.releaseAddresses();
+    await next.reconciler.processLostWires();
     expect(isWired()).toBe(true);
   });
 });
 
 test('a pod that is attached again during the request to IPAM stays', async () => {
-  const { cut, release, node, network, addressBook, isWired, isRecorded } = await lostScene();
+  const { cut, release, node, network, ipam, isWired, isRecorded } = await lostScene();
   cut();
   release();
   await node.reconciler.check();
-  const asked = addressBook.endpoint.bind(addressBook);
-  addressBook.endpoint = async (attachment) => {
-    const answer = await asked(attachment);
+  ipam.onLookup = async () => {
     await node.dataplane.attach(network, never());
-    return answer;
   };
-  await node.reconciler.releaseAddresses();
+  await node.reconciler.processLostWires();
   expect([isWired(), isRecorded()]).toEqual([true, true]);
 });
 
 test('a part of a wire is repaired without a request to IPAM', async () => {
-  const { node, network, kernel, addressBook } = await lostScene();
-  addressBook.isUnreachable = true;
+  const { node, network, kernel, ipam } = await lostScene();
+  ipam.isUnreachable = true;
   kernel.host.deleteRoute(kernel.host.routes.find(({ device }) => device === network.hostInterfaceName)!);
   await node.reconciler.check();
   expect(await node.dataplane.check(network, never())).toEqual([]);

@@ -1,14 +1,16 @@
-import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import type { FailureCode } from '@podwire/shared/failure/codes';
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { AttachmentEvents } from '../pods/events.js';
 import { findHostLinks } from '../pods/host-links.js';
 import type { Kernel } from '../pods/kernel.js';
 import type { Dataplane } from '../pods/pods.js';
-import type { AttachmentRecord } from '../records/record.js';
+import type { AllocatedAddress, AttachmentRecord } from '../records/record.js';
 import type { AttachmentRegistry } from '../records/registry.js';
 import { isMadeFor } from '../wiring/wire.js';
-import { evaluateLoss, releaseEach, type AddressBook } from './orphans.js';
 
 /** After this time a missing endpoint counts as lost, not as being deleted, in milliseconds. */
 const DELETION_TIMEOUT_MS = 10_000;
@@ -17,7 +19,8 @@ interface LostWireQueueOptions {
   readonly kernel: Kernel;
   readonly dataplane: Dataplane;
   readonly registry: AttachmentRegistry;
-  readonly addressBook: AddressBook;
+  /** podwire-ipam's record of an attachment; undefined if it has no addresses. */
+  readonly endpoint: EndpointLookup;
   readonly events: AttachmentEvents;
   readonly clock: Clock;
   /** Recreates the wire of a record. Must not throw. */
@@ -51,17 +54,17 @@ export class LostWireQueue {
 
   /** Asks IPAM about each queued wire. Never rejects: unanswered requests are retried. */
   async process(signal: AbortSignal): Promise<void> {
-    const unanswered = await releaseEach([...this.#queued.values()], (record) => this.#processRecord(record, signal));
+    const unanswered = await processEach([...this.#queued.values()], (record) => this.#processRecord(record, signal));
     if (unanswered && !signal.aborted) this.#options.events.restorationsDelayed(unanswered.count, unanswered.failure);
   }
 
   async #processRecord(record: AttachmentRecord, signal: AbortSignal): Promise<void> {
-    const { addressBook, registry, events, restore } = this.#options;
+    const { endpoint, registry, events, restore } = this.#options;
     const { attachment } = record.network;
     // podwire-ipam does not know the attachment yet.
     if (registry.get(attachment)?.allocation?.isBound === false) return;
     const isCurrent = (): boolean => registry.get(attachment) === record;
-    const state = isCurrent() ? evaluateLoss(record, await addressBook.endpoint(attachment, signal)) : undefined;
+    const state = isCurrent() ? evaluateLoss(record, await endpoint(attachment, signal)) : undefined;
     if (state === 'endpoint-lost' && !this.#isDeletionOver(record)) return;
     this.#queued.delete(formatAttachment(attachment));
     if (!isCurrent()) return;
@@ -100,4 +103,66 @@ export class LostWireQueue {
       events.lostWireDropped(attachment);
     });
   }
+}
+
+/** podwire-ipam's record of an attachment. */
+export interface HeldEndpoint {
+  readonly addresses: readonly AllocatedAddress[];
+  /** The namespace that the addresses were requested for; undefined when the request named none. */
+  readonly netns: { readonly bootId: string; readonly inode: bigint } | undefined;
+}
+
+/** Throws podwire-ipam's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, CANCELLED. */
+export type EndpointLookup = (attachment: Attachment, signal: AbortSignal) => Promise<HeldEndpoint | undefined>;
+
+/**
+ * IPAM's state for a pod whose whole wire is gone: all its addresses for its namespace (held); all, but no endpoint that names
+ * the namespace (endpoint-lost); other addresses or only some (differs); none (released).
+ */
+type LossState = 'held' | 'endpoint-lost' | 'differs' | 'released';
+
+function evaluateLoss({ network, identity, bootId }: AttachmentRecord, endpoint: HeldEndpoint | undefined): LossState {
+  const held = new Set(endpoint?.addresses.map(({ address }) => address));
+  const missing = network.addresses.map(formatAddress).filter((address) => !held.has(address));
+  if (missing.length === network.addresses.length) return 'released';
+  if (missing.length > 0) return 'differs';
+  if (!endpoint?.netns) return 'endpoint-lost';
+  const { netns } = endpoint;
+  return netns.bootId === bootId && netns.inode === identity.inode ? 'held' : 'differs';
+}
+
+/** Items that IPAM has not answered for. */
+interface Unanswered {
+  readonly count: number;
+  /** The first failure. */
+  readonly failure: unknown;
+}
+
+/** IPAM is unreachable, or the caller has gone: further calls would fail too. */
+const UNANSWERED_CODES: ReadonlySet<FailureCode> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED', 'CANCELLED']);
+
+/**
+ * Processes items one after another. Continues after one that IPAM refuses, such as an unreadable record; stops when IPAM does not
+ * answer.
+ * @returns undefined when nothing is left. Never rejects.
+ */
+async function processEach<Item>(
+  items: readonly Item[],
+  process: (item: Item) => Promise<void>,
+): Promise<Unanswered | undefined> {
+  const failures: unknown[] = [];
+  for (const [position, item] of items.entries()) {
+    try {
+      await process(item);
+    } catch (failure) {
+      failures.push(failure);
+      const rest = items.length - position - 1;
+      if (isUnanswered(failure)) return { count: failures.length + rest, failure: failures[0] };
+    }
+  }
+  return failures.length > 0 ? { count: failures.length, failure: failures[0] } : undefined;
+}
+
+function isUnanswered(failure: unknown): boolean {
+  return failure instanceof Failure && UNANSWERED_CODES.has(failure.code);
 }

@@ -5,7 +5,7 @@ import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { MemoryKernel } from '../testing/memory-kernel.js';
-import { address, BOOT, FakeAddressBook, never, podNetwork, startNode } from '../testing/pods.js';
+import { address, BOOT, FakeEndpoints, never, podNetwork, startNode } from '../testing/pods.js';
 import type { PodNetwork } from '../wiring/network.js';
 
 /** The reconciler's own work and its times, with the longest random intervals. */
@@ -14,14 +14,14 @@ const LONGEST = 0.999_999;
 
 let kernel: MemoryKernel;
 let clock: ManualClock;
-let addressBook: FakeAddressBook;
+let ipam: FakeEndpoints;
 let node: Awaited<ReturnType<typeof startNode>>;
 
 beforeEach(async () => {
   kernel = new MemoryKernel();
   clock = new ManualClock();
-  addressBook = new FakeAddressBook();
-  node = await startNode({ kernel, clock, addressBook, chance: LONGEST });
+  ipam = new FakeEndpoints();
+  node = await startNode({ kernel, clock, ipam, chance: LONGEST });
 });
 
 afterEach(async () => {
@@ -47,21 +47,21 @@ async function wire(name: string, others: Partial<PodNetwork> = {}) {
   const network = podNetwork(name, others);
   kernel.addNamespace(network.netns);
   const identity = await kernel.identify(network.netns);
-  addressBook.allocate(network, { bootId: BOOT.id, inode: identity!.inode });
-  await node.dataplane.attach(network, never());
+  const { addresses } = ipam.allocate(network, { bootId: BOOT.id, inode: identity!.inode });
+  await node.dataplane.attach(network, never(), { addresses, nodeName: 'node-1', pod: undefined, isBound: true });
   return network;
 }
 
 describe('periodically, from its start', () => {
-  test('the address of a pod whose namespace disappears without a DEL is released within a minute', async () => {
+  test('the death of a pod whose namespace disappears without a DEL is found within a minute', async () => {
     node.reconciler.start();
     for (let at = 0; at < 40; at++) {
       const { netns } = await wire(`pod-${at}`);
       // Each disappears at another moment between two checks, some during the full check of all pods.
       await secondsUntil(() => false, at);
       kernel.removeNamespace(netns);
-      const before = addressBook.released.length;
-      const seconds = await secondsUntil(() => addressBook.released.length > before, 60);
+      const before = node.ended.length;
+      const seconds = await secondsUntil(() => node.ended.length > before, 60);
       expect(seconds, `of pod ${at}`).toBeDefined();
       // Two checks with ten seconds between them.
       expect(seconds).toBeGreaterThanOrEqual(10);
@@ -160,7 +160,7 @@ describe('periodically, from its start', () => {
     expect(kernel.host.links).toHaveLength(3);
     const names = () => kernel.host.links.map(({ name }) => name);
     expect(await secondsUntil(() => names().length === 1, 90 * 1.2 + 1)).toBeDefined();
-    expect([names(), node.registry.all().length]).toEqual([[a.hostInterfaceName], 1]);
+    expect([names(), node.ended]).toEqual([[a.hostInterfaceName], ['net/b/eth0']]);
   });
 
   test('a recovery that failed because the kernel refused is retried with the next check', async () => {
@@ -173,20 +173,13 @@ describe('periodically, from its start', () => {
     expect(await secondsUntil(() => kernel.print() === wired, 90 * 1.2 + 1)).toBeGreaterThan(0);
   });
 
-  test('addresses of the node’s pods of earlier boots are released at the start', async () => {
-    const earlier = '11111111-1111-4111-8111-111111111111';
-    addressBook.allocate(podNetwork('died'), { bootId: earlier, inode: 1n });
-    node.reconciler.start();
-    expect(await secondsUntil(() => addressBook.released.length === 1, 0)).toBe(0);
-  });
-
   test('no work is done after the stop', async () => {
     const { netns } = await wire('a');
     node.reconciler.start();
     await idle();
     await node.reconciler.stop();
     kernel.removeNamespace(netns);
-    expect(await secondsUntil(() => addressBook.released.length > 0, 300)).toBeUndefined();
+    expect(await secondsUntil(() => node.ended.length > 0, 300)).toBeUndefined();
   });
 });
 

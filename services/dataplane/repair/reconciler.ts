@@ -13,8 +13,8 @@ import type { Kernel } from '../pods/kernel.js';
 import type { Dataplane } from '../pods/pods.js';
 import type { AttachmentRecord } from '../records/record.js';
 import type { AttachmentRegistry } from '../records/registry.js';
-import { LostWireQueue } from './lost-wires.js';
-import { OrphanCollector, releaseEarlierBoots, type AddressBook, type Boot } from './orphans.js';
+import { LostWireQueue, type EndpointLookup } from './lost-wires.js';
+import { OrphanCollector } from './orphans.js';
 import { PodRepairer } from './pod-repair.js';
 import { recover, type RecoveryScope } from './recovery.js';
 
@@ -41,8 +41,8 @@ const CHECK_PAUSE_FACTOR = 9;
 /** Largest relative deviation of an interval from its mean, so that nodes that start together drift apart. */
 const JITTER = 0.2;
 
-/** Work for all pods; `release` waits for IPAM, which may answer late or not at all. */
-type Task = 'recover' | 'check' | 'sweep' | 'release';
+/** Work for all pods; `lost-wires` waits for IPAM, which may answer late or not at all. */
+type Task = 'recover' | 'check' | 'sweep' | 'lost-wires';
 
 /** What is checked when the wiring time of an interface is over; `all` includes `mac`. */
 type LateCheck = 'mac' | 'all';
@@ -60,13 +60,11 @@ interface ReconcilerOptions {
   readonly kernel: Kernel;
   readonly dataplane: Dataplane;
   readonly registry: AttachmentRegistry;
-  readonly addressBook: AddressBook;
+  readonly endpoint: EndpointLookup;
   readonly events: AttachmentEvents;
   readonly clock: Clock;
   /** Uniform in [0, 1). */
   readonly random: () => number;
-  readonly nodeName: string;
-  readonly boot: Boot;
   /** Called when the addresses of a record have to be returned to podwire-ipam. Must not throw. */
   readonly onUnsettled?: ((record: AttachmentRecord) => void) | undefined;
 }
@@ -91,10 +89,8 @@ export class AttachmentReconciler {
   readonly #lateChecks = new Map<string, LateCheck>();
   /** The scope of a recovery that is still incomplete. */
   #pendingRecovery: RecoveryScope | undefined;
-  #earlierBootsDone = false;
   /** End and duration of the last check of all pods. */
   #lastCheck = { atMs: 0, tookMs: 0 };
-  /** Addresses are released from the start on. */
   #isStarted = false;
 
   constructor(options: ReconcilerOptions) {
@@ -104,7 +100,7 @@ export class AttachmentReconciler {
     this.#lostWires = new LostWireQueue({ restore, ...options });
     const onLostWire = (record: AttachmentRecord): void => {
       this.#lostWires.add(record);
-      this.#releaseSoon();
+      if (this.#isStarted) this.#tasks.request('lost-wires');
     };
     this.#repairer = new PodRepairer({ onLostWire, ...options });
     this.#reporter = new ConditionReporter(options);
@@ -119,7 +115,7 @@ export class AttachmentReconciler {
     this.#isStarted = true;
     this.#tasks.request('recover');
     this.#tasks.request('sweep', this.#jittered(SWEEP_INTERVAL_MS));
-    this.#tasks.request('release');
+    this.#tasks.request('lost-wires');
   }
 
   async #run(task: Task): Promise<NextRun | undefined> {
@@ -137,8 +133,8 @@ export class AttachmentReconciler {
         return { inMs: this.#jittered(CHECK_INTERVAL_MS) };
       }
       case 'sweep':
-      case 'release': {
-        const work = () => (task === 'sweep' ? this.sweep() : this.releaseAddresses());
+      case 'lost-wires': {
+        const work = () => (task === 'sweep' ? this.sweep() : this.processLostWires());
         await this.#try('periodic check of attachments', work);
         return { inMs: this.#jittered(SWEEP_INTERVAL_MS) };
       }
@@ -293,33 +289,14 @@ export class AttachmentReconciler {
     this.#tasks.request('check');
   }
 
-  /** Checks for dead namespaces; releases their addresses at once. @throws Failure KERNEL_REFUSED */
-  async sweep(): Promise<void> {
-    if ((await this.#orphans.sweep(this.#stopped.signal)) > 0) this.#releaseSoon();
+  /** Checks for dead namespaces. @throws Failure KERNEL_REFUSED */
+  sweep(): Promise<void> {
+    return this.#orphans.sweep(this.#stopped.signal);
   }
 
-  /**
-   * Releases the addresses of dead attachments and of pods of earlier boots at IPAM, and asks IPAM about lost wires. Retries
-   * unanswered requests.
-   */
-  async releaseAddresses(): Promise<void> {
-    await this.#releaseEarlierBoots();
-    await this.#orphans.releaseAddresses(this.#stopped.signal);
-    await this.#lostWires.process(this.#stopped.signal);
-  }
-
-  #releaseSoon(): void {
-    if (this.#isStarted) this.#tasks.request('release');
-  }
-
-  async #releaseEarlierBoots(): Promise<void> {
-    if (this.#earlierBootsDone) return;
-    try {
-      await releaseEarlierBoots(this.#options, this.#stopped.signal);
-      this.#earlierBootsDone = true;
-    } catch (failure) {
-      if (!this.#stopped.signal.aborted) this.#options.events.releasesDelayed(1, failure);
-    }
+  /** Asks IPAM about lost wires. Retries unanswered requests. */
+  processLostWires(): Promise<void> {
+    return this.#lostWires.process(this.#stopped.signal);
   }
 
   async #repair(attachment: Attachment, confirmed?: AttachmentRecord): Promise<void> {

@@ -104,12 +104,6 @@ const COUNTED: readonly (readonly [what: string, event: () => void, counted: rea
   ],
   ['a pod died', () => attachments.attachmentDied(attachment, '/run/netns/a'), ['attachments.dead 1']],
   [
-    'addresses are given back',
-    () => attachments.addressesReleased(attachment, ['10.65.0.7', 'fd65::7'], 'reboot'),
-    ['attachments.addresses_released reason=reboot 2'],
-  ],
-  ['IPAM does not take them', () => attachments.releasesDelayed(3, failure), ['attachments.releases_delayed 1']],
-  [
     'garbage is collected',
     () => attachments.garbageCollected(2, 1),
     ['attachments.collected result=removed 2', 'attachments.collected result=failed 1'],

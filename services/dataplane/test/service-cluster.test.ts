@@ -16,7 +16,7 @@ import type { RunningService } from '../service.js';
 import { FakeIpam, nodeMessage, poolMessage, routeMessage, vxlanPool } from '../testing/ipam.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { BOOT, recordingLog } from '../testing/pods.js';
-import { configOf, startOn } from '../testing/service.js';
+import { configOf, openAddresses, startOn } from '../testing/service.js';
 
 /** The whole service as a part of a cluster, on the real kernel, with a fake podwire-ipam. */
 
@@ -57,6 +57,7 @@ beforeEach(async () => {
     clock: systemClock,
     random: Math.random,
     boot: BOOT,
+    openAddresses,
     ipam: ipamPeer,
   };
   startAgain = () => startOn(configOf(env, SELF), deps);

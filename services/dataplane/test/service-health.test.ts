@@ -19,7 +19,7 @@ import { MemoryNft } from '../testing/memory-nft.js';
 import { runNodeCommand } from '../testing/memory-node-commands.js';
 import { MemoryNodeKernel } from '../testing/memory-node-kernel.js';
 import { BOOT, recordingLog } from '../testing/pods.js';
-import { configOf, HEALTH } from '../testing/service.js';
+import { configOf, HEALTH, openAddresses } from '../testing/service.js';
 
 /** The health and the conditions of the whole service, with failing kernels. */
 
@@ -78,7 +78,7 @@ async function start({
   ipamPeer = new Peer('podwire-ipam', ipamAddress);
   const network = new FakeNodeNetwork({ eth0: ['192.0.2.7/24'] });
   const nodeSide = { network, kernel: nodeKernel, links, nft, peerPlan: undefined };
-  const deps = { log: recordingLog().log, clock, random: Math.random, boot: BOOT, ipam: ipamPeer };
+  const deps = { log: recordingLog().log, clock, random: Math.random, boot: BOOT, ipam: ipamPeer, openAddresses };
   service = await serve(kernel, { config: configOf(env), deps, nodeSide });
 }
 

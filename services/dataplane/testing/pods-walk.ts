@@ -5,7 +5,7 @@ import { expect } from 'vitest';
 import type { Kernel } from '../pods/kernel.js';
 import { attachmentOfAlias, type PodNetwork } from '../wiring/network.js';
 import { MemoryRecordStore } from './memory-record-store.js';
-import { address, FakeAddressBook, killableKernel, podNetwork, startNode } from './pods.js';
+import { address, FakeEndpoints, killableKernel, podNetwork, startNode } from './pods.js';
 
 /** Changes to a node by operators and other programs. */
 export interface NodeOperator {
@@ -50,7 +50,7 @@ const networkOf = (name: Pod): PodNetwork =>
 class Walk {
   readonly #operator: NodeOperator;
   readonly #store = new MemoryRecordStore();
-  readonly #addressBook = new FakeAddressBook();
+  readonly #ipam = new FakeEndpoints();
   /** The last answer for each pod; undefined when none arrived. */
   readonly #answers = new Map<Pod, 'attached' | 'detached' | undefined>();
   #node: Awaited<ReturnType<typeof startNode>>;
@@ -151,7 +151,7 @@ class Walk {
   }
 
   #startOn(kernel: Kernel) {
-    return startNode({ kernel, store: this.#store, addressBook: this.#addressBook });
+    return startNode({ kernel, store: this.#store, ipam: this.#ipam });
   }
 
   async #sweepTwice(): Promise<void> {
@@ -159,7 +159,6 @@ class Walk {
     await reconciler.sweep();
     await clock.sleep(10_000, never());
     await reconciler.sweep();
-    await reconciler.releaseAddresses();
   }
 
   async #linked(): Promise<string[]> {

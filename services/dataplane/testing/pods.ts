@@ -1,4 +1,4 @@
-import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
@@ -11,8 +11,9 @@ import { GarbageCollector } from '../pods/garbage.js';
 import type { BatchOutcome, Kernel, PodGuard, PodSession } from '../pods/kernel.js';
 import { Dataplane } from '../pods/pods.js';
 import type { RecordStore } from '../records/record-store.js';
+import type { AttachmentRecord } from '../records/record.js';
 import { AttachmentRegistry } from '../records/registry.js';
-import type { AddressBook, HeldEndpoint, EndpointRelease } from '../repair/orphans.js';
+import type { EndpointLookup, HeldEndpoint } from '../repair/lost-wires.js';
 import { AttachmentReconciler } from '../repair/reconciler.js';
 import { wantedState, type PodNetwork, type Wanted, type WantedEnd } from '../wiring/network.js';
 import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from '../wiring/observed.js';
@@ -22,67 +23,36 @@ import { MemoryRecordStore } from './memory-record-store.js';
 
 const NODE_NAME = 'node-1';
 
-/** podwire-ipam in memory, as its contract describes it, with one address each; a test can make it unreachable. */
-export class FakeAddressBook implements AddressBook {
+/** podwire-ipam's records of attachments in memory, with one address each; a test can make it unreachable. */
+export class FakeEndpoints {
   readonly endpoints = new Map<string, HeldEndpoint>();
-  readonly released: string[] = [];
   isUnreachable = false;
-  /** Attachments, formatted, whose requests fail because a record cannot be read. */
-  readonly refused = new Set<string>();
-  /** Called when a release arrives, before it is handled. */
-  beforeRelease: () => void = () => undefined;
+  /** Called when a lookup arrived, before its answer. */
+  onLookup: () => Promise<void> = () => Promise.resolve();
   #sequenceNumber = 100n;
 
-  /** Like Allocate: a held address keeps its allocation, for the namespace of the latest request. */
-  allocate(network: PodNetwork, netns: HeldEndpoint['netns'], createdAtMs = 0): HeldEndpoint {
-    const key = formatAttachment(network.attachment);
+  allocate(network: PodNetwork, netns: HeldEndpoint['netns']): HeldEndpoint {
     const sequenceNumber = this.#sequenceNumber++;
-    const addresses =
-      this.endpoints.get(key)?.addresses ??
-      network.addresses.map((address) => ({ address: formatAddress(address), sequenceNumber }));
-    const endpoint = { attachment: network.attachment, addresses, netns, createdAtMs };
-    this.endpoints.set(key, endpoint);
+    const addresses = network.addresses.map((each) => ({ address: formatAddress(each), sequenceNumber }));
+    const endpoint = { addresses, netns };
+    this.endpoints.set(formatAttachment(network.attachment), endpoint);
     return endpoint;
   }
 
-  async endpoint(attachment: Attachment): Promise<HeldEndpoint | undefined> {
-    await this.#answer(attachment);
-    return this.endpoints.get(formatAttachment(attachment));
-  }
-
-  async endpointsOf(nodeName: string): Promise<readonly HeldEndpoint[]> {
-    await this.#answer();
-    return nodeName === NODE_NAME ? [...this.endpoints.values()] : [];
-  }
-
-  async release({ attachment, addresses, netns }: EndpointRelease): Promise<readonly string[]> {
-    this.beforeRelease();
-    await this.#answer(attachment);
-    const key = formatAttachment(attachment);
-    const endpoint = this.endpoints.get(key);
-    if (netns && (endpoint?.netns?.bootId !== netns.bootId || endpoint.netns.inode !== netns.inode)) return [];
-    const held = endpoint?.addresses ?? [];
-    const given = addresses.filter((each) =>
-      held.some(({ address, sequenceNumber }) => address === each.address && sequenceNumber === each.sequenceNumber),
-    );
-    if (given.length > 0) this.endpoints.delete(key);
-    this.released.push(...given.map(({ address }) => address));
-    return given.map(({ address }) => address);
-  }
-
-  async #answer(attachment?: Attachment): Promise<void> {
+  readonly endpoint: EndpointLookup = async (attachment) => {
     await Promise.resolve();
     if (this.isUnreachable) throw new Failure('UNREACHABLE', 'podwire-ipam does not answer');
-    if (attachment && this.refused.has(formatAttachment(attachment)))
-      throw new Failure('STORE_CORRUPT', 'a record cannot be read');
-  }
+    const endpoint = this.endpoints.get(formatAttachment(attachment));
+    await this.onLookup();
+    return endpoint;
+  };
 }
 
 /** State that survives the process: kernel, records, IPAM, and time. */
 interface PersistentState {
   readonly kernel: Kernel;
   readonly store?: RecordStore;
-  readonly addressBook?: FakeAddressBook;
+  readonly ipam?: FakeEndpoints;
   readonly clock?: Clock;
   /** The value of every random draw, in [0, 1); default: the mean. */
   readonly chance?: number;
@@ -94,7 +64,7 @@ export async function startNode(lasting: PersistentState) {
   const {
     kernel,
     store = new MemoryRecordStore(),
-    addressBook = new FakeAddressBook(),
+    ipam = new FakeEndpoints(),
     clock = new FakeClock(),
     chance = 0.5,
     guard,
@@ -108,16 +78,16 @@ export async function startNode(lasting: PersistentState) {
     onStoreFailure: (attachment, failure) => events.recordNotStored(attachment, failure),
   });
   const loaded = await registry.load();
-  const dataplane = new Dataplane({ kernel, registry, events: new Events(log), ...(guard && { guard }) });
-  const parts = { kernel, dataplane, registry, events, clock };
-  const reconciler = new AttachmentReconciler({
-    ...parts,
-    addressBook,
-    random: () => chance,
-    nodeName: NODE_NAME,
-    boot: BOOT,
-  });
-  return { ...parts, reconciler, garbage: new GarbageCollector(parts), addressBook, loaded, lines };
+  /** Attachments whose addresses have to be returned, in order. */
+  const ended: string[] = [];
+  const onUnsettled = ({ network, state }: AttachmentRecord): void => {
+    if (state === 'dead') ended.push(formatAttachment(network.attachment));
+  };
+  const podOptions = { onUnsettled, ...(guard && { guard }) };
+  const dataplane = new Dataplane({ kernel, registry, events: new Events(log), ...podOptions });
+  const parts = { kernel, dataplane, registry, events, clock, onUnsettled };
+  const reconciler = new AttachmentReconciler({ ...parts, endpoint: ipam.endpoint, random: () => chance });
+  return { ...parts, reconciler, garbage: new GarbageCollector(parts), ipam, ended, loaded, lines };
 }
 
 /** The kernel of a process that is killed after some changes: later calls have no effect and never resolve. */
@@ -185,7 +155,7 @@ export async function scene() {
   const lasting = {
     kernel: new MemoryKernel(),
     store: new MemoryRecordStore(),
-    addressBook: new FakeAddressBook(),
+    ipam: new FakeEndpoints(),
     clock: new FakeClock(),
   };
   const node = await startNode(lasting);
@@ -193,8 +163,9 @@ export async function scene() {
     const network = podNetwork(name, { addresses: [address(`10.65.0.${host}`)] });
     lasting.kernel.addNamespace(network.netns);
     const identity = await lasting.kernel.identify(network.netns);
-    lasting.addressBook.allocate(network, { bootId: BOOT.id, inode: identity!.inode });
-    await node.dataplane.attach(network, never());
+    const { addresses } = lasting.ipam.allocate(network, { bootId: BOOT.id, inode: identity!.inode });
+    const allocation = { addresses, nodeName: NODE_NAME, pod: undefined, isBound: true };
+    await node.dataplane.attach(network, never(), allocation);
     return network;
   };
   const advance = (durationMs: number) => lasting.clock.sleep(durationMs, never());

@@ -10,8 +10,20 @@ import { readSettings } from '@podwire/shared/runtime/config-reader';
 import { systemClock } from '@podwire/shared/runtime/clock';
 
 import { DATAPLANE_SETTINGS, type Config } from '../config.js';
+import type { NodeAddressHooks, OpenNodeAddresses } from '../node-addresses.js';
 import { prepareService, startService, type RunningService, type ServiceDeps } from '../service.js';
 import { BOOT, recordingLog } from './pods.js';
+
+/** A node without leases, whose records have no addresses of podwire-ipam. */
+const NO_ADDRESSES: NodeAddressHooks = {
+  endpoint: () => Promise.resolve(undefined),
+  settle: () => undefined,
+  follow: () => undefined,
+  conditions: () => [],
+  counts: () => ({ leaseCount: 0, unboundCount: 0, unreturnedCount: 0 }),
+};
+
+export const openAddresses: OpenNodeAddresses = () => Promise.resolve(NO_ADDRESSES);
 
 const limits = (timeoutMs = 30_000) => ({ deadlineMs: Date.now() + timeoutMs });
 
@@ -54,7 +66,8 @@ export class ServiceFixture {
   }
 
   deps(): ServiceDeps {
-    return { log: recordingLog().log, clock: systemClock, random: Math.random, boot: BOOT, ipam: this.#ipam };
+    const { log } = recordingLog();
+    return { log, clock: systemClock, random: Math.random, boot: BOOT, ipam: this.#ipam, openAddresses };
   }
 
   /** Replaces the connection, as another process listens now. */

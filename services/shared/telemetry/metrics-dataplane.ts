@@ -51,6 +51,21 @@ export const DATAPLANE_METRICS = {
     unit: '{binding}',
     about: 'Addresses of pods that podwire-ipam does not record for them',
   },
+  'podwire.leases.reused': {
+    kind: 'counter',
+    unit: '{address}',
+    about: 'Addresses of deleted pods that went to the next pods of the node while podwire-ipam was away',
+  },
+  'podwire.inventory.returned': {
+    kind: 'counter',
+    unit: '{address}',
+    about: 'Addresses of ended attachments without a record that the inventory found, and the node returned',
+  },
+  'podwire.inventory.conflicts': {
+    kind: 'gauge',
+    unit: '{address}',
+    about: 'Addresses of pods of this node that have another holder in the datastore',
+  },
   'podwire.dataplane.steps.skipped': {
     kind: 'counter',
     unit: '{step}',
@@ -120,17 +135,6 @@ export const DATAPLANE_METRICS = {
     kind: 'counter',
     unit: '{attachment}',
     about: 'Attachments whose namespaces disappeared without a DEL',
-  },
-  'podwire.dataplane.attachments.addresses_released': {
-    kind: 'counter',
-    unit: '{address}',
-    about: 'Addresses of dead pods that were released',
-    labels: { reason: ['namespace', 'reboot'] },
-  },
-  'podwire.dataplane.attachments.releases_delayed': {
-    kind: 'counter',
-    unit: '{release}',
-    about: 'Attempts to release that IPAM did not answer',
   },
   'podwire.dataplane.attachments.collected': {
     kind: 'counter',

@@ -1,46 +1,13 @@
-import { Failure } from '@podwire/shared/failure/failure';
+import type { ClusterChange, ClusterNode, ClusterPool, ClusterView } from '@podwire/dataplane/cluster/cluster';
 import type { Family } from '@podwire/shared/net/address';
-import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
-import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
+import type { NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ClusterChange, ClusterNode, ClusterPool, ClusterView } from '../cluster/cluster.js';
-import type { Lease, LeaseBook, LeaseListing } from './lease.js';
-import type { LeaseEvents } from './lease-events.js';
-import type { LeaseStock } from './lease-stock.js';
-
-/** How many unbound leases of a family the node keeps. */
-export interface LeaseMarks {
-  /** A refill begins when so many are left. */
-  readonly lowCount: number;
-  /** A refill ends with so many; 0 turns leasing off. */
-  readonly highCount: number;
-}
-
-interface LeaseKeeperOptions {
-  readonly stock: LeaseStock;
-  readonly book: LeaseBook;
-  readonly marks: LeaseMarks;
-  readonly events: LeaseEvents;
-  readonly clock: Clock;
-  /** Uniform in [0, 1). */
-  readonly random: () => number;
-  /** Addresses of interfaces in the kernel whose attachments have no record. */
-  readonly occupied: () => ReadonlySet<string>;
-  /** Called with each listing, before its leases are offered. */
-  readonly onListing: (listing: LeaseListing, signal: AbortSignal) => Promise<void>;
-}
-
-/** Why a pod gets no lease; a value of the metric's label `reason`. */
-export type NoLease = 'off' | 'known' | 'unavailable' | 'exhausted';
-
-export type TakenLeases =
-  { readonly leases: readonly Lease[] } | { readonly leases?: undefined; readonly reason: NoLease };
-
-const BACKOFF: BackoffBounds = { baseMs: 200, maxMs: 15_000 };
-
-/** Timeout of a run, in milliseconds. */
-const TIMEOUT_MS = 10_000;
+import type { AddressEvents } from './events.js';
+import { leaseAddresses, leaseReturn, returnAddresses } from './lease-api.js';
+import { FAMILIES, type Lease, type LeaseMarks } from './lease.js';
+import type { IpamSession } from './session.js';
+import type { LeaseStock } from './stock.js';
 
 /** How long an ADD waits for leases that are on their way, in milliseconds. Then podwire-ipam allocates its addresses. */
 const WAIT_MS = 500;
@@ -61,6 +28,24 @@ const RECALL_PAUSE_MS = 60_000;
 
 /** Largest relative deviation of an interval from its mean, so that nodes that start together drift apart. */
 const JITTER = 0.2;
+
+interface LeaseRefillOptions {
+  readonly stock: LeaseStock;
+  readonly session: IpamSession;
+  readonly marks: LeaseMarks;
+  readonly events: AddressEvents;
+  readonly clock: Clock;
+  /** Time since the boot, in milliseconds. */
+  readonly bootMs: () => number;
+  /** Uniform in [0, 1). */
+  readonly random: () => number;
+  /** Number of addresses that podwire-ipam still has as leases, and pods have. */
+  readonly unboundCount: (family: Family) => number;
+  /** Called with each listing, before its leases are offered. */
+  readonly onListing: (leases: readonly Lease[], signal: AbortSignal) => Promise<void>;
+  /** Requests a run in this time; undefined: now, whatever failed before. */
+  readonly request: (family: Family, afterMs: number | undefined) => void;
+}
 
 interface SeenCluster {
   readonly node: ClusterNode;
@@ -84,31 +69,17 @@ interface FamilyState {
 
 /**
  * Keeps unbound leases on the node, so that an ADD finds its address there: refills them in the background, returns what exceeds
- * the mark, and returns all when podwire-ipam recalls them for other nodes.
+ * the mark or podwire-ipam's limit, and returns all when podwire-ipam recalls them for other nodes.
  */
-export class LeaseKeeper {
-  readonly #options: LeaseKeeperOptions;
-  readonly #queue: WorkQueue<Family>;
+export class LeaseRefill {
+  readonly #options: LeaseRefillOptions;
   readonly #states: ReadonlyMap<Family, FamilyState>;
   /** As last seen in the cluster's state; undefined: not yet. */
   #seen: SeenCluster | undefined;
 
-  constructor(options: LeaseKeeperOptions) {
+  constructor(options: LeaseRefillOptions) {
     this.#options = options;
-    const { clock, random, events, stock, marks } = options;
-    this.#queue = new WorkQueue({
-      reconcile: (family, signal) => this.#run(family, signal),
-      retryInMs: exponentialBackoff(BACKOFF, random),
-      onFailure: (error, retryInMs, family) => {
-        if (!(error instanceof Failure)) throw error;
-        this.#state(family).isSupplied = false;
-        events.refillFailed(family, error, retryInMs);
-      },
-      clock,
-      timeoutMs: TIMEOUT_MS,
-      // The stock compares one listing at a time with what happened meanwhile.
-      concurrency: 1,
-    });
+    const { marks, stock } = options;
     const stateOf = (family: Family): FamilyState => ({
       targetCount: marks.highCount,
       refilledAtMs: Number.NEGATIVE_INFINITY,
@@ -117,45 +88,40 @@ export class LeaseKeeper {
       isWanted: stock.count(family) > 0,
       waiting: [],
     });
-    this.#states = new Map(([4, 6] as const).map((family) => [family, stateOf(family)]));
+    this.#states = new Map(FAMILIES.map((family) => [family, stateOf(family)]));
   }
 
-  /** Finds the leases that the node has in podwire-ipam. Call once. */
-  start(): void {
-    for (const family of this.#states.keys()) this.#queue.request(family);
+  /** Lists all leases soon. */
+  list(afterMs = 0): void {
+    for (const family of this.#states.keys()) this.#options.request(family, afterMs);
   }
 
-  /** Takes one lease of each family, in that order. Waits shortly for leases that are on their way. */
-  async take(families: readonly Family[], signal: AbortSignal): Promise<TakenLeases> {
-    const { stock, marks, clock } = this.#options;
-    if (marks.highCount === 0) return { reason: 'off' };
+  /**
+   * Takes one lease of each family, in that order. Waits shortly for leases that are on their way.
+   * @returns why there are none
+   */
+  async take(
+    families: readonly Family[],
+    signal: AbortSignal,
+  ): Promise<readonly Lease[] | 'unavailable' | 'exhausted'> {
+    const { stock, clock } = this.#options;
     for (const family of families) this.#state(family).isWanted = true;
     const deadlineMs = clock.monotonicMs() + WAIT_MS;
     let leases = stock.take(families);
     while (!leases) {
       const missing = families.filter((family) => stock.count(family) === 0).map((family) => this.#state(family));
-      if (!missing.every((state) => this.#isSupplied(state))) return { reason: 'unavailable' };
+      if (!missing.every((state) => state.isSupplied && !this.#isPaused(state))) return 'unavailable';
       const ends = missing.map((state) => new Promise<void>((resolve) => state.waiting.push(resolve)));
       this.#refillLow(families);
       const leftMs = deadlineMs - clock.monotonicMs();
-      if (leftMs <= 0 || signal.aborted) return { reason: 'exhausted' };
+      if (leftMs <= 0 || signal.aborted) return 'exhausted';
       const done = new AbortController();
       await Promise.race([Promise.all(ends), clock.sleep(leftMs, AbortSignal.any([signal, done.signal]))]);
       done.abort();
       leases = stock.take(families);
     }
     this.#refillLow(families);
-    return { leases };
-  }
-
-  /** Returns leases of a pod that was never wired. */
-  giveBack(leases: readonly Lease[]): void {
-    this.#options.stock.giveBack(leases);
-  }
-
-  /** Whether a pod of these families would get leases. */
-  hasLeases(families: readonly Family[]): boolean {
-    return families.every((family) => this.#options.stock.count(family) > 0);
+    return leases;
   }
 
   /**
@@ -171,32 +137,17 @@ export class LeaseKeeper {
     else if (before?.node !== node || before.pools !== pools) this.#listSoon();
   }
 
-  #recall(): void {
-    const pausedUntilMs = this.#options.clock.monotonicMs() + this.#jittered(RECALL_PAUSE_MS);
-    for (const [family, state] of this.#states) {
-      state.pausedUntilMs = pausedUntilMs;
-      this.#queue.hurry(family);
-    }
-    this.#options.events.recalled();
+  /** The last run has failed. */
+  failed(family: Family): void {
+    this.#state(family).isSupplied = false;
   }
 
-  #listSoon(): void {
-    for (const [family, { isWanted }] of this.#states)
-      if (isWanted) this.#queue.request(family, this.#options.random() * CHANGE_SPREAD_MS);
-  }
-
-  /** The leases stay on the node, for the next process. */
-  async stop(): Promise<void> {
-    await this.#queue.stop();
+  /** Ends the waits. */
+  end(): void {
     for (const state of this.#states.values()) endWaits(state);
   }
 
-  #refillLow(families: readonly Family[]): void {
-    for (const family of families)
-      if (this.#options.stock.count(family) <= this.#options.marks.lowCount) this.#queue.request(family);
-  }
-
-  async #run(family: Family, signal: AbortSignal): Promise<NextRun | undefined> {
+  async run(family: Family, signal: AbortSignal): Promise<NextRun | undefined> {
     const state = this.#state(family);
     try {
       return await this.#reconcile(family, state, signal);
@@ -205,17 +156,32 @@ export class LeaseKeeper {
     }
   }
 
+  #recall(): void {
+    const pausedUntilMs = this.#options.clock.monotonicMs() + this.#jittered(RECALL_PAUSE_MS);
+    for (const [family, state] of this.#states) {
+      state.pausedUntilMs = pausedUntilMs;
+      this.#options.request(family, undefined);
+    }
+    this.#options.events.recalled();
+  }
+
+  #listSoon(): void {
+    for (const [family, { isWanted }] of this.#states)
+      if (isWanted) this.#options.request(family, this.#options.random() * CHANGE_SPREAD_MS);
+  }
+
+  #refillLow(families: readonly Family[]): void {
+    for (const family of families)
+      if (this.#options.stock.count(family) <= this.#options.marks.lowCount) this.#options.request(family, 0);
+  }
+
   async #reconcile(family: Family, state: FamilyState, signal: AbortSignal): Promise<NextRun | undefined> {
     const { stock, marks, clock } = this.#options;
     const isPaused = this.#isPaused(state);
     if (!isPaused) this.#adaptTarget(state, stock.count(family), clock.monotonicMs());
     const keptCount = isPaused ? 0 : state.targetCount;
-    stock.withdraw(family, keptCount);
-    await this.#returnWithdrawn(family, signal);
-    const askedCount = await this.#refill(family, keptCount, signal);
-    // The listing may have outdated leases, more than were asked for, and after a lost answer leases that are new here.
-    stock.withdraw(family, Math.max(keptCount, askedCount));
-    await this.#returnWithdrawn(family, signal);
+    await this.#return(stock.withdraw(family, keptCount), signal);
+    await this.#refill(family, keptCount, signal);
     if (isPaused) return { inMs: Math.max(0, state.pausedUntilMs - clock.monotonicMs()) };
     return marks.highCount === 0 ? undefined : { inMs: this.#jittered(LISTING_INTERVAL_MS) };
   }
@@ -228,44 +194,46 @@ export class LeaseKeeper {
     else if (count <= lowCount) state.targetCount = Math.min(Math.max(2 * state.targetCount, 1), MAX_COUNT);
   }
 
-  /** @returns how many leases were asked for, with those of pods that podwire-ipam had not recorded yet */
-  async #refill(family: Family, keptCount: number, signal: AbortSignal): Promise<number> {
-    const { stock, book, clock, events, occupied, onListing } = this.#options;
+  /** Lists and refills; returns outdated leases and what exceeds podwire-ipam's limit. */
+  async #refill(family: Family, keptCount: number, signal: AbortSignal): Promise<void> {
+    const { stock, session, clock, bootMs, events, onListing, unboundCount } = this.#options;
     const state = this.#state(family);
-    const startedMs = clock.monotonicMs();
+    const [startedMs, startedBootMs] = [clock.monotonicMs(), bootMs()];
     const beforeCount = stock.count(family);
-    const wantedCount = state.isWanted && keptCount > 0 ? keptCount + stock.takenCount(family) : 0;
-    // A DEL meanwhile ends what such an attachment holds, which the listing has as a lease.
-    const occupiedAtFirst = occupied();
-    stock.beginListing();
-    const listing = await book.lease(family, wantedCount, signal);
-    await onListing(listing, signal);
-    stock.takeListing(family, listing, occupiedAtFirst);
+    // podwire-ipam counts the leases of pods that it does not know yet.
+    const wantedCount = state.isWanted && keptCount > 0 ? keptCount + unboundCount(family) : 0;
+    const listing = await leaseAddresses(session, family, wantedCount, signal);
+    const leases = listing.addresses.filter(({ outdated }) => !outdated).map(leaseOf);
+    await onListing(leases, signal);
+    const validForMs = durationMs(listing.validFor);
+    stock.list(family, {
+      leases,
+      validUntilMs: startedBootMs + validForMs,
+      coolDownMs: durationMs(listing.coolDown),
+    });
     const count = stock.count(family);
     if (count > 0) state.isWanted = true;
     state.isSupplied = listing.explanation === '';
     events.listed(family, { count, explanation: listing.explanation });
-    if (count <= beforeCount) return wantedCount;
-    state.refilledAtMs = clock.monotonicMs();
-    events.refilled(family, { addedCount: count - beforeCount, durationMs: state.refilledAtMs - startedMs });
-    return wantedCount;
+    if (count > beforeCount) {
+      state.refilledAtMs = clock.monotonicMs();
+      events.refilled(family, { addedCount: count - beforeCount, durationMs: state.refilledAtMs - startedMs });
+    }
+    const outdated = listing.addresses.filter((lease) => lease.outdated && !stock.isInUse(lease.address));
+    // A recalled node keeps none, also of those that an unanswered call leased.
+    const limit = Math.min(listing.limit, Math.max(keptCount, wantedCount));
+    await this.#return([...outdated, ...stock.withdraw(family, limit)], signal);
   }
 
-  async #returnWithdrawn(family: Family, signal: AbortSignal): Promise<void> {
-    const { stock, book, events } = this.#options;
-    const leases = stock.withdrawn(family);
+  async #return(leases: readonly Pick<Lease, 'address' | 'sequenceNumber'>[], signal: AbortSignal): Promise<void> {
     if (leases.length === 0) return;
-    await book.returnLeases(leases, signal);
-    stock.returned(leases);
+    const { session, events } = this.#options;
+    await returnAddresses(session, leases.map(leaseReturn), signal);
     events.returned(leases.length);
   }
 
   #isPaused({ pausedUntilMs }: FamilyState): boolean {
     return this.#options.clock.monotonicMs() < pausedUntilMs;
-  }
-
-  #isSupplied(state: FamilyState): boolean {
-    return state.isSupplied && !this.#isPaused(state);
   }
 
   #state(family: Family): FamilyState {
@@ -277,6 +245,18 @@ export class LeaseKeeper {
   #jittered(meanMs: number): number {
     return meanMs * (1 + JITTER * (2 * this.#options.random() - 1));
   }
+}
+
+const MS_PER_SECOND = 1000;
+const NS_PER_MS = 1_000_000;
+
+/** A duration of the contract; an absent one is 0. */
+function durationMs(duration: { readonly seconds: bigint; readonly nanos: number } | undefined): number {
+  return duration ? Number(duration.seconds) * MS_PER_SECOND + duration.nanos / NS_PER_MS : 0;
+}
+
+function leaseOf({ address, sequenceNumber, poolName }: Lease): Lease {
+  return { address, sequenceNumber, poolName };
 }
 
 function endWaits(state: FamilyState): void {

@@ -5,9 +5,8 @@ import { join } from 'node:path';
 import { recordingLog } from '@podwire/shared/testing/server';
 import { afterEach, expect, test } from 'vitest';
 
-import { LeaseEvents } from './lease-events.js';
-import { TmpfsLeaseFile } from './lease-file.js';
-import { NO_LEASES } from './lease.js';
+import { AddressEvents } from './events.js';
+import { NOTHING_STORED, TmpfsLeaseFile } from './lease-file.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'podwire-leases-'));
 afterEach(() => rmSync(folder, { recursive: true, force: true }));
@@ -17,29 +16,38 @@ const LEASES = {
     { address: '10.65.0.7', sequenceNumber: 2n ** 60n, poolName: 'default' },
     { address: 'fd65::7', sequenceNumber: 3n, poolName: '' },
   ],
-  withdrawn: [{ address: '10.65.0.8', sequenceNumber: 4n, poolName: 'default' }],
+  validUntilMs: 3_600_000,
+  coolDownMs: 30_000,
+  session: { bootId: 'boot', generation: 7n, revision: 99n },
 };
 
-function fileOf(bootId = 'boot', path = join(folder, 'run', 'leases')) {
+function fileOf({ bootId = 'boot', nodeName = 'node-1' } = {}) {
   const { log, lines } = recordingLog();
-  return { path, lines, file: new TmpfsLeaseFile({ path, bootId, events: new LeaseEvents(log) }) };
+  const path = join(folder, 'run', 'leases');
+  return { path, lines, file: new TmpfsLeaseFile({ path, nodeName, bootId, events: new AddressEvents(log) }) };
 }
 
 test('the next process reads the leases, in a directory that was missing', () => {
   const { file, path } = fileOf();
-  expect(file.load()).toEqual(NO_LEASES);
+  expect(file.load()).toEqual(NOTHING_STORED);
   file.save(LEASES);
   expect(fileOf().file.load()).toEqual(LEASES);
   expect(readdirSync(join(path, '..'))).toEqual(['leases']);
 });
 
-test('leases of another boot, and damaged files, count as none', () => {
+test('the leases of another boot count as none, its session does not', () => {
+  fileOf().file.save(LEASES);
+  const { session } = LEASES;
+  expect(fileOf({ bootId: 'next boot' }).file.load()).toEqual({ ...NOTHING_STORED, session });
+});
+
+test('a file of another node name, and a damaged one, count as none', () => {
   const { file, path } = fileOf();
   file.save(LEASES);
-  expect(fileOf('next boot').file.load()).toEqual(NO_LEASES);
-  for (const text of ['', '{', '{"version":2}', '{"version":1,"bootId":"boot","leases":[{"address":"x"}]}']) {
+  expect(fileOf({ nodeName: 'renamed' }).file.load()).toEqual(NOTHING_STORED);
+  for (const text of ['', '{', '{"version":2}', '{"version":1,"bootId":"boot","leases":[]}']) {
     writeFileSync(path, text);
-    expect(fileOf().file.load()).toEqual(NO_LEASES);
+    expect(fileOf().file.load()).toEqual(NOTHING_STORED);
   }
 });
 
@@ -47,8 +55,8 @@ test('a file that cannot be written is removed, as it would offer addresses of p
   const { file, path, lines } = fileOf();
   file.save(LEASES);
   mkdirSync(`${path}.writing`);
-  file.save(NO_LEASES);
-  expect(fileOf().file.load()).toEqual(NO_LEASES);
+  file.save(NOTHING_STORED);
+  expect(fileOf().file.load()).toEqual(NOTHING_STORED);
   expect(lines.map(({ msg }) => msg)).toEqual([
     `${path} fails: after a restart the node asks podwire-ipam for its leases`,
   ]);

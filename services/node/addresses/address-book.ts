@@ -1,0 +1,336 @@
+import { uptime } from 'node:os';
+
+import type { ClusterChange, ClusterView } from '@podwire/dataplane/cluster/cluster';
+import type { Condition } from '@podwire/dataplane/conditions/conditions';
+import type { NodeAddressHooks, NodeAddressParts } from '@podwire/dataplane/node-addresses';
+import type { AttachmentRecord } from '@podwire/dataplane/records/record';
+import type { HeldEndpoint } from '@podwire/dataplane/repair/lost-wires';
+import type {
+  LeasedAddress,
+  NodeAddresses,
+  PluginAttachments,
+  RecordedPod,
+  TakenLeases,
+} from '@podwire/plugin/clients/clients';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+import { familyBits, formatAddress, type Family } from '@podwire/shared/net/address';
+import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
+import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import { EndedAddresses } from './ended-addresses.js';
+import { describeConflict, type AddressEvents } from './events.js';
+import { addressesOf, InventoryReporter } from './inventory-report.js';
+import { bindAddresses, type LeaseApi } from './lease-api.js';
+import type { LeaseFile } from './lease-file.js';
+import { FAMILIES, familyOf, type Lease, type LeaseMarks } from './lease.js';
+import { LeaseRefill } from './refill.js';
+import { IpamSession } from './session.js';
+import { Settlement } from './settlement.js';
+import { LeaseStock } from './stock.js';
+
+export interface AddressBookOptions extends NodeAddressParts {
+  readonly api: LeaseApi;
+  readonly file: LeaseFile;
+  readonly marks: LeaseMarks;
+  readonly nodeName: string;
+  readonly machineId: string;
+  readonly boot: { readonly id: string; readonly startedAtMs: number };
+  readonly events: AddressEvents;
+  readonly clock: Clock;
+  /** Uniform in [0, 1). */
+  readonly random: () => number;
+  /** Time since the boot, in milliseconds, with the time in which the machine was suspended. Default: the kernel's. */
+  readonly bootMs?: () => number;
+}
+
+/** The parts of the work. */
+type Work = 'settle' | 'inventory' | Family;
+
+const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
+
+/** Timeout of a run, in milliseconds. */
+const TIMEOUT_MS = 10_000;
+
+/** How long a stopping process tries to bind and return what is left, in milliseconds. */
+const STOP_TIMEOUT_MS = 1000;
+
+const MS_PER_SECOND = 1000;
+
+/** Until the plugin has started, which is before the first command. */
+const NO_PLUGIN: PluginAttachments = {
+  runExclusive: (_, __, work) => work(),
+  pendingAddresses: () => [],
+  usageOf: () => 'pending',
+};
+
+/**
+ * podwire-ipam's addresses on this node. The record of an attachment says what becomes of its addresses; one worker, which makes
+ * one call at a time, drives it to its end. The leases that no pod has are in the stock.
+ */
+export class AddressBook implements NodeAddressHooks, NodeAddresses {
+  readonly #options: AddressBookOptions;
+  readonly #stock: LeaseStock;
+  readonly #session: IpamSession;
+  readonly #ended: EndedAddresses;
+  readonly #settlement: Settlement;
+  readonly #refill: LeaseRefill;
+  readonly #inventory: InventoryReporter;
+  readonly #queue: WorkQueue<Work>;
+  readonly #unobserve: () => void;
+  #plugin = NO_PLUGIN;
+  /** Attachments whose interface the kernel has, without a record, by address: the directory of records was emptied. */
+  #unrecorded: ReadonlyMap<string, Attachment> = new Map();
+  /** As last seen in the cluster's state. */
+  #isLocked = false;
+  #inventoryRequestCount: bigint | undefined;
+  #nodeAddress = '';
+
+  private constructor(options: AddressBookOptions) {
+    const { registry, api, file, marks, nodeName, machineId, boot, events, clock, random } = options;
+    const bootMs = options.bootMs ?? (() => uptime() * MS_PER_SECOND);
+    this.#options = options;
+    this.#queue = this.#makeQueue();
+    const isUnrecorded = (address: string): boolean =>
+      this.#unrecorded.has(address) || this.#plugin.pendingAddresses().includes(address);
+    const isOccupied = (address: string): boolean => registry.withAddress(address).length > 0 || isUnrecorded(address);
+    this.#stock = new LeaseStock({ file, isOccupied, bootMs });
+    this.#session = new IpamSession({
+      ...{ api, nodeName, machineId, bootId: boot.id },
+      nodeAddress: () => this.#nodeAddress,
+      last: this.#stock.load(),
+      onChange: (session) => this.#stock.noteSession(session),
+      onOpened: () => {
+        this.#queue.request('inventory');
+        this.#refill.list();
+      },
+      onRestored: () => this.#stock.dropAll(),
+      onDisplaced: (failure) => {
+        this.#stock.clear();
+        events.displaced(failure);
+      },
+    });
+    const parts = { registry, stock: this.#stock, session: this.#session, events, clock, random, bootMs };
+    this.#ended = new EndedAddresses({ ...parts, isOccupied: isUnrecorded });
+    this.#settlement = new Settlement({ ...parts, ended: this.#ended, request: (ms) => this.#request('settle', ms) });
+    this.#refill = new LeaseRefill({
+      ...parts,
+      marks,
+      unboundCount: (family) => this.#unboundCount(family),
+      onListing: (leases, signal) => this.#bindUnrecorded(leases, signal),
+      request: (family, ms) => this.#request(family, ms),
+    });
+    this.#inventory = new InventoryReporter({
+      ...parts,
+      links: options.links,
+      boot,
+      plugin: () => this.#plugin,
+      onUnbound: (record) => this.#settlement.request(record),
+      onLeasesDiffer: () => this.#refill.list(),
+    });
+    this.#unobserve = events.observe({
+      leaseCount: (family) => this.#stock.count(family),
+      unsettled: () => this.#settlement.unsettled(),
+      conflictCount: () => this.#inventory.conflicts().length + this.#settlement.conflicts().size,
+    });
+  }
+
+  /** Loads what the previous process left. */
+  static async open(options: AddressBookOptions): Promise<AddressBook> {
+    const book = new AddressBook(options);
+    await book.#readUnrecorded();
+    return book;
+  }
+
+  start(plugin: PluginAttachments): void {
+    this.#plugin = plugin;
+    this.#settlement.start();
+    this.#refill.list();
+    this.#queue.request('inventory');
+  }
+
+  get refusal(): Failure | undefined {
+    return this.#session.refusal;
+  }
+
+  async take(attachment: Attachment, families: readonly Family[], signal: AbortSignal): Promise<TakenLeases> {
+    if (this.#options.marks.highCount === 0) return { reason: 'off' };
+    // podwire-ipam refuses Allocate under the lock, and knows first when the lock has ended.
+    if (this.#isLocked) return { reason: 'locked' };
+    if (this.refusal || !this.#session.isSupported) return { reason: 'unavailable' };
+    // Its earlier addresses may be bound in podwire-ipam.
+    if (this.#isKnown(attachment)) return { reason: 'known' };
+    const leases = await this.#refill.take(families, signal);
+    if (typeof leases !== 'string') return { leases };
+    const reused = this.#session.isAway ? await this.#takeReused(families) : undefined;
+    return reused ? { leases: reused } : { reason: leases };
+  }
+
+  giveBack(leases: readonly LeasedAddress[]): void {
+    const { registry } = this.#options;
+    this.#stock.giveBack(leases, ({ address }) => registry.withAddress(address).every(({ state }) => state !== 'dead'));
+  }
+
+  hasLeases(families: readonly Family[]): boolean {
+    const canGive = !this.#isLocked && !this.refusal && this.#session.isSupported;
+    return canGive && families.every((family) => this.#stock.count(family) > 0);
+  }
+
+  recorded(attachment: Attachment): RecordedPod | undefined {
+    const record = this.#options.registry.get(attachment);
+    return record && recordedPod(record);
+  }
+
+  returned(attachment: Attachment, signal: AbortSignal): Promise<void> {
+    return this.#settlement.returned(attachment, signal);
+  }
+
+  settle(record: AttachmentRecord): void {
+    this.#settlement.request(record);
+  }
+
+  endpoint(attachment: Attachment, signal: AbortSignal): Promise<HeldEndpoint | undefined> {
+    return this.#options.api.endpoint(attachment, signal);
+  }
+
+  follow(view: ClusterView, change: ClusterChange): void {
+    this.#isLocked = view.isDatastoreLocked;
+    this.#refill.follow(view, change);
+    const node = view.cluster.nodes.get(view.self);
+    if (!node) return;
+    const own = node.ipv4 ?? node.ipv6;
+    this.#nodeAddress = own ? formatAddress(own.address) : '';
+    const count = node.inventoryRequestCount ?? 0n;
+    if (this.#inventoryRequestCount !== undefined && count !== this.#inventoryRequestCount)
+      this.#queue.hurry('inventory');
+    this.#inventoryRequestCount = count;
+  }
+
+  /** For the node's status. */
+  counts() {
+    const { unboundCount, unreturnedCount } = this.#settlement.unsettled();
+    const leaseCount = FAMILIES.reduce((sum, family) => sum + this.#stock.count(family), 0);
+    return { leaseCount, unboundCount, unreturnedCount };
+  }
+
+  conditions(): readonly Condition[] {
+    const refused = [...this.#settlement.conflicts()].map(([attachment, reason]) => ({
+      reason: 'AddressNotBound',
+      message: `podwire-ipam does not record the address of ${attachment}: ${reason}; delete the pod`,
+    }));
+    const conflicts = this.#inventory.conflicts().map((conflict) => ({
+      reason: 'AddressConflict',
+      message: describeConflict(conflict),
+    }));
+    return [...this.#session.conditions(), ...refused, ...conflicts];
+  }
+
+  /** Tries once to settle the rest. The leases stay on the node, for the next process. */
+  async stop(): Promise<void> {
+    this.#unobserve();
+    await this.#settlement.finish(STOP_TIMEOUT_MS);
+    await this.#queue.stop();
+    this.#settlement.end();
+    this.#refill.end();
+  }
+
+  #makeQueue(): WorkQueue<Work> {
+    const { clock, random, events } = this.#options;
+    return new WorkQueue<Work>({
+      reconcile: (work, signal) => this.#run(work, signal),
+      retryInMs: exponentialBackoff(BACKOFF, random),
+      onFailure: (error, retryInMs, work) => {
+        if (!(error instanceof Failure)) throw error;
+        if (work === 4 || work === 6) this.#refill.failed(work);
+        events.failed(work, error, retryInMs);
+      },
+      clock,
+      timeoutMs: TIMEOUT_MS,
+      // podwire-ipam orders the calls of a node by their sending: none is sent before the answer to the last.
+      concurrency: 1,
+    });
+  }
+
+  #run(work: Work, signal: AbortSignal): Promise<NextRun | undefined> {
+    switch (work) {
+      case 'settle':
+        return this.#settlement.run(signal);
+      case 'inventory':
+        return this.#inventory.run(signal);
+      case 4:
+      case 6:
+        return this.#refill.run(work, signal);
+    }
+  }
+
+  #request(work: Work, afterMs: number | undefined): void {
+    if (afterMs === undefined) this.#queue.hurry(work);
+    else this.#queue.request(work, afterMs);
+  }
+
+  /** Takes addresses of deleted pods, which podwire-ipam has not got back. */
+  async #takeReused(families: readonly Family[]): Promise<readonly Lease[] | undefined> {
+    const taken: Lease[] = [];
+    for (const family of families) {
+      const lease = this.#stock.take([family])?.[0] ?? (await this.#ended.take(family));
+      if (!lease) {
+        this.giveBack(taken);
+        return undefined;
+      }
+      this.#stock.takeReused(lease);
+      this.#options.events.reused(lease.address);
+      taken.push(lease);
+    }
+    return taken;
+  }
+
+  /** Addresses that podwire-ipam may still have as leases, though an ADD or a pod has them. */
+  #unboundCount(family: Family): number {
+    const unbound = this.#options.registry.all().flatMap(({ allocation }) => {
+      const addresses = allocation && !allocation.isBound ? allocation.addresses : [];
+      return addresses.filter((each) => familyOf({ address: each.address }) === family);
+    });
+    return unbound.filter(({ address }) => !this.#stock.isTaken(address)).length + this.#stock.takenCount(family);
+  }
+
+  #isKnown(attachment: Attachment): boolean {
+    if (this.#options.registry.get(attachment)) return true;
+    const key = formatAttachment(attachment);
+    return [...this.#unrecorded.values()].some((unrecorded) => formatAttachment(unrecorded) === key);
+  }
+
+  async #readUnrecorded(): Promise<void> {
+    const { registry, links } = this.#options;
+    const unrecorded = (await links()).filter(({ attachment }) => !registry.get(attachment));
+    this.#unrecorded = new Map(
+      unrecorded.flatMap((link) => addressesOf(link).map((address) => [address, link.attachment] as const)),
+    );
+  }
+
+  /** Binds leases that pods without a record have, each in its attachment's turn: a DEL must not be followed by its binding. */
+  async #bindUnrecorded(leases: readonly Lease[], signal: AbortSignal): Promise<void> {
+    if (this.#unrecorded.size === 0) return;
+    await this.#readUnrecorded();
+    for (const attachment of new Set(this.#unrecorded.values())) {
+      const isOwn = ({ address }: Lease) => this.#unrecorded.get(address) === attachment;
+      const addresses = leases.filter(isOwn).map(({ address, sequenceNumber }) => ({ address, sequenceNumber }));
+      if (addresses.length === 0) continue;
+      await this.#plugin.runExclusive(attachment, STOP_TIMEOUT_MS, async () => {
+        await this.#readUnrecorded();
+        const isWired = addresses.every(({ address }) => this.#unrecorded.has(address));
+        const attachTime = new Date(this.#options.clock.nowMs());
+        if (isWired) await bindAddresses(this.#session, [{ attachment, addresses, attachTime }], signal);
+      });
+    }
+  }
+}
+
+function recordedPod({ network, allocation, identity, state }: AttachmentRecord): RecordedPod {
+  return {
+    addresses: network.addresses.map((address) => `${formatAddress(address)}/${familyBits(address.family)}`),
+    allocation,
+    netnsInode: identity.inode,
+    isDead: state === 'dead',
+  };
+}

@@ -1,0 +1,209 @@
+import type {
+  InventoryFinding,
+  ReportInventoryResponse,
+  UnknownAllocation,
+} from '@podwire/proto/podwire/ipam/v1/lease';
+import type { AttachmentRecord } from '@podwire/dataplane/records/record';
+import type { AttachmentRegistry } from '@podwire/dataplane/records/registry';
+import type { AttachedLink } from '@podwire/dataplane/pods/kernel';
+import type { PluginAttachments } from '@podwire/plugin/clients/clients';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
+import { splitCidr } from '@podwire/shared/net/prefix';
+import type { NextRun } from '@podwire/shared/reconcile/work-queue';
+
+import type { AddressEvents } from './events.js';
+import { inventoryOf, isGarbage, type Inventory, type KeptAllocation } from './inventory.js';
+import { returnAddresses } from './lease-api.js';
+import type { IpamSession } from './session.js';
+import type { LeaseStock } from './stock.js';
+
+/** Mean time between two reports: podwire-ipam takes a node for dead that says nothing for 4 minutes. In milliseconds. */
+const INTERVAL_MS = 90_000;
+
+/** Time until the next report after one that found addresses to bind: podwire-ipam waits for it after a restore. In milliseconds. */
+const REPAIR_INTERVAL_MS = 500;
+
+/** Time until the next report while another holder has an address: after a restore that may be an ended pod. In milliseconds. */
+const CONFLICT_INTERVAL_MS = 10_000;
+
+/** Largest relative deviation of an interval from its mean, so that nodes that start together drift apart. */
+const JITTER = 0.2;
+
+/** How long a run waits for the commands of one attachment, in milliseconds. An ADD among them may wait for this worker. */
+const TURN_TIMEOUT_MS = 1000;
+
+/** An address of an attachment that another holder has. */
+export interface AddressConflict {
+  readonly attachment: Attachment;
+  readonly address: string;
+  /** As text for operators. */
+  readonly holder: string;
+}
+
+interface InventoryReporterOptions {
+  readonly registry: Pick<AttachmentRegistry, 'all' | 'get' | 'setUnbound'>;
+  readonly stock: Pick<LeaseStock, 'unbound' | 'isTaken' | 'isInUse' | 'drop'>;
+  readonly session: IpamSession;
+  readonly plugin: () => PluginAttachments;
+  readonly links: () => Promise<readonly AttachedLink[]>;
+  readonly boot: { readonly id: string; readonly startedAtMs: number };
+  readonly events: AddressEvents;
+  /** Uniform in [0, 1). */
+  readonly random: () => number;
+  /** The record's address is not in the datastore: it has to be bound again. */
+  readonly onUnbound: (record: AttachmentRecord) => void;
+  /** Leases differ. */
+  readonly onLeasesDiffer: () => void;
+}
+
+/** An allocation without a record. */
+type UnknownAttachment = UnknownAllocation & {
+  readonly attachment: Attachment;
+  readonly allocation: NonNullable<UnknownAllocation['allocation']>;
+};
+
+/** Compares what the node holds with the datastore, and repairs the differences. */
+export class InventoryReporter {
+  readonly #options: InventoryReporterOptions;
+  /** Allocations without a record that may belong to a pod. */
+  #kept: readonly UnknownAttachment[] = [];
+  #conflicts: readonly AddressConflict[] = [];
+
+  constructor(options: InventoryReporterOptions) {
+    this.#options = options;
+  }
+
+  /** Addresses of attachments that other holders have. */
+  conflicts(): readonly AddressConflict[] {
+    return this.#conflicts;
+  }
+
+  async run(signal: AbortSignal): Promise<NextRun> {
+    this.#kept = await this.#returnGarbage(this.#kept, signal);
+    const inventory = this.#inventory();
+    const { equal } = await this.#report(inventory, false, signal);
+    if (equal) this.#note([]);
+    else if (await this.#compare(signal)) return { inMs: REPAIR_INTERVAL_MS };
+    if (this.#conflicts.length > 0) return { inMs: CONFLICT_INTERVAL_MS };
+    return { inMs: INTERVAL_MS * (1 + JITTER * (2 * this.#options.random() - 1)) };
+  }
+
+  /** @returns whether the datastore was found to lack something, or has changed: the next report comes soon */
+  async #compare(signal: AbortSignal): Promise<boolean> {
+    const { stock, onLeasesDiffer } = this.#options;
+    const { equal, findings, unknown } = await this.#report(this.#inventory(), true, signal);
+    this.#note((await Promise.all(findings.map((finding) => this.#apply(finding)))).flatMap((each) => each ?? []));
+    if (equal) return false;
+    const isLease = ({ attachment }: InventoryFinding | UnknownAllocation) => attachment === undefined;
+    const hasDropped = stock.drop(findings.filter(isLease).flatMap(({ allocation }) => allocation ?? []));
+    if (findings.some(isLease) || unknown.some(isLease)) onLeasesDiffer();
+    const allocations = unknown.flatMap(ofAttachment);
+    this.#kept = await this.#returnGarbage(allocations, signal);
+    const hasReturned = this.#kept.length < allocations.length;
+    return hasDropped || hasReturned || findings.some(({ attachment, holder }) => attachment && holder === '');
+  }
+
+  #note(conflicts: readonly AddressConflict[]): void {
+    this.#conflicts = conflicts;
+    this.#options.events.conflictsFound(conflicts);
+  }
+
+  #report({ attachments, leases, digest }: Inventory, whole: boolean, signal: AbortSignal) {
+    const { session } = this.#options;
+    const { nodeName } = session;
+    const rest = whole ? { attachments, leases } : { attachments: [], leases: [] };
+    return session.call<ReportInventoryResponse>(
+      (api, own) => api.reportInventory({ nodeName, session: own, digest, whole, ...rest }, signal),
+      signal,
+    );
+  }
+
+  #inventory(): Inventory {
+    const { registry, stock, session } = this.#options;
+    // The address of an ADD in progress is a lease, and one with another node's name is that node's.
+    const records = registry.all().filter(({ allocation }) => {
+      const isOwn = allocation?.nodeName === session.nodeName;
+      return isOwn && !allocation.addresses.some(({ address }) => stock.isTaken(address));
+    });
+    const kept = this.#kept.map(({ attachment, allocation }): KeptAllocation => ({ attachment, ...allocation }));
+    return inventoryOf({ records, leases: stock.unbound(), kept });
+  }
+
+  /** @returns the conflict; undefined if the address can be bound, or the attachment has changed since */
+  async #apply({ attachment, allocation, holder }: InventoryFinding): Promise<AddressConflict | undefined> {
+    const { registry, onUnbound } = this.#options;
+    const record = attachment && registry.get(attachment);
+    const isCurrent = record?.allocation?.addresses.some(
+      ({ address, sequenceNumber }) => address === allocation?.address && sequenceNumber === allocation.sequenceNumber,
+    );
+    if (!attachment || !allocation || !isCurrent || record?.state !== 'attached') return undefined;
+    if (holder !== '') return { attachment, address: allocation.address, holder };
+    const unbound = await registry.setUnbound(record);
+    if (unbound) onUnbound(unbound);
+    return undefined;
+  }
+
+  /** Returns what is garbage. @returns the rest */
+  async #returnGarbage(
+    unknown: readonly UnknownAttachment[],
+    signal: AbortSignal,
+  ): Promise<readonly UnknownAttachment[]> {
+    const kept: UnknownAttachment[] = [];
+    for (const each of unknown) {
+      if (this.#isRecorded(each)) continue;
+      if (!(await this.#returnIfGarbage(each, signal))) kept.push(each);
+    }
+    return kept;
+  }
+
+  /** Decides in the attachment's turn, so that no ADD is in progress. @returns whether it is returned */
+  async #returnIfGarbage(unknown: UnknownAttachment, signal: AbortSignal): Promise<boolean> {
+    const { registry, stock, plugin, session, boot, events, onLeasesDiffer } = this.#options;
+    const { attachment, allocation, netns } = unknown;
+    // A record has all addresses of its attachment.
+    const isCandidate = () =>
+      registry.get(attachment) !== undefined || isGarbage(unknown, plugin().usageOf(attachment), boot);
+    if (!isCandidate()) return false;
+    const isReturned = async (): Promise<boolean> => {
+      if (this.#isRecorded(unknown) || !isCandidate()) return false;
+      const links = await this.#options.links();
+      const key = formatAttachment(attachment);
+      if (!registry.get(attachment) && links.some((link) => formatAttachment(link.attachment) === key)) return false;
+      // Another pod of this node has the address: it must not go to other nodes before it is bound.
+      const isWired = links.some((link) => addressesOf(link).includes(allocation.address));
+      const keepAsLease = isWired || stock.isInUse(allocation.address);
+      const rest = { attachTime: undefined, detachTime: undefined, keepAsLease };
+      const [isFreed = false] = await returnAddresses(session, [{ allocation, attachment, netns, ...rest }], signal);
+      if (isFreed) events.leftoverReturned(attachment, allocation.address);
+      if (isFreed && keepAsLease) onLeasesDiffer();
+      return isFreed;
+    };
+    try {
+      return await plugin().runExclusive(attachment, TURN_TIMEOUT_MS, isReturned);
+    } catch (error) {
+      // Its commands take long: the next run looks again.
+      if (error instanceof Failure && error.code === 'DEADLINE_EXCEEDED' && !session.isAway) return false;
+      throw error;
+    }
+  }
+
+  #isRecorded({ attachment, allocation }: UnknownAttachment): boolean {
+    const { allocation: recorded } = this.#options.registry.get(attachment) ?? {};
+    return recorded?.addresses.some(({ address }) => address === allocation.address) === true;
+  }
+}
+
+/** Without prefix length. */
+export function addressesOf({ addresses }: Pick<AttachedLink, 'addresses'>): string[] {
+  return addresses.flatMap((cidr) => {
+    const parts = splitCidr(cidr);
+    return parts ? [formatAddress(parts.address)] : [];
+  });
+}
+
+function ofAttachment(unknown: UnknownAllocation): UnknownAttachment[] {
+  const { attachment, allocation } = unknown;
+  return attachment && allocation ? [{ ...unknown, attachment, allocation }] : [];
+}

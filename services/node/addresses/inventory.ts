@@ -1,0 +1,80 @@
+import { hash } from 'node:crypto';
+
+import type { InventoryAttachment, UnknownAllocation } from '@podwire/proto/podwire/ipam/v1/lease';
+import type { AllocatedAddress, AttachmentRecord } from '@podwire/dataplane/records/record';
+import type { AttachmentUsage } from '@podwire/plugin/clients/clients';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+
+/** The largest inventory of the contract. */
+const MAX_ATTACHMENTS_COUNT = 4096;
+const MAX_LEASES_COUNT = 1024;
+
+/** Allocations that the datastore has for this node, and the node keeps without a record. */
+export interface KeptAllocation extends AllocatedAddress {
+  readonly attachment: Attachment;
+}
+
+interface Holdings {
+  /** Of attachments whose wire is complete, or was. */
+  readonly records: readonly AttachmentRecord[];
+  /** Available ones, and those of ADDs in progress. */
+  readonly leases: readonly AllocatedAddress[];
+  readonly kept: readonly KeptAllocation[];
+}
+
+/** What the node holds, in the form of the contract. */
+export interface Inventory {
+  readonly attachments: InventoryAttachment[];
+  readonly leases: AllocatedAddress[];
+  /** Also over the kept allocations, so that it equals the datastore's when nothing has changed. */
+  readonly digest: Buffer;
+}
+
+export function inventoryOf({ records, leases, kept }: Holdings): Inventory {
+  const attachments = records.flatMap(({ network, allocation, state }): InventoryAttachment[] => {
+    if (!allocation) return [];
+    const { pod, addresses } = allocation;
+    return [{ attachment: network.attachment, pod, addresses: [...addresses], ended: state !== 'attached' }];
+  });
+  const lines = [
+    ...records.flatMap(({ network, allocation }) =>
+      (allocation?.addresses ?? []).map((each) => lineOf(each, formatAttachment(network.attachment))),
+    ),
+    ...leases.map((lease) => lineOf(lease, 'lease')),
+    ...kept.map((each) => lineOf(each, formatAttachment(each.attachment))),
+  ];
+  return {
+    attachments: attachments.slice(0, MAX_ATTACHMENTS_COUNT),
+    leases: leases.slice(0, MAX_LEASES_COUNT).map(({ address, sequenceNumber }) => ({ address, sequenceNumber })),
+    digest: hash('sha256', lines.toSorted().join(''), 'buffer'),
+  };
+}
+
+function lineOf({ address, sequenceNumber }: AllocatedAddress, owner: string): string {
+  return `${address} ${sequenceNumber} ${owner}\n`;
+}
+
+/** The current boot of the machine. */
+interface Boot {
+  readonly id: string;
+  /** In epoch milliseconds. */
+  readonly startedAtMs: number;
+}
+
+/**
+ * Whether an allocation without a record, a wire and an ADD in progress is garbage. That needs proof that no other main plugin has
+ * wired the pod: the pod's boot has ended, or Podwire wires all pods of the network.
+ * @param usage - of the attachment, by the plugin
+ */
+export function isGarbage(
+  { netns, allocateTime }: Pick<UnknownAllocation, 'netns' | 'allocateTime'>,
+  usage: AttachmentUsage,
+  boot: Boot,
+): boolean {
+  if (usage === 'pending' || usage === 'gateway') return false;
+  const isOfEarlierBoot =
+    netns !== undefined && netns.bootId !== ''
+      ? netns.bootId !== boot.id
+      : allocateTime !== undefined && allocateTime.getTime() < boot.startedAtMs;
+  return isOfEarlierBoot || usage === 'wired';
+}

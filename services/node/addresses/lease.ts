@@ -1,0 +1,22 @@
+import type { AllocatedAddress } from '@podwire/dataplane/records/record';
+import type { Family } from '@podwire/shared/net/address';
+
+/** An address that podwire-ipam has lent to this node, and that no pod has. */
+export interface Lease extends AllocatedAddress {
+  /** Empty if it is unknown or was deleted since. */
+  readonly poolName: string;
+}
+
+export function familyOf({ address }: Pick<Lease, 'address'>): Family {
+  return address.includes(':') ? 6 : 4;
+}
+
+/** How many unbound leases of a family the node keeps. */
+export interface LeaseMarks {
+  /** A refill begins when this many are left. */
+  readonly lowCount: number;
+  /** A refill ends with this many; 0 turns leasing off. */
+  readonly highCount: number;
+}
+
+export const FAMILIES: readonly Family[] = [4, 6];

@@ -1,0 +1,289 @@
+import { trace, type Link, type SpanContext } from '@opentelemetry/api';
+import type { AttachmentRecord } from '@podwire/dataplane/records/record';
+import type { AttachmentRegistry } from '@podwire/dataplane/records/registry';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { untilAborted } from '@podwire/shared/failure/signal';
+import type { NextRun } from '@podwire/shared/reconcile/work-queue';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import { withSpan } from '@podwire/shared/telemetry/span';
+
+import type { EndedAddresses } from './ended-addresses.js';
+import type { AddressEvents } from './events.js';
+import { allocationsOf, bindAddresses, bindingOf, MAX_BATCH_COUNT, returnAddresses, returnsOf } from './lease-api.js';
+import type { IpamSession } from './session.js';
+import type { LeaseStock } from './stock.js';
+
+/** A run waits until no pod came or went for this time, in milliseconds: commands have the processor first. */
+const QUIET_MS = 20;
+/** The longest such wait, in milliseconds. While pods come and go, one transaction carries many. */
+const LONGEST_WAIT_MS = 200;
+
+/** Pause before refused bindings, and returns whose block podwire-ipam cannot read, are tried again, in milliseconds. */
+const REFUSED_PAUSE_MS = 10_000;
+
+/** Pause between two attempts while an ADD waits for a return, in milliseconds. */
+const RETURN_PAUSE_MS = 200;
+
+/** Most addresses of an attachment: one of each family. */
+const ADDRESSES_MAX = 2;
+
+/** What podwire-ipam has not recorded yet. */
+export interface Unsettled {
+  /** Attachments whose addresses are not recorded for them. */
+  readonly unboundCount: number;
+  /** Attachments without a wire whose addresses are still allocated. */
+  readonly unreturnedCount: number;
+  /** Age of the oldest one, in milliseconds; 0 if there is none. */
+  readonly oldestMs: number;
+}
+
+interface Refusal {
+  readonly reason: string;
+  /** Whether another holder has an address. */
+  readonly isTaken: boolean;
+  readonly untilMs: number;
+}
+
+interface SettlementOptions {
+  readonly registry: Pick<AttachmentRegistry, 'all' | 'get' | 'withAddress' | 'setBound' | 'remove'>;
+  readonly stock: Pick<LeaseStock, 'recorded' | 'flush'>;
+  readonly ended: EndedAddresses;
+  readonly session: IpamSession;
+  readonly events: AddressEvents;
+  readonly clock: Clock;
+  /** Requests a run in this time; undefined: now, whatever failed before. */
+  readonly request: (afterMs: number | undefined) => void;
+}
+
+/**
+ * Brings podwire-ipam up to date: returns the addresses of ended attachments, and binds those of attached ones. The records are
+ * the queue, so that the next process continues.
+ */
+export class Settlement {
+  readonly #options: SettlementOptions;
+  /** Attachments with a complete wire. A record without one is of an ADD that may fail and give its leases back. */
+  readonly #wired = new Set<string>();
+  /** The spans that caused the work, by attachment. */
+  readonly #causes = new Map<string, SpanContext>();
+  /** By attachment. */
+  readonly #refused = new Map<string, Refusal>();
+  /** Of the requests since the last run, by the monotonic clock; undefined: there was none. */
+  #requested: { readonly firstMs: number; readonly lastMs: number } | undefined;
+  /** Called after each run. */
+  #waiting: (() => void)[] = [];
+
+  constructor(options: SettlementOptions) {
+    this.#options = options;
+  }
+
+  /** Settles what the previous process left. Call once. */
+  start(): void {
+    for (const { network } of this.#options.registry.all()) this.#wired.add(formatAttachment(network.attachment));
+    if (this.#pending().length > 0) this.#options.request(0);
+  }
+
+  /** The addresses of the record have to be bound or returned. Returns at once. */
+  request(record: AttachmentRecord): void {
+    const { network, state, allocation } = record;
+    const { stock, ended, clock, request } = this.#options;
+    const cause = trace.getActiveSpan()?.spanContext();
+    const key = formatAttachment(network.attachment);
+    if (cause) this.#causes.set(key, cause);
+    this.#wired.add(key);
+    this.#refused.delete(key);
+    stock.recorded(allocation?.addresses ?? []);
+    if (state === 'dead') {
+      ended.ended(record);
+      // The record may be removed by hand, and is all that proves that its leases are taken.
+      stock.flush();
+    }
+    const lastMs = clock.monotonicMs();
+    this.#requested = { firstMs: this.#requested?.firstMs ?? lastMs, lastMs };
+    request(QUIET_MS);
+  }
+
+  /** Whether the attachment's wire is complete. */
+  isWired(attachment: Attachment): boolean {
+    return this.#wired.has(formatAttachment(attachment));
+  }
+
+  /**
+   * Waits until the addresses of a dead attachment are returned: it is about to be added again.
+   * @throws Failure the signal's
+   */
+  async returned(attachment: Attachment, signal: AbortSignal): Promise<void> {
+    const { registry, clock, request } = this.#options;
+    const isDead = () => registry.get(attachment)?.state === 'dead';
+    while (isDead()) {
+      this.#refused.delete(formatAttachment(attachment));
+      const isOver = this.#nextEnd();
+      request(undefined);
+      await untilAborted(isOver, signal);
+      if (isDead()) await clock.sleep(RETURN_PAUSE_MS, signal);
+    }
+  }
+
+  unsettled(): Unsettled {
+    const records = this.#pending();
+    const nowMs = this.#options.clock.nowMs();
+    const unboundCount = records.filter(({ state }) => state !== 'dead').length;
+    return {
+      unboundCount,
+      unreturnedCount: records.length - unboundCount,
+      oldestMs: Math.max(0, ...records.map(({ updatedAtMs }) => nowMs - updatedAtMs)),
+    };
+  }
+
+  /** Attachments that have an address of another holder, with the reason. */
+  conflicts(): ReadonlyMap<string, string> {
+    return new Map([...this.#refused].flatMap(([key, { reason, isTaken }]) => (isTaken ? [[key, reason]] : [])));
+  }
+
+  /** Tries once to settle the rest. */
+  async finish(timeoutMs: number): Promise<void> {
+    const { clock, request } = this.#options;
+    if (this.#pending().length === 0) return;
+    const isOver = this.#nextEnd();
+    request(undefined);
+    const done = new AbortController();
+    await Promise.race([isOver, clock.sleep(timeoutMs, done.signal)]);
+    done.abort();
+  }
+
+  /** Ends the waits. */
+  end(): void {
+    for (const resolve of this.#waiting.splice(0)) resolve();
+  }
+
+  async run(signal: AbortSignal): Promise<NextRun | undefined> {
+    const waitMs = this.#waitMs();
+    if (waitMs > 0 && this.#waiting.length === 0) return { inMs: waitMs };
+    this.#requested = undefined;
+    // A run that began before a request does not count for it.
+    const waiting = this.#waiting.splice(0);
+    try {
+      return await this.#settle(signal);
+    } finally {
+      for (const resolve of waiting) resolve();
+    }
+  }
+
+  #nextEnd(): Promise<void> {
+    return new Promise((resolve) => this.#waiting.push(resolve));
+  }
+
+  #waitMs(): number {
+    if (!this.#requested) return 0;
+    const { firstMs, lastMs } = this.#requested;
+    return Math.min(lastMs + QUIET_MS, firstMs + LONGEST_WAIT_MS) - this.#options.clock.monotonicMs();
+  }
+
+  async #settle(signal: AbortSignal): Promise<NextRun | undefined> {
+    await this.#return(this.#due().filter(isFirstOfAddresses()), signal);
+    await this.#bind(
+      this.#due()
+        .filter(({ state }) => state !== 'dead')
+        .slice(0, MAX_BATCH_COUNT),
+      signal,
+    );
+    this.#options.events.settled();
+    if (this.#pending().length === 0) return undefined;
+    return { inMs: this.#due().length > 0 ? 0 : REFUSED_PAUSE_MS };
+  }
+
+  /** What can be settled now. The pods that had an address before are settled first. */
+  #due(): AttachmentRecord[] {
+    const { registry, clock } = this.#options;
+    const nowMs = clock.monotonicMs();
+    const hasEarlierHolder = ({ allocation }: AttachmentRecord) =>
+      allocation?.addresses.some(({ address }) => registry.withAddress(address).some(({ state }) => state === 'dead'));
+    return this.#pending().filter((record) => {
+      const refused = this.#refused.get(formatAttachment(record.network.attachment));
+      if (refused && nowMs < refused.untilMs) return false;
+      return record.state === 'dead' || !hasEarlierHolder(record);
+    });
+  }
+
+  async #bind(records: readonly AttachmentRecord[], signal: AbortSignal): Promise<void> {
+    if (records.length === 0) return;
+    const { session, stock, registry, events } = this.#options;
+    const results = await this.#inSpan('podwire.leases.bind', records, () =>
+      bindAddresses(session, records.map(bindingOf), signal),
+    );
+    stock.flush();
+    for (const [index, record] of records.entries()) {
+      const { endpoint, refusalCode = '', refusal = '' } = results[index] ?? {};
+      if (refusalCode === '') {
+        this.#forget(record);
+        await registry.setBound(record, endpoint ? allocationsOf(endpoint) : []);
+        continue;
+      }
+      const isTaken = refusalCode === 'ALLOCATION_MISMATCH';
+      this.#refuse(record, { reason: refusal, isTaken }, () => events.bindingRefused(record, refusal));
+    }
+  }
+
+  async #return(records: readonly AttachmentRecord[], signal: AbortSignal): Promise<void> {
+    if (records.length === 0) return;
+    const { session, stock, registry, ended } = this.#options;
+    const returns = records.map(returnsOf);
+    const onSend = () => records.forEach((record) => ended.returning(record));
+    const isFreed = await this.#inSpan('podwire.leases.return', records, () =>
+      returnAddresses(session, returns.flat(), signal, onSend),
+    );
+    stock.flush();
+    const results = isFreed.values();
+    for (const [index, record] of records.entries()) {
+      const isReturned = (returns[index] ?? []).map(() => results.next().value === true).every(Boolean);
+      if (!isReturned) {
+        const reason = 'podwire-ipam cannot read the block';
+        this.#refuse(record, { reason, isTaken: false }, () => undefined);
+      } else if (registry.get(record.network.attachment) === record) {
+        this.#forget(record);
+        this.#wired.delete(formatAttachment(record.network.attachment));
+        await registry.remove(record.network.attachment);
+      }
+    }
+  }
+
+  #refuse({ network }: AttachmentRecord, refusal: Pick<Refusal, 'reason' | 'isTaken'>, report: () => void): void {
+    const key = formatAttachment(network.attachment);
+    if (this.#refused.get(key)?.reason !== refusal.reason) report();
+    this.#refused.set(key, { ...refusal, untilMs: this.#options.clock.monotonicMs() + REFUSED_PAUSE_MS });
+  }
+
+  #forget({ network }: AttachmentRecord): void {
+    const key = formatAttachment(network.attachment);
+    this.#causes.delete(key);
+    this.#refused.delete(key);
+  }
+
+  /** Records whose allocation podwire-ipam does not know as it is. */
+  #pending(): AttachmentRecord[] {
+    return this.#options.registry.all().filter(({ state, allocation, network }) => {
+      if (!allocation) return false;
+      return state === 'dead' || (state === 'attached' && !allocation.isBound && this.isWired(network.attachment));
+    });
+  }
+
+  /** Runs a call in a trace of its own, which links to the commands that caused it. */
+  #inSpan<Result>(name: string, records: readonly AttachmentRecord[], call: () => Promise<Result>): Promise<Result> {
+    const links = records.flatMap(({ network }): Link[] => {
+      const cause = this.#causes.get(formatAttachment(network.attachment));
+      return cause ? [{ context: cause }] : [];
+    });
+    return withSpan(name, { 'podwire.attachments': records.length }, call, { links });
+  }
+}
+
+/** Selects dead records for one request, which names an address once. */
+function isFirstOfAddresses(): (record: AttachmentRecord) => boolean {
+  const named = new Set<string>();
+  return ({ state, allocation }) => {
+    const addresses = (allocation?.addresses ?? []).map(({ address }) => address);
+    if (state !== 'dead' || named.size > MAX_BATCH_COUNT - ADDRESSES_MAX) return false;
+    if (addresses.some((address) => named.has(address))) return false;
+    for (const address of addresses) named.add(address);
+    return true;
+  };
+}
