@@ -111,12 +111,12 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // A node that is killed, restarted, changed by others and left, on the fake kernel.
   'services/dataplane/repair/pod-repair.ts': 'services/dataplane/test/filled-pod.kernel.test.ts',
-  'services/dataplane/repair/boot.ts': 'services/node/service.test.ts',
+  'services/dataplane/repair/boot.ts': 'test/e2e/leases.test.ts',
 
   // The node's addresses, with podwire-ipam in memory: one scenario each, then arbitrary faults.
   'services/node/addresses/settlement.ts': 'services/node/addresses/address-book.test.ts',
   'services/node/addresses/refill.ts': 'services/node/addresses/address-book.test.ts',
-  'services/node/addresses/session.ts': 'services/node/addresses/address-book.test.ts',
+  'services/node/addresses/open.ts': 'test/e2e/leases.test.ts',
   'services/node/addresses/stock.ts': 'services/node/addresses/address-book.test.ts',
   'services/node/addresses/ended-addresses.ts': 'services/node/addresses/address-book.test.ts',
   'services/node/addresses/inventory.ts': 'services/node/addresses/address-book.test.ts',

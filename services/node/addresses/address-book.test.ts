@@ -284,7 +284,6 @@ describe('settlement', () => {
     const reasons = book.conditions().map(({ reason, message }) => `${reason}: ${message}`);
     expect(reasons).toEqual([
       `AddressNotBound: podwire-ipam does not record the address of net/a/eth0: ${address} is held by net/other/eth0; delete the pod`,
-      `AddressConflict: ${address} of net/a/eth0 has another holder: net/other/eth0; delete one of the pods`,
     ]);
     expect(lines.filter(({ msg }) => String(msg).includes('does not bind'))).toHaveLength(1);
   });

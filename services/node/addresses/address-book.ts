@@ -20,9 +20,10 @@ import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/rec
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { EndedAddresses } from './ended-addresses.js';
-import { describeConflict, type AddressEvents } from './events.js';
+import type { AddressEvents } from './events.js';
 import { addressesOf, InventoryReporter } from './inventory-report.js';
-import { bindAddresses, type LeaseApi } from './lease-api.js';
+import type { LeaseApi } from './lease-api.js';
+import { bindAddresses } from './lease-calls.js';
 import type { LeaseFile } from './lease-file.js';
 import { FAMILIES, familyOf, type Lease, type LeaseMarks } from './lease.js';
 import { LeaseRefill } from './refill.js';
@@ -132,7 +133,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     this.#unobserve = events.observe({
       leaseCount: (family) => this.#stock.count(family),
       unsettled: () => this.#settlement.unsettled(),
-      conflictCount: () => this.#inventory.conflicts().length + this.#settlement.conflicts().size,
+      conflictCount: () => this.#settlement.conflicts().size,
     });
   }
 
@@ -219,11 +220,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       reason: 'AddressNotBound',
       message: `podwire-ipam does not record the address of ${attachment}: ${reason}; delete the pod`,
     }));
-    const conflicts = this.#inventory.conflicts().map((conflict) => ({
-      reason: 'AddressConflict',
-      message: describeConflict(conflict),
-    }));
-    return [...this.#session.conditions(), ...refused, ...conflicts];
+    return [...this.#session.conditions(), ...refused];
   }
 
   /** Tries once to settle the rest. The leases stay on the node, for the next process. */

@@ -5,9 +5,7 @@ import type { Family } from '@podwire/shared/net/address';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { counter, histogram, observeMetrics } from '@podwire/shared/telemetry/instruments';
 
-import type { AddressConflict } from './inventory-report.js';
-import { FAMILIES } from './lease.js';
-import type { Unsettled } from './settlement.js';
+import { FAMILIES, type Unsettled } from './lease.js';
 
 const MS_PER_SECOND = 1000;
 
@@ -31,8 +29,6 @@ export class AddressEvents {
   readonly #leftovers = counter('podwire.inventory.returned');
   /** The last explanation of a shortage, by family; each is logged once. */
   readonly #explanations = new Map<Family, string>();
-  /** Of the last inventory. */
-  #conflicts: ReadonlySet<string> = new Set();
   #isSettlementDelayed = false;
 
   constructor(log: Logger) {
@@ -91,13 +87,6 @@ export class AddressEvents {
     this.#log.error(`podwire-ipam does not bind the address of ${formatAttachment(network.attachment)}: ${reason}`);
   }
 
-  /** All conflicts of the inventory; each is logged once. */
-  conflictsFound(conflicts: readonly AddressConflict[]): void {
-    const known = this.#conflicts;
-    this.#conflicts = new Set(conflicts.map(describeConflict));
-    for (const text of this.#conflicts) if (!known.has(text)) this.#log.error(text);
-  }
-
   leftoverReturned(attachment: Attachment, address: string): void {
     this.#leftovers.add(1);
     this.#log.info(`returned ${address} of ${formatAttachment(attachment)}, which has ended`);
@@ -133,8 +122,4 @@ export class AddressEvents {
       observe('podwire.inventory.conflicts', conflictCount());
     });
   }
-}
-
-export function describeConflict({ attachment, address, holder }: AddressConflict): string {
-  return `${address} of ${formatAttachment(attachment)} has another holder: ${holder}; delete one of the pods`;
 }

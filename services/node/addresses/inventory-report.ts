@@ -15,7 +15,7 @@ import type { NextRun } from '@podwire/shared/reconcile/work-queue';
 
 import type { AddressEvents } from './events.js';
 import { inventoryOf, isGarbage, type Inventory, type KeptAllocation } from './inventory.js';
-import { returnAddresses } from './lease-api.js';
+import { returnAddresses } from './lease-calls.js';
 import type { IpamSession } from './session.js';
 import type { LeaseStock } from './stock.js';
 
@@ -33,14 +33,6 @@ const JITTER = 0.2;
 
 /** How long a run waits for the commands of one attachment, in milliseconds. An ADD among them may wait for this worker. */
 const TURN_TIMEOUT_MS = 1000;
-
-/** An address of an attachment that another holder has. */
-export interface AddressConflict {
-  readonly attachment: Attachment;
-  readonly address: string;
-  /** As text for operators. */
-  readonly holder: string;
-}
 
 interface InventoryReporterOptions {
   readonly registry: Pick<AttachmentRegistry, 'all' | 'get' | 'setUnbound'>;
@@ -69,45 +61,34 @@ export class InventoryReporter {
   readonly #options: InventoryReporterOptions;
   /** Allocations without a record that may belong to a pod. */
   #kept: readonly UnknownAttachment[] = [];
-  #conflicts: readonly AddressConflict[] = [];
 
   constructor(options: InventoryReporterOptions) {
     this.#options = options;
-  }
-
-  /** Addresses of attachments that other holders have. */
-  conflicts(): readonly AddressConflict[] {
-    return this.#conflicts;
   }
 
   async run(signal: AbortSignal): Promise<NextRun> {
     this.#kept = await this.#returnGarbage(this.#kept, signal);
     const inventory = this.#inventory();
     const { equal } = await this.#report(inventory, false, signal);
-    if (equal) this.#note([]);
-    else if (await this.#compare(signal)) return { inMs: REPAIR_INTERVAL_MS };
-    if (this.#conflicts.length > 0) return { inMs: CONFLICT_INTERVAL_MS };
-    return { inMs: INTERVAL_MS * (1 + JITTER * (2 * this.#options.random() - 1)) };
+    const soonMs = equal ? undefined : await this.#compare(signal);
+    return { inMs: soonMs ?? INTERVAL_MS * (1 + JITTER * (2 * this.#options.random() - 1)) };
   }
 
-  /** @returns whether the datastore was found to lack something, or has changed: the next report comes soon */
-  async #compare(signal: AbortSignal): Promise<boolean> {
+  /** @returns time until the next report, in milliseconds; undefined: the usual one */
+  async #compare(signal: AbortSignal): Promise<number | undefined> {
     const { stock, onLeasesDiffer } = this.#options;
     const { equal, findings, unknown } = await this.#report(this.#inventory(), true, signal);
-    this.#note((await Promise.all(findings.map((finding) => this.#apply(finding)))).flatMap((each) => each ?? []));
-    if (equal) return false;
+    if (equal) return undefined;
+    for (const finding of findings) await this.#bindAgain(finding);
     const isLease = ({ attachment }: InventoryFinding | UnknownAllocation) => attachment === undefined;
     const hasDropped = stock.drop(findings.filter(isLease).flatMap(({ allocation }) => allocation ?? []));
     if (findings.some(isLease) || unknown.some(isLease)) onLeasesDiffer();
     const allocations = unknown.flatMap(ofAttachment);
     this.#kept = await this.#returnGarbage(allocations, signal);
     const hasReturned = this.#kept.length < allocations.length;
-    return hasDropped || hasReturned || findings.some(({ attachment, holder }) => attachment && holder === '');
-  }
-
-  #note(conflicts: readonly AddressConflict[]): void {
-    this.#conflicts = conflicts;
-    this.#options.events.conflictsFound(conflicts);
+    const ofPods = findings.filter((finding) => !isLease(finding));
+    if (hasDropped || hasReturned || ofPods.some(({ holder }) => holder === '')) return REPAIR_INTERVAL_MS;
+    return ofPods.length > 0 ? CONFLICT_INTERVAL_MS : undefined;
   }
 
   #report({ attachments, leases, digest }: Inventory, whole: boolean, signal: AbortSignal) {
@@ -131,18 +112,16 @@ export class InventoryReporter {
     return inventoryOf({ records, leases: stock.unbound(), kept });
   }
 
-  /** @returns the conflict; undefined if the address can be bound, or the attachment has changed since */
-  async #apply({ attachment, allocation, holder }: InventoryFinding): Promise<AddressConflict | undefined> {
+  /** Binds an address again unless the attachment has changed since. podwire-ipam refuses it if another holder has it. */
+  async #bindAgain({ attachment, allocation }: InventoryFinding): Promise<void> {
     const { registry, onUnbound } = this.#options;
     const record = attachment && registry.get(attachment);
     const isCurrent = record?.allocation?.addresses.some(
       ({ address, sequenceNumber }) => address === allocation?.address && sequenceNumber === allocation.sequenceNumber,
     );
-    if (!attachment || !allocation || !isCurrent || record?.state !== 'attached') return undefined;
-    if (holder !== '') return { attachment, address: allocation.address, holder };
+    if (!record || !isCurrent || !record.allocation?.isBound) return;
     const unbound = await registry.setUnbound(record);
     if (unbound) onUnbound(unbound);
-    return undefined;
   }
 
   /** Returns what is garbage. @returns the rest */

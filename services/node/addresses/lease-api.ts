@@ -1,12 +1,9 @@
-import { AddressReleaseResult, AddressServiceService, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
+import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import {
   LeaseServiceService,
-  type AddressBinding,
-  type AddressReturn,
   type BindAddressesRequest,
   type BindAddressesResponse,
-  type BindingResult,
   type LeaseAddressesRequest,
   type LeaseAddressesResponse,
   type OpenSessionRequest,
@@ -16,25 +13,17 @@ import {
   type ReturnAddressesRequest,
   type ReturnAddressesResponse,
 } from '@podwire/proto/podwire/ipam/v1/lease';
-import type { AllocatedAddress, AttachmentRecord } from '@podwire/dataplane/records/record';
+import type { AllocatedAddress } from '@podwire/dataplane/records/record';
 import type { HeldEndpoint } from '@podwire/dataplane/repair/lost-wires';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
-import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { formatAddress } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { IpamSession } from './session.js';
-
 /** Timeout of one call to podwire-ipam; the caller retries it later. */
 const CALL_TIMEOUT_MS = 5000;
-
-/** The largest requests of the contract. */
-export const MAX_BATCH_COUNT = 256;
-const MAX_LEASES_COUNT = 256;
-
-const FAMILY: Readonly<Record<Family, IpFamily>> = { 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 };
 
 /** LeaseService of podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, CANCELLED. */
 export interface LeaseApi {
@@ -81,110 +70,4 @@ export function allocationsOf({ addresses }: Pick<Endpoint, 'addresses'>): Alloc
     const parts = splitCidr(address);
     return parts ? [{ address: formatAddress(parts.address), sequenceNumber }] : [];
   });
-}
-
-/** Makes the node hold this many unbound leases of a family, if there are enough. */
-export function leaseAddresses(
-  session: IpamSession,
-  family: Family,
-  count: number,
-  signal: AbortSignal,
-): Promise<LeaseAddressesResponse> {
-  const { nodeName, bootId } = session;
-  const request = { nodeName, bootId, family: FAMILY[family], count: Math.min(count, MAX_LEASES_COUNT) };
-  return session.call((api, own) => api.leaseAddresses({ ...request, session: own }, signal), signal);
-}
-
-/** Binds addresses to attachments. @returns the result of each */
-export function bindAddresses(
-  session: IpamSession,
-  bindings: AddressBinding[],
-  signal: AbortSignal,
-): Promise<BindingResult[]> {
-  const { nodeName } = session;
-  const call = async (part: AddressBinding[]): Promise<BindingResult[]> => {
-    const send = (api: LeaseApi, own: BindAddressesRequest['session']) =>
-      api.bindAddresses({ nodeName, bindings: part, session: own }, signal);
-    const { results } = await session.call(send, signal);
-    return part.map((_, index) => results[index] ?? refusal('INTERNAL', 'podwire-ipam sent no result'));
-  };
-  return callInParts(bindings, call, ({ code, message }) => refusal(code, message));
-}
-
-function refusal(refusalCode: string, text: string): BindingResult {
-  return { endpoint: undefined, refusalCode, refusal: text };
-}
-
-/**
- * Returns addresses.
- * @param onSend - called before the request is sent: from then on they may be returned
- * @returns for each, whether it is gone or belongs to another holder
- */
-export function returnAddresses(
-  session: IpamSession,
-  returns: AddressReturn[],
-  signal: AbortSignal,
-  onSend: () => void = () => undefined,
-): Promise<boolean[]> {
-  const { nodeName } = session;
-  const call = async (part: AddressReturn[]): Promise<boolean[]> => {
-    const send = (api: LeaseApi, own: ReturnAddressesRequest['session']) => {
-      onSend();
-      return api.returnAddresses({ nodeName, returns: part, session: own }, signal);
-    };
-    const { results } = await session.call(send, signal);
-    const { ADDRESS_RELEASE_RESULT_UNREADABLE: unreadable } = AddressReleaseResult;
-    return part.map((_, index) => results[index] !== undefined && results[index] !== unreadable);
-  };
-  return callInParts(returns, call, () => false);
-}
-
-/**
- * Calls with all items, or with fewer where podwire-ipam refuses the request as malformed: one item must not hold up the rest.
- * @param refused - the result of an item that is refused alone
- */
-async function callInParts<Item, Result>(
-  items: Item[],
-  call: (part: Item[]) => Promise<Result[]>,
-  refused: (failure: Failure) => Result,
-): Promise<Result[]> {
-  if (items.length === 0) return [];
-  try {
-    return await call(items);
-  } catch (error) {
-    if (!(error instanceof Failure) || error.code !== 'INVALID_REQUEST') throw error;
-    if (items.length === 1) return [refused(error)];
-    const middle = Math.ceil(items.length / 2);
-    const first = await callInParts(items.slice(0, middle), call, refused);
-    return [...first, ...(await callInParts(items.slice(middle), call, refused))];
-  }
-}
-
-export function bindingOf(record: AttachmentRecord): AddressBinding {
-  const { network, allocation, createdAtMs } = record;
-  return {
-    attachment: network.attachment,
-    pod: allocation?.pod,
-    netns: netnsOf(record),
-    addresses: [...(allocation?.addresses ?? [])],
-    attachTime: new Date(createdAtMs),
-  };
-}
-
-/** The returns of an ended attachment. */
-export function returnsOf(record: AttachmentRecord): AddressReturn[] {
-  const { network, allocation, createdAtMs, updatedAtMs, isReused = false } = record;
-  const times = { attachTime: new Date(createdAtMs), detachTime: new Date(updatedAtMs) };
-  const rest = { attachment: network.attachment, netns: netnsOf(record), keepAsLease: isReused, ...times };
-  return (allocation?.addresses ?? []).map((address) => ({ allocation: address, ...rest }));
-}
-
-/** The return of a lease that no pod had. */
-export function leaseReturn({ address, sequenceNumber }: AllocatedAddress): AddressReturn {
-  const allocation = { address, sequenceNumber };
-  return { allocation, attachTime: undefined, detachTime: undefined, keepAsLease: false };
-}
-
-function netnsOf({ identity, bootId }: AttachmentRecord) {
-  return { bootId, inode: identity.inode };
 }

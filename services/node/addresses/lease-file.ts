@@ -73,7 +73,7 @@ interface FileOwner {
   readonly bootId: string;
 }
 
-export function encodeLeases({ leases, session, ...times }: StoredLeases, { nodeName, bootId }: FileOwner): string {
+function encodeLeases({ leases, session, ...times }: StoredLeases, { nodeName, bootId }: FileOwner): string {
   const withText = ({ sequenceNumber, ...rest }: Lease) => ({ ...rest, sequenceNumber: sequenceNumber.toString() });
   const storedSession = session && {
     ...session,
@@ -91,7 +91,7 @@ export function encodeLeases({ leases, session, ...times }: StoredLeases, { node
 }
 
 /** @returns nothing for any other text, and for another node name; without leases for another boot */
-export function decodeLeases(text: string, { nodeName, bootId }: FileOwner): StoredLeases {
+function decodeLeases(text: string, { nodeName, bootId }: FileOwner): StoredLeases {
   const parsed = STORED.safeParse(parseJson(text));
   if (!parsed.success || parsed.data.nodeName !== nodeName) return NOTHING_STORED;
   const { data } = parsed;

@@ -20,3 +20,13 @@ export interface LeaseMarks {
 }
 
 export const FAMILIES: readonly Family[] = [4, 6];
+
+/** What podwire-ipam has not recorded yet. */
+export interface Unsettled {
+  /** Attachments whose addresses are not recorded for them. */
+  readonly unboundCount: number;
+  /** Attachments without a wire whose addresses are still allocated. */
+  readonly unreturnedCount: number;
+  /** Age of the oldest one, in milliseconds; 0 if there is none. */
+  readonly oldestMs: number;
+}

@@ -4,7 +4,7 @@ import type { NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { AddressEvents } from './events.js';
-import { leaseAddresses, leaseReturn, returnAddresses } from './lease-api.js';
+import { leaseAddresses, leaseReturn, returnAddresses } from './lease-calls.js';
 import { FAMILIES, type Lease, type LeaseMarks } from './lease.js';
 import type { IpamSession } from './session.js';
 import type { LeaseStock } from './stock.js';

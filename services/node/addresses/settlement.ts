@@ -9,7 +9,9 @@ import { withSpan } from '@podwire/shared/telemetry/span';
 
 import type { EndedAddresses } from './ended-addresses.js';
 import type { AddressEvents } from './events.js';
-import { allocationsOf, bindAddresses, bindingOf, MAX_BATCH_COUNT, returnAddresses, returnsOf } from './lease-api.js';
+import { allocationsOf } from './lease-api.js';
+import { bindAddresses, bindingOf, MAX_BATCH_COUNT, returnAddresses, returnsOf } from './lease-calls.js';
+import type { Unsettled } from './lease.js';
 import type { IpamSession } from './session.js';
 import type { LeaseStock } from './stock.js';
 
@@ -26,16 +28,6 @@ const RETURN_PAUSE_MS = 200;
 
 /** Most addresses of an attachment: one of each family. */
 const ADDRESSES_MAX = 2;
-
-/** What podwire-ipam has not recorded yet. */
-export interface Unsettled {
-  /** Attachments whose addresses are not recorded for them. */
-  readonly unboundCount: number;
-  /** Attachments without a wire whose addresses are still allocated. */
-  readonly unreturnedCount: number;
-  /** Age of the oldest one, in milliseconds; 0 if there is none. */
-  readonly oldestMs: number;
-}
 
 interface Refusal {
   readonly reason: string;

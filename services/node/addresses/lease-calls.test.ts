@@ -2,7 +2,8 @@ import { AddressReleaseResult } from '@podwire/proto/podwire/ipam/v1/address';
 import { Failure } from '@podwire/shared/failure/failure';
 import { expect, test } from 'vitest';
 
-import { leaseReturn, returnAddresses, type LeaseApi } from './lease-api.js';
+import type { LeaseApi } from './lease-api.js';
+import { leaseReturn, returnAddresses } from './lease-calls.js';
 import { IpamSession } from './session.js';
 
 const NEVER = new AbortController().signal;
