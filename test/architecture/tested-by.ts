@@ -111,7 +111,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // A node that is killed, restarted, changed by others and left, on the fake kernel.
   'services/dataplane/repair/pod-repair.ts': 'services/dataplane/test/filled-pod.kernel.test.ts',
-  'services/dataplane/repair/boot.ts': 'test/e2e/leases.test.ts',
 
   // The node's addresses, with podwire-ipam in memory: one scenario each, then arbitrary faults.
   'services/node/addresses/settlement.ts': 'services/node/addresses/address-book.test.ts',
