@@ -12,8 +12,9 @@ import type { Running } from '@podwire/shared/runtime/lifecycle';
 import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
-import { startPlugin, type PluginDeps } from './service.js';
-import { CONFIG, ENVIRONMENT, NOTHING, Plugin, recordingLog, settingsIn } from './testing/plugin.js';
+import type { PluginDeps } from './composition.js';
+import { startPlugin } from './service.js';
+import { BOOT, CONFIG, ENVIRONMENT, NOTHING, Plugin, recordingLog, settingsIn } from './testing/plugin.js';
 
 const SHIM_FOLDER = join(import.meta.dirname, 'shim');
 const SHIM = join(SHIM_FOLDER, 'build', 'podwire');
@@ -52,8 +53,9 @@ beforeEach(async () => {
     clock: systemClock,
     random: Math.random,
     ipam,
-    dataplane: services.options.tools.dataplane,
+    dataplane: services.client,
     nodeAddresses: services.nodeAddresses,
+    boot: BOOT,
   };
   start = () => startPlugin(settingsIn(services.folder), deps);
   resident = await start();

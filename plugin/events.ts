@@ -1,3 +1,4 @@
+import type { PodName } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
 import { RELEASE, releaseFault } from '@podwire/shared/rpc/release';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -5,7 +6,7 @@ import { IntervalRecorder } from '@podwire/shared/telemetry/intervals';
 import { timeByPhase, type Phase } from '@podwire/shared/telemetry/phases';
 import { counter, histogram, upDownCounter } from '@podwire/shared/telemetry/instruments';
 
-import type { Command, Pod } from './cni/environment.js';
+import type { Command } from './cni/environment.js';
 import type { OnceLogger } from './requests/once-logger.js';
 import type { CniRequest } from './requests/request.js';
 
@@ -88,7 +89,7 @@ export class Duration {
    * Log fields, in milliseconds: the time since the start, and of that each phase.
    * @param pod - undefined for a container that is not a Kubernetes pod
    */
-  fields(pod?: Pod): object {
+  fields(pod?: PodName): object {
     const phases = [...this.phases()].map(([phase, durationMs]) => [phase, roundToTenths(durationMs)] as const);
     return {
       elapsed_ms: roundToTenths(this.recorder.elapsedMs),

@@ -127,7 +127,7 @@ describe('podwire-ipam two releases ahead', () => {
       msg: expect.stringMatching(REASON),
       details: expect.stringMatching(/^RELEASE_MISMATCH/),
     });
-    expect(plugin.script.calls).toEqual([]);
+    expect(plugin.script.calls.filter((call) => !call.startsWith('GetPod'))).toEqual([]);
   });
 
   test('fails STATUS with 50', async () => {

@@ -277,7 +277,7 @@ test('a defect becomes code 999 with a neutral text, and is logged in full', asy
   const identify = () => {
     throw new TypeError('secret');
   };
-  const own = new Plugin({ netns: { boot: { id: 'b', startedAtMs: 0 }, identify } });
+  const own = new Plugin({ netns: { identify } });
   const answer = await own.run('ADD');
   expect(JSON.parse(answer.stdout)).toMatchObject({ code: 999, msg: expect.not.stringContaining('secret') });
   expect(own.record.lines()).toEqual([

@@ -10,38 +10,18 @@ import {
 } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
-import { withAttachment } from '@podwire/shared/runtime/log';
+import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 import { markFailed, withSpan } from '@podwire/shared/telemetry/span';
 
 import { statedVersion } from './cni/config.js';
-import { COMMANDS, readCommand, type Pod } from './cni/environment.js';
+import { COMMANDS } from './cni/environment.js';
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
-import { add } from './commands/add.js';
-import { check } from './commands/check.js';
-import type { CommandTools, Tools } from './commands/context.js';
-import { del } from './commands/del.js';
-import { gc } from './commands/gc.js';
-import type { Readiness } from './commands/readiness.js';
-import { status, version } from './commands/status.js';
-import {
-  Duration,
-  isPast,
-  requireCompatibleShim,
-  type CommandEvents,
-  type CommandName,
-  type CutOff,
-} from './events.js';
-import type { RecentCommand, RecentCommands } from './recent-commands.js';
-import { Superseded, type AttachmentQueue } from './requests/attachment-queue.js';
-import {
-  readDelRequest,
-  readAttachRequest,
-  ProcessStopping,
-  type ContainerRequest,
-  type CniRequest,
-} from './requests/request.js';
-import type { Spool } from './spool/spool.js';
+import { dispatch, type DispatchOptions, type TimedCommand } from './dispatch.js';
+import { Duration, isPast, type CommandEvents, type CommandName, type CutOff } from './events.js';
+import type { RecentCommands } from './recent-commands.js';
+import { Superseded } from './requests/attachment-queue.js';
+import { ProcessStopping, type CniRequest, type ContainerRequest } from './requests/request.js';
 
 /** Output and exit code of the shim. */
 export interface CniAnswer {
@@ -52,57 +32,50 @@ export interface CniAnswer {
   readonly isForNextProcess?: boolean;
 }
 
-export interface RunOptions {
-  readonly tools: Tools;
-  readonly queue: AttachmentQueue;
-  /** Timeout of a command from its arrival, including the wait in the queue, in milliseconds. */
-  readonly timeoutMs: Readonly<Record<TimedCommand, number>>;
-  readonly readiness: Readiness;
+interface RunOptions extends DispatchOptions {
   readonly events: CommandEvents;
   readonly recent: RecentCommands;
-  readonly spool: Pick<Spool, 'replayOf'>;
+  readonly nodeName: string;
+  readonly log: Logger;
 }
-
-/** Commands with a configurable timeout. STATUS has a fixed one; VERSION calls no service. */
-type TimedCommand = 'ADD' | 'CHECK' | 'DEL' | 'GC';
 
 /** One command in flight. */
 interface Call extends RunOptions {
+  readonly command: CommandName;
   readonly request: CniRequest;
   readonly span: Span;
   /** The command's span, after the shim's. */
   readonly spans: readonly Span[];
   readonly duration: Duration;
+  /** Of a command of a container, once it is validated. */
+  container: ContainerRequest | undefined;
 }
 
 /** The answer and the command's error, if any. */
 interface Outcome {
   readonly answer: CniAnswer;
+  /** `success`, or the failure's code. */
+  readonly result: string;
   readonly error?: unknown;
-  /** Of a command of a container. */
-  readonly request?: ContainerRequest;
   /** Of an ADD, without prefix length. */
   readonly addresses?: readonly string[];
 }
 
-/** Runs one CNI command in its own span. Never throws: a failure becomes a CNI error object. */
+/** Runs one CNI command in its own span, and reports it. Never throws: a failure becomes a CNI error object. */
 export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer> {
   const command = COMMANDS.find((known) => known === request.variables.CNI_COMMAND) ?? 'unknown';
   const caller = propagation.extract(ROOT_CONTEXT, request.traceContext);
-  const { events, tools, recent } = options;
-  const duration = new Duration(request, tools.clock);
-  events.started(command);
+  const duration = new Duration(request, options.clock);
+  options.events.started(command);
   return inShimSpan(request, caller, (shim) =>
     withSpan(
       `CNI ${command}`,
       { 'cni.command': command },
       async (span) => {
-        const call = { request, span, spans: shim ? [shim, span] : [span], duration, ...options };
-        const outcome = await dispatch(call).catch((error: unknown) => fail(error, call));
-        const result = resultOf(outcome);
-        events.ended(command, { result, duration, cutOff: cutOff(command, call) });
-        recent.add(recentCommand(command, result, outcome, call));
-        for (const each of call.spans) setOutcome(each, result, outcome, tools.nodeName);
+        const spans = shim ? [shim, span] : [span];
+        const call: Call = { command, request, span, spans, duration, container: undefined, ...options };
+        const outcome = await outcomeOf(call);
+        report(outcome, call);
         return isForNextProcess(outcome, request) ? { isForNextProcess: true, ...outcome.answer } : outcome.answer;
       },
       { kind: SpanKind.SERVER },
@@ -110,72 +83,44 @@ export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer
   );
 }
 
-async function dispatch(call: Call): Promise<Outcome> {
-  const { request } = call;
-  const command = readCommand(request.variables);
-  requireCompatibleShim(command, request, call.tools.onceLogger);
-  switch (command) {
-    case 'ADD':
-      return runAttachmentCommand({ command, request: readAttachRequest(command, request), work: add }, call);
-    case 'CHECK':
-      return runAttachmentCommand({ command, request: readAttachRequest(command, request), work: check }, call);
-    case 'DEL':
-      return runAttachmentCommand({ command, request: readDelRequest(request), work: del }, call);
-    case 'GC':
-      return runGc(call);
-    case 'STATUS':
-      await status(request, call.readiness);
-      return success(undefined);
-    case 'VERSION':
-      return success(version(request));
+async function outcomeOf(call: Call): Promise<Outcome> {
+  const { command, request, duration, spans } = call;
+  const onContainer = (container: ContainerRequest): void => {
+    call.container = container;
+    for (const span of spans) setAttributes(span, container);
+    if (request.isSpooled) call.span.setAttribute('podwire.spooled', true);
+  };
+  try {
+    const result = await dispatch(request, { recorder: duration.recorder, onContainer }, call);
+    if (isTimed(command)) logEnd(call, 'info', {}, `${command} done`);
+    const stdout = result === undefined ? '' : `${JSON.stringify(result)}\n`;
+    const addresses = command === 'ADD' ? addressesOf(result) : [];
+    return { answer: { exitCode: 0, stdout }, result: 'success', addresses };
+  } catch (error) {
+    return fail(error, call);
   }
 }
 
-async function runGc({ request, tools, queue, timeoutMs, duration }: Call): Promise<Outcome> {
-  const deadlineMs = tools.clock.nowMs() + timeoutMs.GC;
-  const limits = { deadlineMs, signal: request.cancel.signal, recorder: duration.recorder };
-  await gc(request, { limits, ...tools }, queue);
-  tools.log.info(duration.fields(), 'GC done');
-  return success(undefined);
-}
-
-interface AttachmentCommand<Request extends ContainerRequest> {
-  readonly command: 'ADD' | 'CHECK' | 'DEL';
-  readonly request: Request;
-  readonly work: (request: Request, tools: CommandTools) => Promise<object | undefined>;
-}
-
-/** Runs a command of an attachment in its queue and logs its end. */
-function runAttachmentCommand<Request extends ContainerRequest>(
-  attachmentCommand: AttachmentCommand<Request>,
-  call: Call,
-): Promise<Outcome> {
-  const { command, request, work } = attachmentCommand;
-  const { tools, queue, timeoutMs, spans, duration, spool } = call;
-  const { cancel, startedNs } = call.request;
-  const { attachment, pod } = request;
-  for (const span of spans) setAttributes(span, request);
-  if (call.request.isSpooled) call.span.setAttribute('podwire.spooled', true);
-  const deadlineMs = tools.clock.nowMs() + timeoutMs[command];
-  const limits = { deadlineMs, signal: cancel.signal, recorder: duration.recorder };
-  const wait = duration.recorder.begin('attachment queue', 'queue');
-  return withAttachment(attachment, async () => {
-    try {
-      const replay = command === 'ADD' ? spool.replayOf(attachment) : undefined;
-      // Only then: an ADD otherwise enters the queue in its order of arrival.
-      if (replay) await replay;
-      const queued = { command, attachment, startedNs, deadlineMs, cancel };
-      const result = await queue.run(queued, () => {
-        duration.recorder.end(wait);
-        return work(request, { limits, ...tools });
-      });
-      tools.log.info(duration.fields(pod), `${command} done`);
-      return { ...success(result), request, addresses: command === 'ADD' ? addressesOf(result) : [] };
-    } catch (error) {
-      duration.recorder.end(wait);
-      return { ...fail(error, call, pod), request };
-    }
+function fail(error: unknown, call: Call): Outcome {
+  const { request, span } = call;
+  markFailed(span, error);
+  const result = error instanceof Failure ? error.code : 'INTERNAL';
+  const level = result === 'INTERNAL' ? 'error' : 'warn';
+  logEnd(call, level, { err: error }, `${request.variables.CNI_COMMAND ?? 'command'} failed`);
+  const document = cniErrorOf(error, {
+    cniVersion: statedVersion(request.configuration) ?? OWN_VERSION,
+    traceId: traceIdOf(span),
   });
+  return { answer: { exitCode: 1, stdout: `${JSON.stringify(document)}\n` }, result, error };
+}
+
+function logEnd(call: Call, level: 'info' | 'warn' | 'error', fields: object, text: string): void {
+  const { container, duration, log } = call;
+  const write = (): Promise<void> => {
+    log[level]({ ...fields, ...duration.fields(container?.pod) }, text);
+    return Promise.resolve();
+  };
+  void (container ? withAttachment(container.attachment, write) : write());
 }
 
 /** The addresses of a CNI result, which has them as CIDRs in every version. */
@@ -186,50 +131,31 @@ function addressesOf(result: object | undefined): string[] {
   );
 }
 
-function recentCommand(command: CommandName, result: string, outcome: Outcome, call: Call): RecentCommand {
-  const { span, duration, tools } = call;
-  const { traceId } = span.spanContext();
+/** Metrics, attributes of the spans, and the list of recent commands. */
+function report({ result, error, addresses = [] }: Outcome, call: Call): void {
+  const { command, container, span, spans, duration, clock, events, recent, nodeName } = call;
+  events.ended(command, { result, duration, cutOff: cutOff(call) });
   const durationMs = duration.recorder.elapsedMs;
-  return {
-    startedMs: tools.clock.nowMs() - durationMs,
+  recent.add({
+    startedMs: clock.nowMs() - durationMs,
     command,
-    request: outcome.request,
+    request: container,
     result,
-    message: outcome.error === undefined ? undefined : messageOf(outcome.error),
+    message: error === undefined ? undefined : messageOf(error),
     durationMs,
-    addresses: outcome.addresses ?? [],
-    traceId: trace.isSpanContextValid(span.spanContext()) ? traceId : undefined,
+    addresses,
+    traceId: traceIdOf(span),
     intervals: duration.recorder.intervals(),
-  };
-}
-
-function setOutcome(span: Span, result: string, { addresses = [] }: Outcome, nodeName: string): void {
-  span.setAttributes({ 'podwire.result': result, 'k8s.node.name': nodeName });
-  if (addresses.length > 0) span.setAttribute('podwire.addresses', [...addresses]);
-}
-
-function success(result: object | undefined): Outcome {
-  return { answer: { exitCode: 0, stdout: result === undefined ? '' : `${JSON.stringify(result)}\n` } };
-}
-
-function fail(error: unknown, { request, span, tools, duration }: Call, pod?: Pod): Outcome {
-  markFailed(span, error);
-  const isDefect = !(error instanceof Failure) || error.code === 'INTERNAL';
-  tools.log[isDefect ? 'error' : 'warn'](
-    { err: error, ...duration.fields(pod) },
-    `${request.variables.CNI_COMMAND ?? 'command'} failed`,
-  );
-  const { traceId } = span.spanContext();
-  const document = cniErrorOf(error, {
-    cniVersion: statedVersion(request.configuration) ?? OWN_VERSION,
-    traceId: trace.isSpanContextValid(span.spanContext()) ? traceId : undefined,
   });
-  return { answer: { exitCode: 1, stdout: `${JSON.stringify(document)}\n` }, error };
+  for (const each of spans) {
+    each.setAttributes({ 'podwire.result': result, 'k8s.node.name': nodeName });
+    if (addresses.length > 0) each.setAttribute('podwire.addresses', [...addresses]);
+  }
 }
 
-function resultOf({ answer, error }: Outcome): string {
-  if (answer.exitCode === 0) return 'success';
-  return error instanceof Failure ? error.code : 'INTERNAL';
+function traceIdOf(span: Span): string | undefined {
+  const spanContext = span.spanContext();
+  return trace.isSpanContextValid(spanContext) ? spanContext.traceId : undefined;
 }
 
 /** Not for an ADD that a DEL superseded before: its pod is deleted. */
@@ -237,7 +163,7 @@ function isForNextProcess({ answer, error }: Outcome, { cancel }: CniRequest): b
   return answer.exitCode !== 0 && (error instanceof ProcessStopping || cancel.signal.reason instanceof ProcessStopping);
 }
 
-function cutOff(command: CommandName, { request, timeoutMs, duration }: Call): CutOff | undefined {
+function cutOff({ command, request, timeoutMs, duration }: Call): CutOff | undefined {
   const { signal } = request.cancel;
   if (signal.reason instanceof Superseded) return 'overtaken';
   if (signal.reason instanceof ProcessStopping) return 'stop';

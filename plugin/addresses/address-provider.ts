@@ -1,20 +1,12 @@
+import type { AllocatedAddress, NetnsIdentity, PodName } from '@podwire/shared/attachment/allocation';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type {
-  Allocation,
-  Endpoint,
-  HeldAddress,
-  Ipam,
-  Limits,
-  NetnsIdentity,
-  NodeAddresses,
-} from '../clients/clients.js';
-import type { IpamUpkeep, NodeEndpoint, ProbePod } from '../clients/upkeep.js';
+import type { Allocation, Endpoint, Ipam, Limits, NodeAddresses, NodeEndpoint, ProbePod } from '../clients/clients.js';
 import type { AttachConfig } from '../cni/config.js';
-import type { Pod, Variables } from '../cni/environment.js';
+import type { Variables } from '../cni/environment.js';
 import type { PodRequest } from '../cni/pod-request.js';
-import type { Delegate, IpamCircuitBreaker, PluginName } from './ipam-plugin.js';
+import type { Delegate, PluginName } from './ipam-plugin.js';
 
 /** Which part of a pod's network Podwire provides. It follows from the request alone, so that DEL needs no record. */
 export type Mode =
@@ -52,26 +44,30 @@ export interface ProviderSource {
 export interface AddressRequest {
   readonly attachment: Attachment;
   /** The Kubernetes pod, if the runtime names one. */
-  readonly pod: Pod | undefined;
+  readonly pod: PodName | undefined;
   readonly podRequest: PodRequest;
   readonly config: Pick<AttachConfig, 'nodeName' | 'prevResult'>;
   readonly mode: Pick<Mode, 'kind'>;
 }
 
-/** Dependencies of the providers in STATUS. */
-export interface StatusTools {
-  readonly upkeep: IpamUpkeep;
+/** Dependencies of podwire-ipam's provider. */
+export interface IpamAddressesDeps {
+  readonly ipam: Ipam;
   readonly nodeAddresses: NodeAddresses;
+  /** Default for network configurations without a node name. */
+  readonly nodeName: string;
   readonly clock: Clock;
+}
+
+/** The same for one call. */
+export interface AddressTools extends IpamAddressesDeps {
   readonly limits: Limits;
 }
 
-/** Dependencies of the providers. */
-export interface AddressTools extends StatusTools {
-  readonly ipam: Ipam;
-  readonly circuitBreaker: IpamCircuitBreaker;
-  /** Default for network configurations without a node name. */
-  readonly nodeName: string;
+/** An allocation that a failed ADD can take back. */
+export interface ProvidedAllocation extends Allocation {
+  /** Releases these addresses, and no later allocation. Call it when no wire uses them. Idempotent. */
+  readonly undo: (limits: Limits) => Promise<void>;
 }
 
 /** The addresses that GC collects. */
@@ -91,36 +87,30 @@ export interface AddressProvider {
   readonly type: string;
   /** For failures. */
   readonly name: 'podwire-ipam' | PluginName;
-  /** Its part of a journal entry. */
+  /** Its part of a journal entry. A delegate is a program, which each call starts. */
   readonly source: ProviderSource;
-  /** The part of an ADD that fails with it; a plugin is a program, which each call starts. */
-  readonly part: 'ipam' | 'ipam-plugin';
-  /** Services that may have caused the timeout of an ADD that did not reach AttachPod. */
-  readonly services: readonly ('podwire-ipam' | 'dataplane')[];
 
   /** @throws Failure DELEGATE_FAILED if its program is missing: the DEL after a failed ADD has nothing to release then */
   prepare(): void;
   /** @throws Failure, also REQUEST_DENIED; after any other one the attachment may hold addresses */
-  allocate(request: AddressRequest, netns: NetnsIdentity, tools: AddressTools): Promise<Allocation>;
+  allocate(request: AddressRequest, netns: NetnsIdentity, limits: Limits): Promise<ProvidedAllocation>;
   /** Whether an error of an ADD is a rejection by a plugin, which by CNI holds no addresses then. */
   isRefusal(error: unknown): boolean;
-  /** Whether the attachment has an allocation. Absent: the provider cannot list it. */
-  readonly hasAllocation?: (attachment: Attachment, tools: AddressTools) => Promise<boolean>;
   /**
    * Releases addresses of an attachment. Releasing what is not held succeeds.
    * @param held - the allocation; undefined if unknown, which means all addresses of the attachment
    */
-  release(attachment: Attachment, held: readonly HeldAddress[] | undefined, tools: AddressTools): Promise<void>;
+  release(attachment: Attachment, held: readonly AllocatedAddress[] | undefined, limits: Limits): Promise<void>;
   /** Verifies the allocation for CHECK. @returns the recorded addresses; undefined if there are none */
-  check(request: AddressRequest, tools: AddressTools): Promise<Endpoint | undefined>;
+  check(request: AddressRequest, limits: Limits): Promise<Endpoint | undefined>;
   /** Collects the garbage of a network on this node. */
-  collect(collection: AddressCollection, tools: AddressTools): Promise<void>;
+  collect(collection: AddressCollection, limits: Limits): Promise<void>;
   /** Whether it can serve. @throws Failure why it cannot */
-  isServing(tools: StatusTools): Promise<boolean>;
+  isServing(limits: Limits): Promise<boolean>;
   /** Whether the node has addresses for a pod without it. Absent: it never has. */
-  readonly hasAddresses?: (pod: ProbePod, tools: StatusTools) => boolean;
+  readonly hasAddresses?: (pod: ProbePod) => boolean;
   /** Why a pod would get no address; undefined when it would get one. Absent: that is unknown. */
-  readonly refusalOf?: (pod: ProbePod, tools: StatusTools) => Promise<string | undefined>;
+  readonly refusalOf?: (pod: ProbePod, limits: Limits) => Promise<string | undefined>;
   /** Name and address of the service while there is no connection to it. Absent: it is a program. */
-  readonly unreachablePeer?: (tools: StatusTools) => string | undefined;
+  readonly unreachablePeer?: () => string | undefined;
 }

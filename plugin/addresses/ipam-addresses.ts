@@ -1,75 +1,103 @@
 import { hash } from 'node:crypto';
 
+import type { NetnsIdentity } from '@podwire/shared/attachment/allocation';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import { familyBits, formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 import { parsePrefix, prefixContains, prefixSize, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
 import { z } from 'zod';
 
-import type { Allocation } from '../clients/clients.js';
+import type { Allocation, Limits, NodeEndpoint } from '../clients/clients.js';
 import { DNS, type Dns } from '../cni/request-sources.js';
 import type { ResultIp, ResultRoute } from '../cni/result.js';
-import type { AddressProvider, AddressRequest, AddressTools } from './address-provider.js';
+import type {
+  AddressProvider,
+  AddressRequest,
+  AddressTools,
+  IpamAddressesDeps,
+  ProvidedAllocation,
+} from './address-provider.js';
 import { familiesOf, nodeAllocation, recordedEndpoint } from './node-allocation.js';
 
 /** podwire-ipam, which lists its allocations and evaluates request policies itself. */
-export const IPAM_ADDRESSES: AddressProvider = {
-  type: 'podwire-ipam',
-  name: 'podwire-ipam',
-  source: {},
-  part: 'ipam',
-  services: ['podwire-ipam', 'dataplane'],
-
-  prepare: () => undefined,
-
-  async allocate(request, netns, tools) {
-    const fromNode = await nodeAllocation(request, netns, tools);
-    if (fromNode.allocation) return fromNode.allocation;
-    const { attachment, config, pod, podRequest } = request;
-    const { families, pools, addresses } = podRequest;
-    const nodeName = config.nodeName ?? tools.nodeName;
-    const allocation = { attachment, nodeName, pod, netns, families, pools, addresses, policyInput: podRequest };
-    try {
-      return await tools.ipam.allocate(allocation, tools.limits);
-    } catch (error) {
-      throw withoutLeases(error, fromNode.reason);
-    }
-  },
-
-  isRefusal: () => false,
-
-  async hasAllocation(attachment, { ipam, limits }) {
-    return (await ipam.getEndpoint(attachment, limits)) !== undefined;
-  },
-
-  async release(attachment, held = [], { ipam, upkeep, limits }) {
-    if (held.length > 0) await upkeep.releaseHeld(attachment, held, limits);
+export function ipamAddresses(deps: IpamAddressesDeps): AddressProvider {
+  const { ipam, nodeAddresses } = deps;
+  const release: AddressProvider['release'] = async (attachment, held = [], limits) => {
+    if (held.length > 0) await ipam.releaseHeld(attachment, held, limits);
     else await ipam.release(attachment, limits);
-  },
+  };
+  return {
+    type: 'podwire-ipam',
+    name: 'podwire-ipam',
+    source: {},
 
-  async check({ attachment }, { ipam, nodeAddresses, limits }) {
-    const recorded = recordedEndpoint(attachment, nodeAddresses);
-    if (recorded?.isBound === false) return recorded.endpoint;
-    try {
-      return await ipam.getEndpoint(attachment, limits);
-    } catch (error) {
-      if (recorded && error instanceof Failure && isWithoutAnswer(error)) return recorded.endpoint;
-      throw error;
-    }
-  },
+    prepare: () => undefined,
+    allocate: (request, netns, limits) => allocate(request, netns, { ...deps, limits, release }),
+    isRefusal: () => false,
+    release,
 
-  async collect({ network, nodeName, releaseGarbage }, tools) {
-    const endpoints = await tools.upkeep.endpointsOf({ nodeName, network }, tools.limits);
-    const ofPods = endpoints.filter(({ attachment }) => !isGatewayHolder(attachment));
-    await releaseGarbage(ofPods, ({ attachment, held }) => IPAM_ADDRESSES.release(attachment, held, tools));
-  },
+    async check({ attachment }, limits) {
+      const recorded = recordedEndpoint(attachment, nodeAddresses);
+      if (recorded?.isBound === false) return recorded.endpoint;
+      try {
+        return await ipam.getEndpoint(attachment, limits);
+      } catch (error) {
+        if (recorded && error instanceof Failure && isWithoutAnswer(error)) return recorded.endpoint;
+        throw error;
+      }
+    },
 
-  hasAddresses: ({ podRequest }, { nodeAddresses }) =>
-    podRequest.pools.length === 0 && nodeAddresses.hasLeases(familiesOf(podRequest)),
-  isServing: ({ upkeep, limits }) => upkeep.isServing(limits),
-  refusalOf: (pod, { upkeep, limits }) => upkeep.refusalOf(pod, limits),
-  unreachablePeer: ({ upkeep }) => upkeep.unreachablePeer(),
-};
+    async collect({ network, nodeName, releaseGarbage }, limits) {
+      const collect = (allocations: readonly NodeEndpoint[]): Promise<void> => {
+        const ofPods = allocations.filter(({ attachment }) => !isGatewayHolder(attachment));
+        return releaseGarbage(ofPods, ({ attachment, held }) => release(attachment, held, limits));
+      };
+      await collect(await ipam.endpointsOf({ nodeName, network }, limits));
+      // Another attachment of the pod's name may have replaced the endpoint of an allocation.
+      const isOwn = nodeName === deps.nodeName;
+      if (isOwn) await collect(await nodeAddresses.unknownAllocations(network, limits));
+    },
+
+    hasAddresses: ({ podRequest }) => podRequest.pools.length === 0 && nodeAddresses.hasLeases(familiesOf(podRequest)),
+    isServing: (limits) => ipam.isServing(limits),
+    refusalOf: (pod, limits) => ipam.refusalOf(pod, limits),
+    unreachablePeer: () => ipam.unreachablePeer(),
+  };
+}
+
+/** The node's addresses come first; podwire-ipam allocates for pods that the node has none for. */
+async function allocate(
+  request: AddressRequest,
+  netns: NetnsIdentity,
+  { release, ...tools }: AddressTools & Pick<AddressProvider, 'release'>,
+): Promise<ProvidedAllocation> {
+  const { ipam, nodeAddresses, limits } = tools;
+  const { attachment, config, pod, podRequest } = request;
+  const undoOf =
+    ({ endpoint: { held } }: Allocation) =>
+    (undoLimits: Limits) =>
+      release(attachment, held, undoLimits);
+  const fromNode = await nodeAllocation(request, netns, tools);
+  if (fromNode.allocation) {
+    const { leases, ...allocation } = fromNode.allocation;
+    if (!leases) return { ...allocation, undo: undoOf(allocation) };
+    // podwire-ipam knows no attachment for them.
+    const undo = (): Promise<void> => {
+      nodeAddresses.giveBack(leases);
+      return Promise.resolve();
+    };
+    return { ...allocation, isBound: false, undo };
+  }
+  const { families, pools, addresses } = podRequest;
+  const nodeName = config.nodeName ?? tools.nodeName;
+  const wanted = { attachment, nodeName, pod, netns, families, pools, addresses, policyInput: podRequest };
+  try {
+    const allocation = await ipam.allocate(wanted, limits);
+    return { ...allocation, undo: undoOf(allocation) };
+  } catch (error) {
+    throw withoutLeases(error, fromNode.reason);
+  }
+}
 
 function isWithoutAnswer({ code }: Failure): boolean {
   return code === 'UNREACHABLE' || code === 'DEADLINE_EXCEEDED';

@@ -1,4 +1,5 @@
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NOTHING, Plugin, type Command } from '../testing/plugin.js';
@@ -120,6 +121,20 @@ describe('DEL', () => {
     expect([plugin.journal.entries(), record()?.isDead]).toEqual([[], true]);
   });
 
+  test('that the kernel refuses is left to the record, without a journal entry; the next ADD completes it', async () => {
+    const refusal = new Failure('KERNEL_REFUSED', 'link del: EBUSY');
+    plugin.nodeAddresses.leases.push({ ...LEASE, address: '10.65.0.201' });
+    await plugin.run('ADD');
+    plugin.script.failNext('DetachPod', refusal);
+    expect((await plugin.run('DEL')).exitCode).toBe(0);
+    expect([plugin.journal.entries(), record()?.isDetaching]).toEqual([[], true]);
+    plugin.script.failNext('DetachPod', refusal);
+    expect(await failed('ADD')).toMatchObject({ code: 101, msg: expect.stringContaining('an earlier ADD or DEL') });
+    const { stdout } = await plugin.run('ADD');
+    expect(JSON.parse(stdout).ips).toEqual([{ interface: 1, address: '10.65.0.201/32' }]);
+    expect(plugin.nodeAddresses.returnedAddresses).toEqual([{ address, sequenceNumber }]);
+  });
+
   test('releases in podwire-ipam what has no record', async () => {
     await plugin.run('ADD');
     plugin.nodeAddresses.records.clear();
@@ -128,6 +143,20 @@ describe('DEL', () => {
     expect(plugin.script.calls[0]).toBe(`DetachPod ${SUBJECT}`);
     expect(plugin.script.calls).toHaveLength(2);
   });
+});
+
+test('GC leaves the addresses of a dead pod to its record', async () => {
+  plugin.nodeAddresses.isDelayed = true;
+  await plugin.run('ADD');
+  await plugin.run('DEL');
+  plugin.ipam.put(ATTACHMENT);
+  plugin.script.calls.length = 0;
+  const config = { cniVersion: '1.1.0', 'cni.dev/valid-attachments': [] };
+  const rest = { startedNs: BigInt(Date.now() + 60_000) * 1_000_000n };
+  expect(await plugin.run('GC', { config, rest })).toEqual({ exitCode: 0, stdout: '' });
+  expect(plugin.script.calls).toContain(`DetachPod ${SUBJECT}`);
+  expect(plugin.script.calls.filter((call) => call.startsWith('Release'))).toEqual([]);
+  expect(record()?.isDead).toBe(true);
 });
 
 describe('CHECK', () => {

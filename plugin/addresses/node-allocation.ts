@@ -1,18 +1,11 @@
+import type { AllocatedAddress, NetnsIdentity } from '@podwire/shared/attachment/allocation';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { derivedNames } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { counter, onFirstUse } from '@podwire/shared/telemetry/instruments';
 
-import type {
-  Allocation,
-  Endpoint,
-  HeldAddress,
-  NetnsIdentity,
-  NodeAddresses,
-  RecordedPod,
-  TakenLeases,
-} from '../clients/clients.js';
+import type { Allocation, Endpoint, NodeAddresses, RecordedPod, TakenLeases } from '../clients/clients.js';
 import { isIpv6 } from '../cni/annotations.js';
 import type { PodRequest } from '../cni/pod-request.js';
 import type { AddressRequest, AddressTools } from './address-provider.js';
@@ -132,12 +125,12 @@ function repeatedAllocation(
   };
 }
 
-function endpointOf(attachment: Attachment, held: readonly HeldAddress[], addresses: readonly string[]): Endpoint {
+function endpointOf(attachment: Attachment, held: readonly AllocatedAddress[], addresses: readonly string[]): Endpoint {
   const { hostInterfaceName, mac } = derivedNames(attachment);
   const names = held.map(({ address, sequenceNumber }) => ({ address, sequenceNumber }));
   return { addresses, addressesFromIpam: true, held: names, macAddress: mac, hostInterfaceName };
 }
 
-function fullLength({ address }: HeldAddress): string {
+function fullLength({ address }: AllocatedAddress): string {
   return `${address}/${isIpv6(address) ? 128 : 32}`;
 }

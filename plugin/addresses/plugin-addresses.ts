@@ -2,9 +2,11 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { derivedNames } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Allocation, Endpoint } from '../clients/clients.js';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import type { Allocation, Endpoint, Ipam } from '../clients/clients.js';
+import { isIpv6 } from '../cni/annotations.js';
 import type { Result } from '../cni/result.js';
-import type { AddressProvider, AddressRequest, AddressTools } from './address-provider.js';
+import type { AddressProvider, AddressRequest } from './address-provider.js';
 import { authorize } from './ipam-addresses.js';
 import {
   addByDelegate,
@@ -14,34 +16,47 @@ import {
   pluginName,
   programOf,
   type Delegate,
+  type IpamCircuitBreaker,
 } from './ipam-plugin.js';
 
+/** Dependencies of the providers that are programs. */
+export interface PluginAddressesDeps {
+  /** Authorizes what a pod requests. */
+  readonly ipam: Ipam;
+  readonly circuitBreaker: IpamCircuitBreaker;
+  readonly clock: Clock;
+}
+
 /** A delegated IPAM plugin: a program that is started for each call, and that cannot list its allocations. */
-export function pluginAddresses(delegate: Delegate): AddressProvider {
+export function pluginAddresses(delegate: Delegate, deps: PluginAddressesDeps): AddressProvider {
+  const { ipam, circuitBreaker, clock } = deps;
+  const release: AddressProvider['release'] = ({ network }, _, limits) =>
+    circuitBreaker.run(network, delegate, () => callDelegate(delegate, 'DEL', { clock, limits }));
   return {
     type: delegate.type,
     name: pluginName(delegate),
     source: { delegate },
-    part: 'ipam-plugin',
-    services: [],
 
     prepare: () => void programOf(delegate, 'ADD'),
-    allocate: (request, _, tools) => allocate(delegate, request, tools),
+    async allocate(request, _, limits) {
+      await authorize(request, { ipam, limits });
+      const allocation = await allocate(delegate, request, { clock, limits });
+      return { ...allocation, undo: (undoLimits) => release(request.attachment, undefined, undoLimits) };
+    },
     isRefusal: (error) => isRefusal(error, delegate),
-    release: ({ network }, _, tools) =>
-      tools.circuitBreaker.run(network, delegate, () => callDelegate(delegate, 'DEL', tools)),
+    release,
 
-    async check({ attachment, config }, tools) {
-      await callDelegate(delegate, 'CHECK', tools);
+    async check({ attachment, config }, limits) {
+      await callDelegate(delegate, 'CHECK', { clock, limits });
       return endpointFromResult(attachment, config.prevResult);
     },
 
-    async collect(_, tools) {
-      await callDelegate(delegate, 'GC', tools);
+    async collect(_, limits) {
+      await callDelegate(delegate, 'GC', { clock, limits });
     },
 
-    async isServing(tools) {
-      await callDelegate(delegate, 'STATUS', tools);
+    async isServing(limits) {
+      await callDelegate(delegate, 'STATUS', { clock, limits });
       return true;
     },
   };
@@ -50,11 +65,13 @@ export function pluginAddresses(delegate: Delegate): AddressProvider {
 /**
  * The plugin does not report whether an earlier ADD allocated the addresses, so they count as allocated before: an existing wire
  * then proves that a pod uses them.
- * @throws Failure, as {@link addByDelegate}; REQUEST_DENIED; ADDRESS_REFUSED when a requested address is missing from the result
+ * @throws Failure, as {@link addByDelegate}; ADDRESS_REFUSED when a requested address is missing from the result
  */
-async function allocate(delegate: Delegate, request: AddressRequest, tools: AddressTools): Promise<Allocation> {
-  const { attachment, podRequest } = request;
-  await authorize(request, tools);
+async function allocate(
+  delegate: Delegate,
+  { attachment, podRequest }: AddressRequest,
+  tools: Parameters<typeof addByDelegate>[1],
+): Promise<Allocation> {
   const { addresses, dns } = await addByDelegate(delegate, tools);
   const returned = addresses.map((cidr) => cidr.split('/')[0]);
   const missing = podRequest.addresses.find((address) => !returned.includes(address));
@@ -65,6 +82,26 @@ async function allocate(delegate: Delegate, request: AddressRequest, tools: Addr
     );
   }
   return { endpoint: endpointOf(attachment, addresses), alreadyAllocated: true, poolNames: [], dns };
+}
+
+/** Replaces a provider's addresses by those that a pod requests without IPAM. */
+export function addressesWithoutIpam({
+  ipam,
+}: Pick<PluginAddressesDeps, 'ipam'>): Pick<AddressProvider, 'allocate' | 'check'> {
+  const endpointFor = ({ attachment, podRequest }: AddressRequest): Endpoint =>
+    endpointOf(
+      attachment,
+      podRequest.addressesWithoutIpam.map((address) => `${address}/${isIpv6(address) ? 128 : 32}`),
+    );
+  return {
+    async allocate(request, _, limits) {
+      await authorize(request, { ipam, limits });
+      // They count as allocated before, so that only a wire decides whether an earlier ADD holds them.
+      const undo = () => Promise.resolve();
+      return { endpoint: endpointFor(request), alreadyAllocated: true, poolNames: [], undo };
+    },
+    check: (request) => Promise.resolve(endpointFor(request)),
+  };
 }
 
 /** The pod's addresses according to a result of ADD: the only record of a plugin's addresses. */
@@ -80,7 +117,7 @@ function endpointFromResult(attachment: Attachment, prevResult: Result | undefin
 }
 
 /** The endpoint of an attachment whose addresses podwire-ipam does not allocate. */
-export function endpointOf(attachment: Attachment, addresses: readonly string[]): Endpoint {
+function endpointOf(attachment: Attachment, addresses: readonly string[]): Endpoint {
   const { hostInterfaceName, mac } = derivedNames(attachment);
   return { addresses, addressesFromIpam: false, held: [], macAddress: mac, hostInterfaceName };
 }

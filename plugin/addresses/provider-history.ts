@@ -7,36 +7,8 @@ import { putDurably } from '@podwire/shared/files/durable-file';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
 
-import type { HeldAddress } from '../clients/clients.js';
-import type { AddressProvider, Mode, ProviderSource } from './address-provider.js';
-import { IPAM_ADDRESSES } from './ipam-addresses.js';
+import type { Mode, ProviderSource } from './address-provider.js';
 import { findProgram, type Delegate } from './ipam-plugin.js';
-import { pluginAddresses } from './plugin-addresses.js';
-
-export function providerOf({ delegate }: ProviderSource): AddressProvider {
-  return delegate ? pluginAddresses(delegate) : IPAM_ADDRESSES;
-}
-
-/** An allocation to release. */
-interface ProvidedAllocation extends ProviderSource {
-  readonly attachment: Attachment;
-  readonly held: readonly HeldAddress[] | undefined;
-}
-
-/**
- * Providers that may hold the addresses of an attachment: its own, then those of earlier configurations.
- * @param isProviderKnown - whether no other one does. Implied if `held` is known
- */
-export function providersOf(
-  { attachment, held, delegate }: ProvidedAllocation,
-  history: ProviderHistory,
-  isProviderKnown = false,
-): AddressProvider[] {
-  const own = providerOf({ delegate });
-  if (isProviderKnown || (held && held.length > 0)) return [own];
-  const former = history.formerProviders(attachment, { delegate });
-  return [own, ...(former.isIpam ? [IPAM_ADDRESSES] : []), ...former.delegates.map(pluginAddresses)];
-}
 
 /** A delegated IPAM plugin that allocated addresses in a network: the input of its DEL, without the pod's own. */
 const STORED_DELEGATE = z.strictObject({ type: z.string(), cniPath: z.string(), configuration: z.string() });

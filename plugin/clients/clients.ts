@@ -1,10 +1,15 @@
+import type {
+  AllocatedAddress,
+  NetnsIdentity,
+  PodName,
+  RecordedAllocation,
+} from '@podwire/shared/attachment/allocation';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { IntervalRecorder } from '@podwire/shared/telemetry/intervals';
 
-import type { Pod } from '../cni/environment.js';
 import type { PodRequest } from '../cni/pod-request.js';
 
 /** Podwire's services as the commands see them. Every call is idempotent; transient failures are retried until the deadline. */
@@ -19,13 +24,6 @@ export interface Limits {
   readonly recorder?: IntervalRecorder;
 }
 
-/** One address of an allocation. The sequence number distinguishes it from later allocations of the same address. */
-export interface HeldAddress {
-  /** Without prefix length (`10.65.0.7`). */
-  readonly address: string;
-  readonly sequenceNumber: bigint;
-}
-
 /** Addresses and interface names of an attachment. */
 export interface Endpoint {
   /** Addresses as CIDRs of full length (`10.65.0.7/32`), at least one. */
@@ -33,7 +31,7 @@ export interface Endpoint {
   /** Whether podwire-ipam allocated them. */
   readonly addressesFromIpam: boolean;
   /** The same addresses with sequence numbers, so that a release frees no later allocation. */
-  readonly held: readonly HeldAddress[];
+  readonly held: readonly AllocatedAddress[];
   readonly macAddress: Mac;
   readonly hostInterfaceName: string;
 }
@@ -41,7 +39,7 @@ export interface Endpoint {
 export interface AllocationRequest {
   readonly attachment: Attachment;
   readonly nodeName: string;
-  readonly pod: Pod | undefined;
+  readonly pod: PodName | undefined;
   /** Undefined for a gateway address, which belongs to no namespace. */
   readonly netns: NetnsIdentity | undefined;
   /** Empty: the families of the requested addresses, or else IPv4. */
@@ -62,7 +60,7 @@ export type PolicyInput = Pick<
 
 /** A request whose addresses podwire-ipam does not allocate. */
 export interface AuthorizationRequest {
-  readonly pod: Pod;
+  readonly pod: PodName;
   /** Addresses requested from the provider, without prefix length. */
   readonly addresses: readonly string[];
   readonly policyInput: PolicyInput;
@@ -82,7 +80,24 @@ export interface Allocation {
   readonly dns?: unknown;
 }
 
-/** podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
+/** The allocation of an attachment of this node. */
+export interface NodeEndpoint {
+  readonly attachment: Attachment;
+  readonly held: readonly AllocatedAddress[];
+  /** The boot in which it was allocated; undefined if not recorded. */
+  readonly bootId: string | undefined;
+  /** In epoch milliseconds; undefined if an earlier release allocated it. */
+  readonly createdAtMs: number | undefined;
+}
+
+/** The hypothetical pod of a readiness probe. */
+export interface ProbePod {
+  readonly nodeName: string;
+  readonly network: string;
+  readonly podRequest: Pick<PodRequest, 'families' | 'pools' | 'poolChoices'>;
+}
+
+/** podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, UNIMPLEMENTED or the signal's reason. */
 export interface Ipam {
   /** After a failure the outcome is unknown. */
   allocate(request: AllocationRequest, limits: Limits): Promise<Allocation>;
@@ -93,6 +108,16 @@ export interface Ipam {
   /** @returns undefined when the attachment has no allocation */
   getEndpoint(attachment: Attachment, limits: Limits): Promise<Endpoint | undefined>;
   poolCidr(name: string, limits: Limits): Promise<string>;
+  /** Releases these addresses of the attachment, and no later allocation. Idempotent. Call it from the attachment's queue. */
+  releaseHeld(attachment: Attachment, held: readonly AllocatedAddress[], limits: Limits): Promise<void>;
+  /** Allocations of a node's attachments to a network. */
+  endpointsOf(of: { readonly nodeName: string; readonly network: string }, limits: Limits): Promise<NodeEndpoint[]>;
+  /** Why a pod of a node would get no address; undefined when it would get one. Not retried. */
+  refusalOf(pod: ProbePod, limits: Limits): Promise<string | undefined>;
+  /** Whether the service reports SERVING. Not retried. */
+  isServing(limits: Limits): Promise<boolean>;
+  /** Name and address of the service while there is no connection to it; undefined while there is one. */
+  unreachablePeer(): string | undefined;
 }
 
 /** The desired state of one attachment in the kernel. */
@@ -147,16 +172,6 @@ export interface NodeWire {
   readonly addresses: readonly string[];
 }
 
-/** The allocation of an attachment's addresses in podwire-ipam, for the node's record. */
-export interface RecordedAllocation {
-  readonly addresses: readonly HeldAddress[];
-  /** The node's name in the request. */
-  readonly nodeName: string;
-  readonly pod: Pod | undefined;
-  /** Whether podwire-ipam has recorded it for the attachment. Until then the addresses are leases of the node. */
-  readonly isBound: boolean;
-}
-
 /** The node's record of an attachment. */
 export interface RecordedPod {
   /** Its addresses as CIDRs of full length. */
@@ -165,12 +180,14 @@ export interface RecordedPod {
   readonly allocation: RecordedAllocation | undefined;
   /** Inode of its network namespace. */
   readonly netnsInode: bigint;
+  /** Its detach has begun; the dataplane completes it in the background. */
+  readonly isDetaching: boolean;
   /** Its wire is gone; its addresses are returned in the background. */
   readonly isDead: boolean;
 }
 
 /** An address that podwire-ipam has lent to the node. */
-export interface LeasedAddress extends HeldAddress {
+export interface LeasedAddress extends AllocatedAddress {
   readonly poolName: string;
 }
 
@@ -201,6 +218,12 @@ export interface NodeAddresses {
   recorded(attachment: Attachment): RecordedPod | undefined;
   /** Waits until the addresses of an attachment without a wire are returned. @throws the signal's reason */
   returned(attachment: Attachment, signal: AbortSignal): Promise<void>;
+  /**
+   * Compares what the node has with podwire-ipam's records of it, now.
+   * @returns allocations of attachments of the network that neither a record nor an interface of the node has, and that the node
+   * cannot return by itself: another main plugin may have wired them
+   */
+  unknownAllocations(network: string, limits: Limits): Promise<readonly NodeEndpoint[]>;
 }
 
 /**
@@ -240,12 +263,4 @@ export interface Dataplane {
   wires(limits: Limits): Promise<readonly NodeWire[]>;
   /** Whether the dataplane can wire pods. */
   isServing(): boolean;
-}
-
-/** Identifies a network namespace uniquely over the lifetime of the node. */
-export interface NetnsIdentity {
-  /** Identity of the node's boot (proc(5), /proc/sys/kernel/random/boot_id). */
-  readonly bootId: string;
-  /** Inode number of the namespace. */
-  readonly inode: bigint;
 }

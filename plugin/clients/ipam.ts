@@ -1,3 +1,4 @@
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import {
   AddressServiceService,
   IpFamily,
@@ -5,20 +6,40 @@ import {
   type PodRequests,
   type PoolChoice,
 } from '@podwire/proto/podwire/ipam/v1/address';
-import type { Endpoint as EndpointMessage, EndpointAddress } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import {
+  EndpointServiceService,
+  type Endpoint as EndpointMessage,
+  type EndpointAddress,
+} from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
+import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
+import type { Peer } from '@podwire/shared/rpc/client';
 
-import type { PolicyInput, Endpoint, HeldAddress, Ipam } from './clients.js';
+import type { Endpoint, Ipam, Limits, NodeEndpoint, PolicyInput } from './clients.js';
 import { RetryingPeer, type PeerOptions } from './retrying-client.js';
 
 /** Fields whose default podwire-ipam chooses. */
 const IPAM_DEFAULTS = { maxBlocksPerNode: 0 };
 
 const FAMILY: Readonly<Record<Family, IpFamily>> = { 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 };
+
+const PAGE_SIZE = 1000;
+
+/** A container that does not exist, for asking podwire-ipam what a pod would get. */
+const PROBE_CONTAINER = { containerId: 'podwire-status', interfaceName: 'eth0' };
+
+/** Remaining fields of a probe's allocation request. */
+const PROBE_DEFAULTS = {
+  pod: undefined,
+  netns: undefined,
+  namespaceLabels: {},
+  addresses: [],
+  maxBlocksPerNode: 0,
+};
 
 /** podwire-ipam over gRPC. */
 export function ipamClient(options: PeerOptions): Ipam {
@@ -71,6 +92,8 @@ export function ipamClient(options: PeerOptions): Ipam {
       const { pool } = await peer.call(PoolServiceService.getPool, { name }, limits);
       return peer.required(pool, 'a pool').cidr;
     },
+
+    ...upkeepCalls(peer, options),
   };
 }
 
@@ -94,17 +117,100 @@ function endpointOf({ addresses, macAddress, hostInterfaceName }: EndpointMessag
 }
 
 /** The addresses of an endpoint with their sequence numbers. */
-export function heldAddresses(addresses: readonly EndpointAddress[]): HeldAddress[] {
+function heldAddresses(addresses: readonly EndpointAddress[]): AllocatedAddress[] {
   return addresses.flatMap(({ address, sequenceNumber }) => {
     const parts = splitCidr(address);
     return parts ? [{ address: formatAddress(parts.address), sequenceNumber }] : [];
   });
 }
 
-export function familyMessage(family: Family): IpFamily {
+function familyMessage(family: Family): IpFamily {
   return FAMILY[family];
 }
 
-export function poolChoiceMessage({ pool, family, isConfigured }: PolicyInput['poolChoices'][number]): PoolChoice {
+function poolChoiceMessage({ pool, family, isConfigured }: PolicyInput['poolChoices'][number]): PoolChoice {
   return { pool, family: familyMessage(family), isConfigured };
+}
+
+type UpkeepCalls = Pick<Ipam, 'releaseHeld' | 'endpointsOf' | 'refusalOf' | 'isServing' | 'unreachablePeer'>;
+
+/** Calls of GC, STATUS and the journal. */
+function upkeepCalls(peer: RetryingPeer, options: PeerOptions): UpkeepCalls {
+  const { release, releaseAddresses, explainAllocation } = AddressServiceService;
+  return {
+    async releaseHeld(attachment, held, limits) {
+      const releases = held.map((each) => ({ handleId: handleId(attachment), ...each }));
+      try {
+        await peer.call(releaseAddresses, { releases }, limits);
+      } catch (failure) {
+        // An earlier release of podwire-ipam releases by attachment. The attachment's queue excludes a later ADD.
+        if (!(failure instanceof Failure && failure.code === 'UNIMPLEMENTED')) throw failure;
+        await peer.call(release, { attachment }, limits);
+      }
+    },
+
+    async endpointsOf({ nodeName, network }, limits) {
+      const endpoints: EndpointMessage[] = [];
+      let pageToken = '';
+      do {
+        const request = { pageSize: PAGE_SIZE, pageToken, nodeName, namespace: '', podName: '', poolName: '' };
+        const page = await peer.call(EndpointServiceService.listEndpoints, request, limits);
+        endpoints.push(...page.endpoints);
+        pageToken = page.nextPageToken;
+      } while (pageToken !== '');
+      return endpoints.flatMap(nodeEndpoints).filter(({ attachment }) => attachment.network === network);
+    },
+
+    async refusalOf({ nodeName, network, podRequest }, limits) {
+      const request = {
+        nodeName,
+        attachment: { network, ...PROBE_CONTAINER },
+        families: podRequest.families.map(familyMessage),
+        pools: [...podRequest.pools],
+        poolChoices: podRequest.poolChoices.map(poolChoiceMessage),
+        ...PROBE_DEFAULTS,
+      };
+      const explanation = { request, maxBlocks: 1, anyNamespace: true };
+      const { refusal } = await options.peer.call(explainAllocation, explanation, limits);
+      return refusal === '' ? undefined : refusal;
+    },
+
+    isServing: (limits) => isServing(options.peer, limits),
+
+    unreachablePeer: () => (options.peer.isConnected ? undefined : options.peer.description),
+  };
+}
+
+/** Skips an endpoint without an attachment, which Podwire did not create. */
+function nodeEndpoints({ attachment, addresses, netns, createTime }: EndpointMessage): NodeEndpoint[] {
+  if (!attachment) return [];
+  const held = heldAddresses(addresses);
+  return [{ attachment, held, bootId: netns?.bootId, createdAtMs: createTime?.getTime() }];
+}
+
+type Method<Request, Response> = Parameters<typeof Peer.prototype.call<Request, Response>>[0];
+
+/** ServingStatus of grpc.health.v1. */
+const SERVING = 1;
+
+/** Tag of the only field of HealthCheckResponse: number 1, a varint. */
+const STATUS_TAG = 0x08;
+
+/** `grpc.health.v1.Health/Check` of a whole server (gRPC Health Checking Protocol). */
+const HEALTH_CHECK: Method<'server', number> = {
+  path: '/grpc.health.v1.Health/Check',
+  requestStream: false,
+  responseStream: false,
+  requestSerialize: () => Buffer.alloc(0),
+  requestDeserialize: () => 'server',
+  responseSerialize: (status) => Buffer.from([STATUS_TAG, status]),
+  responseDeserialize: (bytes) => (bytes[0] === STATUS_TAG ? (bytes[1] ?? 0) : 0),
+};
+
+/**
+ * Whether a service reports SERVING.
+ * @throws Failure UNREACHABLE or DEADLINE_EXCEEDED when it does not answer; UNIMPLEMENTED when it has no health service
+ */
+async function isServing(peer: Peer, limits: Limits): Promise<boolean> {
+  return (await peer.call(HEALTH_CHECK, 'server', limits)) === SERVING;
 }

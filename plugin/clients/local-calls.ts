@@ -3,7 +3,7 @@ import { setMaxListeners } from 'node:events';
 import { context, trace } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal, untilAborted } from '@podwire/shared/failure/signal';
-import { MAX_TIMER_MS, type Clock } from '@podwire/shared/runtime/clock';
+import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { withRecorder, type OpenInterval } from '@podwire/shared/telemetry/intervals';
 import { withSpan } from '@podwire/shared/telemetry/span';
@@ -104,11 +104,11 @@ function limitedSignal({ deadlineMs, signal }: Limits, clock: Clock): LimitedSig
   const expire = () =>
     controller.abort(new Failure('DEADLINE_EXCEEDED', `the node's dataplane did not finish within ${timeoutMs} ms`));
   const cancel = () => controller.abort(signal.reason);
-  const timer = setTimeout(expire, Math.min(timeoutMs, MAX_TIMER_MS));
+  const cancelTimer = clock.after(timeoutMs, expire);
   signal.addEventListener('abort', cancel, { once: true });
   if (signal.aborted) cancel();
   const release = () => {
-    clearTimeout(timer);
+    cancelTimer();
     signal.removeEventListener('abort', cancel);
   };
   return { signal: controller.signal, release };

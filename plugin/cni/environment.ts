@@ -1,3 +1,4 @@
+import type { PodName } from '@podwire/shared/attachment/allocation';
 import { identifierFault, MAX_CONTAINER_ID_BYTES, podInterfaceNameFault } from '@podwire/shared/attachment/attachment';
 import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 
@@ -22,7 +23,7 @@ export interface ContainerEnvironment {
   readonly containerId: string;
   readonly interfaceName: string;
   /** The Kubernetes pod, if the runtime names one. */
-  readonly pod: Pod | undefined;
+  readonly pod: PodName | undefined;
   readonly argsRequest: ArgsRequest;
 }
 
@@ -115,17 +116,9 @@ function violationsOf(required: readonly Variable[], variables: Variables): Viol
   return [...malformed, ...missing.map((name) => ({ field: name, reason: 'is missing' }))];
 }
 
-/** A Kubernetes pod, as the container runtime names it in CNI_ARGS. */
-export interface Pod {
-  readonly namespace: string;
-  readonly name: string;
-  /** Empty if the runtime does not pass it. */
-  readonly uid: string;
-}
-
 interface ParsedArgs {
   /** Undefined unless both its namespace and its name are given. */
-  readonly pod: Pod | undefined;
+  readonly pod: PodName | undefined;
   /** `IP` (comma-separated) and `MAC`. */
   readonly argsRequest: ArgsRequest;
   /** Empty if the text is valid. */
@@ -185,7 +178,7 @@ function readArgsRequest(values: ReadonlyMap<string, string>, faults: string[]):
 }
 
 /** A name without a namespace is not a pod: podman sets K8S_POD_NAME to the container's name. */
-function readPod(values: ReadonlyMap<string, string>, faults: string[]): Pod | undefined {
+function readPod(values: ReadonlyMap<string, string>, faults: string[]): PodName | undefined {
   const namespace = values.get('K8S_POD_NAMESPACE') ?? '';
   const name = values.get('K8S_POD_NAME') ?? '';
   if (namespace === '' || name === '') return undefined;

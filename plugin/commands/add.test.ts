@@ -2,11 +2,7 @@ import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import type { Dataplane } from '../clients/clients.js';
-import { readAttachConfig } from '../cni/config.js';
-import { resolvePodRequest } from '../cni/pod-request.js';
-import { CONFIG, ENVIRONMENT, NOTHING, Plugin } from '../testing/plugin.js';
-import { add } from './add.js';
+import { NOTHING, Plugin } from '../testing/plugin.js';
 
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
 const SUBJECT = 'net/c0ffee/eth0';
@@ -105,21 +101,21 @@ describe('ADD that fails leaves nothing', () => {
   test('when IPAM refuses', async () => {
     plugin.script.failNext('Allocate', new Failure('POOLS_EXHAUSTED', 'pool a: full'));
     expect(await failed()).toMatchObject({ code: 11, msg: 'pool a: full' });
-    expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'Release']);
+    expect(calls()).toEqual(['Allocate', 'GetPod', 'Release']);
     expect(plugin.state()).toBe(NOTHING);
   });
 
   test('when the datastore is locked by Calico’s tools: at once, with a retryable code', async () => {
     plugin.script.failNext('Allocate', new Failure('STORE_LOCKED', 'the datastore is locked'));
     expect(await failed()).toMatchObject({ code: 11, msg: 'the datastore is locked' });
-    expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'Release']);
+    expect(calls()).toEqual(['Allocate', 'GetPod', 'Release']);
     expect(plugin.state()).toBe(NOTHING);
   });
 
   test('when IPAM allocated and then failed', async () => {
     plugin.script.failNext('Allocate', new Failure('STORE_CORRUPT', 'bad record'), { afterWork: true });
     expect(await failed()).toMatchObject({ code: 100, msg: 'bad record' });
-    expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'GetPod', 'Release']);
+    expect(calls()).toEqual(['Allocate', 'GetPod', 'Release']);
     expect(plugin.state()).toBe(NOTHING);
   });
 
@@ -158,7 +154,7 @@ describe('ADD that fails leaves nothing', () => {
     cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
     expect(await failed(adding)).toMatchObject({ code: 11 });
     // An empty state does not exclude a request in flight; an answered release does.
-    expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'Release']);
+    expect(calls()).toEqual(['Allocate', 'GetPod', 'Release']);
   });
 
   test('when its caller disconnects', async () => {
@@ -174,24 +170,18 @@ describe('ADD that fails leaves nothing', () => {
 
   test('when its caller disconnects as the dataplane answers', async () => {
     const cancel = new AbortController();
-    const { tools, timeoutMs } = plugin.options;
-    const limits = { deadlineMs: tools.clock.nowMs() + timeoutMs.ADD, signal: cancel.signal };
-    const dataplane: Dataplane = {
-      ...tools.dataplane,
-      attachPod: async (...args) => {
-        const wire = await tools.dataplane.attachPod(...args);
-        cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
-        return wire;
-      },
-    };
-    const configuration = JSON.stringify(CONFIG);
-    const config = readAttachConfig('ADD', configuration);
-    const podRequest = resolvePodRequest(config.requestSources, { addresses: undefined, mac: undefined });
-    const mode = { kind: 'full' } as const;
-    const netns = ENVIRONMENT.CNI_NETNS;
-    const about = { attachment: ATTACHMENT, netns, overridesNetns: false, pod: undefined };
-    const request = { ...about, config, podRequest, mode, configuration };
-    await expect(add(request, { ...tools, dataplane, limits })).rejects.toMatchObject({ code: 'CANCELLED' });
+    await plugin.end();
+    plugin = await new Plugin({
+      wrap: (dataplane) => ({
+        ...dataplane,
+        attachPod: async (...args) => {
+          const wire = await dataplane.attachPod(...args);
+          cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
+          return wire;
+        },
+      }),
+    }).start();
+    expect(await failed(plugin.run('ADD', { rest: { cancel } }))).toMatchObject({ code: 11 });
     expect(calls()).toEqual(['Allocate', 'AttachPod', 'DetachPod', 'ReleaseAddresses']);
     expect(plugin.state()).toBe(NOTHING);
   });
@@ -211,7 +201,7 @@ describe('ADD that fails leaves nothing', () => {
     plugin.script.failNext(method, rest);
     const error = await failed();
     expect(error).toMatchObject({ code: 101 });
-    expect(error.msg).toMatch(new RegExp(`^link add: EPERM; .*journal.*${rest.message}`));
+    expect(error.msg).toMatch(new RegExp(`^link add: EPERM; .*pending on this node.*${rest.message}`));
     expect(plugin.ipam.toString()).toContain('10.65.0.0/32');
     await plugin.replayed();
     expect(plugin.state()).toBe(NOTHING);
@@ -223,7 +213,7 @@ test('ADD reports a reason once, also when it fails the undoing too', async () =
   plugin.script.failNext('AttachPod', refusal, { afterWork: true });
   plugin.script.failNext('DetachPod', refusal);
   expect((await failed()).msg).toBe(
-    "netlink: ENOBUFS; the rollback failed for the same reason and is pending in the node's journal",
+    'netlink: ENOBUFS; the rollback failed for the same reason and is pending on this node',
   );
   await plugin.replayed();
   expect(plugin.state()).toBe(NOTHING);
@@ -260,7 +250,7 @@ describe('a failed ADD keeps what an earlier ADD of the attachment holds', () =>
   test('when no service can confirm that it holds anything', async () => {
     plugin.script.failNext('GetPod', new Failure('KERNEL_REFUSED', 'dump: EIO'));
     plugin.script.failNext('GetPod', new Failure('KERNEL_REFUSED', 'dump: EIO'));
-    expect((await failed()).msg).toContain("in the node's journal");
+    expect((await failed()).msg).toContain('pending on this node');
     expect(plugin.state()).toBe(HELD);
     await plugin.replayed();
     expect(plugin.state()).toBe(HELD);
@@ -288,7 +278,7 @@ describe('ADD without', () => {
     await lonely.start('ipam');
     expect(await failed(lonely.run('ADD'))).toMatchObject({
       code: 11,
-      msg: expect.stringMatching(/^the node's dataplane did not finish within .*in the node's journal/),
+      msg: expect.stringMatching(/^the node's dataplane did not finish within .*pending on this node/),
     });
     expect(lonely.ipam.toString()).toContain('10.65.0.0/32');
     await lonely.start('dataplane');

@@ -1,45 +1,61 @@
-import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import { violationsFailure, type Failure } from '@podwire/shared/failure/failure';
 
-import type { AddressProvider } from '../addresses/address-provider.js';
-import { authorize, readIpamOptions, resultIps } from '../addresses/ipam-addresses.js';
-import { endpointOf } from '../addresses/plugin-addresses.js';
-import { providerOf } from '../addresses/provider-history.js';
-import type { Allocation, Endpoint, Interface, DesiredPod, RecordedAllocation } from '../clients/clients.js';
-import { isIpv6 } from '../cni/annotations.js';
+import type { AddressProvider, ProvidedAllocation } from '../addresses/address-provider.js';
+import { readIpamOptions, resultIps } from '../addresses/ipam-addresses.js';
+import type { Providers } from '../addresses/providers.js';
+import type { Dataplane, DesiredPod, Endpoint, Interface, Ipam, Limits } from '../clients/clients.js';
 import { addResult, writeResult } from '../cni/result.js';
+import type { KnownAllocations } from '../journal/known-allocations.js';
+import type { NetnsReader } from '../requests/netns.js';
+import type { OnceLogger } from '../requests/once-logger.js';
 import type { AttachRequest } from '../requests/request.js';
-import type { CommandTools } from './context.js';
-import { replayPending } from './release.js';
-import { undo, type Progress } from './undo.js';
+import type { Releases } from './release.js';
+import type { FailedAdd } from './undo.js';
+
+export interface AddDeps {
+  readonly dataplane: Pick<Dataplane, 'attachPod' | 'isAttached'>;
+  readonly ipam: Ipam;
+  readonly providers: Providers;
+  readonly releases: Releases;
+  readonly known: KnownAllocations;
+  readonly netns: NetnsReader;
+  /** Default for network configurations without a node name. */
+  readonly nodeName: string;
+  readonly onceLogger: OnceLogger;
+  /** Rolls back. @returns the error to throw */
+  readonly undo: (failedAdd: FailedAdd, limits: Limits) => Promise<unknown>;
+}
 
 /**
  * ADD: allocates a pod's addresses and creates its wire. Rolls back when it fails or is cancelled.
  *
- * Idempotent: a repeat for the same attachment returns the same result.
+ * Idempotent: a repeat for the same attachment returns the same result. The rollback does not touch what an earlier ADD of the
+ * attachment both allocated and wired, as a running pod uses it. An allocation without a wire is a leftover of an interrupted ADD.
  * @returns the result in the form of the configuration's cniVersion
  * @throws Failure, with the failure of the rollback if that failed too
  */
-export async function add(request: AttachRequest, tools: CommandTools): Promise<object> {
+export async function add(request: AttachRequest, limits: Limits, deps: AddDeps): Promise<object> {
   const { attachment, config } = request;
-  const { dataplane, limits } = tools;
-  if (request.mode.kind === 'ipam-only') return addAddresses(request, tools);
-  warnIgnored(request, tools);
-  const netns = tools.netns.identify(request.netns);
+  const { dataplane, releases } = deps;
+  if (request.mode.kind === 'ipam-only') return addAddresses(request, limits, deps);
+  warnIgnored(request, deps);
+  const netns = deps.netns.identify(request.netns);
 
-  await replayPending(attachment, tools);
-  const provider = await preparedProvider(request, tools);
+  await releases.complete(attachment, limits);
+  const provider = await preparedProvider(request, deps);
 
-  let progress: Progress = { reached: 'allocating' };
+  let allocation: ProvidedAllocation | undefined;
+  let isHeld = false;
   try {
-    const fixed = await fixedAllocation(request, tools);
-    const allocation = fixed ?? (await provider.allocate(request, netns, tools));
-    const { endpoint, alreadyAllocated, dns, leases } = allocation;
-    const held = alreadyAllocated && (await dataplane.isAttached(attachment, limits));
+    const allocated = await provider.allocate(request, netns, limits);
+    isHeld = allocated.alreadyAllocated && (await dataplane.isAttached(attachment, limits));
+    allocation = allocated;
+    const { endpoint, dns } = allocation;
 
-    progress = { reached: 'attaching', held, allocation: endpoint.held, leases };
-    const wire = await dataplane.attachPod(desiredPod(request, endpoint), limits, recordOf(request, allocation, tools));
-    await recordAdded(attachment, endpoint, tools);
+    const wire = await dataplane.attachPod(desiredPod(request, endpoint), limits, recordOf(request, allocation, deps));
+    limits.signal.throwIfAborted();
+    await releases.added(attachment, endpoint.held);
 
     const { name, mac, mtu } = describe(wire.podInterface);
     return addResult({
@@ -51,34 +67,30 @@ export async function add(request: AttachRequest, tools: CommandTools): Promise<
       dns: config.requestSources.dns ?? dns,
     });
   } catch (error) {
-    throw await undo({ attachment, provider, progress, error }, tools);
+    if (isHeld) throw error;
+    // Without an answer of Allocate, a wire proves that an earlier ADD holds the addresses.
+    const action = allocation ? 'detach-and-release' : 'release-unless-attached';
+    throw await deps.undo({ attachment, provider, allocation, action, error }, limits);
   }
 }
 
 /** Fails early if the provider cannot be called, so that the DEL that follows has nothing to release. */
-async function preparedProvider({ attachment, mode }: AttachRequest, tools: CommandTools): Promise<AddressProvider> {
-  const { knownAllocations, providerHistory } = tools;
-  const provider = providerOf(mode);
+async function preparedProvider(request: AttachRequest, { known, providers }: AddDeps): Promise<AddressProvider> {
+  const { attachment, mode } = request;
+  const provider = providers.ofRequest(request);
   try {
     provider.prepare();
   } catch (failure) {
-    knownAllocations.recordUnrequested(attachment);
+    known.recordUnrequested(attachment);
     throw failure;
   }
-  knownAllocations.clearFailure(attachment);
-  await providerHistory.record(attachment.network, mode);
+  known.clearFailure(attachment);
+  await providers.record(attachment.network, mode);
   return provider;
 }
 
-async function recordAdded(attachment: Attachment, { held }: Endpoint, tools: CommandTools): Promise<void> {
-  tools.limits.signal.throwIfAborted();
-  // The node's record has those of podwire-ipam that it wired.
-  if (!tools.nodeAddresses.recorded(attachment)?.allocation) tools.knownAllocations.record(attachment, held);
-  await tools.journal.added(attachment);
-}
-
 /** Warns of settings that Podwire ignores. Requests that it cannot fulfil are errors instead. */
-function warnIgnored({ attachment, config, pod }: AttachRequest, { onceLogger }: CommandTools): void {
+function warnIgnored({ attachment, config, pod }: AttachRequest, { onceLogger }: AddDeps): void {
   onceLogger.warnIgnoredKeys(attachment.network, config.ignoredKeys);
   const name = pod ? `${pod.namespace}/${pod.name}` : attachment.containerId;
   onceLogger.warnIgnoredAnnotations(name, config.requestSources.ignoredAnnotations);
@@ -88,26 +100,11 @@ function describe({ name, macAddress, mtuBytes }: Interface) {
   return { name, mac: macAddress, mtu: mtuBytes };
 }
 
-/** The endpoint of an attachment whose addresses no IPAM allocates; undefined for any other. */
-export function endpointWithoutIpam({ attachment, podRequest }: AttachRequest): Endpoint | undefined {
-  if (podRequest.addressesWithoutIpam.length === 0) return undefined;
-  const addresses = podRequest.addressesWithoutIpam.map((address) => `${address}/${isIpv6(address) ? 128 : 32}`);
-  return endpointOf(attachment, addresses);
-}
-
-/** Addresses without IPAM count as already allocated, so that only a wire decides whether an earlier ADD holds them. */
-async function fixedAllocation(request: AttachRequest, tools: CommandTools): Promise<Allocation | undefined> {
-  const endpoint = endpointWithoutIpam(request);
-  if (!endpoint) return undefined;
-  await authorize(request, tools);
-  return { endpoint, alreadyAllocated: true, poolNames: [] };
-}
-
 /** What the node records of an allocation; nothing if it is not podwire-ipam's. */
 function recordOf(
   { config, pod }: AttachRequest,
-  { endpoint, leases, isBound = !leases }: Allocation,
-  { nodeName }: CommandTools,
+  { endpoint, isBound = true }: ProvidedAllocation,
+  { nodeName }: AddDeps,
 ): RecordedAllocation | undefined {
   if (!endpoint.addressesFromIpam) return undefined;
   return { addresses: endpoint.held, nodeName: config.nodeName ?? nodeName, pod, isBound };
@@ -136,27 +133,28 @@ export function desiredPod(request: AttachRequest, endpoint: Endpoint): DesiredP
  * @returns an IPAM result in the form of the configuration's cniVersion
  * @throws Failure, with the rollback's failures if that failed too
  */
-async function addAddresses(request: AttachRequest, tools: CommandTools): Promise<object> {
+async function addAddresses(request: AttachRequest, limits: Limits, deps: AddDeps): Promise<object> {
   const { attachment, config, podRequest } = request;
+  const { ipam, releases } = deps;
   const options = readIpamOptions(request.configuration);
   if (podRequest.addressesWithoutIpam.length > 0) throw withoutIpamFailure();
-  const netns = tools.netns.identify(request.netns, { allowsOwn: request.overridesNetns });
-  await replayPending(attachment, tools);
+  const netns = deps.netns.identify(request.netns, { allowsOwn: request.overridesNetns });
+  await releases.complete(attachment, limits);
 
-  const provider = providerOf(request.mode);
-  await tools.providerHistory.record(attachment.network, request.mode);
-  let progress: Progress = { reached: 'addresses', held: false, allocation: undefined };
+  const provider = deps.providers.ofRequest(request);
+  await deps.providers.record(attachment.network, request.mode);
+  let allocation: ProvidedAllocation | undefined;
   try {
-    const allocation = await provider.allocate(request, netns, tools);
-    const { endpoint, alreadyAllocated } = allocation;
-    progress = { reached: 'addresses', held: alreadyAllocated, allocation: endpoint.held };
-    const nodeName = config.nodeName ?? tools.nodeName;
-    const ips = await resultIps({ network: attachment.network, nodeName, allocation, options }, tools);
-    await recordAdded(attachment, endpoint, tools);
+    allocation = await provider.allocate(request, netns, limits);
+    const nodeName = config.nodeName ?? deps.nodeName;
+    const ips = await resultIps({ network: attachment.network, nodeName, allocation, options }, { ipam, limits });
+    limits.signal.throwIfAborted();
+    await releases.added(attachment, allocation.endpoint.held);
     const rest = options.dns ? { dns: options.dns } : {};
     return writeResult({ interfaces: [], ips, routes: options.routes, rest }, config.cniVersion);
   } catch (error) {
-    throw await undo({ attachment, provider, progress, error }, tools);
+    if (allocation?.alreadyAllocated) throw error;
+    throw await deps.undo({ attachment, provider, allocation, action: 'release', error }, limits);
   }
 }
 

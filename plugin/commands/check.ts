@@ -1,20 +1,26 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { providerOf } from '../addresses/provider-history.js';
-import type { Difference, Endpoint } from '../clients/clients.js';
+import type { Providers } from '../addresses/providers.js';
+import type { Dataplane, Difference, Endpoint, Limits } from '../clients/clients.js';
 import type { Result } from '../cni/result.js';
 import type { AttachRequest } from '../requests/request.js';
-import { endpointWithoutIpam, desiredPod } from './add.js';
-import type { CommandTools } from './context.js';
+import type { NetnsReader } from '../requests/netns.js';
+import { desiredPod } from './add.js';
+
+export interface CheckDeps {
+  readonly dataplane: Pick<Dataplane, 'checkPod'>;
+  readonly providers: Providers;
+  readonly netns: NetnsReader;
+}
 
 /**
  * CHECK: compares the result of ADD with the provider's record, and both with the kernel. Read-only.
  * @throws Failure NOT_AS_WANTED that names the first difference
  */
-export async function check(request: AttachRequest, tools: CommandTools): Promise<undefined> {
+export async function check(request: AttachRequest, limits: Limits, deps: CheckDeps): Promise<undefined> {
   const hasWire = request.mode.kind !== 'ipam-only';
-  tools.netns.identify(request.netns, { allowsOwn: request.overridesNetns && !hasWire });
-  const difference = await firstDifference(request, hasWire, tools);
+  deps.netns.identify(request.netns, { allowsOwn: request.overridesNetns && !hasWire });
+  const difference = await firstDifference(request, hasWire, { ...deps, limits });
   if (!difference) return;
   const { object, wanted, actual } = difference;
   const { interfaceName, containerId } = request.attachment;
@@ -28,11 +34,10 @@ export async function check(request: AttachRequest, tools: CommandTools): Promis
 async function firstDifference(
   request: AttachRequest,
   hasWire: boolean,
-  tools: CommandTools,
+  { dataplane, providers, limits }: CheckDeps & { readonly limits: Limits },
 ): Promise<Difference | undefined> {
-  const { attachment, config, mode } = request;
-  const fixed = hasWire ? endpointWithoutIpam(request) : undefined;
-  const endpoint = fixed ?? (await providerOf(mode).check(request, tools));
+  const { attachment, config } = request;
+  const endpoint = await providers.ofRequest(request).check(request, limits);
   if (!endpoint) return { object: "IPAM's endpoint", wanted: 'present', actual: 'missing' };
   // The main plugin checks its interfaces. Its result has the prefix lengths of the pools.
   if (!hasWire) return recordDifference(endpoint, config.prevResult, withoutLength);
@@ -40,7 +45,7 @@ async function firstDifference(
   if (!hasPodInterface(request))
     return { object: `prevResult interface ${attachment.interfaceName}`, wanted: 'present', actual: 'missing' };
   const resultDifference = recordDifference(endpoint, config.prevResult, (cidr) => cidr);
-  return resultDifference ?? tools.dataplane.checkPod(desiredPod(request, endpoint), tools.limits);
+  return resultDifference ?? dataplane.checkPod(desiredPod(request, endpoint), limits);
 }
 
 /** Whether the result has the pod's interface, inside a container. Its MAC address is not compared: the pod may change it. */

@@ -186,7 +186,7 @@ describe('GC with a list', () => {
     const variables = { CNI_CONTAINERID: 'a' };
     const checking = plugin.run('CHECK', { variables, config: { prevResult: { cniVersion: '1.0.0' } } });
     await plugin.script.untilCalled('GetEndpoint net/a');
-    const run = vi.spyOn(plugin.options.queue, 'run');
+    const run = vi.spyOn(plugin.parts.queue, 'run');
     const collecting = gc({ [VALID]: [] });
     await vi.waitFor(
       () => expect(run).toHaveBeenCalledWith(expect.objectContaining({ command: 'GC' }), expect.anything()),
@@ -199,6 +199,27 @@ describe('GC with a list', () => {
     expect(await adding).toMatchObject({ exitCode: 0 });
     expect(plugin.script.calls.filter((call) => call.startsWith('Release'))).toEqual([]);
     expect(plugin.ipam.toString()).toContain(' 10.65.0.0/32 ');
+  });
+
+  test('releases allocations that podwire-ipam has without an endpoint, or says that it could not', async () => {
+    await add('a');
+    const allocated = (containerId: string, address: string) => ({
+      attachment: attachment(containerId),
+      held: [{ address, sequenceNumber: 70n }],
+      bootId: undefined,
+      createdAtMs: undefined,
+    });
+    plugin.nodeAddresses.unknown = [allocated('lost', '10.65.0.60'), allocated('listed', '10.65.0.61')];
+    expect(await gc({ [VALID]: listed('a', 'listed') })).toEqual(DONE);
+    expect(plugin.script.requests.filter(({ method }) => method === 'ReleaseAddresses')).toMatchObject([
+      { request: { releases: [{ address: '10.65.0.60', handleId: 'net.lost', sequenceNumber: 70n }] } },
+    ]);
+    plugin.nodeAddresses.unknown = new Failure('UNREACHABLE', 'podwire-ipam does not answer');
+    expect(await error({ [VALID]: listed('a') })).toMatchObject({
+      code: 11,
+      msg: expect.stringMatching(/^GC is incomplete: podwire-ipam does not answer/),
+    });
+    expect(holders()).toEqual(['net.a']);
   });
 
   test('names the service whose release lacks a method', async () => {

@@ -6,24 +6,42 @@ import {
   type Attachment,
 } from '@podwire/shared/attachment/attachment';
 import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
 
 import type { AddressCollection, Mode } from '../addresses/address-provider.js';
-import { IPAM_ADDRESSES } from '../addresses/ipam-addresses.js';
-import { providerOf } from '../addresses/provider-history.js';
-import type { NodeEndpoint } from '../clients/upkeep.js';
+import type { Providers } from '../addresses/providers.js';
+import type { Dataplane, Limits, NodeAddresses, NodeEndpoint } from '../clients/clients.js';
+import type { Journal } from '../journal/journal.js';
+import type { Boot } from '../requests/netns.js';
 import type { QueuePosition, AttachmentQueue } from '../requests/attachment-queue.js';
 import { startedAtMs, readNodeRequest, type CniRequest } from '../requests/request.js';
-import type { CommandTools } from './context.js';
-import { failureOf, replayEntry } from './release.js';
+import { failureOf, type Releases } from './release.js';
+
+export interface GcDeps {
+  readonly dataplane: Pick<Dataplane, 'collectGarbage' | 'detachPod' | 'wires'>;
+  readonly nodeAddresses: Pick<NodeAddresses, 'recorded'>;
+  readonly providers: Providers;
+  readonly releases: Releases;
+  readonly journal: Journal;
+  readonly queue: AttachmentQueue;
+  /** Default for network configurations without a node name. */
+  readonly nodeName: string;
+  readonly boot: Boot;
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** Timeout of each call of a pending release, in milliseconds. */
+  readonly delServiceTimeoutMs: number;
+}
 
 /** One GC call. */
 interface Collection {
   readonly network: string;
   readonly nodeName: string;
   readonly mode: Mode;
-  readonly tools: CommandTools;
-  readonly queue: AttachmentQueue;
+  readonly limits: Limits;
+  readonly deps: GcDeps;
   /** When the runtime started GC. The runtime made its list before. */
   readonly since: QueuePosition;
   /** Failures so far. */
@@ -39,11 +57,11 @@ interface Collection {
  * queue, only when no wire uses it, and never a later allocation. Idempotent; continues after errors.
  * @throws Failure that lists everything that failed
  */
-export async function gc(request: CniRequest, tools: CommandTools, queue: AttachmentQueue): Promise<undefined> {
-  const { network, nodeName = tools.nodeName, mode } = readNodeRequest('GC', request);
+export async function gc(request: CniRequest, limits: Limits, deps: GcDeps): Promise<undefined> {
+  const { network, nodeName = deps.nodeName, mode } = readNodeRequest('GC', request);
   const valid = readValidAttachments(request.configuration, network);
-  const since = queue.positionAt(startedAtMs(request));
-  const collection: Collection = { network, nodeName, mode, tools, queue, since, failures: [] };
+  const since = deps.queue.positionAt(startedAtMs(request));
+  const collection: Collection = { network, nodeName, mode, limits, deps, since, failures: [] };
 
   await replayJournal(collection);
   await collect(valid, collection);
@@ -62,23 +80,24 @@ export async function gc(request: CniRequest, tools: CommandTools, queue: Attach
  * Pending releases are proven garbage. They get half of the time, and each service call a DEL's timeout: an unresponsive
  * service, which the journal retries anyway, must not block the rest of the collection.
  */
-async function replayJournal({ network, tools, queue, failures }: Collection): Promise<void> {
-  const { journal, clock, limits, delServiceTimeoutMs } = tools;
+async function replayJournal({ network, limits, deps, failures }: Collection): Promise<void> {
+  const { journal, releases, clock, delServiceTimeoutMs } = deps;
   const untilMs = (clock.nowMs() + limits.deadlineMs) / 2;
   const unresponsive = new Set<string>();
   for (const entry of journal.entries()) {
     if (entry.attachment.network !== network) continue;
     const limitsOf = () => ({ ...limits, deadlineMs: Math.min(untilMs, clock.nowMs() + delServiceTimeoutMs) });
-    const failed = await replayEntry(entry, tools, { queue, limitsOf, skip: unresponsive });
-    if (!failed) continue;
-    failures.push(failed.failure);
-    if (failed.failure.retryable) unresponsive.add(failed.service);
+    const incomplete = await releases.replay(entry, { limitsOf, skip: unresponsive });
+    if (!incomplete) continue;
+    failures.push(incomplete.failure);
+    if (incomplete.failure.retryable) unresponsive.add(incomplete.call.service);
   }
 }
 
 /** @param listed - undefined if the runtime passed no list */
 async function collect(listed: readonly Attachment[] | undefined, collection: Collection): Promise<void> {
-  const { network, nodeName, mode, tools, queue, since } = collection;
+  const { network, nodeName, mode, limits, deps, since } = collection;
+  const { dataplane, nodeAddresses, providers, queue } = deps;
   const keep: AttachmentsToKeep = () =>
     new Map([...(listed ?? []), ...queue.addedSince(since)].map((each) => [formatAttachment(each), each]));
   // In ipam-only mode the main plugin creates the interfaces and collects them before it calls its IPAM plugin.
@@ -87,27 +106,31 @@ async function collect(listed: readonly Attachment[] | undefined, collection: Co
   if (hasWires && !(await attempt(() => collectWires(keep, collection), collection))) return;
   const isKept = ({ attachment }: NodeEndpoint) => keep().has(formatAttachment(attachment));
   const releaseGarbage: AddressCollection['releaseGarbage'] = async (allocations, release) => {
-    const isGarbage = listed ? await unwiredTest(collection) : earlierBootTest(tools);
+    const isGarbage = listed ? await unwiredTest(collection) : earlierBootTest(deps);
     for (const allocation of allocations) {
       if (!isGarbage(allocation) || isKept(allocation)) continue;
+      const { attachment } = allocation;
       const releaseUnlessKept = async () => {
-        if (!isKept(allocation)) await release(allocation);
+        if (isKept(allocation)) return;
+        // A record returns its addresses itself: the node's next pod may have them before podwire-ipam knows.
+        if (nodeAddresses.recorded(attachment)?.allocation) await dataplane.detachPod({ attachment }, limits);
+        else await release(allocation);
       };
-      await attempt(() => runQueued(allocation.attachment, releaseUnlessKept, collection), collection);
+      await attempt(() => runQueued(attachment, releaseUnlessKept, collection), collection);
     }
   };
   // podwire-ipam may have allocated addresses before the configuration named another provider.
-  const isIpamFormer = listed !== undefined && tools.providerHistory.hasIpamAllocated(network);
-  for (const provider of new Set([providerOf(mode), ...(isIpamFormer ? [IPAM_ADDRESSES] : [])])) {
-    await attempt(() => provider.collect({ network, nodeName, releaseGarbage }, tools), collection);
+  const isIpamFormer = listed !== undefined && providers.hasIpamAllocated(network);
+  for (const provider of new Set([providers.of(mode), ...(isIpamFormer ? [providers.ipam] : [])])) {
+    await attempt(() => provider.collect({ network, nodeName, releaseGarbage }, limits), collection);
   }
 }
 
 type GarbageTest = (allocation: NodeEndpoint) => boolean;
 
 /** Selects allocations without a wire. Reads the kernel last: an attachment absent then, with no ADD in flight, has none. */
-async function unwiredTest({ mode, tools }: Collection): Promise<GarbageTest> {
-  const wires = mode.kind === 'ipam-only' ? [] : await tools.dataplane.wires(tools.limits);
+async function unwiredTest({ mode, limits, deps }: Collection): Promise<GarbageTest> {
+  const wires = mode.kind === 'ipam-only' ? [] : await deps.dataplane.wires(limits);
   const attached = new Set(wires.map(({ attachment }) => formatAttachment(attachment)));
   // Calico's plugin wires a pod under another attachment than its address has.
   const routed = new Set(wires.flatMap(({ addresses }) => addresses));
@@ -119,8 +142,7 @@ async function unwiredTest({ mode, tools }: Collection): Promise<GarbageTest> {
  * Selects allocations of earlier boots, as no network namespace survives a reboot. Skips an allocation that is younger than this
  * boot: it belongs to another node with the same name.
  */
-function earlierBootTest({ netns }: CommandTools): GarbageTest {
-  const { id, startedAtMs } = netns.boot;
+function earlierBootTest({ boot: { id, startedAtMs } }: GcDeps): GarbageTest {
   return ({ bootId, createdAtMs }) =>
     bootId !== undefined && bootId !== id && createdAtMs !== undefined && createdAtMs < startedAtMs;
 }
@@ -128,24 +150,28 @@ function earlierBootTest({ netns }: CommandTools): GarbageTest {
 /** Called again before each step, as ADDs may arrive meanwhile. */
 type AttachmentsToKeep = () => ReadonlyMap<string, Attachment>;
 
-async function collectWires(keep: AttachmentsToKeep, { network, tools, failures }: Collection): Promise<void> {
+async function collectWires(keep: AttachmentsToKeep, { network, limits, deps, failures }: Collection): Promise<void> {
   const valid = [...keep().values()].filter((attachment) => attachment.network === network);
-  for (const { attachment, message } of await tools.dataplane.collectGarbage({ network, valid }, tools.limits)) {
+  for (const { attachment, message } of await deps.dataplane.collectGarbage({ network, valid }, limits)) {
     failures.push(
       new Failure('KERNEL_REFUSED', `${formatAttachment(attachment)}: its wire was not removed: ${message}`),
     );
   }
 }
 
-function runQueued(attachment: Attachment, work: () => Promise<void>, { queue, tools }: Collection): Promise<void> {
-  return queue.run({ command: 'GC', attachment, deadlineMs: tools.limits.deadlineMs }, work);
+function runQueued(attachment: Attachment, work: () => Promise<void>, { limits, deps }: Collection): Promise<void> {
+  return deps.queue.run({ command: 'GC', attachment, deadlineMs: limits.deadlineMs }, work);
 }
 
 /** Adds a failure to the collection's. @returns whether the work succeeded */
-async function attempt(work: () => Promise<void>, { tools, failures }: Collection): Promise<boolean> {
-  const failure = await failureOf('GC', work, tools.log);
-  if (failure) failures.push(failure);
-  return failure === undefined;
+async function attempt(work: () => Promise<void>, { deps, failures }: Collection): Promise<boolean> {
+  try {
+    await work();
+    return true;
+  } catch (error) {
+    failures.push(failureOf(error, 'GC', deps.log));
+    return false;
+  }
 }
 
 /**

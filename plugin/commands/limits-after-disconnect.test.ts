@@ -1,22 +1,18 @@
 import { FakeClock } from '@podwire/shared/testing/clock';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
 
-import { Plugin } from '../testing/plugin.js';
 import { limitsAfterDisconnect } from './release.js';
 
-let plugin: Plugin;
 let ending: AbortController;
-const limitsOf = (deadlineMs: number) => {
-  const limits = { deadlineMs: 0, signal: AbortSignal.abort() };
-  const tools = { ...plugin.options.tools, limits, ending: ending.signal, clock: new FakeClock(1_000) };
-  return limitsAfterDisconnect(tools, deadlineMs);
-};
+const limitsOf = (deadlineMs: number) =>
+  limitsAfterDisconnect(
+    { deadlineMs, signal: AbortSignal.abort() },
+    { ending: ending.signal, clock: new FakeClock(1_000) },
+  );
 
 beforeEach(() => {
-  plugin = new Plugin();
   ending = new AbortController();
 });
-afterEach(() => plugin.end());
 
 test('work after a disconnect has a time limit, and ends with the process', () => {
   const { deadlineMs, signal } = limitsOf(9_000);

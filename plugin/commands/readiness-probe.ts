@@ -2,9 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { providerOf } from '../addresses/provider-history.js';
-import type { Dataplane, Limits, NodeAddresses } from '../clients/clients.js';
-import type { IpamUpkeep } from '../clients/upkeep.js';
+import type { Providers } from '../addresses/providers.js';
+import type { Dataplane, Limits } from '../clients/clients.js';
 import type { NodeRequest } from '../requests/request.js';
 
 /** Timeout of the services. A slow service must not make the node not ready while no STATUS waits for it. */
@@ -27,35 +26,33 @@ export interface ReadinessProbe {
 }
 
 export interface ReadinessProbeOptions {
-  readonly upkeep: IpamUpkeep;
+  readonly providers: Pick<Providers, 'of'>;
   readonly dataplane: Pick<Dataplane, 'isServing'>;
   /** Default for requests without a node name. */
   readonly nodeName: string;
   readonly clock: Clock;
-  readonly nodeAddresses: NodeAddresses;
 }
 
 /** Determines why an ADD would fail. Queries only the services that the ADD would need. */
 export function probeServices(
   request: NodeRequest,
-  { upkeep, dataplane, nodeAddresses, nodeName: defaultNodeName, clock }: ReadinessProbeOptions,
+  { providers, dataplane, nodeName: defaultNodeName, clock }: ReadinessProbeOptions,
 ): ReadinessProbe {
   const { network, nodeName = defaultNodeName, podRequest, mode } = request;
   const limits: Limits = { deadlineMs: clock.nowMs() + PROBE_TIMEOUT_MS, signal: new AbortController().signal };
   const results = new ProbeResults();
-  const provider = providerOf(mode);
-  const tools = { upkeep, nodeAddresses, clock, limits };
+  const provider = providers.of(mode);
   const pod = { nodeName, network, podRequest };
   const addresses: ProbedService = {
-    part: provider.part,
+    part: provider.source.delegate ? 'ipam-plugin' : 'ipam',
     service: provider.name,
-    unreachablePeer: () => provider.unreachablePeer?.(tools),
+    unreachablePeer: () => provider.unreachablePeer?.(),
   };
-  const hasAddresses = mode.kind === 'full' && provider.hasAddresses?.(pod, tools) === true;
+  const hasAddresses = mode.kind === 'full' && provider.hasAddresses?.(pod) === true;
   const probeProvider = () => [
-    results.add(addresses, async () => servingReason(addresses, await provider.isServing(tools))),
+    results.add(addresses, async () => servingReason(addresses, await provider.isServing(limits))),
     results.add(addresses, async () => {
-      const refusal = await provider.refusalOf?.(pod, tools);
+      const refusal = await provider.refusalOf?.(pod, limits);
       if (refusal === undefined) return undefined;
       return { part: 'addresses', text: `${provider.name} has no address for a pod: ${refusal}` };
     }),

@@ -6,6 +6,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
+import { ipamAddresses } from '../addresses/ipam-addresses.js';
 import type { Limits } from '../clients/clients.js';
 import { JournalEvents } from '../journal/events.js';
 import { Journal } from '../journal/journal.js';
@@ -66,21 +67,27 @@ beforeEach(async () => {
   const events = new JournalEvents(recordingLog().log);
   const journal = new Journal({ store: new MemoryJournalStore(), maxEntriesCount: 1, clock, events });
   await journal.load();
-  const upkeep = {
+  const ipam = {
+    allocate: unused,
+    authorize: unused,
+    release: unused,
+    getEndpoint: unused,
+    poolCidr: unused,
     releaseHeld: unused,
     endpointsOf: unused,
     refusalOf: () => refusal(),
     isServing,
     unreachablePeer: () => unreachablePeer,
   };
-  const dataplane = { isServing: () => wires };
   const nodeAddresses = new FakeNodeAddresses();
+  const provider = ipamAddresses({ ipam, nodeAddresses, nodeName: 'node-1', clock });
+  const dataplane = { isServing: () => wires };
   const { log } = record;
   start = async (isStrict, bootId = BOOT_ID) => {
     const record = new ReadinessRecord({ path: join(folder, 'node-ready'), bootId, log });
     await record.load();
     const rest = { journal, record, events: new ReadinessEvents(log), isStrict };
-    return new Readiness({ upkeep, dataplane, nodeAddresses, nodeName: 'node-1', clock, ...rest });
+    return new Readiness({ providers: { of: () => provider }, dataplane, nodeName: 'node-1', clock, ...rest });
   };
   readiness = await start(true);
 });

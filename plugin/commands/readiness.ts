@@ -1,7 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 
-import { providerOf } from '../addresses/provider-history.js';
 import type { Journal } from '../journal/journal.js';
 import type { NodeRequest } from '../requests/request.js';
 import type { ReadinessEvents, ReadinessLevel } from './readiness-events.js';
@@ -165,7 +164,7 @@ export class Readiness {
       return undefined;
     }
     // A defect is logged by the probe, and reported to the next strict STATUS.
-    if (providerOf(request.mode).part !== 'ipam-plugin') await this.#probe(cached).result.catch(() => undefined);
+    if (!request.mode.delegate) await this.#probe(cached).result.catch(() => undefined);
     return { inMs: REFRESH_PAUSE_MS };
   }
 

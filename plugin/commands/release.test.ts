@@ -6,7 +6,6 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { Plugin } from '../testing/plugin.js';
-import { discardEntry } from './release.js';
 
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
 const DONE = { exitCode: 0, stdout: '' };
@@ -25,9 +24,7 @@ afterEach(async () => {
   rmSync(folder, { recursive: true });
 });
 
-const tools = () => plugin.options.tools;
-const discard = (cancel = new AbortController()) =>
-  discardEntry(ATTACHMENT, tools(), { queue: plugin.options.queue, cancel });
+const discard = (cancel = new AbortController()) => plugin.parts.releases.discard(ATTACHMENT, cancel);
 
 /** The other IPAM plugin of the network: a shell script that works whenever the replay calls it. */
 function install(script: string): void {

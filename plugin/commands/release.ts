@@ -1,173 +1,278 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
+import { tracedMessage } from '@podwire/shared/failure/status';
+import type { Clock } from '@podwire/shared/runtime/clock';
 import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 
-import type { AddressProvider } from '../addresses/address-provider.js';
-import { providerOf, providersOf } from '../addresses/provider-history.js';
-import type { LeasedAddress, Limits } from '../clients/clients.js';
-import type { PendingRelease, JournalEntry, ReleaseAction } from '../journal/entry.js';
+import type { AddressProvider, ProvidedAllocation } from '../addresses/address-provider.js';
+import type { Providers } from '../addresses/providers.js';
+import type { Dataplane, Detachment, Limits, NodeAddresses } from '../clients/clients.js';
+import type { JournalEntry, PendingRelease, ReleaseAction } from '../journal/entry.js';
+import type { Journal } from '../journal/journal.js';
+import type { KnownAllocations } from '../journal/known-allocations.js';
 import type { AttachmentQueue } from '../requests/attachment-queue.js';
-import type { CommandTools, Tools } from './context.js';
 
 export type Service = 'dataplane' | AddressProvider['name'];
 
-/** The remaining action of a release that failed. */
-export interface FailedRelease {
-  readonly action: ReleaseAction;
-  /** The service that failed. */
+/** A call of a release. */
+interface ServiceCall {
   readonly service: Service;
-  readonly failure: Failure;
+  /** What is left to do if the call fails. */
+  readonly action: ReleaseAction;
 }
 
-export interface ReleaseOptions {
+/** A release that ended early, and the call that failed. */
+class IncompleteRelease extends Error {
+  readonly call: ServiceCall;
+  readonly failure: Failure;
+
+  constructor(call: ServiceCall, failure: Failure) {
+    super(failure.message, { cause: failure });
+    this.call = call;
+    this.failure = failure;
+  }
+}
+
+/** How the services of a release are called. */
+interface ReleaseOptions {
   /** Called at the start of each call to a service. */
   readonly limitsOf: (service: Service) => Limits;
   /** Services that are not called, as they did not answer before. */
   readonly skip?: ReadonlySet<string>;
-  /** Whether no other provider may hold the addresses. Implied if `held` is known. */
-  readonly isProviderKnown?: boolean;
-  /** The leases that a failed ADD took; podwire-ipam knows no attachment for them. */
-  readonly leases?: readonly LeasedAddress[] | undefined;
 }
 
+/** An attachment's wire and addresses to release. */
+type Release = Omit<PendingRelease, 'reason' | 'refused'>;
+
+interface ReleasesOptions {
+  readonly dataplane: Pick<Dataplane, 'detachPod' | 'isAttached'>;
+  readonly nodeAddresses: Pick<NodeAddresses, 'recorded'>;
+  readonly providers: Providers;
+  readonly journal: Journal;
+  readonly known: KnownAllocations;
+  readonly queue: AttachmentQueue;
+  readonly log: Logger;
+}
+
+/** Enough for an operator to see the cause. Each costs a call in every round and every GC. */
+const MAX_REFUSED_COUNT = 16;
+
 /**
- * Removes a wire, then releases the addresses: never while a wire may use them, as podwire-ipam could allocate them to another
- * pod. Idempotent.
- * @returns the remaining action; undefined when done
+ * Removes wires and releases addresses: never while a wire may use them, as another pod could get them.
+ *
+ * What a DEL or a failed ADD could not complete stays pending. The node's record keeps a detach of podwire-ipam's addresses, and
+ * the dataplane completes it. The journal keeps all other releases.
  */
-export async function release(
-  pending: Omit<PendingRelease, 'reason'>,
-  tools: Tools,
-  { limitsOf, skip = new Set(), isProviderKnown = false, leases }: ReleaseOptions,
-): Promise<FailedRelease | undefined> {
-  const { attachment, action, held, netns } = pending;
-  const own = providerOf(pending);
-  let remaining = action;
-  let service: Service = own.name;
-  const call = <Value>(called: Service, work: (callTools: CommandTools) => Promise<Value>): Promise<Value> => {
-    service = called;
-    if (skip.has(called)) throw new Failure('UNREACHABLE', `${called} does not answer`);
-    return work({ ...tools, limits: limitsOf(called) });
-  };
-  const detachAndRelease = async (): Promise<void> => {
-    if (action === 'detach-and-release') {
-      const { nodeAddresses } = tools;
-      const isRecorded = nodeAddresses.recorded(attachment)?.allocation !== undefined;
-      await call('dataplane', ({ dataplane, limits }) => dataplane.detachPod({ attachment, netns }, limits));
-      remaining = 'release';
-      // The record returns the addresses in the background.
-      if (isRecorded) return;
-      if (leases) {
-        nodeAddresses.giveBack(leases);
-        return;
-      }
-    }
-    if (action === 'release-unless-attached') {
-      const { hasAllocation } = own;
-      if (hasAllocation && !(await call(own.name, (callTools) => hasAllocation(attachment, callTools)))) {
-        // The Allocate may still be in flight after its caller gave up. No allocation outlives an answered Release.
-        return call(own.name, (callTools) => own.release(attachment, undefined, callTools));
-      }
-      const isAttached = ({ dataplane, limits }: CommandTools) => dataplane.isAttached(attachment, limits);
-      if (await call('dataplane', isAttached)) return;
-    }
-    for (const [index, provider] of providersOf(pending, tools.providerHistory, isProviderKnown).entries()) {
+export class Releases {
+  readonly #options: ReleasesOptions;
+
+  constructor(options: ReleasesOptions) {
+    this.#options = options;
+  }
+
+  /** DEL of an attachment. Idempotent. */
+  async release(release: Release, options: ReleaseOptions): Promise<void> {
+    // Released by attachment, in one call; the sequence numbers are for a later attempt.
+    const providers = this.#options.providers.holding(release);
+    const incomplete = await this.#attempt(() => this.#execute({ ...release, held: undefined }, providers, options));
+    await this.#settle(release, incomplete);
+  }
+
+  /**
+   * Takes back what a failed ADD has allocated, and may have wired.
+   * @param allocation - undefined if it is unknown whether there is one
+   * @returns the failed call, if any; the rest is pending
+   */
+  async undo(
+    { attachment, action }: Pick<Release, 'attachment' | 'action'>,
+    { provider, allocation, isRefused }: UndoneAllocation,
+    options: ReleaseOptions,
+  ): Promise<IncompleteRelease | undefined> {
+    const { known } = this.#options;
+    const release = { attachment, action, held: allocation?.endpoint.held, ...provider.source };
+    const incomplete = await this.#attempt(async () => {
+      if (!allocation) return this.#execute(release, [provider], options);
+      if (action === 'detach-and-release' && (await this.#detach({ attachment }, options))) return;
+      await this.#call({ service: provider.name, action: 'release' }, options, allocation.undo);
+    });
+    // The rollback calls the provider only after it found no wire.
+    if (isRefused && incomplete?.call.service === provider.name) known.recordRefused(attachment);
+    if (incomplete) await this.#settle(release, incomplete);
+    return incomplete;
+  }
+
+  /** An ADD has succeeded. */
+  async added(attachment: Attachment, held: readonly AllocatedAddress[]): Promise<void> {
+    const { known, journal, nodeAddresses } = this.#options;
+    // The node's record has those of podwire-ipam that it wired.
+    if (!nodeAddresses.recorded(attachment)?.allocation) known.record(attachment, held);
+    await journal.added(attachment);
+  }
+
+  /**
+   * Completes the pending release of an earlier ADD or DEL, so that ADD starts without leftovers. ADD calls it in its place in the
+   * queue.
+   * @throws Failure of the release; nothing is allocated then
+   */
+  async complete(attachment: Attachment, limits: Limits): Promise<void> {
+    const options = { limitsOf: () => limits };
+    const entry = this.#options.journal.get(attachment);
+    let incomplete: IncompleteRelease | undefined;
+    if (entry) incomplete = await this.#replay(entry, options);
+    else if (this.#isLeftToRecord(attachment))
+      incomplete = await this.#attempt(() => this.#detach({ attachment }, options));
+    if (!incomplete) return;
+    const { code, message, details } = incomplete.failure;
+    throw new Failure(code, `the pending release of an earlier ADD or DEL of this attachment failed: ${message}`, {
+      details,
+      cause: incomplete.failure,
+    });
+  }
+
+  /**
+   * Executes a journal entry in the attachment's queue and removes it when done. Uses the attachment's entry of that moment: it
+   * may have changed while waiting in the queue.
+   * @returns undefined when done or when there is no entry any more
+   */
+  replay({ attachment }: JournalEntry, options: ReleaseOptions): Promise<IncompleteRelease | undefined> {
+    const { journal, queue } = this.#options;
+    const work = async () => {
+      const entry = journal.get(attachment);
+      return entry && this.#replay(entry, options);
+    };
+    return withAttachment(attachment, () => queue.run({ command: 'REPLAY', attachment }, work));
+  }
+
+  /**
+   * Discards an attachment's journal entry without executing it. Waits in the attachment's queue for a release in flight,
+   * which may complete the entry first. Idempotent.
+   * @param cancel - fires when the caller disconnects; steps not started by then are skipped
+   * @returns the discarded entry; undefined if there is none
+   * @throws Failure STATE_IO if earlier entries cannot be read; CANCELLED
+   */
+  discard(attachment: Attachment, cancel: AbortController): Promise<JournalEntry | undefined> {
+    const { journal, providers, queue } = this.#options;
+    const work = async () => {
+      const entry = journal.get(attachment);
+      if (entry) await journal.discard(entry, providers.typesOf(entry));
+      return entry;
+    };
+    return withAttachment(attachment, () => queue.run({ command: 'DISCARD', attachment, cancel }, work));
+  }
+
+  async #replay(entry: JournalEntry, options: ReleaseOptions): Promise<IncompleteRelease | undefined> {
+    const { journal, providers } = this.#options;
+    const incomplete = await this.#attempt(() => this.#execute(entry, providers.holding(entry), options));
+    if (!incomplete) await journal.done(entry.attachment);
+    return incomplete;
+  }
+
+  /** @param providers - may hold the addresses; the allocation is the first one's */
+  async #execute(
+    { attachment, action, held, netns }: Release,
+    providers: readonly AddressProvider[],
+    options: ReleaseOptions,
+  ): Promise<void> {
+    if (action === 'detach-and-release' && (await this.#detach({ attachment, netns }, options))) return;
+    if (action === 'release-unless-attached' && (await this.#isAttached(attachment, options))) return;
+    const remaining = action === 'detach-and-release' ? 'release' : action;
+    for (const [index, provider] of providers.entries()) {
       const ownHeld = index === 0 ? held : undefined;
-      await call(provider.name, (callTools) => provider.release(attachment, ownHeld, callTools));
+      await this.#call({ service: provider.name, action: remaining }, options, (limits) =>
+        provider.release(attachment, ownHeld, limits),
+      );
     }
-  };
-  const failure = await failureOf(`${action} of an attachment`, detachAndRelease, tools.log);
-  return failure && { action: remaining, service, failure };
-}
+  }
 
-/** Names of the providers that a pending release calls; `podwire-ipam` for Podwire's own. */
-export function providerNamesOf(
-  pending: PendingRelease,
-  { providerHistory }: Pick<Tools, 'providerHistory'>,
-): readonly string[] {
-  return [...new Set(providersOf(pending, providerHistory).map(({ type }) => type))];
-}
+  /** @returns whether the node's record has the addresses; it returns them in the background */
+  async #detach(detachment: Detachment, options: ReleaseOptions): Promise<boolean> {
+    const { dataplane, nodeAddresses } = this.#options;
+    const isRecorded = nodeAddresses.recorded(detachment.attachment)?.allocation !== undefined;
+    await this.#call({ service: 'dataplane', action: 'detach-and-release' }, options, (limits) =>
+      dataplane.detachPod(detachment, limits),
+    );
+    return isRecorded;
+  }
 
-/**
- * Returns the failure of a piece of work instead of throwing it, so that the caller can continue. Logs a defect.
- * @param what - names the work in the log
- */
-export async function failureOf(what: string, work: () => Promise<unknown>, log: Logger): Promise<Failure | undefined> {
-  try {
-    await work();
-    return undefined;
-  } catch (error) {
-    if (error instanceof Failure) return error;
-    log.error({ err: error }, `defect: ${what}`);
-    return new Failure('INTERNAL', 'internal error: see the log of podwire-node', { cause: error });
+  #isAttached(attachment: Attachment, options: ReleaseOptions): Promise<boolean> {
+    return this.#call({ service: 'dataplane', action: 'release-unless-attached' }, options, (limits) =>
+      this.#options.dataplane.isAttached(attachment, limits),
+    );
+  }
+
+  /** @throws IncompleteRelease */
+  async #call<Value>(
+    call: ServiceCall,
+    { limitsOf, skip }: ReleaseOptions,
+    work: (limits: Limits) => Promise<Value>,
+  ): Promise<Value> {
+    try {
+      if (skip?.has(call.service)) throw new Failure('UNREACHABLE', `${call.service} does not answer`);
+      return await work(limitsOf(call.service));
+    } catch (error) {
+      throw new IncompleteRelease(call, failureOf(error, `${call.action} of an attachment`, this.#options.log));
+    }
+  }
+
+  async #attempt(work: () => Promise<unknown>): Promise<IncompleteRelease | undefined> {
+    try {
+      await work();
+      return undefined;
+    } catch (error) {
+      if (error instanceof IncompleteRelease) return error;
+      throw error;
+    }
+  }
+
+  /** Keeps a release that is incomplete, or removes the attachment's journal entry when the journal has nothing left to do. */
+  async #settle(release: Release, incomplete: IncompleteRelease | undefined): Promise<void> {
+    if (!incomplete || this.#isLeftToRecord(release.attachment)) return this.#options.journal.done(release.attachment);
+    const { call, failure } = incomplete;
+    return this.#persist({ ...release, action: call.action, reason: tracedMessage(failure) });
+  }
+
+  /** Whether the dataplane completes the detach of an attachment and returns its addresses. */
+  #isLeftToRecord(attachment: Attachment): boolean {
+    const recorded = this.#options.nodeAddresses.recorded(attachment);
+    return recorded?.allocation !== undefined && recorded.isDetaching;
+  }
+
+  /**
+   * Writes a pending release to the node's journal. Keeps only the latest entries whose IPAM plugin rejected both the ADD and the
+   * DEL: by CNI it holds nothing then, and a rejected configuration would add an entry for each attempt to start a pod.
+   */
+  async #persist(pending: PendingRelease): Promise<void> {
+    const { journal, known, providers, log } = this.#options;
+    const { attachment } = pending;
+    // The entry may be of an earlier process that saw the ADD. A later ADD would have removed the entry.
+    const isRefused = known.wasRefused(attachment) || journal.get(attachment)?.refused;
+    await journal.add({ ...pending, ...(isRefused && { refused: true }) });
+    if (!isRefused) return;
+    const refused = journal.entries().filter((entry) => entry.refused);
+    for (const entry of refused.slice(0, -MAX_REFUSED_COUNT)) {
+      await journal.discard(entry, providers.typesOf(entry)).catch((error: unknown) => {
+        failureOf(error, 'discarding an entry', log);
+      });
+    }
   }
 }
 
-interface DiscardOptions {
-  readonly queue: AttachmentQueue;
-  /** Fires when the caller disconnects; steps not started by then are skipped. */
-  readonly cancel: AbortController;
+interface UndoneAllocation {
+  readonly provider: AddressProvider;
+  readonly allocation: ProvidedAllocation | undefined;
+  /** Whether a plugin rejected the ADD. */
+  readonly isRefused: boolean;
 }
 
 /**
- * Discards an attachment's journal entry without executing it. Waits in the attachment's queue for a release in flight,
- * which may complete the entry first. Idempotent.
- * @returns the discarded entry; undefined if there is none
- * @throws Failure STATE_IO if earlier entries cannot be read; CANCELLED
+ * An error as a Failure, so that the caller can continue. Logs a defect.
+ * @param what - names the work in the log
  */
-export function discardEntry(
-  attachment: Attachment,
-  tools: Pick<Tools, 'journal' | 'providerHistory'>,
-  { queue, cancel }: DiscardOptions,
-): Promise<JournalEntry | undefined> {
-  const { journal } = tools;
-  const work = async () => {
-    const entry = journal.get(attachment);
-    if (entry) await journal.discard(entry, providerNamesOf(entry, tools));
-    return entry;
-  };
-  return withAttachment(attachment, () => queue.run({ command: 'DISCARD', attachment, cancel }, work));
-}
-
-interface ReplayEntryOptions extends ReleaseOptions {
-  readonly queue: AttachmentQueue;
-}
-
-/**
- * Executes a journal entry in the attachment's queue and removes it when done. Uses the attachment's entry of that moment: it
- * may have changed while waiting in the queue.
- * @returns the remaining action; undefined when done or when there is no entry any more
- */
-export function replayEntry(
-  { attachment }: JournalEntry,
-  tools: Tools,
-  { queue, ...options }: ReplayEntryOptions,
-): Promise<FailedRelease | undefined> {
-  const work = async () => {
-    const entry = tools.journal.get(attachment);
-    if (!entry) return undefined;
-    const failed = await release(entry, tools, options);
-    if (!failed) await tools.journal.done(attachment);
-    return failed;
-  };
-  return withAttachment(attachment, () => queue.run({ command: 'REPLAY', attachment }, work));
-}
-
-/**
- * Executes the pending release of an earlier ADD or DEL, so that ADD starts without leftovers. ADD calls it in its place in the
- * queue.
- * @throws Failure of the release; nothing is allocated then
- */
-export async function replayPending(attachment: Attachment, tools: CommandTools): Promise<void> {
-  const entry = tools.journal.get(attachment);
-  if (!entry) return;
-  const failed = await release(entry, tools, { limitsOf: () => tools.limits });
-  if (!failed) return tools.journal.done(attachment);
-  const { code, message, details } = failed.failure;
-  throw new Failure(code, `the pending release of an earlier ADD or DEL of this attachment failed: ${message}`, {
-    details,
-    cause: failed.failure,
-  });
+export function failureOf(error: unknown, what: string, log: Logger): Failure {
+  if (error instanceof Failure) return error;
+  log.error({ err: error }, `defect: ${what}`);
+  return new Failure('INTERNAL', 'internal error: see the log of podwire-node', { cause: error });
 }
 
 /**
@@ -176,32 +281,19 @@ export async function replayPending(attachment: Attachment, tools: CommandTools)
  */
 export const UNRESPONSIVE_SERVICE_TIMEOUT_MS = 500;
 
+/** The clock, and the end of the process for work without a caller. */
+export interface ProcessEnd {
+  /** Fires when the grace period for running commands is over. Releases without a caller are then left to the journal. */
+  readonly ending: AbortSignal;
+  readonly clock: Clock;
+}
+
 /**
  * Limits of a service call that continues after its caller disconnects. It is cancelled when the process ends; a call
  * started later has {@link UNRESPONSIVE_SERVICE_TIMEOUT_MS}.
  */
-export function limitsAfterDisconnect({ limits, ending, clock }: CommandTools, deadlineMs: number): Limits {
-  if (!ending.aborted) return { ...limits, deadlineMs, signal: ending };
-  const lastMs = Math.min(deadlineMs, clock.nowMs() + UNRESPONSIVE_SERVICE_TIMEOUT_MS);
+export function limitsAfterDisconnect(limits: Limits, { ending, clock }: ProcessEnd): Limits {
+  if (!ending.aborted) return { ...limits, signal: ending };
+  const lastMs = Math.min(limits.deadlineMs, clock.nowMs() + UNRESPONSIVE_SERVICE_TIMEOUT_MS);
   return { ...limits, deadlineMs: lastMs, signal: new AbortController().signal };
-}
-
-/** Enough for an operator to see the cause. Each costs a call in every round and every GC. */
-const MAX_REFUSED_COUNT = 16;
-
-/**
- * Writes a pending release to the node's journal. Keeps only the latest entries whose IPAM plugin rejected both the ADD and the
- * DEL: by CNI it holds nothing then, and a rejected configuration would add an entry for each attempt to start a pod.
- */
-export async function persistRelease(pending: Omit<PendingRelease, 'refused'>, tools: Tools): Promise<void> {
-  const { journal, knownAllocations, log } = tools;
-  const { attachment } = pending;
-  // The entry may be of an earlier process that saw the ADD. A later ADD would have removed the entry.
-  const isRefused = knownAllocations.wasRefused(attachment) || journal.get(attachment)?.refused;
-  await journal.add({ ...pending, ...(isRefused && { refused: true }) });
-  if (!isRefused) return;
-  const refused = journal.entries().filter((entry) => entry.refused);
-  for (const entry of refused.slice(0, -MAX_REFUSED_COUNT)) {
-    await failureOf('discarding an entry', () => journal.discard(entry, providerNamesOf(entry, tools)), log);
-  }
 }

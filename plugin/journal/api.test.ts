@@ -29,11 +29,13 @@ test('lists entries with age, error and durability, retries them at once, and di
   const api = createJournalApi({
     journal,
     replay,
-    providersOf: () => ['host-local'],
-    discard: async (attachment) => {
-      const entry = journal.get(attachment);
-      if (entry) await journal.discard(entry, []);
-      return entry;
+    providers: { typesOf: () => ['host-local'] },
+    releases: {
+      discard: async (attachment) => {
+        const entry = journal.get(attachment);
+        if (entry) await journal.discard(entry, []);
+        return entry;
+      },
     },
   });
   await journal.load();

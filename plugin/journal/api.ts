@@ -3,6 +3,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
+import type { Providers } from '../addresses/providers.js';
 import type { JournalEntry } from './entry.js';
 import type { Journal } from './journal.js';
 import type { Replay } from './replay.js';
@@ -35,19 +36,20 @@ export interface JournalApi {
 interface JournalApiOptions {
   readonly journal: Journal;
   readonly replay: Replay;
-  /** Names of the providers that an entry's addresses are released to. */
-  readonly providersOf: (entry: JournalEntry) => readonly string[];
-  /**
-   * Discards an entry without executing it, in the attachment's queue.
-   * @returns undefined if there is none
-   */
-  readonly discard: (attachment: Attachment, cancel: AbortController) => Promise<JournalEntry | undefined>;
+  readonly providers: Pick<Providers, 'typesOf'>;
+  readonly releases: {
+    /**
+     * Discards an entry without executing it, in the attachment's queue.
+     * @returns undefined if there is none
+     */
+    discard(attachment: Attachment, cancel: AbortController): Promise<JournalEntry | undefined>;
+  };
 }
 
 const DISCARD_REQUEST = z.strictObject({ attachment: z.string() });
 
 export function createJournalApi(options: JournalApiOptions): JournalApi {
-  const { journal, replay, discard } = options;
+  const { journal, replay, releases } = options;
   return {
     text: () => {
       const entries = journal.entries().map((entry) => describeEntry(entry, options));
@@ -56,7 +58,7 @@ export function createJournalApi(options: JournalApiOptions): JournalApi {
     retry: () => replay.runNow(),
     discard: async (request, cancel) => {
       const attachment = readDiscardRequest(request);
-      const entry = await discard(attachment, cancel);
+      const entry = await releases.discard(attachment, cancel);
       if (!entry)
         throw new Failure(
           'ATTACHMENT_NOT_FOUND',
@@ -77,7 +79,7 @@ function readDiscardRequest(request: string): Attachment {
   );
 }
 
-function describeEntry(entry: JournalEntry, { replay, providersOf }: JournalApiOptions): object {
+function describeEntry(entry: JournalEntry, { replay, providers }: JournalApiOptions): object {
   const { attachment, action, order, sinceMs, reason, held } = entry;
   const allocation = held?.map(({ address, sequenceNumber }) => ({ address, sequenceNumber: String(sequenceNumber) }));
   return {
@@ -87,7 +89,7 @@ function describeEntry(entry: JournalEntry, { replay, providersOf }: JournalApiO
     since: new Date(sinceMs).toISOString(),
     reason,
     lastFault: replay.faultOf(entry) ?? null,
-    givers: providersOf(entry),
+    givers: providers.typesOf(entry),
     held: allocation ?? null,
   };
 }

@@ -1,10 +1,10 @@
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
 import type { Delegate } from '../addresses/ipam-plugin.js';
-import type { HeldAddress } from '../clients/clients.js';
 import { VARIABLES } from '../cni/environment.js';
 
 /**
@@ -22,7 +22,7 @@ export interface PendingRelease {
   readonly attachment: Attachment;
   readonly action: ReleaseAction;
   /** The allocation to release; undefined if unknown, which means all addresses of the attachment. */
-  readonly held: readonly HeldAddress[] | undefined;
+  readonly held: readonly AllocatedAddress[] | undefined;
   /** Absolute path of the pod's network namespace, if known and needed to remove the wire. Another pod may use the path by now. */
   readonly netns?: string | undefined;
   /** The delegated IPAM plugin that allocated the addresses. */

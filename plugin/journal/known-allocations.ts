@@ -1,12 +1,11 @@
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
-
-import type { HeldAddress } from '../clients/clients.js';
 
 /** More than nodes have pods. */
 const MAX_COUNT = 4096;
 
 /** The addresses of an attachment, or why it has none. */
-type Known = readonly HeldAddress[] | 'unrequested' | 'refused';
+type Known = readonly AllocatedAddress[] | 'unrequested' | 'refused';
 
 /**
  * Allocations of the ADDs of this process without a record of the node: those of other IPAM plugins, and of podwire-ipam under
@@ -17,7 +16,7 @@ export class KnownAllocations {
   /** Oldest first. */
   readonly #known = new Map<string, Known>();
 
-  record(attachment: Attachment, held: readonly HeldAddress[]): void {
+  record(attachment: Attachment, held: readonly AllocatedAddress[]): void {
     this.#set(attachment, held);
   }
 
@@ -53,7 +52,7 @@ export class KnownAllocations {
   }
 
   /** @returns undefined if unknown or none */
-  of(attachment: Attachment): readonly HeldAddress[] | undefined {
+  of(attachment: Attachment): readonly AllocatedAddress[] | undefined {
     const held = this.#known.get(formatAttachment(attachment));
     return typeof held === 'string' ? undefined : held;
   }

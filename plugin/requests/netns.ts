@@ -1,26 +1,22 @@
-import { readFileSync, statfsSync, statSync, type BigIntStats } from 'node:fs';
+import type { NetnsIdentity } from '@podwire/shared/attachment/allocation';
+import { statfsSync, statSync, type BigIntStats } from 'node:fs';
 
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { NetnsIdentity } from '../clients/clients.js';
-
 /** The current boot of the machine. */
-interface Boot {
+export interface Boot {
   readonly id: string;
   /** Epoch milliseconds, with a resolution of one second. */
   readonly startedAtMs: number;
 }
 
 export interface NetnsReader {
-  readonly boot: Boot;
   /**
    * Identity of the network namespace at a path.
    * @throws Failure INVALID_NETNS when the path is missing, is not a network namespace, or is the node's own and that is not allowed
    */
   identify(path: string, options?: { readonly allowsOwn: boolean }): NetnsIdentity;
 }
-
-const MS_PER_SECOND = 1000;
 
 /** File system type of namespaces in statfs(2) (linux/magic.h). */
 const NSFS_MAGIC = 0x6e736673n;
@@ -31,12 +27,9 @@ const NSFS_MAGIC = 0x6e736673n;
  * Does not detect namespaces of another kind, as that requires entering them; the dataplane rejects them. The calls are
  * synchronous: namespaces are in kernel memory, and a thread pool would cost every ADD 0.1 ms.
  */
-export function nodeNetnsReader(): NetnsReader {
-  const bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
-  const startedAtSeconds = Number(/^btime (\d+)$/m.exec(readFileSync('/proc/stat', 'utf8'))?.[1]);
+export function nodeNetnsReader({ id: bootId }: Boot): NetnsReader {
   const own = statSync('/proc/self/ns/net', { bigint: true });
   return {
-    boot: { id: bootId, startedAtMs: startedAtSeconds * MS_PER_SECOND },
     identify(path, { allowsOwn } = { allowsOwn: false }) {
       const file = inspectPath(path);
       if (!file.isNamespace)

@@ -1,3 +1,4 @@
+import type { PodName } from '@podwire/shared/attachment/allocation';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
@@ -9,13 +10,7 @@ import {
   type AttachConfig,
   type NetworkConfig,
 } from '../cni/config.js';
-import {
-  checkNodeEnvironment,
-  readDelEnvironment,
-  readPodEnvironment,
-  type Pod,
-  type Variables,
-} from '../cni/environment.js';
+import { checkNodeEnvironment, readDelEnvironment, readPodEnvironment, type Variables } from '../cni/environment.js';
 import { resolvePodRequest, type PodRequest } from '../cni/pod-request.js';
 
 /** A CNI command as the container runtime sent it. */
@@ -55,7 +50,7 @@ export function startedAtMs({ startedNs, arrivedNs }: Pick<CniRequest, 'startedN
 export interface ContainerRequest<Config extends NetworkConfig = NetworkConfig> {
   readonly attachment: Attachment;
   /** The Kubernetes pod, if the runtime names one. */
-  readonly pod: Pod | undefined;
+  readonly pod: PodName | undefined;
   readonly config: Config;
   readonly mode: Mode;
 }

@@ -1,12 +1,13 @@
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
-import type { Failure } from '@podwire/shared/failure/failure';
+import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 
 import type {
   Dataplane,
-  HeldAddress,
   LeasedAddress,
   NodeAddresses,
+  NodeEndpoint,
   PluginAttachments,
   RecordedPod,
   TakenLeases,
@@ -18,7 +19,7 @@ export class FakeNodeAddresses implements NodeAddresses {
   readonly leases: LeasedAddress[] = [];
   readonly records = new Map<string, RecordedPod>();
   /** Addresses of attachments that ended, in order. */
-  readonly returnedAddresses: HeldAddress[] = [];
+  readonly returnedAddresses: AllocatedAddress[] = [];
   /** Whether returns wait for podwire-ipam. */
   isDelayed = false;
   refusal: Failure | undefined;
@@ -55,22 +56,30 @@ export class FakeNodeAddresses implements NodeAddresses {
     return new Promise((_, reject) => signal.addEventListener('abort', () => reject(failureOfSignal(signal))));
   }
 
+  /** Allocations that nothing on the node has, or why they are not known. */
+  unknown: readonly NodeEndpoint[] | Failure = [];
+
+  unknownAllocations(): Promise<readonly NodeEndpoint[]> {
+    return this.unknown instanceof Failure ? Promise.reject(this.unknown) : Promise.resolve(this.unknown);
+  }
+
   /** A dataplane whose successful calls are recorded. */
   recording(dataplane: Dataplane): Dataplane {
     return {
       ...dataplane,
       attachPod: async (pod, limits, allocation) => {
         const wire = await dataplane.attachPod(pod, limits, allocation);
-        const record = { addresses: pod.addresses, allocation, netnsInode: 7n, isDead: false };
+        const record = { addresses: pod.addresses, allocation, netnsInode: 7n, isDetaching: false, isDead: false };
         this.records.set(formatAttachment(pod.attachment), record);
         return wire;
       },
       detachPod: async (detachment, limits) => {
-        await dataplane.detachPod(detachment, limits);
         const key = formatAttachment(detachment.attachment);
         const record = this.records.get(key);
+        if (record) this.records.set(key, { ...record, isDetaching: true });
+        await dataplane.detachPod(detachment, limits);
         if (!record?.allocation) this.records.delete(key);
-        else this.records.set(key, { ...record, isDead: true });
+        else this.records.set(key, { ...record, isDetaching: false, isDead: true });
         if (!this.isDelayed) this.#return(key);
       },
     };

@@ -12,32 +12,20 @@ import { readSettings } from '@podwire/shared/runtime/config-reader';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { expect, vi } from 'vitest';
 
-import { IpamCircuitBreaker } from '../addresses/ipam-plugin.js';
 import { ProviderHistory } from '../addresses/provider-history.js';
 import type { Dataplane } from '../clients/clients.js';
-import { ipamClient } from '../clients/ipam.js';
 import { LocalCalls } from '../clients/local-calls.js';
-import { ipamUpkeep } from '../clients/upkeep.js';
 import type { Variables } from '../cni/environment.js';
-import type { Tools } from '../commands/context.js';
-import { ReadinessEvents } from '../commands/readiness-events.js';
-import { Readiness } from '../commands/readiness.js';
 import { ReadinessRecord } from '../commands/readiness-record.js';
-import { CommandEvents } from '../events.js';
-import { JournalEvents } from '../journal/events.js';
-import { Journal } from '../journal/journal.js';
-import { KnownAllocations } from '../journal/known-allocations.js';
-import type { Replay } from '../journal/replay.js';
-import { RecentCommands } from '../recent-commands.js';
-import { AttachmentQueue } from '../requests/attachment-queue.js';
+import { composePlugin, type PluginParts } from '../composition.js';
+import type { Journal } from '../journal/journal.js';
+import type { RecentCommands } from '../recent-commands.js';
 import type { NetnsReader } from '../requests/netns.js';
-import { OnceLogger } from '../requests/once-logger.js';
 import type { CniRequest } from '../requests/request.js';
-import { run, type CniAnswer, type RunOptions } from '../run.js';
-import { makeReplay } from '../service.js';
+import type { CniAnswer } from '../run.js';
 import { PLUGIN_SETTINGS, type PluginSettings } from '../settings.js';
 import { SpoolDirectory } from '../spool/spool-directory.js';
-import { Spool } from '../spool/spool.js';
+import type { Spool } from '../spool/spool.js';
 import { MemoryJournalStore } from './journal-store.js';
 import { FakeNodeAddresses } from './node-addresses.js';
 import { FakeDataplane, FakeIpam, Script, serve } from './services.js';
@@ -53,11 +41,12 @@ const NAMESPACES: Readonly<Record<string, bigint>> = {
 /** When the machine of these tests was booted. */
 export const BOOTED_AT_MS = 1_700_000_000_000;
 
+export const BOOT = { id: BOOT_ID, startedAtMs: BOOTED_AT_MS };
+
 /** Path of the node's own network namespace. */
 export const OWN_NETNS = '/proc/1/ns/net';
 
 const namespaces: NetnsReader = {
-  boot: { id: BOOT_ID, startedAtMs: BOOTED_AT_MS },
   identify(path, options) {
     const inode = path === OWN_NETNS && options?.allowsOwn ? 4026531840n : NAMESPACES[path];
     if (inode === undefined) throw new Failure('INVALID_NETNS', `CNI_NETNS ${path} does not exist`);
@@ -119,19 +108,18 @@ export class Plugin {
   readonly dataplane: FakeDataplane;
   readonly nodeAddresses = new FakeNodeAddresses();
   readonly record = recordingLog();
-  readonly options: RunOptions;
   /** What outlives the process of the plugin. */
   readonly store: MemoryJournalStore;
-  readonly providerHistory: ProviderHistory;
+  readonly history: ProviderHistory;
   /** Signals that the process stops. */
   readonly stopping = new AbortController();
-  readonly recent = new RecentCommands('node-1');
   /** Cuts off work that continues without a caller, as the end of the process does. */
   readonly ending = new AbortController();
-  /** Not started. */
-  readonly spool: Spool;
   readonly spoolPath = join(this.folder, 'spool');
-  readonly #replay: Replay;
+  /** The dataplane as the commands call it. */
+  readonly client: Dataplane;
+  /** The spool is not started. */
+  readonly parts: PluginParts;
   readonly #peer: Peer;
   /** Release of podwire-ipam from its next start on; this one's when undefined. */
   release: number | undefined;
@@ -150,65 +138,57 @@ export class Plugin {
     recorded = false,
     ipam: fakeIpam = new FakeIpam(),
     dataplane: fakeDataplane = new FakeDataplane(),
+    /** Wraps the dataplane that the commands call. */
+    wrap = (dataplane: Dataplane): Dataplane => dataplane,
   } = {}) {
     this.ipam = fakeIpam;
     this.dataplane = fakeDataplane;
-    const peer = new Peer('podwire-ipam', this.address());
-    this.#peer = peer;
-    const deps = { clock: systemClock, random: () => 0.5 };
+    this.#peer = new Peer('podwire-ipam', this.address());
     const { log } = this.record;
     this.store = store;
     const path = providerHistoryPath === '' ? join(this.folder, 'address-givers') : providerHistoryPath;
-    this.providerHistory = new ProviderHistory({ path, bootId: BOOT_ID, log });
-    const events = new JournalEvents(log);
-    const tools: Tools = {
-      ipam: ipamClient({ peer, ...deps }),
-      dataplane: this.#recordedIn(
-        recorded,
-        this.dataplane.client(new LocalCalls({ log, clock: systemClock }), this.script),
-      ),
-      nodeAddresses: this.nodeAddresses,
-      upkeep: ipamUpkeep({ peer, ...deps }),
-      journal: new Journal({ store, maxEntriesCount: 100, clock: systemClock, events }),
-      knownAllocations: new KnownAllocations(),
-      providerHistory: this.providerHistory,
-      circuitBreaker: new IpamCircuitBreaker(systemClock),
-      netns,
-      nodeName: 'node-1',
-      clock: systemClock,
-      log,
-      onceLogger: new OnceLogger(log),
+    this.history = new ProviderHistory({ path, bootId: BOOT_ID, log });
+    const client = this.dataplane.client(new LocalCalls({ log, clock: systemClock }), this.script);
+    this.client = wrap(recorded ? this.nodeAddresses.recording(client) : client);
+    const settings = settingsIn(this.folder, {
+      addTimeoutMs: timeoutMs,
+      delTimeoutMs: timeoutMs,
       cleanUpTimeoutMs,
       delServiceTimeoutMs,
-      stopping: this.stopping.signal,
-      ending: this.ending.signal,
-    };
-    const queue = new AttachmentQueue(systemClock);
-    const record = new ReadinessRecord({ path: join(this.folder, 'node-ready'), bootId: BOOT_ID, log });
-    const readiness = new Readiness({ ...tools, record, events: new ReadinessEvents(log), isStrict });
-    const limits = { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs, GC: timeoutMs };
-    this.spool = new Spool({
-      directory: new SpoolDirectory(this.spoolPath, systemClock),
-      run: (request) => run(request, this.options),
-      log,
-      ...deps,
+      journalMaxEntriesCount: 100,
+      strictStatus: isStrict,
     });
-    const { recent, spool } = this;
-    this.options = { tools, queue, timeoutMs: limits, readiness, events: new CommandEvents(), recent, spool };
-    this.#replay = makeReplay(tools, queue, { log, ...deps });
+    const deps = { ipam: this.#peer, dataplane: this.client, nodeAddresses: this.nodeAddresses, boot: BOOT };
+    this.parts = composePlugin(
+      settings,
+      { clock: systemClock, random: () => 0.5, log, ...deps },
+      {
+        journalStore: store,
+        history: this.history,
+        readinessRecord: new ReadinessRecord({ path: join(this.folder, 'node-ready'), bootId: BOOT_ID, log }),
+        spoolDirectory: new SpoolDirectory(this.spoolPath, systemClock),
+        netns,
+        stopping: this.stopping.signal,
+        ending: this.ending.signal,
+      },
+    );
   }
 
-  #recordedIn(isRecorded: boolean, dataplane: Dataplane): Dataplane {
-    return isRecorded ? this.nodeAddresses.recording(dataplane) : dataplane;
+  get spool(): Spool {
+    return this.parts.spool;
+  }
+
+  get recent(): RecentCommands {
+    return this.parts.recent;
   }
 
   get journal(): Journal {
-    return this.options.tools.journal;
+    return this.parts.journal;
   }
 
   /** Replays the journal, as the resident does while it runs. */
   async replayed(): Promise<void> {
-    void this.#replay.runNow();
+    void this.parts.replay.runNow();
     await vi.waitFor(() => expect(this.journal.isIdle).toBe(true), { interval: 5, timeout: 20_000 });
   }
 
@@ -221,7 +201,7 @@ export class Plugin {
   async start(...services: readonly ('ipam' | 'dataplane')[]): Promise<this> {
     const { script, release, ipam: fake } = this;
     await this.journal.load();
-    await this.providerHistory.load();
+    await this.history.load();
     const wanted = services.length > 0 ? services : ['ipam', 'dataplane'];
     if (wanted.includes('dataplane')) this.dataplane.serve();
     if (wanted.includes('ipam'))
@@ -237,9 +217,9 @@ export class Plugin {
   }
 
   async end(): Promise<void> {
-    await this.spool.stop();
-    await this.options.readiness.stop();
-    await this.#replay.stop();
+    await this.parts.spool.stop();
+    await this.parts.readiness.stop();
+    await this.parts.replay.stop();
     this.#peer.close();
     await this.stopServices();
     rmSync(this.folder, { recursive: true });
@@ -256,7 +236,7 @@ export class Plugin {
       cancel: new AbortController(),
       ...rest,
     };
-    return run(request, this.options);
+    return this.parts.run(request);
   }
 
   /** The allocations and the attachments. */

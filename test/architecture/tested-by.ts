@@ -58,9 +58,9 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/routes.ts': 'plugin/server.test.ts',
   'plugin/requests/http-request.ts': 'plugin/server.test.ts',
   'plugin/spool/spooled-del.ts': 'plugin/spool/spool.test.ts',
-  'plugin/addresses/ipam-addresses.ts': 'plugin/addresses/under-another-plugin.test.ts',
+  'plugin/addresses/providers.ts': 'plugin/addresses/provider-history.test.ts',
+  'plugin/dispatch.ts': 'plugin/run.test.ts',
   'plugin/addresses/plugin-addresses.ts': 'plugin/addresses/delegated-addresses.test.ts',
-  'plugin/clients/upkeep.ts': 'plugin/commands/gc.test.ts',
 
   // A real service and its clients.
   'services/ipam/leases/leases-operations.ts': 'services/ipam/leases/leases-rpc.test.ts',

@@ -7,7 +7,9 @@ import type { AttachmentRecord } from '@podwire/dataplane/records/record';
 import type { HeldEndpoint } from '@podwire/dataplane/repair/lost-wires';
 import type {
   LeasedAddress,
+  Limits,
   NodeAddresses,
+  NodeEndpoint,
   PluginAttachments,
   RecordedPod,
   TakenLeases,
@@ -59,6 +61,11 @@ const STOP_TIMEOUT_MS = 1000;
 
 const MS_PER_SECOND = 1000;
 
+const TIMEOUT = new Failure(
+  'DEADLINE_EXCEEDED',
+  'the comparison of this node with podwire-ipam takes longer; repeat it',
+);
+
 /** Until the plugin has started, which is before the first command. */
 const NO_PLUGIN: PluginAttachments = {
   runExclusive: (_, __, work) => work(),
@@ -87,6 +94,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   #isLocked = false;
   #inventoryRequestCount: bigint | undefined;
   #nodeAddress = '';
+  /** Callers that wait for the end of an inventory that has not begun, with its failure. */
+  #rounds: ((failure: unknown) => void)[] = [];
 
   private constructor(options: AddressBookOptions) {
     const { registry, api, file, marks, nodeName, machineId, boot, events, clock, random } = options;
@@ -187,6 +196,21 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     return this.#settlement.returned(attachment, signal);
   }
 
+  async unknownAllocations(network: string, { deadlineMs, signal }: Limits): Promise<readonly NodeEndpoint[]> {
+    const { clock } = this.#options;
+    const round = new Promise<unknown>((resolve) => this.#rounds.push(resolve));
+    this.#queue.hurry('inventory');
+    const ended = new AbortController();
+    const timeout = clock
+      .sleep(deadlineMs - clock.nowMs(), AbortSignal.any([signal, ended.signal]))
+      .then(() => TIMEOUT);
+    const failure = await Promise.race([round, timeout]);
+    ended.abort();
+    signal.throwIfAborted();
+    if (failure !== undefined) throw failure;
+    return this.#inventory.kept(network);
+  }
+
   settle(record: AttachmentRecord): void {
     this.#settlement.request(record);
   }
@@ -230,6 +254,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     await this.#queue.stop();
     this.#settlement.end();
     this.#refill.end();
+    for (const resolve of this.#rounds.splice(0)) resolve(new Failure('CANCELLED', 'podwire-node is stopping'));
   }
 
   #makeQueue(): WorkQueue<Work> {
@@ -254,10 +279,24 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       case 'settle':
         return this.#settlement.run(signal);
       case 'inventory':
-        return this.#inventory.run(signal);
+        return this.#runInventory(signal);
       case 4:
       case 6:
         return this.#refill.run(work, signal);
+    }
+  }
+
+  async #runInventory(signal: AbortSignal): Promise<NextRun> {
+    // A run that began before a request does not count for it.
+    const waiting = this.#rounds.splice(0);
+    let failure: unknown;
+    try {
+      return await this.#inventory.run(signal);
+    } catch (error) {
+      failure = error;
+      throw error;
+    } finally {
+      for (const resolve of waiting) resolve(failure);
     }
   }
 
@@ -328,6 +367,7 @@ function recordedPod({ network, allocation, identity, state }: AttachmentRecord)
     addresses: network.addresses.map((address) => `${formatAddress(address)}/${familyBits(address.family)}`),
     allocation,
     netnsInode: identity.inode,
+    isDetaching: state === 'detaching',
     isDead: state === 'dead',
   };
 }

@@ -6,7 +6,7 @@ import type {
 import type { AttachmentRecord } from '@podwire/dataplane/records/record';
 import type { AttachmentRegistry } from '@podwire/dataplane/records/registry';
 import type { AttachedLink } from '@podwire/dataplane/pods/kernel';
-import type { PluginAttachments } from '@podwire/plugin/clients/clients';
+import type { NodeEndpoint, PluginAttachments } from '@podwire/plugin/clients/clients';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
@@ -64,6 +64,15 @@ export class InventoryReporter {
 
   constructor(options: InventoryReporterOptions) {
     this.#options = options;
+  }
+
+  /** Allocations of a network without a record that the last run kept, because they may belong to a pod. */
+  kept(network: string): readonly NodeEndpoint[] {
+    return this.#kept
+      .filter(({ attachment }) => attachment.network === network)
+      .map(({ attachment, allocation, netns, allocateTime }) => {
+        return { attachment, held: [allocation], bootId: netns?.bootId, createdAtMs: allocateTime?.getTime() };
+      });
   }
 
   async run(signal: AbortSignal): Promise<NextRun> {
