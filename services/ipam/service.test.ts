@@ -371,6 +371,7 @@ describe('the service', () => {
       '/calico/ipam/v2/assignment/ipv4/block/BLOCK',
       '/calico/ipam/v2/handle/net.c1',
       '/calico/ipam/v2/host/node-1/ipv4/block/BLOCK',
+      '/calico/podwire/epoch',
       '/calico/resources/v3/projectcalico.org/clusterinformations/default',
       '/calico/resources/v3/projectcalico.org/ippools/default',
       '/calico/resources/v3/projectcalico.org/nodes/node-1',

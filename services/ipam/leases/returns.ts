@@ -17,7 +17,7 @@ import { allocatedAtMs, belongsTo, type NetnsIdentity } from '../records/attribu
 import type { HeldAddress } from '../records/block.js';
 import { sameNetns } from '../records/endpoint.js';
 import { historyEntry } from '../records/history.js';
-import { isLeaseOf, leaseAttributes } from '../records/lease.js';
+import { isLease, isLeaseOf, leaseAttributes } from '../records/lease.js';
 import type { ListedLease, NodeSession } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
 import { beginMs, type AllocationName } from './bindings.js';
@@ -85,17 +85,18 @@ export function continueReturn(view: View, { nodeName, returns, nowMs, ...rest }
   };
 }
 
-/** The addresses that the list loses: what the node returned without keeping it, unless it is a newer lease. */
+/** The leases that the list loses: those that the node returned without keeping them. */
 function unlistedAddresses(
   { leases }: NodeSession,
   returns: readonly AddressReturn[],
   results: readonly AddressReleaseResult[],
 ): Address[] {
-  const listed = new Set(leases.map(({ address }) => formatAddress(address)));
-  return returns.flatMap(({ allocation: { address }, use }, index) => {
-    const state = results[index]?.state;
-    const isEnded = state === 'notAllocated' || state === 'released';
-    return isEnded && use?.isKept !== true && listed.has(formatAddress(address)) ? [address] : [];
+  const listed = new Map(leases.map(({ address, sequenceNumber }) => [formatAddress(address), sequenceNumber]));
+  return returns.flatMap(({ allocation: { address, sequenceNumber }, use }, index) => {
+    const result = results[index];
+    const isLost = result?.state === 'notAllocated' && listed.get(formatAddress(address)) === sequenceNumber;
+    const isFreed = result?.state === 'released' && isLease(result.holder) && listed.has(formatAddress(address));
+    return (isLost || isFreed) && use?.isKept !== true ? [address] : [];
   });
 }
 

@@ -28,7 +28,10 @@ export interface NodeSession {
   readonly reportedAtMs: number | undefined;
   /** ID of the store epoch ({@link StoreEpoch}) that the node reported its inventory in; empty if in none. */
   readonly epoch: string;
-  /** Addresses of the node's last inventory that have another holder in the datastore. */
+  /**
+   * Addresses of pods in the node's last inventory that have another holder in the datastore. No further holder is
+   * offered one that becomes free.
+   */
   readonly conflicts: readonly AddressConflict[];
 }
 

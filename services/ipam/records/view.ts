@@ -77,7 +77,10 @@ export interface View {
   session(nodeName: string): NodeSession | undefined;
   /** The sessions of all nodes, in no order. */
   sessions(): Iterable<NodeSession>;
-  /** Name of the node whose session lists the address as an unbound lease. Constant time. */
+  /**
+   * Name of the node whose session lists the address as an unbound lease, or as one that a pod of the node has although
+   * another holder has it. Constant time.
+   */
   lessee(address: Address): string | undefined;
   /** The current store epoch; undefined before the first. */
   epoch(): StoreEpoch | undefined;

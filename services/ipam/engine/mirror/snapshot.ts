@@ -65,8 +65,8 @@ export class Snapshot implements View {
   #ofContainers = new LayeredMap<number, readonly string[]>();
   /** By the names of the nodes. */
   #sessions = new LayeredMap<string, NodeSession>();
-  /** The sessions that list an address, by {@link addressKey}. */
-  #lessees = new LayeredMap<bigint, NodeSession>();
+  /** Names of the nodes whose sessions claim an address, by {@link addressKey}. */
+  #lessees = new LayeredMap<bigint, readonly string[]>();
   #unreadable = new LayeredMap<string, UnreadableRecord>();
   #unreadableBlocks = new SortedList(UNREADABLE_BLOCKS);
 
@@ -250,11 +250,15 @@ export class Snapshot implements View {
 
   #listSession(session: NodeSession): void {
     this.#sessions.set(session.name, session);
-    for (const { address } of session.leases) this.#lessees.set(addressKey(address), session);
+    for (const key of claimedKeys(session)) this.#lessees.set(key, [...(this.#lessees.get(key) ?? []), session.name]);
   }
 
-  #unlistLeases({ name, leases }: NodeSession): void {
-    for (const { address } of leases) if (this.lessee(address) === name) this.#lessees.delete(addressKey(address));
+  #unlistLeases(session: NodeSession): void {
+    for (const key of claimedKeys(session)) {
+      const rest = (this.#lessees.get(key) ?? []).filter((name) => name !== session.name);
+      if (rest.length > 0) this.#lessees.set(key, rest);
+      else this.#lessees.delete(key);
+    }
   }
 
   #unlistContainers(key: string, record: EndpointRecord): void {
@@ -362,7 +366,7 @@ export class Snapshot implements View {
   }
 
   lessee(address: Address): string | undefined {
-    return this.#lessees.get(addressKey(address))?.name;
+    return this.#lessees.get(addressKey(address))?.[0];
   }
 
   epoch(): StoreEpoch | undefined {
@@ -439,6 +443,10 @@ export class Snapshot implements View {
 /** Every address of IPv6 has a larger key than those of IPv4. */
 function addressKey({ family, value }: Address): bigint {
   return family === 4 ? value : value + 0x1_0000_0000n;
+}
+
+function claimedKeys({ leases, conflicts }: NodeSession): ReadonlySet<bigint> {
+  return new Set([...leases, ...conflicts].map(({ address }) => addressKey(address)));
 }
 
 function isOfKind<Kind extends RecordValue['kind']>(record: RecordValue, kind: Kind): record is RecordOf<Kind> {
