@@ -206,7 +206,7 @@ export interface NodeAddresses {
    */
   readonly refusal: Failure | undefined;
   /**
-   * Takes one address of each family for a new attachment: a lease, or while podwire-ipam is away one that a deleted pod of this
+   * Takes one address of each family for a new attachment: a lease, or while podwire-ipam is unreachable one that a deleted pod of this
    * node had. Waits shortly for leases that are on their way.
    */
   take(attachment: Attachment, families: readonly Family[], signal: AbortSignal): Promise<TakenLeases>;

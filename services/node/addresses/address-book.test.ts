@@ -493,7 +493,7 @@ describe('what a pod may get', () => {
     expect([await add('a'), await add('b')]).toEqual(['10.65.0.2', '10.65.0.4']);
   });
 
-  test('no lease after its validity, while podwire-ipam is away', async () => {
+  test('no lease after its validity, while podwire-ipam is unreachable', async () => {
     const { add, take, ipam, pass, clock } = await scene();
     await add('a');
     await pass(1000);
@@ -514,7 +514,7 @@ describe('what a pod may get', () => {
     expect(ipam.leaseCount).toBe(2);
   });
 
-  test('the address of a deleted pod while podwire-ipam is away: the oldest one, after the cool-down', async () => {
+  test('the address of a deleted pod while podwire-ipam is unreachable: the oldest one, after the cool-down', async () => {
     const { add, del, take, ipam, pass, holder } = await scene({ addressCount: 2 });
     ipam.coolDownSeconds = 30n;
     const [a, b] = [await add('a'), await add('b')];

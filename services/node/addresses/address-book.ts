@@ -173,7 +173,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     if (this.#isKnown(attachment)) return { reason: 'known' };
     const leases = await this.#refill.take(families, signal);
     if (typeof leases !== 'string') return { leases };
-    const reused = this.#session.isAway ? await this.#takeReused(families) : undefined;
+    const reused = this.#session.isUnreachable ? await this.#takeReused(families) : undefined;
     return reused ? { leases: reused } : { reason: leases };
   }
 

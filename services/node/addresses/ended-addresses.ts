@@ -16,7 +16,7 @@ interface EndedAddressesOptions {
 }
 
 /**
- * The addresses of this node's own deleted pods, for its next pods while podwire-ipam is away.
+ * The addresses of this node's own deleted pods, for its next pods while podwire-ipam is unreachable.
  *
  * An address whose return may have reached podwire-ipam is another node's by now. So a record of an earlier process, which may have
  * sent the return, is not used, nor one whose return was sent without an answer.

@@ -59,10 +59,10 @@ export class AddressEvents {
     this.#log.info('podwire-ipam recalls the leased addresses: pods of other nodes find none');
   }
 
-  /** A pod got the address of a deleted one, as podwire-ipam is away. */
+  /** A pod got the address of a deleted one, as podwire-ipam is unreachable. */
   reused(address: string): void {
     this.#reuses.add(1);
-    this.#log.debug(`podwire-ipam is away: a pod gets ${address}, which a deleted pod of this node had`);
+    this.#log.debug(`podwire-ipam is unreachable: a pod gets ${address}, which a deleted pod of this node had`);
   }
 
   /** A part of the work is delayed. */

@@ -172,7 +172,7 @@ export class InventoryReporter {
       return await plugin().runExclusive(attachment, TURN_TIMEOUT_MS, isReturned);
     } catch (error) {
       // Its commands take long: the next run looks again.
-      if (error instanceof Failure && error.code === 'DEADLINE_EXCEEDED' && !session.isAway) return false;
+      if (error instanceof Failure && error.code === 'DEADLINE_EXCEEDED' && !session.isUnreachable) return false;
       throw error;
     }
   }

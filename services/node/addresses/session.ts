@@ -16,8 +16,8 @@ const DEFINITE_CODES: ReadonlySet<FailureCode> = new Set([
   'STORE_CORRUPT',
 ]);
 
-/** Failures of a podwire-ipam that is away, or whose datastore is. */
-const AWAY_CODES: ReadonlySet<FailureCode> = new Set([
+/** Failures of a podwire-ipam that is unreachable, or whose datastore is. */
+const UNREACHABLE_CODES: ReadonlySet<FailureCode> = new Set([
   'UNREACHABLE',
   'DEADLINE_EXCEEDED',
   'CANCELLED',
@@ -75,8 +75,8 @@ export class IpamSession {
   }
 
   /** Whether podwire-ipam is not connected, or it or its datastore did not answer the last call. */
-  get isAway(): boolean {
-    const isUnanswered = this.#failure !== undefined && AWAY_CODES.has(this.#failure.code);
+  get isUnreachable(): boolean {
+    const isUnanswered = this.#failure !== undefined && UNREACHABLE_CODES.has(this.#failure.code);
     return isUnanswered || !this.#options.api.isConnected();
   }
 

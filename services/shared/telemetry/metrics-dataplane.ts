@@ -54,7 +54,7 @@ export const DATAPLANE_METRICS = {
   'podwire.leases.reused': {
     kind: 'counter',
     unit: '{address}',
-    about: 'Addresses of deleted pods that went to the next pods of the node while podwire-ipam was away',
+    about: 'Addresses of deleted pods that went to the next pods of the node while podwire-ipam was unreachable',
   },
   'podwire.inventory.returned': {
     kind: 'counter',
