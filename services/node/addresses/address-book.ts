@@ -1,5 +1,3 @@
-import { uptime } from 'node:os';
-
 import type { ClusterChange, ClusterView } from '@podwire/dataplane/cluster/cluster';
 import type { Condition } from '@podwire/dataplane/conditions/conditions';
 import type { NodeAddressHooks, NodeAddressParts } from '@podwire/dataplane/node-addresses';
@@ -21,6 +19,7 @@ import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
+import { bootClock } from './boot-clock.js';
 import { EndedAddresses } from './ended-addresses.js';
 import type { AddressEvents } from './events.js';
 import { addressesOf, InventoryReporter } from './inventory-report.js';
@@ -58,8 +57,6 @@ const TIMEOUT_MS = 10_000;
 
 /** How long a stopping process tries to bind and return what is left, in milliseconds. */
 const STOP_TIMEOUT_MS = 1000;
-
-const MS_PER_SECOND = 1000;
 
 const TIMEOUT = new Failure(
   'DEADLINE_EXCEEDED',
@@ -99,7 +96,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
 
   private constructor(options: AddressBookOptions) {
     const { registry, api, file, marks, nodeName, machineId, boot, events, clock, random } = options;
-    const bootMs = options.bootMs ?? (() => uptime() * MS_PER_SECOND);
+    const bootMs = options.bootMs ?? bootClock(clock);
     this.#options = options;
     this.#queue = this.#makeQueue();
     const isUnrecorded = (address: string): boolean =>

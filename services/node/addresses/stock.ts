@@ -85,7 +85,10 @@ export class LeaseStock {
   /** Takes one lease of each family, in that order; undefined if one family has none. */
   take(families: readonly Family[]): Lease[] | undefined {
     if (!this.isValid) return undefined;
-    const leases = families.flatMap((family) => this.#free(family)[0] ?? []);
+    const { isOccupied } = this.#options;
+    const firstOf = (family: Family) =>
+      this.#available.find((lease) => familyOf(lease) === family && !isOccupied(lease.address));
+    const leases = families.flatMap((family) => firstOf(family) ?? []);
     if (leases.length < families.length) return undefined;
     this.#available = this.#available.filter((lease) => !leases.includes(lease));
     for (const lease of leases) this.#taken.set(lease.address, lease);

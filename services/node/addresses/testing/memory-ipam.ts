@@ -311,7 +311,7 @@ export class MemoryIpam {
       ),
       ...leases.flatMap((each) => this.#finding({ nodeName, attachment: undefined, owners }, each)),
     ];
-    // What the node has and nobody holds joins the session's list: no other node gets it before the node has bound it.
+    // A free address of the inventory joins the session's list: no other node gets it before the node has bound it.
     for (const { allocation, holder, currentSequenceNumber } of findings)
       if (allocation && (holder === '' || this.awaited.size > 0) && currentSequenceNumber === 0n)
         this.listed.set(allocation.address, nodeName);
