@@ -212,7 +212,7 @@ export interface NodeAddresses {
   take(attachment: Attachment, families: readonly Family[], signal: AbortSignal): Promise<TakenLeases>;
   /** Undoes {@link take} for an attachment that was never wired. */
   giveBack(leases: readonly LeasedAddress[]): void;
-  /** Whether a pod of these families would get leases. */
+  /** Whether a pod of these families would get addresses without podwire-ipam. */
   hasLeases(families: readonly Family[]): boolean;
   /** @returns undefined if the attachment has no record */
   recorded(attachment: Attachment): RecordedPod | undefined;

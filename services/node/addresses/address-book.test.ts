@@ -515,7 +515,7 @@ describe('what a pod may get', () => {
   });
 
   test('the address of a deleted pod while podwire-ipam is unreachable: the oldest one, after the cool-down', async () => {
-    const { add, del, take, ipam, pass, holder } = await scene({ addressCount: 2 });
+    const { book, add, del, take, ipam, pass, holder } = await scene({ addressCount: 2 });
     ipam.coolDownSeconds = 30n;
     const [a, b] = [await add('a'), await add('b')];
     await pass(61_000);
@@ -524,8 +524,9 @@ describe('what a pod may get', () => {
     await pass(5000);
     await del('b');
     await pass(20_000);
-    expect(await take('c')).toEqual({ reason: 'unavailable' });
+    expect([book.hasLeases([4]), await take('c')]).toEqual([false, { reason: 'unavailable' }]);
     await pass(5000);
+    expect(book.hasLeases([4])).toBe(true);
     expect(await add('c')).toBe(a);
     expect(await take('d')).toEqual({ reason: 'unavailable' });
     await pass(5000);

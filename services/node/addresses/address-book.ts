@@ -181,7 +181,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
 
   hasLeases(families: readonly Family[]): boolean {
     const canGive = !this.#isLocked && !this.refusal && this.#session.isSupported;
-    return canGive && families.every((family) => this.#stock.count(family) > 0);
+    const canReuse = (family: Family) => this.#session.isUnreachable && this.#ended.has(family);
+    return canGive && families.every((family) => this.#stock.count(family) > 0 || canReuse(family));
   }
 
   recorded(attachment: Attachment): RecordedPod | undefined {

@@ -53,6 +53,11 @@ export class EndedAddresses {
     return undefined;
   }
 
+  /** Whether there is an address of the family. */
+  has(family: Family): boolean {
+    return this.#candidates(family).length > 0;
+  }
+
   #candidates(family: Family): (readonly [AttachmentRecord, string])[] {
     const { registry, stock, bootMs } = this.#options;
     const latestMs = bootMs() - stock.coolDownMs;
