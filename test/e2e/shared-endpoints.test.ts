@@ -2,15 +2,14 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { Readable, Writable } from 'node:stream';
 
-import { run as runPodwirectl } from '@podwire/ctl/run';
 import { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 
-import { COMMAND_DEPS } from '../support/command-deps.js';
+import { CalicoWriter } from '../support/calico-writer.js';
 import { settled } from '../support/leftovers.js';
 import { callCni, makePod, NETWORK, removePod, type CniAnswer, type CniCall, type Pod } from '../support/pods.js';
+import { podwirectl } from '../support/podwirectl.js';
 import { pings, rpc } from '../support/programs.js';
 import { ROOT } from '../support/root.js';
 import { Stack } from '../support/stack.js';
@@ -84,43 +83,7 @@ function recorded(): unknown {
 
 const endpointKeyOf = ({ name }: Pod) => `${ENDPOINTS}default/node--1-k8s-${name.replaceAll('-', '--')}-eth0`;
 
-async function podwirectl(...args: readonly string[]): Promise<{ readonly exitCode: number; readonly stdout: string }> {
-  let stdout = '';
-  const write = (chunk: Buffer, _: string, done: () => void): void => {
-    stdout += chunk.toString();
-    done();
-  };
-  const env = { PATH: process.env.PATH, PODWIRE_NODE_IPAM_ADDRESS: `unix:${stack.sockets.ipam}` };
-  const around = { env, stdin: Readable.from([]), stdout: new Writable({ write }), stderr: new Writable({ write }) };
-  const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: around, ...COMMAND_DEPS });
-  return { exitCode, stdout };
-}
-
-/** Like `calicoctl ipam release --ip`: block and handle lose the address, and endpoints are left as they are. */
-function releaseAsCalicoctl(address: string, handle: string): void {
-  const [key, text] = [...etcd.dump(BLOCKS)].find(([, value]) => value.includes(handle)) ?? ['', '{}'];
-  const block: {
-    allocations: (number | null)[];
-    unallocated: number[];
-    attributes: { handle_id?: string }[];
-    sequenceNumberForAllocation: Record<string, unknown>;
-  } = JSON.parse(text.replace(/("sequenceNumber":)(\d+)/, '$1"$2"').replace(/("\d+":)(\d+)/g, '$1"$2"'));
-  const index = block.attributes.findIndex(({ handle_id: id }) => id === handle);
-  const ordinal = block.allocations.indexOf(index);
-  expect(ordinal, address).toBe(Number(address.split('.').at(-1)) % 64);
-  block.allocations[ordinal] = null;
-  block.unallocated.push(ordinal);
-  block.sequenceNumberForAllocation = Object.fromEntries(
-    Object.entries(block.sequenceNumberForAllocation).filter(([name]) => name !== String(ordinal)),
-  );
-  block.attributes.splice(index, 1);
-  block.allocations = block.allocations.map((each) => (each !== null && each > index ? each - 1 : each));
-  const written = JSON.stringify(block)
-    .replace(/("sequenceNumber":)"(\d+)"/, '$1$2')
-    .replace(/("\d+":)"(\d+)"/g, '$1$2');
-  etcd.ctl('put', key, written);
-  etcd.ctl('del', HANDLES + handle);
-}
+const ctl = (...args: readonly string[]) => podwirectl(stack.sockets.ipam, ...args);
 
 describe.each([
   ['on a second network for the same interface', { config: { name: 'second-network' } }, (pod: Pod) => pod],
@@ -136,7 +99,7 @@ describe.each([
     expect(await call('DEL', second, rest)).toMatchObject({ exitCode: 0 });
     expect(recorded()).toEqual(before);
     expect(pings(address, stack.netnsPath)).toBe(true);
-    expect(await podwirectl('audit')).toMatchObject({ exitCode: 0 });
+    expect(await ctl('audit')).toMatchObject({ exitCode: 0 });
     expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
     expect([...etcd.dump(ENDPOINTS).keys()]).toEqual([]);
   }, 120_000);
@@ -147,29 +110,29 @@ test('a lost endpoint is written again, and the address of its pod is not alloca
   const before = etcd.dump(ENDPOINTS);
   const [text = ''] = before.values();
   etcd.ctl('del', endpointKeyOf(pod));
-  expect(await podwirectl('audit')).toMatchObject({ exitCode: 4, stdout: expect.stringContaining('endpoint-missing') });
-  const repaired = await podwirectl('audit', '--repair', '--release-unused', '--grace', '1m', '--yes');
-  expect(repaired).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/repaired +endpoint-missing/) });
+  expect(await ctl('audit')).toMatchObject({ exitCode: 4, output: expect.stringContaining('endpoint-missing') });
+  const repaired = await ctl('audit', '--repair', '--release-unused', '--grace', '1m', '--yes');
+  expect(repaired).toMatchObject({ exitCode: 0, output: expect.stringMatching(/repaired +endpoint-missing/) });
   const written = etcd.dump(ENDPOINTS).get(endpointKeyOf(pod)) ?? '';
   expect(JSON.parse(written)).toMatchObject({
     metadata: { uid: JSON.parse(text).metadata.uid },
     spec: JSON.parse(text).spec,
   });
   expect(pings(address, stack.netnsPath)).toBe(true);
-  expect(await podwirectl('audit')).toMatchObject({ exitCode: 0 });
+  expect(await ctl('audit')).toMatchObject({ exitCode: 0 });
   expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
   expect([...etcd.dump(ENDPOINTS).keys()]).toEqual([]);
 }, 120_000);
 
 test('DEL deletes an endpoint whose address another tool released; an audit keeps none for a dead pod', async () => {
   const { pod, address } = await added('released');
-  releaseAsCalicoctl(address, `${NETWORK}.${pod.containerId}`);
-  await expect.poll(() => podwirectl('audit')).toMatchObject({ exitCode: 4 });
+  new CalicoWriter(etcd).release([address]);
+  await expect.poll(() => ctl('audit')).toMatchObject({ exitCode: 4 });
   expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
   expect([...etcd.dump(ENDPOINTS).keys()]).toEqual([]);
-  await podwirectl('audit', '--repair', '--yes');
+  await ctl('audit', '--repair', '--yes');
   expect(podHandles()).toEqual([]);
-  expect(await podwirectl('audit')).toMatchObject({ exitCode: 0 });
+  expect(await ctl('audit')).toMatchObject({ exitCode: 0 });
 }, 120_000);
 
 test('a pod of Calico is listed with its creator, and deleted by Podwire’s DEL', async () => {
@@ -187,8 +150,8 @@ test('a pod of Calico is listed with its creator, and deleted by Podwire’s DEL
   delete endpoint.metadata.annotations;
   etcd.ctl('put', endpointKeyOf(pod), JSON.stringify(endpoint));
   const row = new RegExp(`^default/calicos +${address.replaceAll('.', '\\.')} +node-1 .* Calico `, 'm');
-  await expect.poll(async () => (await podwirectl('get', 'workloadendpoints', '-A')).stdout).toMatch(row);
-  expect(await podwirectl('audit')).toMatchObject({ exitCode: 0 });
+  await expect.poll(async () => (await ctl('get', 'workloadendpoints', '-A')).output).toMatch(row);
+  expect(await ctl('audit')).toMatchObject({ exitCode: 0 });
   expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
   expect([...etcd.dump(ENDPOINTS).keys(), ...podHandles()]).toEqual([]);
 }, 120_000);

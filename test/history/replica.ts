@@ -24,7 +24,8 @@ export interface ReplicaOptions {
 export class Replica {
   readonly name: string;
   readonly #options: ReplicaOptions;
-  readonly #socket: string;
+  /** Path of its unix socket. */
+  readonly socket: string;
   readonly #logFile: string;
   #child: ChildProcess | undefined;
   #peer: Peer | undefined;
@@ -32,13 +33,13 @@ export class Replica {
   constructor(options: ReplicaOptions) {
     this.#options = options;
     this.name = options.name;
-    this.#socket = join(options.folder, `${options.name}.sock`);
+    this.socket = join(options.folder, `${options.name}.sock`);
     this.#logFile = join(options.folder, `${options.name}.log`);
   }
 
   /** Calls wait for the process while it is down. */
   get peer(): Peer {
-    this.#peer ??= new Peer(`podwire-ipam ${this.name}`, `unix:${this.#socket}`);
+    this.#peer ??= new Peer(`podwire-ipam ${this.name}`, `unix:${this.socket}`);
     return this.#peer;
   }
 
@@ -49,7 +50,7 @@ export class Replica {
     this.#child = spawn(process.execPath, [...skew, join(ROOT, 'services/ipam/dist/main.js')], {
       env: {
         ...Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^(PODWIRE|OTEL)_/.test(name))),
-        PODWIRE_IPAM_LISTEN: `unix:${this.#socket}`,
+        PODWIRE_IPAM_LISTEN: `unix:${this.socket}`,
         CLOCK_SKEW_MS: String(clockSkewMs),
         ...env,
       },

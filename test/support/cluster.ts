@@ -22,6 +22,10 @@ export interface ClusterOptions {
   readonly subnets: readonly Subnet[];
   /** Settings of all nodes beside those that join them. */
   readonly env?: Readonly<Record<string, string>>;
+  /** The name of each node; node-1, node-2, … by default. */
+  readonly names?: readonly string[];
+  /** Sockets of running replicas of podwire-ipam, which the nodes use in turns. By default one runs beside the first node. */
+  readonly ipamSockets?: readonly string[];
 }
 
 export interface Node {
@@ -43,18 +47,20 @@ export class Cluster {
   readonly #router = `router-${this.#id}`;
   readonly #outside = `outside-${this.#id}`;
   readonly #subnets: readonly Subnet[];
+  readonly #hasOwnIpam: boolean;
 
-  constructor({ subnets, env = {} }: ClusterOptions) {
+  constructor({ subnets, env = {}, names = [], ipamSockets = [] }: ClusterOptions) {
     this.#makeRouter();
     this.#makeOutside();
     this.#subnets = subnets;
+    this.#hasOwnIpam = ipamSockets.length === 0;
     const stacks: Stack[] = [];
     this.nodes = subnets.map((subnet, index) => {
-      const name = `node-${index + 1}`;
+      const name = names[index] ?? `node-${index + 1}`;
       const host = hostOf(index);
       const { ipv4, ipv6 } = NETWORKS[subnet];
-      const ipam = stacks[0] ? `unix:${stacks[0].sockets.ipam}` : undefined;
-      const stack = new Stack({ env: { ...nodeSettings(name, ipam), ...env } });
+      const ipamSocket = ipamSockets[index % ipamSockets.length] ?? stacks[0]?.sockets.ipam;
+      const stack = new Stack({ ipamSocket, env: { ...nodeSettings(name), ...env } });
       stacks.push(stack);
       this.#connect(stack.netns, subnet, host);
       return { name, stack, ipv4: `${ipv4}.${host}`, ipv6: `${ipv6}:${host}` };
@@ -76,10 +82,8 @@ export class Cluster {
 
   /** Starts podwire-ipam with these pools, and then every node. */
   async start(pools: readonly object[]): Promise<void> {
-    const [first] = this.nodes;
-    if (!first) throw new Error('a cluster has a node');
-    await first.stack.start('ipam');
-    for (const pool of pools) rpc(first.stack.sockets.ipam, 'podwire.ipam.v1.PoolService/CreatePool', { pool });
+    if (this.#hasOwnIpam) await this.nodes[0]?.stack.start('ipam');
+    for (const pool of pools) this.ipam('PoolService/CreatePool', { pool });
     await Promise.all(this.nodes.map(({ stack }) => stack.start('node')));
   }
 
@@ -95,6 +99,16 @@ export class Cluster {
     for (const { stack } of [...this.nodes].reverse()) await stack.destroy();
     run('ip', 'netns', 'delete', this.#outside);
     run('ip', 'netns', 'delete', this.#router);
+  }
+
+  /** A power failure of a node, as {@link Stack.powerCycle}; it is connected again, and its podwire-node has to be started. */
+  async powerCycle(at: number): Promise<void> {
+    const [node, subnet] = [this.nodes[at], this.#subnets[at]];
+    if (!node || !subnet) throw new Error('there is no such node');
+    // The kernel removes the interfaces of a namespace some time after it.
+    node.stack.ip('link', 'delete', 'eth0');
+    await node.stack.powerCycle();
+    this.#connect(node.stack.netns, subnet, hostOf(at));
   }
 
   /** Removes a node's only interface, with its addresses and routes, and creates it again, with another MAC address. */
@@ -159,14 +173,12 @@ const hostOf = (index: number): number => 11 + index;
 /** The bridge of a subnet, in the router. */
 const switchOf = (subnet: Subnet): string => `subnet-${subnet}`;
 
-/** @param ipam - where the first node's podwire-ipam listens; undefined on the first node */
-function nodeSettings(name: string, ipam: string | undefined): Record<string, string> {
+function nodeSettings(name: string): Record<string, string> {
   return {
     PODWIRE_IPAM_DEFAULT_POOL_CIDR: '',
     PODWIRE_IPAM_UNKNOWN_NODES: 'refuse',
     PODWIRE_NODE_NAME: name,
     PODWIRE_NODE_IPV4: 'auto',
-    ...(ipam !== undefined && { PODWIRE_NODE_IPAM_ADDRESS: ipam }),
   };
 }
 

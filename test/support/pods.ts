@@ -6,7 +6,10 @@ import { SHIM } from './root.js';
 
 /** A pod as its container runtime knows it. */
 export interface Pod {
+  /** Of the network namespace, and of the Kubernetes pod unless {@link podName} is set. */
   readonly name: string;
+  /** Name of the Kubernetes pod, which several sandboxes may share. */
+  readonly podName?: string;
   readonly containerId: string;
   /** Path of its network namespace. */
   readonly netns: string;
@@ -56,7 +59,7 @@ export function cniEnvironment({ command, pod, interfaceName = 'eth0', env = {} 
     CNI_NETNS: pod.netns,
     CNI_IFNAME: interfaceName,
     CNI_PATH: '/usr/lib/cni',
-    CNI_ARGS: `IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=${pod.name};K8S_POD_INFRA_CONTAINER_ID=${pod.containerId}`,
+    CNI_ARGS: `IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=${pod.podName ?? pod.name};K8S_POD_INFRA_CONTAINER_ID=${pod.containerId}`,
     ...env,
   };
   const given = Object.entries(all).filter((entry): entry is [string, string] => entry[1] !== undefined);

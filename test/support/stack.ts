@@ -1,6 +1,7 @@
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -25,7 +26,15 @@ const START_TIMEOUT_MS = 30_000;
 export interface StackOptions {
   /** Settings beside those that join the processes: `PODWIRE_IPAM_DEFAULT_POOL_CIDR` and the like. */
   readonly env?: Readonly<Record<string, string>>;
+  /** Path of the socket of a podwire-ipam that the stack does not run; its own when undefined. */
+  readonly ipamSocket?: string | undefined;
 }
+
+/** Files of /proc that name the boot of a machine; all processes of the machine see the same. */
+const BOOT_FILES = { id: '/proc/sys/kernel/random/boot_id', stat: '/proc/stat' } as const;
+
+/** Covers them for one process and its children. `/run/netns` stays shared: the process sees the namespaces of later pods. */
+const SHOW_BOOT = `mount --bind "$0/id" ${BOOT_FILES.id} && mount --bind "$0/stat" ${BOOT_FILES.stat} && exec "$@"`;
 
 /**
  * Time limits of commands: tests check the results of a DEL, and on a busy machine services take longer than the seconds after
@@ -62,18 +71,22 @@ export class Stack {
   };
   /** One file for each attachment. */
   readonly recordsDirectory = join(this.#run, 'attachments');
-  readonly #env: NodeJS.ProcessEnv;
+  /** The embedded datastore. */
+  readonly storeDirectory = join(this.folder, 'store');
+  #env: NodeJS.ProcessEnv;
+  /** Folder with the files of the machine's boot; undefined for the real one. */
+  #boot: string | undefined;
   readonly #processes = new Map<ProcessName, ChildProcess>();
 
-  constructor({ env = {} }: StackOptions = {}) {
-    // In memory, as /run is.
+  constructor({ env = {}, ipamSocket }: StackOptions = {}) {
     mkdirSync(this.#run);
-    run('mount', '-t', 'tmpfs', '-o', 'mode=700', 'tmpfs', this.#run);
+    this.#mountRun();
     this.#makeNode();
+    if (ipamSocket !== undefined) this.sockets.ipam = ipamSocket;
     this.#env = {
       ...Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^(PODWIRE|OTEL)_/.test(name))),
       PODWIRE_IPAM_LISTEN: `unix:${this.sockets.ipam}`,
-      PODWIRE_IPAM_STORE_DIRECTORY: join(this.folder, 'store'),
+      PODWIRE_IPAM_STORE_DIRECTORY: this.storeDirectory,
       PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/16',
       PODWIRE_NODE_NAME: 'node-1',
       PODWIRE_NODE_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,
@@ -94,6 +107,20 @@ export class Stack {
     const wanted = names.length > 0 ? names : PROCESSES;
     for (const name of wanted) this.#spawn(name);
     await Promise.all(wanted.map((name) => this.#untilAnswering(name)));
+  }
+
+  /** Changes settings of the processes that start from now on. */
+  configure(env: Readonly<Record<string, string>>): void {
+    this.#env = { ...this.#env, ...env };
+  }
+
+  /** Runs a command of podwire-ipam on the stack's datastore: `export`, `import`. @throws Error when it fails */
+  ipamCommand(...args: readonly string[]): void {
+    const { status, stderr } = spawnSync(process.execPath, [join(ROOT, MAIN.ipam), ...args], {
+      encoding: 'utf8',
+      env: this.#env,
+    });
+    if (status !== 0) throw new Error(`podwire-ipam ${args.join(' ')}: ${stderr}`);
   }
 
   /** Kills a process, like a crash. */
@@ -159,12 +186,36 @@ export class Stack {
     this.#makeNode();
   }
 
+  /**
+   * As {@link reboot}, of a machine whose /run is empty afterwards, and whose podwire-node sees a later boot. The pods' own
+   * namespaces are the test's to remove.
+   */
+  async powerCycle(): Promise<void> {
+    await this.reboot();
+    run('umount', '--lazy', this.#run);
+    this.#mountRun();
+    this.#boot = mkdtempSync(join(this.folder, 'boot-'));
+    writeFileSync(join(this.#boot, 'id'), `${randomUUID()}\n`);
+    const stat = readFileSync(BOOT_FILES.stat, 'utf8');
+    writeFileSync(join(this.#boot, 'stat'), stat.replace(/^btime .*$/m, `btime ${Math.floor(Date.now() / 1000)}`));
+  }
+
+  /** Identity of the boot that podwire-node sees. */
+  get bootId(): string {
+    return readFileSync(this.#boot === undefined ? BOOT_FILES.id : join(this.#boot, 'id'), 'utf8').trim();
+  }
+
   /** Ends everything and removes the folder and the node. */
   async destroy(): Promise<void> {
     for (const name of [...this.#processes.keys()].reverse()) await this.stop(name);
     run('umount', '--lazy', this.#run);
     rmSync(this.folder, { recursive: true, force: true });
     run('ip', 'netns', 'delete', this.netns);
+  }
+
+  /** In memory, as /run is. */
+  #mountRun(): void {
+    run('mount', '-t', 'tmpfs', '-o', 'mode=700', 'tmpfs', this.#run);
   }
 
   #makeNode(): void {
@@ -183,7 +234,8 @@ export class Stack {
 
   #spawn(name: ProcessName, within: readonly string[] = []): void {
     const log = openSync(this.#logFile(name), 'a', 0o600);
-    const command = [`--net=${this.netnsPath}`, ...within, process.execPath, join(ROOT, MAIN[name])];
+    const boot = name === 'node' && this.#boot !== undefined ? showing(this.#boot) : [];
+    const command = [`--net=${this.netnsPath}`, ...boot, ...within, process.execPath, join(ROOT, MAIN[name])];
     const env = { ...(name === 'node' && NODE_ENVIRONMENT), ...this.#env };
     const child = spawn('nsenter', command, { env, stdio: ['ignore', log, log] });
     this.#processes.set(name, child);
@@ -212,6 +264,11 @@ export class Stack {
       await sleep(20);
     }
   }
+}
+
+/** Command line that runs the rest of it on a machine of another boot. */
+function showing(boot: string): string[] {
+  return ['unshare', '--mount', '--propagation', 'slave', 'sh', '-c', SHOW_BOOT, boot];
 }
 
 function answers(path: string): Promise<boolean> {
