@@ -211,17 +211,24 @@ test('without podwire-ipam, pods come and go for as many rounds as wanted; later
   }
 });
 
-test('what nobody on the node has is returned without a call, although endpoints of later pods hide it', async () => {
+/** Pods of a StatefulSet: those of the same name replace each other's endpoints. */
+const startSet = (pods: LivePods, stack: Stack) =>
+  Promise.all(['web-0', 'web-1', 'web-2'].map((name) => pods.start(stack, name)));
+
+/** Waits until podwire-ipam has so many addresses of pods. */
+async function expectCount({ sockets }: Stack, count: number): Promise<void> {
+  await expect.poll(async () => (await storedAddresses(sockets.ipam)).length, PATIENCE).toBe(count);
+}
+
+test('what no pod of the node has is returned without a call, although endpoints of later pods hide it', async () => {
   const stack = newStack(SHORT_DEADLINES);
   await stack.start();
   const { ipam } = stack.sockets;
   const pods = new LivePods();
-  const startThree = () => Promise.all(['web-0', 'web-1', 'web-2'].map((name) => pods.start(stack, name)));
-  const first = await startThree();
+  const first = await startSet(pods, stack);
   await pods.expectStored(ipam);
-  // The next sandboxes of the same pods, whose endpoints replace those of the first.
-  await startThree();
-  await expect.poll(async () => (await storedAddresses(ipam)).length, PATIENCE).toBe(6);
+  await startSet(pods, stack);
+  await expectCount(stack, 6);
 
   await stack.kill('ipam');
   for (const each of first) await pods.stop(each);
@@ -237,14 +244,21 @@ test('what nobody on the node has is returned without a call, although endpoints
   await callIpam(ipam, AddressServiceService.allocate, late);
   await stack.start('node');
   await pods.expectStored(ipam);
+});
 
-  await startThree();
-  await expect.poll(async () => (await storedAddresses(ipam)).length, PATIENCE).toBe(6);
+test('what pods of a former boot had is returned without a call, although endpoints of later pods hide it', async () => {
+  const stack = newStack(SHORT_DEADLINES);
+  await stack.start();
+  const pods = new LivePods();
+  await startSet(pods, stack);
+  await pods.expectStored(stack.sockets.ipam);
+  await startSet(pods, stack);
+  await expectCount(stack, 6);
   await stack.powerCycle();
   pods.endAll(stack);
   await stack.start();
-  await startThree();
-  await pods.expectStored(ipam);
+  await startSet(pods, stack);
+  await pods.expectStored(stack.sockets.ipam);
 });
 
 test('the refusal of an exhausted pool names the node that holds leases, until when, and what helps', async () => {

@@ -197,7 +197,8 @@ export class Stack {
     this.#boot = mkdtempSync(join(this.folder, 'boot-'));
     writeFileSync(join(this.#boot, 'id'), `${randomUUID()}\n`);
     const stat = readFileSync(BOOT_FILES.stat, 'utf8');
-    writeFileSync(join(this.#boot, 'stat'), stat.replace(/^btime .*$/m, `btime ${Math.floor(Date.now() / 1000)}`));
+    // Whole seconds: everything before the power failure is before the boot.
+    writeFileSync(join(this.#boot, 'stat'), stat.replace(/^btime .*$/m, `btime ${Math.ceil(Date.now() / 1000)}`));
   }
 
   /** Identity of the boot that podwire-node sees. */
