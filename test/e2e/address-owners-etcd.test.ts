@@ -95,10 +95,10 @@ async function leasesOf(socket: string, nodeName: string): Promise<string[]> {
 /** What the datastore has of addresses. */
 const recorded = ({ etcd }: Scene) => [...etcd.dump('/calico/ipam/v2/')];
 
-type Free = (scene: Scene, leases: readonly string[]) => void | Promise<void>;
+type Free = (scene: Scene, leases: readonly string[]) => Promise<void>;
 
 const freedBy: Readonly<Record<string, Free>> = {
-  'Calico’s tools free': ({ calico }, leases) => calico.release(leases),
+  'Calico’s tools free': ({ calico }, leases) => calico.releaseAll(leases),
   'podwirectl frees': async ({ sockets }, leases) => {
     for (const lease of leases) await podwirectl(sockets[1], 'release', 'address', lease, '--yes');
   },
@@ -129,7 +129,7 @@ test('a pod whose lease Calico’s tools free before podwire-ipam knows the pod 
   const leases = await leasesOf(sockets[0], 'node-1');
   await Promise.all(replicas.map((replica) => replica.kill()));
   for (let count = 0; count < 2; count++) expect(await pods.tryAdd(nodes[0]!)).toMatchObject({ exitCode: 0 });
-  calico.release(leases);
+  await calico.releaseAll(leases);
   await startReplicas(replicas);
   await pods.expectStored(sockets[0]);
   await pods.startAll(nodes[0]!, 20);
@@ -144,7 +144,7 @@ test('under the lock of a migration no ADD takes a lease and DELs succeed; after
   await expect.poll(async () => (await storedLeases(sockets[0], 'node-1')).length, PATIENCE).toBeGreaterThanOrEqual(8);
   await pods.expectStored(sockets[0]);
 
-  calico.lock();
+  await calico.lock();
   const attachment = { network: 'net', containerId: 'locked', interfaceName: 'eth0' };
   const request = AllocateRequest.fromPartial({ attachment, nodeName: 'node-1' });
   for (const socket of sockets) {
@@ -163,7 +163,7 @@ test('under the lock of a migration no ADD takes a lease and DELs succeed; after
   expect(recorded(scene)).toEqual(before);
   pods.expectDistinct();
 
-  calico.unlock();
+  await calico.unlock();
   await pods.startAll(stack!, 3);
   await callIpam(sockets[0], AddressServiceService.release, { attachment });
   await pods.expectStored(sockets[1]);
@@ -306,14 +306,14 @@ test('in a pool in which Calico’s plugin allocates, a node keeps at most two l
   await pods.startAll(stack!, 2);
   await pods.expectStored(sockets[0]);
   expect((await leasesOf(sockets[0], 'node-1')).length).toBeGreaterThan(2);
-  const others = calico.allocate('calico-1', ['calico-0']);
+  const others = await calico.allocate('calico-1', ['calico-0']);
   // They use up leases, so that the node asks for more.
   await pods.startAll(stack!, 4);
   const leases = async () => (await storedLeases(sockets[0], 'node-1')).length;
   await expect.poll(leases, PATIENCE).toBeLessThanOrEqual(2);
 
   const wanted = Array.from({ length: 64 }, (_, index) => `calico-${index + 1}`);
-  others.push(...calico.allocate('calico-1', wanted));
+  others.push(...(await calico.allocate('calico-1', wanted)));
   expect(others.length).toBeGreaterThanOrEqual(64 - pods.living.length - 2);
   pods.expectDistinct();
   const shared = pods.living.flatMap(({ addresses }) => addresses).filter((address) => others.includes(address));

@@ -126,7 +126,7 @@ test('a lost endpoint is written again, and the address of its pod is not alloca
 
 test('DEL deletes an endpoint whose address another tool released; an audit keeps none for a dead pod', async () => {
   const { pod, address } = await added('released');
-  new CalicoWriter(etcd).release([address]);
+  expect(await new CalicoWriter(etcd).release(address)).toBe(true);
   await expect.poll(() => ctl('audit')).toMatchObject({ exitCode: 4 });
   expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
   expect([...etcd.dump(ENDPOINTS).keys()]).toEqual([]);

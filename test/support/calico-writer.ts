@@ -1,4 +1,4 @@
-import { execFileSync } from 'node:child_process';
+import { execFile } from 'node:child_process';
 
 import type { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
 import { formatAddress } from '@podwire/shared/net/address';
@@ -23,133 +23,182 @@ interface StoredBlock {
 }
 
 interface StoredHandle {
-  readonly block: Record<string, number>;
+  readonly block: Readonly<Record<string, number>>;
+  readonly deleted: boolean;
 }
+
+/** Of an etcd that works. */
+const PATIENCE_SECONDS = 45;
 
 /** Writes to the datastore as Calico's tools and its plugin do, beside running replicas of podwire-ipam. */
 export class CalicoWriter {
   readonly #etcd: EtcdServer;
+  readonly #timeoutSeconds: number;
 
-  constructor(etcd: EtcdServer) {
+  /** @param timeoutSeconds - of each request */
+  constructor(etcd: EtcdServer, timeoutSeconds = PATIENCE_SECONDS) {
     this.#etcd = etcd;
+    this.#timeoutSeconds = timeoutSeconds;
   }
 
-  /** Like `calicoctl ipam release --ip`: block and handle lose each address; endpoints stay as they are. */
-  release(addresses: readonly string[]): void {
-    for (const address of addresses) {
-      const key = this.#blockKeyOf(address);
-      let handle = '';
-      this.#change(key, (text) => {
-        const block = parseBlock(text);
-        const ordinal = addressesOf(block).indexOf(address);
-        const index = block.allocations[ordinal] ?? undefined;
-        if (index === undefined) throw new Error(`${address} is not allocated`);
-        handle = block.attributes[index]?.handle_id ?? '';
-        free(block, ordinal);
-        return formatBlock(block);
-      });
-      this.#count(handle, parseBlock(this.#read(key).text).cidr, -1);
-    }
+  /**
+   * Like `calicoctl ipam release --ip`: block and handle lose the address; endpoints stay as they are.
+   * @param handle - only while this one has the address, as with a report of `calicoctl ipam check`
+   * @returns whether it was released
+   */
+  async release(address: string, handle?: string): Promise<boolean> {
+    const key = await this.#blockKeyOf(address);
+    const found = holderOf((await this.#read(key)).text, address);
+    if (found === undefined || (handle !== undefined && found !== handle)) return false;
+    return this.#change([key, HANDLES + found], ([text = '', handleText = '']) => {
+      if (holderOf(text, address) !== found) return undefined;
+      const block = parseBlock(text);
+      free(block, addressesOf(block).indexOf(address));
+      return [formatBlock(block), counted(handleText, block.cidr, -1)];
+    });
+  }
+
+  async releaseAll(addresses: readonly string[]): Promise<void> {
+    for (const address of addresses) await this.release(address);
   }
 
   /**
    * Allocates free addresses of the existing blocks, one for each container, as Calico's plugin does on a node.
    * @returns the addresses; fewer when there are no more
    */
-  allocate(node: string, containerIds: readonly string[]): string[] {
+  async allocate(node: string, containerIds: readonly string[]): Promise<string[]> {
     const waiting = [...containerIds];
-    return [...this.#etcd.dump(BLOCKS).keys()].flatMap((key) => {
-      const taken: string[] = [];
+    const taken: string[] = [];
+    for (const key of (await this.#blocks()).keys())
       for (let id = waiting[0]; id !== undefined; id = waiting[0]) {
-        const address = this.#allocateIn(key, { node, handle: `k8s-pod-network.${id}`, pod: id });
+        const address = await this.#allocateIn(key, { node, handle: `k8s-pod-network.${id}`, pod: id });
         if (address === undefined) break;
         waiting.shift();
         taken.push(address);
       }
-      return taken;
-    });
+    return taken;
   }
 
   /** Like `calicoctl datastore migrate lock`. */
-  lock(): void {
-    this.#setReady(false);
+  lock(): Promise<boolean> {
+    return this.#setReady(false);
   }
 
   /** Like `calicoctl datastore migrate unlock`. */
-  unlock(): void {
-    this.#setReady(true);
+  unlock(): Promise<boolean> {
+    return this.#setReady(true);
   }
 
-  #setReady(datastoreReady: boolean): void {
-    this.#change(CLUSTER, (text) => {
+  #setReady(datastoreReady: boolean): Promise<boolean> {
+    return this.#change([CLUSTER], ([text = '']) => {
       const record: { spec: object } = JSON.parse(text);
-      return JSON.stringify({ ...record, spec: { ...record.spec, datastoreReady } });
+      return [JSON.stringify({ ...record, spec: { ...record.spec, datastoreReady } })];
     });
   }
 
-  #allocateIn(
+  async #allocateIn(
     key: string,
     { node, handle, pod }: { readonly node: string; readonly handle: string; readonly pod: string },
-  ): string | undefined {
+  ): Promise<string | undefined> {
     let address: string | undefined;
-    let cidr = '';
-    this.#change(key, (text) => {
+    const isChanged = await this.#change([key, HANDLES + handle], ([text = '', handleText = '']) => {
       const block = parseBlock(text);
       const ordinal = block.unallocated.shift();
-      address = ordinal === undefined ? undefined : addressesOf(block)[ordinal];
-      if (ordinal === undefined) return text;
-      cidr = block.cidr;
+      if (ordinal === undefined) return undefined;
+      address = addressesOf(block)[ordinal];
       const secondary = { namespace: 'default', node, pod, timestamp: new Date().toISOString() };
       block.allocations[ordinal] = block.attributes.push({ handle_id: handle, secondary }) - 1;
       block.sequenceNumberForAllocation = { ...block.sequenceNumberForAllocation, [ordinal]: block.sequenceNumber };
       block.sequenceNumber = String(BigInt(block.sequenceNumber) + 1n);
-      return formatBlock(block);
+      return [formatBlock(block), counted(handleText, block.cidr, 1)];
     });
-    if (address !== undefined) this.#count(handle, cidr, 1);
-    return address;
+    return isChanged ? address : undefined;
   }
 
-  #count(handle: string, cidr: string, difference: number): void {
-    this.#change(HANDLES + handle, (text) => {
-      const { block, ...rest }: StoredHandle = text === '' ? { block: {}, deleted: false } : JSON.parse(text);
-      const count = (block[cidr] ?? 0) + difference;
-      const others = Object.entries(block).filter(([name]) => name !== cidr);
-      const counts = count > 0 ? [...others, [cidr, count]] : others;
-      return counts.length === 0 ? '' : JSON.stringify({ ...rest, block: Object.fromEntries(counts) });
-    });
-  }
-
-  #blockKeyOf(address: string): string {
-    const found = [...this.#etcd.dump(BLOCKS)].find(([, text]) => addressesOf(parseBlock(text)).includes(address));
+  async #blockKeyOf(address: string): Promise<string> {
+    const found = [...(await this.#blocks())].find(([, text]) => addressesOf(parseBlock(text)).includes(address));
     if (!found) throw new Error(`${address} is in no block`);
     return found[0];
   }
 
-  /** A compare-and-swap; an empty text is a missing key. */
-  #change(key: string, change: (text: string) => string): void {
-    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
-      const { text, revision } = this.#read(key);
-      const next = change(text);
-      if (next === text) return;
-      const operation = next === '' ? `del ${key}` : `put ${key} ${JSON.stringify(next)}`;
-      const input = `mod("${key}") = "${revision}"\n\n${operation}\n\n\n`;
-      const answer = execFileSync('etcdctl', [`--endpoints=${this.#etcd.url}`, 'txn'], {
-        ...{ encoding: 'utf8', input },
-        env: { PATH: process.env.PATH, ETCDCTL_API: '3' },
-      });
-      if (answer.startsWith('SUCCESS')) return;
-    }
-    throw new Error(`${key} was changed by others at each of ${ATTEMPTS} attempts`);
+  async #blocks(): Promise<Map<string, string>> {
+    const pairs = (await this.#get('--prefix', BLOCKS)).map(({ key, text }) => [key, text] as const);
+    return new Map(pairs);
   }
 
-  #read(key: string): { readonly text: string; readonly revision: number } {
-    const answer: { kvs?: { value?: string; mod_revision: number }[] } = JSON.parse(
-      this.#etcd.ctl('get', key, '--write-out=json'),
-    );
-    const [found] = answer.kvs ?? [];
-    const text = Buffer.from(found?.value ?? '', 'base64').toString();
-    return { text, revision: found?.mod_revision ?? 0 };
+  /**
+   * A compare-and-swap of some keys; an empty text is a missing key.
+   * @param change - returns the new texts; undefined to leave all as they are
+   * @returns whether they were changed
+   */
+  async #change(
+    keys: readonly string[],
+    change: (texts: readonly string[]) => readonly string[] | undefined,
+  ): Promise<boolean> {
+    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+      const stored = await Promise.all(keys.map((key) => this.#read(key)));
+      const next = change(stored.map(({ text }) => text));
+      if (!next) return false;
+      const conditions = stored.map(({ revision }, index) => `mod("${keys[index]}") = "${revision}"`);
+      const operations = next.map((text, index) =>
+        text === '' ? `del ${keys[index]}` : `put ${keys[index]} ${JSON.stringify(text)}`,
+      );
+      const transaction = [...conditions, '', ...operations, '', '', ''].join('\n');
+      if ((await this.#ctl(['txn'], transaction)).startsWith('SUCCESS')) return true;
+    }
+    throw new Error(`${keys.join(', ')}: changed by others at each of ${ATTEMPTS} attempts`);
   }
+
+  async #read(key: string): Promise<{ readonly text: string; readonly revision: number }> {
+    const [found] = await this.#get(key);
+    return found ?? { text: '', revision: 0 };
+  }
+
+  async #get(...args: readonly string[]) {
+    const answer: { kvs?: readonly StoredPair[] } = JSON.parse(await this.#ctl(['get', ...args, '--write-out=json']));
+    const text = (base64 = ''): string => Buffer.from(base64, 'base64').toString();
+    return (answer.kvs ?? []).map(({ key, value, mod_revision: revision }) => ({
+      ...{ key: text(key), text: text(value), revision },
+    }));
+  }
+
+  /** Does not block this process: it may be the one that lets a paused etcd go on. */
+  async #ctl(args: readonly string[], input = ''): Promise<string> {
+    const timeouts = ['--dial-timeout', '--command-timeout'].map((flag) => `${flag}=${this.#timeoutSeconds}s`);
+    const child = execFile('etcdctl', [`--endpoints=${this.#etcd.url}`, ...timeouts, ...args], {
+      env: { PATH: process.env.PATH, ETCDCTL_API: '3' },
+    });
+    let [stdout, stderr] = ['', ''];
+    child.stdout?.on('data', (chunk: string) => (stdout += chunk));
+    child.stderr?.on('data', (chunk: string) => (stderr += chunk));
+    child.stdin?.on('error', () => undefined).end(input);
+    const exitCode = await new Promise((resolve, reject) => child.once('close', resolve).once('error', reject));
+    if (exitCode !== 0) throw new Error(`etcdctl ${args.join(' ')}: ${stderr}`);
+    return stdout;
+  }
+}
+
+interface StoredPair {
+  readonly key: string;
+  readonly value?: string;
+  readonly mod_revision: number;
+}
+
+/** The handle that has an address of a block; undefined if none has it. */
+function holderOf(text: string, address: string): string | undefined {
+  if (text === '') return undefined;
+  const block = parseBlock(text);
+  const index = block.allocations[addressesOf(block).indexOf(address)];
+  return index === null || index === undefined ? undefined : block.attributes[index]?.handle_id;
+}
+
+/** A handle with more or fewer addresses in a block; empty without any. */
+function counted(text: string, cidr: string, difference: number): string {
+  const { block, ...rest }: StoredHandle = text === '' ? { block: {}, deleted: false } : JSON.parse(text);
+  const count = (block[cidr] ?? 0) + difference;
+  const others = Object.entries(block).filter(([name]) => name !== cidr);
+  const counts = count > 0 ? [...others, [cidr, count] as const] : others;
+  return counts.length === 0 ? '' : JSON.stringify({ ...rest, block: Object.fromEntries(counts) });
 }
 
 function addressesOf({ cidr, allocations }: StoredBlock): string[] {
