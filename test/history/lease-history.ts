@@ -8,6 +8,7 @@ import { HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
 import { Failure } from '@podwire/shared/failure/failure';
 import { expect } from 'vitest';
 
+import type { CalicoWriter } from '../support/calico-writer.js';
 import { until } from '../support/until.js';
 import { Callers } from './callers.js';
 import { LeasingNodes } from './leasing-nodes.js';
@@ -51,19 +52,21 @@ interface LeaseHistoryOptions {
   readonly random: () => number;
   /** Breaks and repairs things for a while. */
   readonly breakThings: () => Promise<void>;
+  /** Frees leases behind the back of podwire-ipam; undefined: nobody does. */
+  readonly calico?: CalicoWriter;
   /** Reads what the datastore has. */
   readonly stored: () => Promise<TestView>;
 }
 
 export async function runLeaseHistory(options: LeaseHistoryOptions): Promise<void> {
-  const { replicas, folder, random, breakThings, stored } = options;
+  const { replicas, random, breakThings, stored } = options;
   const [first] = replicas;
   if (!first) throw new Error('no replica');
   const config = UpdateConfigRequest.fromPartial({ cooldownSeconds: COOLDOWN_SECONDS });
   await first.peer.call(ConfigServiceService.updateConfig, config, limits());
   const history = new History();
   const callers = new Callers({ replicas, history, nodesCount: 4, random });
-  const leasing = new LeasingNodes({ count: LEASING_NODES, folder, replicas, history, random });
+  const leasing = new LeasingNodes({ ...options, count: LEASING_NODES, history });
   const running = Promise.all([callers.run(CALLERS), leasing.run()]);
   const endMs = Date.now() + RUN_MS;
   await breakThings();

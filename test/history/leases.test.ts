@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
 import { afterAll, beforeAll, describe, test } from 'vitest';
 
+import { CalicoWriter } from '../support/calico-writer.js';
 import { FlakyProxy } from '../support/flaky-proxy.js';
 import { breakEverything } from './faults.js';
 import { POOL, runLeaseHistory } from './lease-history.js';
@@ -14,6 +15,9 @@ import { storedIn } from './stored.js';
 
 const REPLICAS = 3;
 const START_TIMEOUT_MS = 60_000;
+
+/** Shorter than the faults of etcd. */
+const CALICO_TIMEOUT_SECONDS = 2;
 
 const seed = Number(process.env.HISTORY_SEED ?? Date.now() % 1_000_000);
 
@@ -55,6 +59,7 @@ describe(`nodes with leases, of three replicas on one etcd under faults (HISTORY
       replicas,
       folder,
       random,
+      calico: new CalicoWriter(etcd, CALICO_TIMEOUT_SECONDS),
       breakThings: () => breakEverything({ etcd, replicas, proxies, random }),
       stored: () => Promise.resolve(storedIn(etcd)),
     });

@@ -2,20 +2,23 @@ import { randomUUID } from 'node:crypto';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
-import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
-import { AddressBook } from '@podwire/node/addresses/address-book';
-import { AddressEvents } from '@podwire/node/addresses/events';
-import { ipamLeaseApi } from '@podwire/node/addresses/lease-api';
-import { TmpfsLeaseFile } from '@podwire/node/addresses/lease-file';
 import { ClusterWatch } from '@podwire/dataplane/node/cluster-watch';
 import { ClusterEvents } from '@podwire/dataplane/node/events';
+import type { AttachedLink } from '@podwire/dataplane/pods/kernel';
 import type { AllocatedAddress } from '@podwire/dataplane/records/record';
 import { AttachmentRegistry } from '@podwire/dataplane/records/registry';
 import { MemoryRecordStore } from '@podwire/dataplane/testing/memory-record-store';
 import { address, podNetwork } from '@podwire/dataplane/testing/pods';
+import { AddressBook } from '@podwire/node/addresses/address-book';
+import { AddressEvents } from '@podwire/node/addresses/events';
+import { ipamLeaseApi } from '@podwire/node/addresses/lease-api';
+import { TmpfsLeaseFile } from '@podwire/node/addresses/lease-file';
+import { hostLink } from '@podwire/node/addresses/testing/views';
 import type { PluginAttachments } from '@podwire/plugin/clients/clients';
-import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import { GetHandleRequest, HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
+import { NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Peer } from '@podwire/shared/rpc/client';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
@@ -25,8 +28,6 @@ import { until } from '../support/until.js';
 import type { History } from './model.js';
 import type { Replica } from './replica.js';
 
-const BOOT_ID = '2c1e5f3a-6a0d-4c53-9a3c-6f1f0a7c9b11';
-const BOOT = { id: BOOT_ID, startedAtMs: 0 };
 const IDENTITY = { device: 4n, inode: 4_026_532_178n, cookie: 7n };
 
 /** Time limit of the calls that pods wait for: shorter than the faults last. */
@@ -34,8 +35,13 @@ const CALL_TIMEOUT_MS = 2_000;
 
 const MARKS = { lowCount: 2, highCount: 6 };
 
+/** Of the machines, each of which has an address. */
+let machines = 0;
+
 export interface LeasingNodeOptions {
   readonly name: string;
+  /** Prefix of its containers' names: that of the node, except for one of two machines with one name. */
+  readonly prefix?: string;
   /** Of its lease file. */
   readonly folder: string;
   readonly replicas: readonly Replica[];
@@ -47,6 +53,16 @@ export interface LeasingNodeOptions {
 /** The part of a client that one process of a node uses. */
 type Calls = Pick<Peer, 'call' | 'stream' | 'description' | 'isConnected'>;
 
+/** The namespaces and interfaces of one boot, and its files on tmpfs. */
+interface Boot {
+  readonly id: string;
+  readonly startedAtMs: number;
+  /** Outlives the processes, like a directory. */
+  store: MemoryRecordStore;
+  /** Interfaces in the kernel, by container. */
+  readonly links: Map<string, AttachedLink>;
+}
+
 /** One process of the node. Once it is killed, nothing of it reaches what the next one sees. */
 interface NodeProcess {
   readonly death: AbortSignal;
@@ -55,25 +71,29 @@ interface NodeProcess {
   readonly calls: Calls;
   readonly registry: AttachmentRegistry;
   readonly book: AddressBook;
+  /** Commands of one attachment follow each other. */
+  readonly turns: Turns;
 }
 
 /**
- * A node that gives its pods leased addresses, with the dataplane's own code: it takes a lease, records the pod, and binds or
- * returns the address in the background. It is killed at any moment, and its wall clock jumps. Without a lease it allocates.
+ * A node that gives its pods leased addresses, with the code of podwire-node: it takes a lease, records the pod, and binds or
+ * returns the address in the background. It is killed at any moment, it is rebooted, and its wall clock jumps. Without a lease it
+ * allocates.
  */
 export class LeasingNode {
   readonly name: string;
   readonly #options: LeasingNodeOptions;
-  readonly #file: TmpfsLeaseFile;
-  /** Outlives the processes, like a directory. */
-  #store = new MemoryRecordStore();
+  readonly #prefix: string;
+  readonly #machineId = randomUUID();
+  readonly #ipv4 = `192.0.2.${++machines}/24`;
+  #isRegistered = false;
+  #boot = newBoot();
   #process: NodeProcess | undefined;
   /** Containers whose ADD has taken a lease, and has not stored the record. */
   readonly #unrecorded = new Set<string>();
-  readonly #machineId = randomUUID();
-  /** Containers whose ADD or DEL is in progress. */
-  readonly #busy = new Set<string>();
-  readonly #lasting: string[] = [];
+  /** Containers that have an address. */
+  readonly #held = new Set<string>();
+  readonly #lasting = new Set<string>();
   #clockAheadMs = 0;
   #isStopping = false;
   #serial = 0;
@@ -81,50 +101,64 @@ export class LeasingNode {
   constructor(options: LeasingNodeOptions) {
     this.#options = options;
     this.name = options.name;
-    const events = new AddressEvents(quietLog());
-    const path = join(options.folder, `${options.name}.leases`);
-    this.#file = new TmpfsLeaseFile({ path, nodeName: options.name, bootId: BOOT_ID, events });
+    this.#prefix = options.prefix ?? options.name;
   }
 
   async start(): Promise<void> {
     const { random } = this.#options;
+    if (!this.#isRegistered) await this.register();
     const dying = new AbortController();
     const calls = this.#callsUntil(dying.signal);
     const clock: Clock = { ...systemClock, nowMs: () => Date.now() + this.#clockAheadMs };
+    const { id: bootId, store, links } = this.#boot;
     const onStoreFailure = (_: unknown, failure: unknown): never => {
       throw failure;
     };
-    const registry = new AttachmentRegistry({ store: this.#store, bootId: BOOT_ID, clock, onStoreFailure });
+    const registry = new AttachmentRegistry({ store, bootId, clock, onStoreFailure });
     await registry.load();
+    const file = this.#file;
     const book = await AddressBook.open({
       registry,
-      links: () => Promise.resolve([]),
+      links: () => Promise.resolve([...links.values()]),
       api: ipamLeaseApi(calls, clock),
       file: {
-        load: () => this.#file.load(),
+        load: () => file.load(),
         save: (stored) => {
-          if (!dying.signal.aborted) this.#file.save(stored);
+          if (!dying.signal.aborted) file.save(stored);
         },
       },
-      marks: MARKS,
-      nodeName: this.name,
-      machineId: this.#machineId,
-      boot: BOOT,
-      events: new AddressEvents(quietLog()),
-      clock,
-      random,
+      ...{ marks: MARKS, nodeName: this.name, machineId: this.#machineId, boot: this.#boot },
+      ...{ events: new AddressEvents(quietLog()), clock, random },
     });
     const events = new ClusterEvents(quietLog());
-    const follower = { follow: book.follow.bind(book), stop: () => Promise.resolve() };
-    const watch = new ClusterWatch({ self: this.name, ipam: calls, followers: [follower], events, clock, random });
+    const watch = new ClusterWatch({ self: this.name, ipam: calls, followers: [book], events, clock, random });
     const kill = (): void => {
       dying.abort();
       void watch.stop();
     };
     const isDead = (): boolean => dying.signal.aborted;
-    this.#process = { death: dying.signal, isDead, kill, calls, registry, book };
-    book.start(this.#plugin());
+    const turns = new Turns();
+    this.#process = { death: dying.signal, isDead, kill, calls, registry, book, turns };
+    book.start(this.#plugin(turns));
     watch.start();
+  }
+
+  /** Registers the node, as podwire-node does at its start and after its registration vanished. */
+  async register(): Promise<void> {
+    const request = RegisterNodeRequest.fromPartial({ name: this.name, ipv4Address: this.#ipv4 });
+    await until(
+      async () => {
+        try {
+          await this.#replica().peer.call(NodeServiceService.registerNode, request, limits());
+          this.#isRegistered = true;
+          return true;
+        } catch (error) {
+          this.#options.history.count(`register: ${codeOf(error)}`);
+          return false;
+        }
+      },
+      () => `${this.name} cannot be registered`,
+    );
   }
 
   /** SIGKILL, and the next process. */
@@ -132,12 +166,28 @@ export class LeasingNode {
     const { history } = this.#options;
     this.#alive.kill();
     const left = new MemoryRecordStore();
-    for (const [key, text] of this.#store.texts) left.texts.set(key, text);
-    this.#store = left;
+    for (const [key, text] of this.#boot.store.texts) left.texts.set(key, text);
+    this.#boot.store = left;
     for (const id of this.#unrecorded)
-      if (!left.texts.has(formatAttachment(attachmentOf(id)))) history.unused(id, performance.now());
+      if (!left.texts.has(formatAttachment(attachmentOf(id)))) {
+        history.unused(id, performance.now());
+        this.#held.delete(id);
+      }
     this.#unrecorded.clear();
     history.count('node killed');
+    await this.start();
+  }
+
+  /** Power failure: the pods end, and records and leases are gone. */
+  async reboot(): Promise<void> {
+    const { history } = this.#options;
+    this.#alive.kill();
+    const nowMs = performance.now();
+    for (const id of this.#unrecorded) history.unused(id, nowMs);
+    for (const id of this.#held) history.releasing(id, nowMs);
+    for (const ids of [this.#unrecorded, this.#held, this.#lasting]) ids.clear();
+    this.#boot = newBoot();
+    history.count('node rebooted');
     await this.start();
   }
 
@@ -164,14 +214,16 @@ export class LeasingNode {
   async tryLasting(): Promise<boolean> {
     const id = this.#nextId();
     const isAdded = await this.#add(id);
-    if (isAdded) this.#lasting.push(id);
+    if (isAdded) this.#lasting.add(id);
     else await this.#del(id);
     return isAdded;
   }
 
   /** Deletes the pods that {@link addLasting} and {@link tryLasting} added. */
   async deleteLasting(): Promise<void> {
-    await Promise.all(this.#lasting.splice(0).map((id) => this.#del(id)));
+    const ids = [...this.#lasting];
+    this.#lasting.clear();
+    await Promise.all(ids.map((id) => this.#del(id)));
   }
 
   stop(): void {
@@ -180,6 +232,11 @@ export class LeasingNode {
 
   kill(): void {
     this.#alive.kill();
+  }
+
+  /** Number of pods that have an address. */
+  get podCount(): number {
+    return this.#held.size;
   }
 
   /** Whether podwire-ipam knows the addresses of all pods, and of no deleted one. */
@@ -199,18 +256,28 @@ export class LeasingNode {
   }
 
   /** The unbound leases that the node would give to pods. */
-  get leases(): string[] {
-    return this.#file.load().leases.map(allocationKey).sort();
+  get leases(): AllocatedAddress[] {
+    return [...this.#file.load().leases];
   }
 
   /** The unbound leases that podwire-ipam has for the node. */
-  async leasesInIpam(): Promise<string[]> {
-    const { addresses } = await this.#replica().peer.call(
-      HandleServiceService.getHandle,
-      { handleId: `podwire-lease.${this.name}`, pageSize: 1000, pageToken: '' },
-      { deadlineMs: Date.now() + 10_000 },
-    );
-    return addresses.map(allocationKey).sort();
+  async leasesInIpam(): Promise<AllocatedAddress[]> {
+    const handleId = `podwire-lease.${this.name}`;
+    const request = GetHandleRequest.fromPartial({ handleId, pageSize: 1000 });
+    try {
+      const { addresses } = await this.#replica().peer.call(HandleServiceService.getHandle, request, limits());
+      return addresses;
+    } catch (error) {
+      if (codeOf(error) === 'HANDLE_NOT_FOUND') return [];
+      throw error;
+    }
+  }
+
+  get #file(): TmpfsLeaseFile {
+    const { folder } = this.#options;
+    const owner = { nodeName: this.name, bootId: this.#boot.id };
+    const path = join(folder, `${this.#prefix}.leases`);
+    return new TmpfsLeaseFile({ ...owner, path, events: new AddressEvents(quietLog()) });
   }
 
   get #alive(): NodeProcess {
@@ -219,7 +286,7 @@ export class LeasingNode {
   }
 
   #nextId(): string {
-    return `${this.name}-${this.#serial++}`;
+    return `${this.#prefix}-${this.#serial++}`;
   }
 
   async #live(): Promise<void> {
@@ -235,41 +302,31 @@ export class LeasingNode {
     }
   }
 
-  #plugin(): PluginAttachments {
-    return {
-      runExclusive: (_, __, work) => work(),
-      pendingAddresses: () => [],
-      usageOf: ({ containerId }) => (this.#busy.has(containerId) ? 'pending' : 'wired'),
-    };
-  }
-
-  async #whileBusy<Result>(id: string, work: () => Promise<Result>): Promise<Result> {
-    this.#busy.add(id);
-    try {
-      return await work();
-    } finally {
-      this.#busy.delete(id);
-    }
-  }
-
   /** An ADD. @returns whether it was answered with success */
-  #add(id: string): Promise<boolean> {
-    return this.#whileBusy(id, () => this.#tryAdd(id));
+  async #add(id: string): Promise<boolean> {
+    const node = this.#alive;
+    const isAdded = await node.turns.run(attachmentOf(id), () => this.#addInTurn(id, node));
+    if (!isAdded) await sleep(this.#options.random() * 100);
+    return isAdded;
   }
 
-  async #tryAdd(id: string): Promise<boolean> {
-    const node = this.#alive;
+  async #addInTurn(id: string, node: NodeProcess): Promise<boolean> {
     const { history, random } = this.#options;
+    if (node.isDead() || node.book.refusal) {
+      history.count(`add: ${node.book.refusal?.code ?? 'killed'}`);
+      return false;
+    }
     const taken = await node.book.take(attachmentOf(id), [4], node.death);
     if (node.isDead()) return false;
     const [lease] = taken.leases ?? [];
     if (!lease) return this.#allocate(id, node);
-    history.allocated(id, `${lease.address}/32`, performance.now());
+    this.#allocated(id, `${lease.address}/32`);
     this.#unrecorded.add(id);
     if (random() < 0.2) await sleep(random() * 50);
     if (node.isDead()) return false;
     if (random() < 0.02) {
       this.#unrecorded.delete(id);
+      this.#held.delete(id);
       history.unused(id, performance.now());
       node.book.giveBack([lease]);
       history.count('lease given back');
@@ -285,69 +342,88 @@ export class LeasingNode {
   }
 
   async #allocate(id: string, node: NodeProcess): Promise<boolean> {
-    const { history, random } = this.#options;
+    const { history } = this.#options;
+    const { id: bootId } = this.#boot;
     try {
       const { endpoint } = await this.#replica().peer.call(
         AddressServiceService.allocate,
         AllocateRequest.fromPartial({
           attachment: attachmentOf(id),
           nodeName: this.name,
-          netns: { bootId: BOOT_ID, inode: IDENTITY.inode },
+          netns: { bootId, inode: IDENTITY.inode },
         }),
         { deadlineMs: Date.now() + CALL_TIMEOUT_MS, signal: node.death },
       );
       const [given] = endpoint?.addresses ?? [];
       if (node.isDead() || !given) return false;
-      history.allocated(id, given.address, performance.now());
+      this.#allocated(id, given.address);
       const allocated = { address: given.address.split('/')[0] ?? '', sequenceNumber: given.sequenceNumber };
       await this.#record(id, node, { ...allocated, isBound: true });
       history.count('added without a lease');
       return !node.isDead();
     } catch (error) {
       history.count(`add: ${codeOf(error)}`);
-      await sleep(random() * 100);
       return false;
     }
   }
 
+  #allocated(id: string, cidr: string): void {
+    this.#options.history.allocated(id, cidr, performance.now());
+    this.#held.add(id);
+  }
+
   async #record(
     id: string,
-    { registry }: NodeProcess,
+    { registry, isDead }: NodeProcess,
     { address: text, sequenceNumber, isBound }: AllocatedAddress & { readonly isBound: boolean },
   ): Promise<void> {
     const network = podNetwork(id, { addresses: [address(text)] });
+    const { attachment, hostInterfaceName } = network;
     const addresses = [{ address: text, sequenceNumber }];
+    const { links } = this.#boot;
     await registry.record(network, IDENTITY, { addresses, nodeName: this.name, pod: undefined, isBound });
+    if (!isDead()) links.set(id, { attachment, link: hostLink(hostInterfaceName), addresses: [`${text}/32`] });
   }
 
   /** A DEL, which the runtime repeats until it succeeds. */
-  #del(id: string): Promise<void> {
-    return this.#whileBusy(id, () => this.#delete(id));
-  }
-
-  async #delete(id: string): Promise<void> {
+  async #del(id: string): Promise<void> {
     const { history, random } = this.#options;
     history.releasing(id, performance.now());
+    this.#held.delete(id);
     for (;;) {
-      const { registry, book, death, isDead } = this.#alive;
-      const dead = await registry.setState(attachmentOf(id), 'dead');
-      if (isDead()) {
-        await sleep(5);
-        continue;
-      }
-      if (dead) {
-        book.settle(dead);
-        return;
-      }
-      try {
-        const limits = { deadlineMs: Date.now() + CALL_TIMEOUT_MS, signal: death };
-        await this.#replica().peer.call(AddressServiceService.release, { attachment: attachmentOf(id) }, limits);
-        return;
-      } catch (error) {
-        history.count(`del: ${codeOf(error)}`);
-        await sleep(50 + random() * 200);
-      }
+      const node = this.#alive;
+      if (await node.turns.run(attachmentOf(id), () => this.#delInTurn(id, node))) return;
+      await sleep(node.isDead() ? 5 : 50 + random() * 200);
     }
+  }
+
+  /** @returns whether it was answered with success */
+  async #delInTurn(id: string, { registry, book, death, isDead }: NodeProcess): Promise<boolean> {
+    if (isDead()) return false;
+    this.#boot.links.delete(id);
+    const dead = await registry.end(attachmentOf(id));
+    if (isDead()) return false;
+    if (dead) {
+      book.settle(dead);
+      return true;
+    }
+    try {
+      const within = { deadlineMs: Date.now() + CALL_TIMEOUT_MS, signal: death };
+      await this.#replica().peer.call(AddressServiceService.release, { attachment: attachmentOf(id) }, within);
+      return true;
+    } catch (error) {
+      this.#options.history.count(`del: ${codeOf(error)}`);
+      return false;
+    }
+  }
+
+  /** What podwire-ipam has for an attachment without record and interface is nobody's: all pods of the network are Podwire's. */
+  #plugin(turns: Turns): PluginAttachments {
+    return {
+      runExclusive: (attachment, _, work) => turns.run(attachment, work),
+      pendingAddresses: () => [],
+      usageOf: () => 'wired',
+    };
   }
 
   /** Calls to any replica. Those of a killed process are cancelled, as its connections are closed, and are never answered. */
@@ -356,10 +432,10 @@ export class LeasingNode {
       description: 'podwire-ipam',
       isConnected: true,
       call: async (method, request, { deadlineMs, signal }) => {
-        const until = AbortSignal.any([death, ...(signal ? [signal] : [])]);
-        const limits = { deadlineMs: deadlineMs - this.#clockAheadMs, signal: until };
+        const aborted = AbortSignal.any([death, ...(signal ? [signal] : [])]);
+        const within = { deadlineMs: deadlineMs - this.#clockAheadMs, signal: aborted };
         try {
-          return await this.#replica().peer.call(method, request, limits);
+          return await this.#replica().peer.call(method, request, within);
         } finally {
           if (death.aborted) await new Promise(() => undefined);
         }
@@ -377,12 +453,33 @@ export class LeasingNode {
   }
 }
 
-function allocationKey({ address, sequenceNumber }: AllocatedAddress): string {
-  return `${address}#${sequenceNumber}`;
+/** The commands of each attachment, one after another, as the plugin runs them. */
+class Turns {
+  readonly #last = new Map<string, Promise<unknown>>();
+
+  async run<Result>(attachment: Attachment, work: () => Promise<Result>): Promise<Result> {
+    const key = formatAttachment(attachment);
+    const turn = (this.#last.get(key) ?? Promise.resolve()).then(work);
+    const ended = turn.catch(() => undefined);
+    this.#last.set(key, ended);
+    try {
+      return await turn;
+    } finally {
+      if (this.#last.get(key) === ended) this.#last.delete(key);
+    }
+  }
 }
 
-function attachmentOf(id: string) {
+function newBoot(): Boot {
+  return { id: randomUUID(), startedAtMs: Date.now(), store: new MemoryRecordStore(), links: new Map() };
+}
+
+function attachmentOf(id: string): Attachment {
   return podNetwork(id).attachment;
+}
+
+function limits() {
+  return { deadlineMs: Date.now() + 10_000 };
 }
 
 function quietLog() {

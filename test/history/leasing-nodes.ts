@@ -1,5 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { DeleteNodeRequest, NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
+import type { AllocatedAddress } from '@podwire/dataplane/records/record';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import type { CalicoWriter } from '../support/calico-writer.js';
 import { until } from '../support/until.js';
 import { LeasingNode, type LeasingNodeOptions } from './leasing-node.js';
 
@@ -8,30 +13,46 @@ const PODS = 4;
 
 const HOUR_MS = 3_600_000;
 
-interface LeasingNodesOptions extends Omit<LeasingNodeOptions, 'name'> {
+/** Time limit of a deletion, in milliseconds: podwire-ipam waits for the node's inventory. */
+const DELETION_TIMEOUT_MS = 20_000;
+
+interface LeasingNodesOptions extends Omit<LeasingNodeOptions, 'name' | 'prefix'> {
   readonly count: number;
+  /** Frees leases behind the back of podwire-ipam; undefined: nobody does. */
+  readonly calico?: CalicoWriter;
 }
 
-/** Nodes with leases, which are killed and whose clocks jump while their pods come and go. */
+/**
+ * Nodes with leases, which are killed, rebooted and deleted, and whose clocks jump while their pods come and go. Another machine has
+ * the name of the first one.
+ */
 export class LeasingNodes {
   readonly nodes: readonly LeasingNode[];
-  readonly #random: () => number;
+  readonly #options: LeasingNodesOptions;
+  readonly #twin: LeasingNode;
   #isStopping = false;
 
-  constructor({ count, ...options }: LeasingNodesOptions) {
-    this.#random = options.random;
-    this.nodes = Array.from({ length: count }, (_, index) => new LeasingNode({ ...options, name: `leasing-${index}` }));
+  constructor(options: LeasingNodesOptions) {
+    const { count, ...rest } = options;
+    this.#options = options;
+    const name = (index: number): string => `leasing-${index}`;
+    this.nodes = Array.from({ length: count }, (_, index) => new LeasingNode({ ...rest, name: name(index) }));
+    this.#twin = new LeasingNode({ ...rest, name: name(0), prefix: 'twin' });
   }
 
   /** Runs until {@link stop}; then every pod that was to be deleted is. */
   async run(): Promise<void> {
     await Promise.all(this.nodes.map((node) => node.start()));
-    await Promise.all([this.#disturb(), ...this.nodes.map((node) => node.run(PODS))]);
+    await Promise.all([
+      ...[this.#disturb(), this.#runTwin(), this.#deleteNodes()],
+      ...(this.#options.calico ? [this.#freeLeases(this.#options.calico)] : []),
+      ...this.nodes.map((node) => node.run(PODS)),
+    ]);
   }
 
   stop(): void {
     this.#isStopping = true;
-    for (const node of this.nodes) node.stop();
+    for (const node of [...this.nodes, this.#twin]) node.stop();
   }
 
   /** Waits until podwire-ipam and the nodes agree, after a last kill of each. @throws Error if they do not */
@@ -43,8 +64,8 @@ export class LeasingNodes {
     for (const node of this.nodes) await node.restart();
     for (const node of this.nodes)
       await until(
-        async () => node.isSettled && (await node.leasesInIpam()).join() === node.leases.join(),
-        () => `the leases of ${node.name} stay ${node.leases.join()}`,
+        async () => node.isSettled && keysOf(await node.leasesInIpam()) === keysOf(node.leases),
+        () => `the leases of ${node.name} stay ${keysOf(node.leases)}`,
       );
   }
 
@@ -61,11 +82,81 @@ export class LeasingNodes {
   }
 
   async #disturb(): Promise<void> {
+    const { random } = this.#options;
     while (!this.#isStopping) {
-      await sleep(600 * this.#random());
-      const node = this.nodes[Math.floor(this.#random() * this.nodes.length)];
-      if (this.#random() < 0.4) await node?.restart();
-      else node?.setClock([-HOUR_MS, 0, HOUR_MS][Math.floor(this.#random() * 3)] ?? 0);
+      await sleep(600 * random());
+      const node = this.#anyNode();
+      const fault = random();
+      if (fault < 0.35) await node?.restart();
+      else if (fault < 0.45) await node?.reboot();
+      else node?.setClock([-HOUR_MS, 0, HOUR_MS][Math.floor(random() * 3)] ?? 0);
     }
+  }
+
+  /** Starts once the first node has an address, so that the name is taken. */
+  async #runTwin(): Promise<void> {
+    const [first] = this.nodes;
+    while (first?.podCount === 0 && !this.#isStopping) await sleep(10);
+    if (this.#isStopping) return;
+    await this.#twin.start();
+    await this.#twin.run(1);
+    this.#twin.kill();
+  }
+
+  /** Operators delete nodes that run. */
+  async #deleteNodes(): Promise<void> {
+    const { random, history, replicas } = this.#options;
+    while (!this.#isStopping) {
+      await sleep(3000 * random());
+      const node = this.#anyNode();
+      const replica = replicas[Math.floor(random() * replicas.length)];
+      if (!node || !replica) continue;
+      const force = random() < 0.5;
+      const request = { ...DeleteNodeRequest.fromPartial({ name: node.name }), force };
+      const outcome = await codeOf(
+        replica.peer.call(NodeServiceService.deleteNode, request, { deadlineMs: Date.now() + DELETION_TIMEOUT_MS }),
+      );
+      history.count(`node deleted${force ? ' with force' : ''}: ${outcome}`);
+      if (outcome !== 'NODE_IN_USE') await node.register();
+    }
+  }
+
+  async #freeLeases(calico: CalicoWriter): Promise<void> {
+    const { random, history } = this.#options;
+    while (!this.#isStopping) {
+      await sleep(1000 * random());
+      const node = this.#anyNode();
+      const lease = node?.leases[Math.floor(random() * node.leases.length)];
+      if (!node || !lease) continue;
+      try {
+        const isReleased = await calico.release(lease.address, `podwire-lease.${node.name}`);
+        if (isReleased) history.count('lease freed by Calico’s tools');
+      } catch {
+        // etcd is away, and whether it was freed is unknown.
+        history.count('lease not freed by Calico’s tools');
+      }
+    }
+  }
+
+  #anyNode(): LeasingNode | undefined {
+    return this.nodes[Math.floor(this.#options.random() * this.nodes.length)];
+  }
+}
+
+function keysOf(addresses: readonly AllocatedAddress[]): string {
+  return addresses
+    .map(({ address, sequenceNumber }) => `${address}#${sequenceNumber}`)
+    .sort()
+    .join();
+}
+
+/** @returns the code of the failure; `done` without one */
+async function codeOf(calling: Promise<unknown>): Promise<string> {
+  try {
+    await calling;
+    return 'done';
+  } catch (error) {
+    if (error instanceof Failure) return error.code;
+    throw error;
   }
 }
