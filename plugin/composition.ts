@@ -71,7 +71,7 @@ export type PluginParts = ReturnType<typeof composePlugin>;
 export function composePlugin(settings: PluginSettings, deps: PluginDeps, state: PluginState) {
   const { log, clock, random, nodeAddresses, dataplane } = deps;
   const { nodeName, delServiceTimeoutMs, cleanUpTimeoutMs } = settings;
-  const ipam = ipamClient({ peer: deps.ipam, clock, random });
+  const ipam = ipamClient({ peer: deps.ipam, clock, random, nodeName });
   const circuitBreaker = new IpamCircuitBreaker(clock);
   const { history } = state;
   const providers = new Providers({ ipam, nodeAddresses, nodeName, clock, circuitBreaker, history });

@@ -41,8 +41,13 @@ const PROBE_DEFAULTS = {
   maxBlocksPerNode: 0,
 };
 
+interface IpamClientOptions extends PeerOptions {
+  /** The node that this process runs on. */
+  readonly nodeName: string;
+}
+
 /** podwire-ipam over gRPC. */
-export function ipamClient(options: PeerOptions): Ipam {
+export function ipamClient(options: IpamClientOptions): Ipam {
   const peer = new RetryingPeer(options);
   const { allocate, release, getEndpoint } = AddressServiceService;
   return {
@@ -135,13 +140,13 @@ function poolChoiceMessage({ pool, family, isConfigured }: PolicyInput['poolChoi
 type UpkeepCalls = Pick<Ipam, 'releaseHeld' | 'endpointsOf' | 'refusalOf' | 'isServing' | 'unreachablePeer'>;
 
 /** Calls of GC, STATUS and the journal. */
-function upkeepCalls(peer: RetryingPeer, options: PeerOptions): UpkeepCalls {
+function upkeepCalls(peer: RetryingPeer, options: IpamClientOptions): UpkeepCalls {
   const { release, releaseAddresses, explainAllocation } = AddressServiceService;
   return {
     async releaseHeld(attachment, held, limits) {
       const releases = held.map((each) => ({ handleId: handleId(attachment), ...each }));
       try {
-        await peer.call(releaseAddresses, { releases }, limits);
+        await peer.call(releaseAddresses, { releases, nodeName: options.nodeName }, limits);
       } catch (failure) {
         // An earlier release of podwire-ipam releases by attachment. The attachment's queue excludes a later ADD.
         if (!(failure instanceof Failure && failure.code === 'UNIMPLEMENTED')) throw failure;

@@ -81,7 +81,8 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
     const { ipam, dataplane, plugin, ipamTlsFiles } = serviceSettingsOf(globals, process.env);
     const timeoutMs = globals.get(TIMEOUT);
     const deadline = { atMs: 0 };
-    const restartTimeout = (): void => void (deadline.atMs = clock.nowMs() + (timeoutMs ?? DEFAULT_TIMEOUT_MS));
+    const restartTimeout = (defaultMs = DEFAULT_TIMEOUT_MS): void =>
+      void (deadline.atMs = clock.nowMs() + (timeoutMs ?? defaultMs));
     restartTimeout();
     const deadlineMs = (): number => deadline.atMs;
     const log = plainLog(process.stderr);

@@ -8,6 +8,7 @@ import { affinityService } from './affinities/affinities-rpc.js';
 import { Audits } from './audit/audit-operations.js';
 import { auditService } from './audit/audit-rpc.js';
 import { Blocks, blockService } from './blocks/blocks-rpc.js';
+import { NodeInquiry } from './blocks/running-nodes-operations.js';
 import { configService, Configuration } from './configuration/configuration-rpc.js';
 import { Endpoints, endpointService } from './endpoints/endpoints-rpc.js';
 import { Handles, handleService } from './handles/handles-rpc.js';
@@ -49,15 +50,16 @@ export class Ipam {
   constructor(options: HistoryIpamOptions) {
     const reportingOptions = { ...options, updates: reportDrainedPools(options) };
     const recalls = new LeaseRecalls(reportingOptions);
-    this.addresses = new Addresses(reportingOptions, recalls);
+    const inquiry = new NodeInquiry(reportingOptions);
+    this.addresses = new Addresses(reportingOptions, recalls, inquiry);
     this.assignments = new Assignments(reportingOptions, recalls);
     this.leases = new Leases(reportingOptions);
-    this.handles = new Handles(reportingOptions);
+    this.handles = new Handles(reportingOptions, inquiry);
     this.affinities = new Affinities(reportingOptions);
     this.history = new History(reportingOptions);
     this.endpoints = new Endpoints(reportingOptions);
-    this.nodes = new Nodes(reportingOptions, recalls);
-    this.pools = new Pools(options);
+    this.nodes = new Nodes(reportingOptions, recalls, inquiry);
+    this.pools = new Pools(options, inquiry);
     this.reservations = new Reservations(reportingOptions);
     this.requestPolicies = new RequestPolicyOperations(reportingOptions);
     this.configuration = new Configuration(reportingOptions);

@@ -132,10 +132,11 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/audit/block-findings.ts': 'services/ipam/audit/audit.test.ts',
   'services/ipam/audit/endpoint-findings.ts': 'services/ipam/audit/audit.test.ts',
   'services/ipam/audit/foreign-endpoint-findings.ts': 'services/ipam/addresses/left-endpoints.test.ts',
+  'services/ipam/blocks/running-nodes-operations.ts': 'services/ipam/test/running-nodes.test.ts',
+  'services/ipam/blocks/running-nodes.ts': 'services/ipam/test/running-nodes.test.ts',
   'services/ipam/blocks/endpoint-edits.ts': 'services/ipam/addresses/left-endpoints.test.ts',
   'services/ipam/blocks/endpoint-key.ts': 'services/ipam/addresses/shared-endpoint.test.ts',
   'services/ipam/audit/record-findings.ts': 'services/ipam/audit/audit.test.ts',
-  'services/ipam/audit/context.ts': 'services/ipam/audit/audit.test.ts',
 
   // The messages of a stream, after any changes and cuts.
   'services/ipam/watch/batches.ts': 'services/ipam/watch/hub.test.ts',

@@ -1,7 +1,6 @@
 import { readFileSync } from 'node:fs';
 
 import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
-import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import { Peer } from '@podwire/shared/rpc/client';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
@@ -84,8 +83,8 @@ test('a deleted interface is restored while IPAM has its address, not after anot
 
   // Like a DEL of Calico's plugin, with the release first, so that no answer of IPAM comes before it.
   const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
-  const handleId = `${NETWORK}.${pod.containerId}`;
-  const release = () => ipam.call(HandleServiceService.releaseHandle, { handleId, searchAllBlocks: false }, limits());
+  const attachment = { network: NETWORK, containerId: pod.containerId, interfaceName: 'eth0' };
+  const release = () => ipam.call(AddressServiceService.release, { attachment }, limits());
   expect((await release()).addresses).toHaveLength(1);
   cut();
   await expect

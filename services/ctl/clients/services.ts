@@ -48,8 +48,8 @@ export interface Context {
   readonly output: OutputFormat;
   /** Prints a report before the command ends. */
   readonly print: (report: Report, options?: { readonly hasHeadings: boolean }) => void;
-  /** Begins the timeout of the command again, for one that waits. */
-  readonly restartTimeout: () => void;
+  /** Begins the timeout of the command again, for one that waits. @param defaultMs - without --timeout */
+  readonly restartTimeout: (defaultMs?: number) => void;
   /** The value of --timeout, in milliseconds; undefined where the command line has none. */
   readonly timeoutMs: number | undefined;
   /** Converts an answer of a method to protobuf's JSON form. */

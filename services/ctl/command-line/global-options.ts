@@ -111,7 +111,7 @@ export const TIMEOUT: Option<number> = {
   name: '--timeout',
   // Timers of Node.js are limited to 24 days.
   form: durationMs(1),
-  about: 'timeout of the whole command, of each read with --watch, up to 1d (10s)',
+  about: 'timeout of the whole command, of each read with --watch, up to 1d (10s; 30s with --force)',
 };
 
 export const DEFAULT_TIMEOUT_MS = 10_000;

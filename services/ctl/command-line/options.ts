@@ -7,6 +7,14 @@ export const YES: Flag = {
   about: 'execute without a question; without it, a preview is shown, and a terminal is asked',
 };
 
+export const FORCE: Flag = {
+  name: '--force',
+  about: 'ask the nodes that run instead of refusing: what their pods have is kept, the rest is released',
+};
+
+/** Default timeout of a command with {@link FORCE}: podwire-ipam waits for the nodes for 15 s. */
+export const FORCED_TIMEOUT_MS = 30_000;
+
 /**
  * The report of a change without `--yes`. On a terminal the change is executed once the operator confirms it.
  * @param command - executes exactly the preview, once `--yes` is added

@@ -256,6 +256,11 @@ describe('release', () => {
     [AddressReleaseResult.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED, 3, '10.65.0.7 is not allocated'],
     [AddressReleaseResult.ADDRESS_RELEASE_RESULT_MISMATCH, 1, 'is not released: its owner does not match'],
     [AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNREADABLE, 1, 'its block cannot be read'],
+    [
+      AddressReleaseResult.ADDRESS_RELEASE_RESULT_IN_USE,
+      1,
+      '10.65.0.7 is kept: its node runs, and has it for default/web-0, sequence 12',
+    ],
   ])('of an address with result %d exits with %d', async (result, code, text) => {
     const addresses = [{ address: '10.65.0.7', result, holder }];
     await fakes.serve(
@@ -299,16 +304,21 @@ describe('release', () => {
 
   test('of an attachment and of a handle', async () => {
     const endpoint = {
-      addresses: [{ address: '10.65.0.7/32' }],
+      addresses: [{ address: '10.65.0.7/32', sequenceNumber: 12n }],
       pod: { namespace: 'default', name: 'web-0', uid: '' },
     };
     await fakes.serve(
       fake(AddressServiceService.getEndpoint, () => GetEndpointResponse.fromPartial({ endpoint })),
-      fake(AddressServiceService.release, () => ({ addresses: ['10.65.0.7/32'] })),
+      fake(AddressServiceService.releaseAddresses, () =>
+        ReleaseAddressesResponse.fromPartial({
+          addresses: [{ address: '10.65.0.7', result: AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED, holder }],
+        }),
+      ),
+      fake(AddressServiceService.release, () => ({ addresses: [] })),
       fake(HandleServiceService.getHandle, () =>
         GetHandleResponse.fromPartial({ addresses: [{ address: '10.65.0.7', attributes, sequenceNumber: 12n }] }),
       ),
-      fake(HandleServiceService.releaseHandle, () => ({ addresses: [] })),
+      fake(HandleServiceService.releaseHandle, () => ({ addresses: [], kept: [], keptAddresses: 0n })),
     );
     const preview = await fakes.podwirectl('release', 'attachment', 'net/c0ffee/eth0');
     expect(preview).toMatchObject({
@@ -328,6 +338,58 @@ describe('release', () => {
       stdout: 'net.c0ffee holds no address; its endpoints, if any, are removed\n',
     });
     expect(requestsTo('ReleaseHandle')).toEqual([{ handleId: 'net.c0ffee', searchAllBlocks: true }]);
+  });
+
+  describe('of what a node that runs has', () => {
+    const [kept, text] = [AddressReleaseResult.ADDRESS_RELEASE_RESULT_IN_USE, 'node n1 runs, and its pods have'];
+    let answer: () => ReleaseAddressesResponse;
+    beforeEach(async () => {
+      answer = () =>
+        ReleaseAddressesResponse.fromPartial({ addresses: [{ address: '10.65.0.7', result: kept, holder }] });
+      await fakes.serve(
+        fake(AddressServiceService.getEndpoint, () =>
+          GetEndpointResponse.fromPartial({
+            endpoint: { addresses: [{ address: '10.65.0.7/32', sequenceNumber: 12n }] },
+          }),
+        ),
+        fake(AddressServiceService.getAddress, () => GetAddressResponse.fromPartial({ holder })),
+        fake(AddressServiceService.releaseAddresses, () => answer()),
+        fake(AddressServiceService.release, () => ({ addresses: ['10.65.0.7/32'] })),
+        fake(HandleServiceService.releaseHandle, () => ({
+          addresses: [],
+          kept: [{ address: '10.65.0.7', nodeName: 'n1', attachment: undefined, pod: undefined }],
+          keptAddresses: 1n,
+        })),
+      );
+    });
+
+    test('the refusal is shown, and the attachment keeps all', async () => {
+      answer = () => {
+        throw new Failure('NODE_IN_USE', text);
+      };
+      for (const command of ['attachment net/c0ffee/eth0', 'address 10.65.0.7'])
+        expect(await fakes.podwirectl('release', ...command.split(' '), '--yes')).toMatchObject({
+          exitCode: 1,
+          stderr: expect.stringContaining(text),
+        });
+      expect(requestsTo('Release')).toEqual([]);
+    });
+
+    test('with --force the node is asked, and what it has is kept', async () => {
+      const preview = await fakes.podwirectl('ipam', 'release', '--ip=10.65.0.7', '--force');
+      expect(preview.stderr).toContain('release address 10.65.0.7 --sequence 12 --force --yes');
+      expect(await fakes.podwirectl('release', 'attachment', 'net/c0ffee/eth0', '--force', '--yes')).toMatchObject({
+        exitCode: 1,
+        stdout: expect.stringContaining('10.65.0.7 is kept: its node runs'),
+      });
+      expect(requestsTo('Release')).toEqual([]);
+      expect(requestsTo('ReleaseAddresses')).toMatchObject([{ force: true, releases: [{ handleId: 'net.c0ffee' }] }]);
+      expect(await fakes.podwirectl('delete', 'handle', 'net.c0ffee', '--force', '--yes')).toMatchObject({
+        exitCode: 1,
+        stdout: expect.stringMatching(/^kept: pods of nodes that run have 1 address:\n[^]*10\.65\.0\.7 +n1/),
+      });
+      expect(requestsTo('ReleaseHandle')).toMatchObject([{ force: true }]);
+    });
   });
 
   test('of an attachment or a handle without addresses previews the removal of its endpoint', async () => {

@@ -62,6 +62,29 @@ test('nodes are listed, shown, and deleted after confirmation', async () => {
   });
 });
 
+test('a node that runs keeps its pods when it is deleted with --force, and shows when it was heard of', async () => {
+  const pod = { namespace: 'default', name: 'web-0', uid: '' };
+  const node = {
+    name: 'node-1',
+    heardTime: new Date(Date.now() - 61_000),
+    reportTime: new Date(Date.now() - 3600_000),
+  };
+  await fakes.serve(
+    fake(NodeServiceService.listNodes, () => ListNodesResponse.fromPartial({ nodes: [node] })),
+    fake(NodeServiceService.getNode, () => GetNodeResponse.fromPartial({ node })),
+    fake(NodeServiceService.deleteNode, () =>
+      DeleteNodeResponse.fromPartial({ kept: [{ address: '10.65.0.7', nodeName: 'node-1', pod }], keptAddresses: 1n }),
+    ),
+  );
+  expect(await fakes.podwirectl('delete', 'node', 'node-1', '--force', '--yes')).toMatchObject({
+    exitCode: 1,
+    stdout: expect.stringMatching(/^node node-1 is not deleted: it runs\n[^]*10\.65\.0\.7 +node-1 +default\/web-0/),
+  });
+  expect(requestsTo('DeleteNode')).toMatchObject([{ name: 'node-1', force: true }]);
+  expect((await fakes.podwirectl('describe', 'node', 'node-1')).stdout).toMatch(/^Last heard of +.+61s/m);
+  expect((await fakes.podwirectl('get', 'nodes', '-o', 'wide')).stdout).toMatch(/HEARD +REPORT/);
+});
+
 describe('audit', () => {
   const finding = {
     id: 'f',

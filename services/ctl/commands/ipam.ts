@@ -10,7 +10,7 @@ import { z } from 'zod';
 import type { Context } from '../clients/services.js';
 import { readTexts, writeText } from '../clients/terminal.js';
 import { ADDRESS, text, wholeNumber, YES_OR_NO } from '../command-line/forms.js';
-import { RESOURCE_VERSION, previewReport, YES } from '../command-line/options.js';
+import { FORCE, RESOURCE_VERSION, previewReport, YES } from '../command-line/options.js';
 import type { Flag, Input, Option, Positional, Verb } from '../command-line/verb.js';
 import { sentence, type Report, type Section, type Table } from '../output/report.js';
 import { count, podOf } from '../output/words.js';
@@ -211,14 +211,13 @@ const FROM_REPORT: Option<string> = {
   ...{ name: '--from-report', form: text('FILE'), repeated: true },
   about: 'release the unused addresses of a report of "ipam check -o FILE"; of several reports, those that all have',
 };
-const FORCE: Flag = { name: '--force', about: 'accepted as by calicoctl; no effect, as no lock is needed' };
 const RELEASED_IP: Option<string> = { ...IP, about: 'the address to release' };
 
 export const ipamRelease: Verb = {
   name: 'ipam release',
   about: 'release an address, or the unused addresses of a report',
   details:
-    'A pod that uses the address keeps using it. Addresses of a report are released by their sequence numbers: one that has been\n' +
+    'Refused while the node of a pod runs. Addresses of a report are released by their sequence numbers: one that has been\n' +
     'allocated again since is kept. "release address" takes a sequence number.',
   options: [RELEASED_IP, FROM_REPORT],
   flags: [FORCE, YES],
@@ -230,7 +229,7 @@ export const ipamRelease: Verb = {
       throw new Failure('INVALID_REQUEST', 'ipam release: requires --ip or --from-report, and not both');
     if (address !== undefined) return releaseIp(address, input, context);
     const releases = await leaksOf(reports, context);
-    const execute = () => releaseAddresses(releases, context);
+    const execute = () => releaseAddresses({ releases, force: input.has(FORCE) }, context);
     if (releases.length === 0) return { sections: [sentence('unused addresses: none')], data: () => [] };
     if (input.has(YES)) return execute();
     const table: Table = {
@@ -250,8 +249,11 @@ export const ipamRelease: Verb = {
 
 function releaseIp(address: string, input: Input, context: Context): Promise<Report> {
   const release = { address, sequenceNumber: undefined, handleId: undefined };
-  if (input.has(YES)) return releaseAddresses([release], context);
-  return previewRelease(release, (sequence) => `release address ${address} --sequence ${sequence}`, context);
+  const force = input.has(FORCE);
+  if (input.has(YES)) return releaseAddresses({ releases: [release], force }, context);
+  const command = (sequence: string) =>
+    `release address ${address} --sequence ${sequence}${force ? ` ${FORCE.name}` : ''}`;
+  return previewRelease({ ...release, force }, command, context);
 }
 
 /** The unused allocations that every report has. @throws Failure INVALID_REQUEST for a file that is not a report */

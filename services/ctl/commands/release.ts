@@ -6,11 +6,12 @@ import {
   type ReleasedAddress,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context, Service } from '../clients/services.js';
 import { ADDRESS, ATTACHMENT, SEQUENCE_NUMBER, text } from '../command-line/forms.js';
-import { previewReport, YES } from '../command-line/options.js';
+import { FORCE, FORCED_TIMEOUT_MS, previewReport, YES } from '../command-line/options.js';
 import type { Option, Positional, Verb } from '../command-line/verb.js';
 import { DONE, FAILED, NOT_FOUND, sentence, type Report } from '../output/report.js';
 import { attachmentText, podOf } from '../output/words.js';
@@ -34,17 +35,18 @@ export const releaseAddress: Verb = {
   name: 'release address',
   about: 'release one address',
   details:
-    'A pod that uses the address keeps using it. The preview names the sequence number, so that --yes releases exactly the\nallocation shown: a later allocation has another number, and is kept.',
+    'Refused while the node of the pod runs. A lease that no pod has is recalled from its node first. The preview names the\nsequence number, so that --yes releases exactly the allocation shown: a later allocation has another number, and is kept.',
   positionals: [ADDRESS_ARGUMENT],
   options: [SEQUENCE, HANDLE],
-  flags: [YES],
+  flags: [FORCE, YES],
   examples: ['release address 10.65.0.7', 'release address 10.65.0.7 --sequence 12 --yes'],
   run: async (input, context) => {
     const address = input.at(ADDRESS_ARGUMENT);
     const release = { address, sequenceNumber: input.get(SEQUENCE), handleId: input.get(HANDLE) };
-    if (input.has(YES)) return releaseAddresses([release], context);
+    const force = input.has(FORCE);
+    if (input.has(YES)) return releaseAddresses({ releases: [release], force }, context);
     const command = (sequence: string) => input.toCommandLine({ options: { [SEQUENCE.name]: sequence } });
-    return previewRelease(release, command, context);
+    return previewRelease({ ...release, force }, command, context);
   },
 };
 
@@ -55,9 +57,15 @@ export interface Release {
   readonly handleId: string | undefined;
 }
 
+export interface Releases {
+  readonly releases: readonly Release[];
+  /** Whether nodes that run are asked for what their pods have. */
+  readonly force: boolean;
+}
+
 /** @param command - the command line that releases exactly this allocation, by its sequence number */
 export async function previewRelease(
-  { address, sequenceNumber, handleId }: Release,
+  { address, sequenceNumber, handleId, force }: Release & Pick<Releases, 'force'>,
   command: (sequence: string) => string,
   context: Context,
 ): Promise<Report> {
@@ -73,11 +81,14 @@ export async function previewRelease(
     sentence(`${address} would be released; its owner:`),
     { kind: 'fields' as const, fields: holderFields(holder) },
   ];
-  const execute = () => releaseAddresses([{ address, sequenceNumber: sequence, handleId }], context);
+  const releases = [{ address, sequenceNumber: sequence, handleId }];
+  const execute = () => releaseAddresses({ releases, force }, context);
   return previewReport({ sections, data }, command(String(sequence)), execute);
 }
 
-export async function releaseAddresses(releases: readonly Release[], { ipam, json }: Context): Promise<Report> {
+export async function releaseAddresses({ releases, force }: Releases, context: Context): Promise<Report> {
+  const { ipam, json } = context;
+  if (force) context.restartTimeout(FORCED_TIMEOUT_MS);
   const answer = await ipam.call(
     AddressServiceService.releaseAddresses,
     ReleaseAddressesRequest.fromPartial({
@@ -86,6 +97,7 @@ export async function releaseAddresses(releases: readonly Release[], { ipam, jso
         ...(sequenceNumber !== undefined && { sequenceNumber }),
         ...(handleId !== undefined && { handleId }),
       })),
+      ...(force && { force }),
     }),
   );
   const outcomes = answer.addresses.map(outcomeOf);
@@ -108,6 +120,8 @@ function outcomeOf({ address, result, holder }: ReleasedAddress): {
       return { message: `${address} is not allocated`, exitCode: NOT_FOUND };
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_MISMATCH:
       return { message: mismatchText(address, holder), exitCode: FAILED };
+    case AddressReleaseResult.ADDRESS_RELEASE_RESULT_IN_USE:
+      return { message: `${address} is kept: its node runs, and has it for ${owner}`, exitCode: FAILED };
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNREADABLE:
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNSPECIFIED:
     case AddressReleaseResult.UNRECOGNIZED:
@@ -135,12 +149,12 @@ const ATTACHMENT_ARGUMENT: Positional<Attachment> = {
 export const releaseAttachment: Verb = {
   name: 'release attachment',
   about: 'release all addresses of an attachment, and its endpoint',
-  details: 'The wire is kept; DEL removes both.',
+  details: 'The wire is kept; DEL removes both. Refused while the node of the pod runs.',
   positionals: [ATTACHMENT_ARGUMENT],
-  flags: [YES],
+  flags: [FORCE, YES],
   run: async (input, context) => {
     const attachment = input.at(ATTACHMENT_ARGUMENT);
-    const execute = () => releaseOf(attachment, context);
+    const execute = () => releaseOf(attachment, input.has(FORCE), context);
     if (input.has(YES)) return execute();
     const { ipam, json } = context;
     const name = attachmentText(attachment);
@@ -158,14 +172,25 @@ export const releaseAttachment: Verb = {
   },
 };
 
-async function releaseOf(attachment: Attachment, { ipam, json }: Context): Promise<Report> {
-  const name = attachmentText(attachment);
+async function releaseOf(attachment: Attachment, force: boolean, context: Context): Promise<Report> {
+  const { ipam, json } = context;
+  const found = await endpointOf(ipam, attachment);
+  const held = found?.endpoint?.addresses ?? [];
+  const releases = held.map(({ address, sequenceNumber }) => ({
+    ...{ address: address.replace(/\/\d+$/, ''), sequenceNumber },
+    handleId: handleId(attachment),
+  }));
+  // Release is the node's own call, and does not check whether the node runs.
+  const checked = releases.length > 0 ? await releaseAddresses({ releases, force }, context) : undefined;
+  if (checked?.exitCode === FAILED) return checked;
   const answer = await ipam.call(AddressServiceService.release, { attachment });
+  const addresses = [...new Set([...held.map(({ address }) => address), ...answer.addresses])];
+  const name = attachmentText(attachment);
   const message =
-    answer.addresses.length > 0
-      ? `${answer.addresses.join(', ')} of ${name} released`
+    addresses.length > 0
+      ? `${addresses.join(', ')} of ${name} released`
       : `${name} holds no address; its endpoint, if any, is removed`;
-  return { sections: [sentence(message)], data: () => json.of(AddressServiceService.release, answer) };
+  return { sections: [sentence(message)], data: () => json.of(AddressServiceService.release, { addresses }) };
 }
 
 async function endpointOf(ipam: Service, attachment: Attachment): Promise<GetEndpointResponse | undefined> {

@@ -2,9 +2,11 @@ import { HandleServiceService, type Handle, type HandleAddress } from '@podwire/
 import { Failure } from '@podwire/shared/failure/failure';
 
 import { allPages, type Context } from '../clients/services.js';
+import { FORCE } from '../command-line/options.js';
 import type { Flag } from '../command-line/verb.js';
 import { sentence, type Table } from '../output/report.js';
 import { podOf } from '../output/words.js';
+import { keptReport } from './kept.js';
 import { resource } from './resource.js';
 
 const SEARCH: Flag = {
@@ -69,17 +71,23 @@ export const HANDLE = resource<Handle>({
   get: async (handleId, context) => ({ handleId, blocks: blocksWith(await addressesOf(handleId, context)) }),
   notFound: 'HANDLE_NOT_FOUND',
   deletion: {
-    flags: [SEARCH],
+    flags: [SEARCH, FORCE],
     warning: () => 'All addresses of this handle would be released, and the endpoints of its containers removed:',
     run: async (handleId, _, input, { ipam, json }) => {
-      const request = { handleId, searchAllBlocks: input.has(SEARCH) };
+      const request = { handleId, searchAllBlocks: input.has(SEARCH), force: input.has(FORCE) || undefined };
       const answer = await ipam.call(HandleServiceService.releaseHandle, request);
       const { addresses } = answer;
       const message =
         addresses.length > 0
           ? `${addresses.join(', ')} of ${handleId} released`
           : `${handleId} holds no address; its endpoints, if any, are removed`;
-      return { sections: [sentence(message)], data: () => json.of(HandleServiceService.releaseHandle, answer) };
+      const { sections, exitCode } = keptReport(answer);
+      const isKept = addresses.length === 0 && sections.length > 0;
+      return {
+        sections: [...(isKept ? [] : [sentence(message)]), ...sections],
+        data: () => json.of(HandleServiceService.releaseHandle, answer),
+        exitCode,
+      };
     },
   },
   instead: 'allocations write them',

@@ -14,10 +14,12 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import { z } from 'zod';
 
 import { allPages, type Service } from '../clients/services.js';
+import { FORCE } from '../command-line/options.js';
 import type { Flag, Input } from '../command-line/verb.js';
 import { sentence, type Fields, type Report } from '../output/report.js';
 import { count, moment, momentAndAge, percent, wordOf } from '../output/words.js';
 import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
+import { keptReport } from './kept.js';
 import { resource, type Wanted } from './resource.js';
 
 /** Utilisation from which a pool is reported as nearly full. */
@@ -143,7 +145,7 @@ const DRAIN: Flag = {
 };
 const RELEASE: Flag = {
   name: '--release-addresses',
-  about: 'ippools: release all addresses of the pool, including those of running pods',
+  about: 'ippools: release all addresses of the pool; refused while pods of nodes that run have some',
 };
 
 interface PoolDeletion {
@@ -154,6 +156,8 @@ interface PoolDeletion {
 function deletionOf(input: Input): PoolDeletion {
   if (input.has(DRAIN) && input.has(RELEASE))
     throw new Failure('INVALID_REQUEST', '--drain: contradicts --release-addresses; remove one of them');
+  if (input.has(FORCE) && !input.has(RELEASE))
+    throw new Failure('INVALID_REQUEST', '--force: requires --release-addresses for a pool; add it');
   if (input.has(DRAIN))
     return {
       mode: PoolDeletionMode.POOL_DELETION_MODE_DRAIN,
@@ -164,7 +168,7 @@ function deletionOf(input: Input): PoolDeletion {
     return {
       mode: PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES,
       warning:
-        'All addresses of this pool would be released, including those of running pods, and may be allocated again:',
+        'All addresses of this pool would be released, except those of pods on nodes that run, and the pool be deleted:',
     };
   return {
     mode: PoolDeletionMode.POOL_DELETION_MODE_REFUSE_IF_IN_USE,
@@ -260,12 +264,18 @@ export const IP_POOL = resource<Pool, z.infer<typeof SPEC>>({
   update: async (wanted, { ipam }) =>
     (await ipam.call(PoolServiceService.updatePool, { pool: poolOf(wanted), updateMask: [] })).pool,
   deletion: {
-    flags: [DRAIN, RELEASE],
+    flags: [DRAIN, RELEASE, FORCE],
     warning: (input) => deletionOf(input).warning,
     run: async (name, resourceVersion, input, { ipam, json }) => {
       const { mode } = deletionOf(input);
-      const answer = await ipam.call(PoolServiceService.deletePool, { name, resourceVersion, mode });
-      return { ...deletionReport(name, answer), data: () => json.of(PoolServiceService.deletePool, answer) };
+      const request = { name, resourceVersion, mode, force: input.has(FORCE) || undefined };
+      const answer = await ipam.call(PoolServiceService.deletePool, request);
+      const report = deletionReport(name, answer);
+      const { sections, exitCode } = keptReport(answer);
+      return {
+        ...{ ...report, sections: [...report.sections, ...sections], exitCode },
+        data: () => json.of(PoolServiceService.deletePool, answer),
+      };
     },
   },
 });

@@ -6,9 +6,11 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import { z } from 'zod';
 
 import { allPages, type Context } from '../clients/services.js';
+import { FORCE } from '../command-line/options.js';
 import { sentence, type Fields } from '../output/report.js';
 import { age, moment, momentAndAge, percent, wordOf } from '../output/words.js';
 import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
+import { keptReport } from './kept.js';
 import type { ManifestObject } from './manifest.js';
 import { resource, type Wanted } from './resource.js';
 
@@ -35,6 +37,8 @@ function nodeFields(node: Node, nowMs: number): Fields {
       ['IPv6', node.ipv6Address],
       ['Registered', momentAndAge(node.createTime, nowMs)],
       ['Deleted since', momentAndAge(node.deleteTime, nowMs)],
+      ['Last heard of', momentAndAge(node.heardTime, nowMs)],
+      ['Last report', momentAndAge(node.reportTime, nowMs)],
       ['Blocks', `${counts.blocks}, with ${formatCount(counts.capacity, 'address', 'addresses')}`],
       ['In use', `${inUse} (${percent(inUse, counts.capacity)})`],
       ['Cooling', String(counts.cooling)],
@@ -108,6 +112,8 @@ export const NODE = resource<Node, ManifestObject>({
     })),
     { head: 'STATE', cell: ({ deleteTime }) => (deleteTime === undefined ? 'registered' : 'being deleted') },
     { head: 'AGE', cell: ({ createTime }, nowMs) => age(createTime, nowMs) },
+    { head: 'HEARD', isWide: true, cell: ({ heardTime }, nowMs) => age(heardTime, nowMs) },
+    { head: 'REPORT', isWide: true, cell: ({ reportTime }, nowMs) => age(reportTime, nowMs) },
     { head: 'ASN', isWide: true, cell: ({ asNumber }) => String(asNumber ?? '') },
     { head: 'LABELS', isWide: true, cell: labelsText },
   ],
@@ -131,16 +137,23 @@ export const NODE = resource<Node, ManifestObject>({
   schema: z.record(z.string(), z.json()),
   update: updateNode,
   deletion: {
-    warning: () =>
-      'All addresses and blocks of this node would be released, including those of running pods. Its containers must have ended first. ' +
-      'A podwire-node that still runs there would register the node again:',
-    run: async (name, resourceVersion, _, { ipam, json }) => {
-      const answer = await ipam.call(NodeServiceService.deleteNode, { name, resourceVersion });
-      const { releasedAddresses, releasedBlocks } = answer;
+    flags: [FORCE],
+    warning: (input) =>
+      input.has(FORCE)
+        ? 'This node would be asked for its pods. If it answers and has pods, it is kept; otherwise all its addresses and blocks are released:'
+        : 'All addresses and blocks of this node would be released. It is refused while podwire-node runs there and its pods have addresses. ' +
+          'A podwire-node that still runs there would register the node again:',
+    run: async (name, resourceVersion, input, { ipam, json }) => {
+      const request = { name, resourceVersion, force: input.has(FORCE) || undefined };
+      const answer = await ipam.call(NodeServiceService.deleteNode, request);
+      const { releasedAddresses, releasedBlocks, keptAddresses } = answer;
       const released = `${formatCount(releasedAddresses, 'address', 'addresses')} and ${formatCount(releasedBlocks, 'block')}`;
+      const outcome = keptAddresses > 0n ? 'is not deleted: it runs' : `is deleted; released: ${released}`;
+      const { sections, exitCode } = keptReport(answer);
       return {
-        sections: [sentence(`node ${name} is deleted; released: ${released}`)],
+        sections: [sentence(`node ${name} ${outcome}`), ...sections],
         data: () => json.of(NodeServiceService.deleteNode, answer),
+        exitCode,
       };
     },
   },

@@ -76,6 +76,7 @@ describe('pools', () => {
     [['--drain'], 1],
     [[], 2],
     [['--release-addresses'], 3],
+    [['--release-addresses', '--force'], 3],
     [['--resource-version', 'a b'], 2],
   ])('delete %j is only previewed without --yes', async (flags, mode) => {
     const deleted = DeletePoolResponse.fromPartial({
@@ -102,7 +103,15 @@ describe('pools', () => {
     expect(done).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/draining[^]*node-1 +2/) });
     expect(done.stderr).toMatch(/podwirectl get addresses --pool main\n/);
     const resourceVersion = flags[0] === '--resource-version' ? 'a b' : '';
-    expect(requestsTo('DeletePool')).toEqual([{ name: 'main', resourceVersion, mode }]);
+    const force = flags.includes('--force') || undefined;
+    expect(requestsTo('DeletePool')).toEqual([{ name: 'main', resourceVersion, mode, force }]);
+  });
+
+  test('delete --force without --release-addresses is refused', async () => {
+    expect(await fakes.podwirectl('delete', 'ippool', 'main', '--force', '--yes')).toMatchObject({
+      exitCode: 2,
+      stderr: expect.stringContaining('--force: requires --release-addresses for a pool'),
+    });
   });
 
   test.each([

@@ -4,7 +4,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import type { Context } from '../clients/services.js';
 import { readTexts } from '../clients/terminal.js';
 import { text, type Form } from '../command-line/forms.js';
-import { RESOURCE_VERSION, previewReport, YES } from '../command-line/options.js';
+import { FORCE, FORCED_TIMEOUT_MS, RESOURCE_VERSION, previewReport, YES } from '../command-line/options.js';
 import type { Flag, Input, Option, Positional, Verb } from '../command-line/verb.js';
 import { DONE, exitCodeOf, NOT_FOUND, sentence, type Report, type Section } from '../output/report.js';
 import { failureLine } from '../output/words.js';
@@ -334,7 +334,8 @@ function labelOf(each: string, input: Input, { metadata }: Manifest): [string, s
 
 const NAMES: Positional<string> = { form: text('NAME'), about: 'names of objects', presence: 'any' };
 
-const DELETION_FLAGS = RESOURCES.flatMap(({ deletion }) => deletion?.flags ?? []);
+/** Kinds share flags. */
+const DELETION_FLAGS = [...new Set(RESOURCES.flatMap(({ deletion }) => deletion?.flags ?? []))];
 
 interface Target {
   readonly resource: Resource;
@@ -347,7 +348,8 @@ export const remove: Verb = {
   about: 'delete objects by name, or those of manifests',
   details:
     'ippools: refused while addresses are in use; the error lists their nodes. --drain waits for their release. To stop allocation\n' +
-    'and keep the pool: patch ippool NAME disabled=true.',
+    'and keep the pool: patch ippool NAME disabled=true.\n' +
+    'nodes, handles, ippools with --release-addresses: refused while pods of nodes that run have the addresses.',
   positionals: [KIND_ARGUMENT, NAMES],
   options: [FILE, RESOURCE_VERSION],
   flags: [RECURSIVE, SKIP_EMPTY, SKIP_NOT_EXISTS, ...DELETION_FLAGS, YES],
@@ -405,6 +407,7 @@ async function targetsOf(input: Input, context: Context): Promise<Target[]> {
 function deleteAll(targets: readonly Target[], input: Input, context: Context): Promise<Report> {
   return eachInTurn(targets, async (target) => {
     const { resource, name, resourceVersion } = target;
+    if (input.has(FORCE)) context.restartTimeout(FORCED_TIMEOUT_MS);
     try {
       const report = await resource.deletion?.run(name, resourceVersion, input, context);
       return { ...(report ?? { sections: [], data: () => null }), names: [targetName(target)] };

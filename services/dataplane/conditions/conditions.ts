@@ -9,8 +9,8 @@ const MESSAGES = {
   NodeAddressMissing: (node: string, destinations: string) =>
     `no route to ${destinations}: node ${node} has no address of that family; set the node's address`,
   NodeAddressConflict: (node: string, destinations: string) =>
-    `no route to ${destinations}: node ${node} is registered with this node's address; delete the stale registration, or ` +
-    `correct its address`,
+    `no route to ${destinations}: node ${node} is registered with this node's address; correct the address of one of ` +
+    `them or, if ${node} is a former name of this node, run "podwirectl delete node ${node}": it is refused while that node runs`,
   NodeAddressInBlock: (node: string, destinations: string) =>
     `no route to ${destinations}: it contains the address of its node ${node}, so the tunnel would lead into itself; keep ` +
     `node addresses out of the pools`,

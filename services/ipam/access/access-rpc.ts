@@ -60,12 +60,13 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
   nodeMethod(AddressServiceService.explainAllocation, ({ request }) => (request ? subjectsOfAllocation(request) : [])),
   nodeMethod(AddressServiceService.release, ({ attachment }) => attachmentSubject(attachment)),
   nodeMethod(AddressServiceService.getEndpoint, ({ attachment }) => attachmentSubject(attachment)),
-  nodeMethod(AddressServiceService.releaseAddresses, ({ releases }) =>
-    releases.flatMap(({ address: text }): Subject[] => {
+  nodeMethod(AddressServiceService.releaseAddresses, ({ releases, nodeName = '' }) => [
+    ...(nodeName === '' ? [] : [nodeSubject(nodeName)]),
+    ...releases.flatMap(({ address: text }): Subject[] => {
       const address = parseAddress(text);
       return address ? [{ type: 'address', address }] : [];
     }),
-  ),
+  ]),
   nodeMethod(EndpointServiceService.listEndpoints, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(LeaseServiceService.openSession, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(LeaseServiceService.reportInventory, ({ nodeName }) => [nodeSubject(nodeName)]),

@@ -197,6 +197,10 @@ describe('a node', () => {
     await expect(node.call(AddressServiceService.releaseAddresses, releases, clientLimits())).rejects.toMatchObject(
       denied,
     );
+    const asOther = ReleaseAddressesRequest.fromPartial({ nodeName: 'worker-2' });
+    await expect(node.call(AddressServiceService.releaseAddresses, asOther, clientLimits())).rejects.toMatchObject(
+      denied,
+    );
     await expect(node.call(AddressServiceService.allocate, allocation, clientLimits())).rejects.toMatchObject(denied);
     const own = { nodeName: 'worker-1' };
     const binding = BindAddressesRequest.fromPartial({ ...own, bindings: [{ attachment }] });

@@ -328,7 +328,8 @@ async function run(ipam: Ipam, asked: Operation): Promise<readonly string[]> {
     }
     case 'handle': {
       const handle = { handleId: `net.${asked.id}`, searchesAllBlocks: false };
-      return (await ipam.handles.release(handle, forever)).map((each) => `net.${asked.id} ${formatPrefix(each)}`);
+      const { addresses } = await ipam.handles.release(handle, forever);
+      return addresses.map((each) => `net.${asked.id} ${formatPrefix(each)}`);
     }
     case 'address': {
       const wanted = {

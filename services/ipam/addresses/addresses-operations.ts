@@ -9,12 +9,17 @@ import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Relief } from '../blocks/demand.js';
 import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
+import type { NodeInquiry } from '../blocks/running-nodes-operations.js';
+import type { SilentNodes } from '../blocks/running-nodes.js';
 import { getEndpoint } from '../endpoints/endpoints.js';
 import type { Events } from '../engine/events.js';
 import { blockLane, nodeLane, read, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
+import type { HeldAddress } from '../records/block.js';
 import type { Endpoint, EndpointAddress } from '../records/endpoint.js';
+import { isLease } from '../records/lease.js';
 import type { View } from '../records/view.js';
 import {
+  addressHolder,
   getAddress,
   setAttributes,
   type AddressHolder,
@@ -36,6 +41,7 @@ import {
   continueAddressRelease,
   release,
   addressesToRelease,
+  releasable,
   type AddressRelease,
   type AddressReleaseResult,
   type Released,
@@ -119,16 +125,30 @@ class AddressEvents {
   }
 }
 
+/** Who releases single addresses. */
+interface ReleaseCaller {
+  /** The node that calls, as no pod there has the addresses any more; undefined for other callers. */
+  readonly callingNode?: string | undefined;
+  /** Nodes that were asked and did not answer. */
+  readonly silent?: SilentNodes | undefined;
+}
+
+interface LaneReleases extends ReleaseCaller {
+  readonly laneReleases: readonly AddressRelease[];
+}
+
 /** Allocates and releases the addresses of attachments. */
 export class Addresses {
   readonly #options: IpamOptions;
   readonly #events: AddressEvents;
   readonly #relief: Relief;
+  readonly #inquiry: NodeInquiry;
 
-  constructor(options: IpamOptions, relief: Relief) {
+  constructor(options: IpamOptions, relief: Relief, inquiry: NodeInquiry) {
     this.#options = options;
     this.#events = new AddressEvents(options.events);
     this.#relief = relief;
+    this.#inquiry = inquiry;
   }
 
   /** Allocates the addresses of an attachment. Idempotent. @throws Failure like the decision `allocate` */
@@ -161,16 +181,45 @@ export class Addresses {
   }
 
   /**
-   * Releases single addresses, in several transactions if necessary. Idempotent.
+   * Releases single addresses for an operator: asks the nodes that run first.
+   * @param releases - without duplicate addresses
+   * @returns the result of each, in their order
+   * @throws Failure NODE_IN_USE when pods of nodes that run have some, unless `force`
+   */
+  async releaseUnused(
+    releases: readonly AddressRelease[],
+    force: boolean,
+    signal: AbortSignal,
+  ): Promise<AddressReleaseResult[]> {
+    const find = (view: View) => releases.map((release) => releasable(view, release));
+    const before = await read(this.#options, find, signal);
+    const scope = (view: View): HeldAddress[] => find(view).flatMap((held) => held ?? []);
+    const silent = await this.#inquiry.ask(scope, force, signal);
+    const results = await this.releaseEach(releases, signal, { silent });
+    // A recalled lease was returned before its release.
+    return results.map((result, index) => {
+      const held = before[index];
+      const isReturned = held !== undefined && isLease(held.attributes) && result.state === 'notAllocated';
+      return isReturned ? { state: 'released', holder: addressHolder(held) } : result;
+    });
+  }
+
+  /**
+   * Releases single addresses, in several transactions if necessary. What nodes that run may use is kept, except by the
+   * calling node. Idempotent.
    * @param releases - without duplicate addresses
    * @returns the result of each, in their order
    */
-  async releaseEach(releases: readonly AddressRelease[], signal: AbortSignal): Promise<AddressReleaseResult[]> {
+  async releaseEach(
+    releases: readonly AddressRelease[],
+    signal: AbortSignal,
+    caller: ReleaseCaller = {},
+  ): Promise<AddressReleaseResult[]> {
     const lanes = await this.#options.updates.peek((view) => groupByLane(view, releases));
     const results = new Map<AddressRelease, AddressReleaseResult>();
     await Promise.all(
       [...lanes].map(async ([lane, laneReleases]) => {
-        const laneResults = await this.#releaseInLane(lane, laneReleases, signal);
+        const laneResults = await this.#releaseInLane(lane, { laneReleases, ...caller }, signal);
         for (const [index, release] of laneReleases.entries()) {
           const result = laneResults[index];
           if (result) results.set(release, result);
@@ -202,14 +251,14 @@ export class Addresses {
 
   async #releaseInLane(
     lane: string,
-    laneReleases: readonly AddressRelease[],
+    { laneReleases, ...caller }: LaneReleases,
     signal: AbortSignal,
   ): Promise<AddressReleaseResult[]> {
     const { updates, events, clock } = this.#options;
     const results: AddressReleaseResult[] = [];
     while (results.length < laneReleases.length) {
       const releases = laneReleases.slice(results.length);
-      const step = { releases, nowMs: clock.nowMs() };
+      const step = { releases, nowMs: clock.nowMs(), ...caller };
       // The commit does not compare an address that was found free. Only a fresh view shows that it has not been
       // allocated since.
       const isFresh = releases.length > 1;

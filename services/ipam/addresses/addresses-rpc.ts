@@ -71,7 +71,11 @@ function getEndpointHandler(addresses: Addresses): Handler<GetEndpointRequest, G
 function releaseAddressesHandler(addresses: Addresses): Handler<ReleaseAddressesRequest, ReleaseAddressesResponse> {
   return async (message, { signal }) => {
     const releases = readReleaseAddressesRequest(message);
-    const results = await addresses.releaseEach(releases, signal);
+    const { nodeName: callingNode = '', force = false } = message;
+    const results =
+      callingNode === ''
+        ? await addresses.releaseUnused(releases, force, signal)
+        : await addresses.releaseEach(releases, signal, { callingNode });
     const released = releases.flatMap((release, index) =>
       results.slice(index, index + 1).map((result) => releasedAddressMessage(release, result)),
     );
@@ -126,6 +130,7 @@ export const RELEASE_RESULTS: Record<AddressReleaseResult['state'], ResultMessag
   notAllocated: ResultMessage.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED,
   mismatch: ResultMessage.ADDRESS_RELEASE_RESULT_MISMATCH,
   unreadable: ResultMessage.ADDRESS_RELEASE_RESULT_UNREADABLE,
+  inUse: ResultMessage.ADDRESS_RELEASE_RESULT_IN_USE,
 };
 
 function releasedAddressMessage({ address }: AddressRelease, result: AddressReleaseResult): ReleasedAddress {

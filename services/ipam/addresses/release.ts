@@ -7,10 +7,12 @@ import { EndpointEdits, isSameAllocation, type EndedAllocation } from '../blocks
 import { replacedEndpoints } from '../blocks/endpoint-key.js';
 import { addressOf, blocksOf, handleChanges, isRecounted, requireHandleReadable } from '../blocks/holding.js';
 import { allBlocks, unreadableBlockOf } from '../blocks/lookup.js';
+import { expectSessions, ofFewNodes, RunningNodes, type Liveness } from '../blocks/running-nodes.js';
 import {
   releaseHolder,
   releaseHeld,
   nextBatch,
+  releaseStep,
   type EndingAllocation,
   type ReleaseStep,
 } from '../blocks/release-changes.js';
@@ -88,13 +90,16 @@ export type AddressReleaseResult =
   | { readonly state: 'notAllocated' }
   /** Its holder differs from the expected one and keeps it. */
   | { readonly state: 'mismatch'; readonly holder: AddressHolder }
+  /** A node that runs may use it, and keeps it. */
+  | { readonly state: 'inUse'; readonly holder: AddressHolder }
   /** Its block cannot be read, so its holder is unknown. Nothing was changed. */
   | { readonly state: 'unreadable' };
 
-interface AddressReleases {
+interface AddressReleases extends Liveness {
   /** Without duplicate addresses. */
   readonly releases: readonly AddressRelease[];
-  readonly nowMs: number;
+  /** The node that releases, as no pod there has the addresses any more; undefined for other callers. */
+  readonly callingNode?: string | undefined;
 }
 
 /** The result of one step. */
@@ -110,11 +115,24 @@ const ENDPOINTS_PER_STEP = 25;
  * Releases single addresses, as many of the first ones as fit in a transaction; call again for the rest. Each is
  * evaluated separately: one with another holder, or in an unreadable block, stays and does not stop the rest. If a
  * handle and a sequence number name an allocation that has already ended, the address is removed from endpoints that
- * still name it. Idempotent.
+ * still name it. What another node that runs may use is kept. Idempotent.
  */
-export function continueAddressRelease(view: View, { releases, nowMs }: AddressReleases): Decision<AddressReleaseStep> {
-  const evaluated = releases.map((release) => evaluateRelease(view, release));
-  return releaseEvaluated(view, evaluated, nowMs);
+export function continueAddressRelease(view: View, input: AddressReleases): Decision<AddressReleaseStep> {
+  const running = new RunningNodes(view, input);
+  const isOthers = ({ attributes }: HeldAddress): boolean => attributes.owner.node !== input.callingNode;
+  const evaluated = input.releases.map((release): EvaluatedRelease => {
+    const each = evaluateRelease(view, release);
+    const isKept = each.held !== undefined && isOthers(each.held) && running.mayUse(each.held.attributes);
+    return isKept && each.result.state === 'released'
+      ? { ...each, result: { state: 'inUse', holder: each.result.holder } }
+      : each;
+  });
+  const ending = evaluated.flatMap((each) => (isReleased(each) && each.held && isOthers(each.held) ? [each.held] : []));
+  const compared = [...ofFewNodes(view, ending)];
+  const next = ending[compared.length];
+  const end = next ? evaluated.findIndex(({ held }) => held === next) : evaluated.length;
+  const { changes, outcome } = releaseEvaluated(view, evaluated.slice(0, end), input.nowMs);
+  return { changes: changes.length > 0 ? [...changes, ...expectSessions(view, compared)] : changes, outcome };
 }
 
 /** One step of releases that were evaluated on the same view: as many of the first ones as fit in a transaction. */
@@ -189,6 +207,12 @@ function evaluateRelease(view: View, release: AddressRelease): EvaluatedRelease 
   return { held, result: { state: 'mismatch', holder }, outdated: isSame ? [] : outdatedEndpoints(view, release) };
 }
 
+/** The allocation that a release would end; undefined if it ends none. */
+export function releasable(view: View, release: AddressRelease): HeldAddress | undefined {
+  const { held, result } = evaluateRelease(view, release);
+  return result.state === 'released' ? held : undefined;
+}
+
 /** The endpoints that still name an allocation that a handle and a sequence number name, and that has ended. */
 export function outdatedEndpoints(
   view: View,
@@ -215,9 +239,8 @@ function endpointsOfHandle(view: View, handle: string): StoredEndpoint[] {
   );
 }
 
-export interface HandleRelease {
+export interface HandleRelease extends Liveness {
   readonly handleId: string;
-  readonly nowMs: number;
   /**
    * Whether to search every block instead of those that the handle's record names. Finds addresses whose handle was
    * lost, at the cost of a full scan.
@@ -231,7 +254,7 @@ const ENTRIES_PER_STEP = 100;
 /**
  * Releases every address of a handle, as many per step as fit in a transaction, and removes the handle, even if it
  * counts missing blocks or addresses that it does not hold. The endpoints of its containers are removed, also those
- * without an address.
+ * without an address. What a node that runs may use is kept, with its endpoints.
  *
  * Idempotent; a missing handle has no addresses.
  * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
@@ -240,11 +263,14 @@ export function continueHandleRelease(view: View, release: HandleRelease): Decis
   const { handleId, nowMs } = release;
   const mark: Change = { type: 'release', handleId, nowMs };
   for (const id of storedHandleNames(handleId)) requireHandleReadable(view, id);
-  const held = heldByHandle(view, release);
-  const batch = nextBatch(view, held);
+  const running = new RunningNodes(view, release);
+  const all = heldByHandle(view, release);
+  const held = all.filter(({ attributes }) => !running.mayUse(attributes));
+  if (held.length < all.length) return releaseUnused(view, held, nowMs);
+  const batch = nextBatch(view, ofFewNodes(view, held));
   const [first, ...others] = recordsOf(view, handleId);
-  const end = (all: readonly HeldAddress[]): Change[] =>
-    releaseHolder(view, { target: { type: 'handle', handleId }, held: all, nowMs });
+  const end = (ended: readonly HeldAddress[]): Change[] =>
+    releaseHolder(view, { target: { type: 'handle', handleId }, held: ended, nowMs });
   if (held.length === 0) {
     const isLast = others.length === 0 && (first?.blocks.size ?? 0) <= ENTRIES_PER_STEP;
     const changes = [...(first ? removeEntries(view, first) : []), ...(isLast ? end([]) : []), mark];
@@ -253,9 +279,16 @@ export function continueHandleRelease(view: View, release: HandleRelease): Decis
   const isRight = !first || (first.id === handleId && isRecounted(first));
   const isWhole = batch.length === held.length && others.length === 0 && isRight;
   return {
-    changes: [...(isWhole ? end(held) : releaseHeld(view, batch, nowMs)), mark],
+    changes: [...(isWhole ? end(held) : releaseHeld(view, batch, nowMs)), ...expectSessions(view, batch), mark],
     outcome: { state: isWhole ? 'done' : 'more', addresses: batch.map(addressOf) },
   };
+}
+
+/** A step of the release of a handle that keeps some addresses, and so its record and endpoints. */
+function releaseUnused(view: View, unused: readonly HeldAddress[], nowMs: number): Decision<ReleaseStep> {
+  const batch = nextBatch(view, ofFewNodes(view, unused));
+  const changes = [...releaseHeld(view, batch, nowMs), ...expectSessions(view, batch)];
+  return releaseStep(batch, changes);
 }
 
 /** The records under all possible names of a handle. */
@@ -281,7 +314,10 @@ function expectAsSeen(view: View, cidr: string): Change[] {
 }
 
 /** The addresses of a handle, in the order of its blocks. */
-export function heldByHandle(view: View, { handleId, searchesAllBlocks }: Omit<HandleRelease, 'nowMs'>): HeldAddress[] {
+export function heldByHandle(
+  view: View,
+  { handleId, searchesAllBlocks }: Pick<HandleRelease, 'handleId' | 'searchesAllBlocks'>,
+): HeldAddress[] {
   const blocks = searchesAllBlocks ? [...allBlocks(view)] : namedBlocks(view, handleId);
   return blocks.flatMap((block) => heldAddressesIn(block, (attributes) => attributes.handleId === handleId));
 }

@@ -18,10 +18,13 @@ import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import { continueHandleRelease, heldByHandle, type HandleRelease } from '../addresses/release.js';
+import type { NodeInquiry } from '../blocks/running-nodes-operations.js';
+import { keptMessage } from '../blocks/running-nodes-rpc.js';
 import { blockLane, read, type IpamOptions } from '../engine/updates/operation.js';
 import type { Handle, HeldAddress } from '../records/block.js';
 import { cutHandle, handleFault } from '../records/names.js';
 import type { Page } from '../records/page.js';
+import type { View } from '../records/view.js';
 import { listHandleAddresses, listHandles, type HandleAddressQuery, type HandleQuery } from './handles.js';
 
 export function handleService(handles: Handles, unary: Unary): RpcService {
@@ -91,17 +94,31 @@ function releaseHandle(handles: Handles): Handler<ReleaseHandleRequest, ReleaseH
   return async (message, { signal }) => {
     const handleId = cutHandle(message.handleId);
     readChecked('ReleaseHandle', (checks) => checks.check('handle_id', handleFault(handleId)));
-    const released = await handles.release({ handleId, searchesAllBlocks: message.searchAllBlocks }, signal);
-    return { addresses: released.map(formatPrefix) };
+    const { searchAllBlocks: searchesAllBlocks, force } = message;
+    const { addresses, kept } = await handles.release({ handleId, searchesAllBlocks, force }, signal);
+    return { addresses: addresses.map(formatPrefix), ...keptMessage(kept) };
   };
+}
+
+interface HandleReleaseRequest extends Pick<HandleRelease, 'handleId' | 'searchesAllBlocks'> {
+  /** Whether to ask nodes that run instead of refusing. Default: false. */
+  readonly force?: boolean | undefined;
+}
+
+interface HandleReleased {
+  readonly addresses: readonly Prefix[];
+  /** What nodes that run may use. */
+  readonly kept: readonly HeldAddress[];
 }
 
 /** Lists and releases the addresses of handles. */
 export class Handles {
   readonly #options: IpamOptions;
+  readonly #inquiry: NodeInquiry;
 
-  constructor(options: IpamOptions) {
+  constructor(options: IpamOptions, inquiry: NodeInquiry) {
     this.#options = options;
+    this.#inquiry = inquiry;
   }
 
   list(query: HandleQuery, signal: AbortSignal): Promise<Page<Handle>> {
@@ -113,19 +130,24 @@ export class Handles {
     return read(this.#options, (view) => listHandleAddresses(view, query), signal);
   }
 
-  /** Releases all addresses of a handle, in several transactions if needed. Idempotent. @returns the released addresses */
-  async release(request: Omit<HandleRelease, 'nowMs'>, signal: AbortSignal): Promise<Prefix[]> {
+  /**
+   * Releases all addresses of a handle, in several transactions if needed. Idempotent.
+   * @throws Failure NODE_IN_USE when a pod of a node that runs has one, unless `force`
+   */
+  async release({ force = false, ...request }: HandleReleaseRequest, signal: AbortSignal): Promise<HandleReleased> {
     const { updates, events, clock } = this.#options;
+    const scope = (view: View): HeldAddress[] => heldByHandle(view, request);
+    const silent = await this.#inquiry.ask(scope, force, signal);
     const addresses: Prefix[] = [];
     for (let state = 'more'; state === 'more';) {
-      const release = { nowMs: clock.nowMs(), ...request };
-      const lane = await updates.peek((view) => blockLane(heldByHandle(view, release)[0]?.block));
+      const release = { nowMs: clock.nowMs(), silent, ...request };
+      const lane = await updates.peek((view) => blockLane(scope(view)[0]?.block));
       const step = await updates.update(lane, (view) => continueHandleRelease(view, release), { signal });
       events.addressesReleased(step.addresses);
       addresses.push(...step.addresses);
       ({ state } = step);
     }
-    return addresses;
+    return { addresses, kept: await this.#inquiry.kept(scope, silent, signal) };
   }
 }
 

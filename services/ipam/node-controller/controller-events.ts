@@ -20,6 +20,8 @@ export class ControllerEvents {
   readonly #failures: Counter;
   /** What refused, and the codes of their failures. */
   readonly #failing = new Map<string, FailureCode | 'INTERNAL'>();
+  /** Missing nodes that are not deleted because they run. */
+  readonly #running = new Set<string>();
   #refusedText = '';
 
   constructor(events: Events) {
@@ -39,6 +41,7 @@ export class ControllerEvents {
 
   /** A missing Node is there again. */
   nodeReturned(name: string): void {
+    this.#running.delete(name);
     this.#log.info({ 'podwire.node': name }, `node ${name} is in Kubernetes again, and keeps its addresses`);
   }
 
@@ -50,8 +53,17 @@ export class ControllerEvents {
     );
   }
 
+  /** A missing Node is not deleted yet. Logged once. */
+  nodeRuns(name: string): void {
+    if (this.#running.has(name)) return;
+    this.#running.add(name);
+    const text = `node ${name} is missing in Kubernetes, but podwire-node runs there; it is deleted once that has ended`;
+    this.#log.info({ 'podwire.node': name }, text);
+  }
+
   /** A node was deleted, as it has been missing for the grace period. The deletion itself logs what it released. */
-  nodeReleased(): void {
+  nodeReleased(name: string): void {
+    this.#running.delete(name);
     this.#releases.add(1, { object: 'node', result: 'released' });
   }
 

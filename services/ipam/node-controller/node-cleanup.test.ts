@@ -4,10 +4,11 @@ import { beforeEach, describe, expect, test } from 'vitest';
 
 import { readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
-import { forever, keys } from '../engine/testing/stores.js';
+import { forever, keys, startReplica } from '../engine/testing/stores.js';
 import { checkPool } from '../pools/rules.js';
+import { ALIVE_MS } from '../records/session.js';
 import { startIpam, type StartedIpam } from '../testing/ipam.js';
-import { NOW_MS, request } from '../testing/records.js';
+import { NOW_MS, request, session } from '../testing/records.js';
 import { ControllerEvents } from './controller-events.js';
 import { NodeCleanup, type NodeCleanupOptions } from './node-cleanup.js';
 
@@ -251,6 +252,7 @@ describe('a node whose Kubernetes Node was deleted', () => {
       nodes: {
         registered: (signal) => nodes.registered(signal),
         recordCluster: (sighting, signal) => nodes.recordCluster(sighting, signal),
+        isRunning: (name, signal) => nodes.isRunning(name, signal),
         delete: async (deletion, signal) => {
           await nodes.register({ ...REGISTRATION, name: 'n1', labels: { now: 'here' } }, signal);
           return nodes.delete(deletion, signal);
@@ -264,6 +266,26 @@ describe('a node whose Kubernetes Node was deleted', () => {
     expect(count('failed')).toBe(0);
   });
 
+  test('that still runs is kept until nothing is heard of it, and is logged once', async () => {
+    await join('n1', 'n2', 'n3');
+    const { updater } = await startReplica(store);
+    const hear = (heardAtMs: number) => {
+      const value = session('n1', { heardAtMs });
+      const changes = [{ type: 'put', record: { kind: 'nodeSession', value } }] as const;
+      return updater.update('test', () => ({ changes, outcome: undefined }), { signal: forever });
+    };
+    await hear(NOW_MS);
+    await rounds(ROUND_MS);
+    remove('n1');
+    await rounds();
+    await rounds(ROUND_MS);
+    expect(await registered()).toEqual(['n1', 'n2', 'n3']);
+    expect(count('podwire-node runs there')).toBe(1);
+    await hear(NOW_MS - ALIVE_MS);
+    await rounds(ROUND_MS);
+    expect(await registered()).toEqual(['n2', 'n3']);
+  });
+
   test('is retried when its deletion fails, and does not hold up the next', async () => {
     await join('n1', 'n2', 'n3', 'n4', 'n5');
     const { nodes } = started.ipam;
@@ -272,6 +294,7 @@ describe('a node whose Kubernetes Node was deleted', () => {
       nodes: {
         registered: (signal) => nodes.registered(signal),
         recordCluster: (sighting, signal) => nodes.recordCluster(sighting, signal),
+        isRunning: (name, signal) => nodes.isRunning(name, signal),
         delete: (deletion, signal) =>
           isFailing && deletion.name === 'n1'
             ? Promise.reject(new Failure('STORE_UNAVAILABLE', 'etcd is down'))

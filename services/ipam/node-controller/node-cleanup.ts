@@ -12,7 +12,7 @@ import type { ControllerEvents } from './controller-events.js';
 
 export interface NodeCleanupOptions {
   readonly cluster: () => Pick<ClusterState, 'nodes' | 'isCurrent' | 'clusterUid' | 'nodeNames'>;
-  readonly nodes: Pick<Nodes, 'registered' | 'recordCluster' | 'delete'>;
+  readonly nodes: Pick<Nodes, 'registered' | 'recordCluster' | 'isRunning' | 'delete'>;
   readonly listEndpoints: (query: EndpointQuery, signal: AbortSignal) => Promise<EndpointPage>;
   readonly events: ControllerEvents;
   readonly clock: Clock;
@@ -127,6 +127,11 @@ export class NodeCleanup {
     const { nodes, events } = this.#options;
     const { name } = node;
     try {
+      // Its machine ends the pods, or is cut off from the API server alone. It is deleted once it is no longer heard of.
+      if (await nodes.isRunning(name, signal)) {
+        events.nodeRuns(name);
+        return;
+      }
       if (await this.#isAllocating(node, signal)) {
         this.#times = new Map([...this.#times].filter(([key]) => key !== keyOf(node)));
         events.nodeAllocates(name);
@@ -134,7 +139,7 @@ export class NodeCleanup {
       }
       await nodes.delete({ name, resourceVersion: versionOf(node) }, signal);
       this.#deleted.delete(name);
-      events.nodeReleased();
+      events.nodeReleased(name);
     } catch (error) {
       if (signal.aborted) throw error;
       if (!(error instanceof Failure) || !SUPERSEDED.has(error.code)) events.nodeDeletionFailed(name, error);

@@ -12,7 +12,7 @@ import { PodCleanup } from './pod-cleanup.js';
 
 export interface NodeControllerOptions {
   readonly api: KubernetesApi;
-  readonly nodes: Pick<Nodes, 'registered' | 'recordCluster' | 'delete'>;
+  readonly nodes: Pick<Nodes, 'registered' | 'recordCluster' | 'isRunning' | 'delete'>;
   readonly addresses: Pick<Addresses, 'releaseEach'>;
   readonly listEndpoints: (query: EndpointQuery, signal: AbortSignal) => Promise<EndpointPage>;
   readonly events: ControllerEvents;

@@ -1,5 +1,5 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate/allocate.js';
 import { continueAddressRelease, continueHandleRelease, release } from '../addresses/release.js';
@@ -7,6 +7,8 @@ import type { ReleaseStep } from '../blocks/release-changes.js';
 import { getEndpoint } from '../endpoints/endpoints.js';
 import { continuePoolRelease } from '../pools/deletion.js';
 import { endpointKey, makeEndpoint } from '../records/endpoint.js';
+import type { Node } from '../records/node.js';
+import { ALIVE_MS, type NodeSession } from '../records/session.js';
 import { versionOf } from '../records/versions.js';
 import type { Decision, RecordValue } from '../records/view.js';
 import { calico, countedHandles, withAllocations, handleRecord, storedHandles } from '../testing/allocations.js';
@@ -155,9 +157,58 @@ describe('the session of a node', () => {
     ['registered', [nodeRecord('n1')]],
     ['not registered', []],
   ])('goes with it, when the node is %s', (_, records) => {
-    const view = new TestView([...records, { kind: 'nodeSession', value: session('n1') }]);
+    const silent = session('n1', { heardAtMs: NOW_MS - ALIVE_MS });
+    const view = new TestView([...records, { kind: 'nodeSession', value: silent }]);
     deleteNode(view, 'n1');
     expect(kinds(view)).toEqual([]);
+  });
+
+  test('stays while the node runs, so that others do not get what it has leased', () => {
+    const view = new TestView([nodeRecord('n1'), { kind: 'nodeSession', value: session('n1') }]);
+    deleteNode(view, 'n1');
+    expect(kinds(view)).toEqual(['session n1']);
+  });
+});
+
+describe('a node that runs, and has given an address to a pod meanwhile', () => {
+  const MARKED_MS = Date.parse('2026-08-22T06:33:25Z');
+  let view: TestView;
+  let marked: Node;
+  const step = (rest: Partial<Parameters<typeof continueNodeDeletion>[1]> = {}) =>
+    view.apply(continueNodeDeletion(view, { node: marked, nowMs: NOW_MS, ...rest })).state;
+  const put = (value: NodeSession) => view.put({ kind: 'nodeSession', value });
+  beforeEach(() => {
+    view = new TestView([poolRecord('p', '10.0.0.0/24'), nodeRecord('n1')]);
+    allocateOn(view, 'n1', 'c1');
+    marked = begin(view, 'n1');
+    put(session('n1', { revision: 7, reportedAtMs: MARKED_MS }));
+  });
+
+  test('is not deleted', () => {
+    expect(step()).toBe('inUse');
+    expect(view.node('n1')?.deletionTimeMs).toBeUndefined();
+    expect(view.endpoints()).toHaveLength(1);
+  });
+
+  test('is deleted if it was asked and did not answer', () => {
+    const silent = new Map([['n1', 7]]);
+    expect(step({ silent })).toBe('more');
+    put(session('n1', { revision: 8 }));
+    expect(step({ silent })).not.toBe('inUse');
+    expect(view.endpoints()).toEqual([]);
+  });
+
+  test('waits for the process that began the deletion, until a report shows that the node runs', () => {
+    expect(step({ isResumed: true })).toBe('waits');
+    expect(view.node('n1')?.deletionTimeMs).toBe(MARKED_MS);
+    put(session('n1', { revision: 8, reportedAtMs: MARKED_MS + 1 }));
+    expect(step({ isResumed: true })).toBe('inUse');
+  });
+
+  test('compares the session with each release', () => {
+    put(session('n1', { heardAtMs: NOW_MS - ALIVE_MS }));
+    const { changes } = continueNodeDeletion(view, { node: marked, nowMs: NOW_MS });
+    expect(changes).toContainEqual({ type: 'expect', record: { kind: 'nodeSession', value: view.session('n1') } });
   });
 });
 

@@ -11,19 +11,22 @@ import {
   releaseStep,
   type ReleaseStep,
 } from '../blocks/release-changes.js';
+import { RunningNodes, type Liveness } from '../blocks/running-nodes.js';
 import { endpointsOfNode } from '../endpoints/endpoints.js';
-import { isVirtualMachine } from '../records/attributes.js';
+import { attachmentOf, isVirtualMachine } from '../records/attributes.js';
 import { firstWritable } from '../records/block-stats.js';
 import { heldAddressesIn, sameOwner, wholeSeconds, type BlockOwner, type HeldAddress } from '../records/block.js';
 import { lockedFailure } from '../records/datastore-lock.js';
 import { makeNode, type Node } from '../records/node.js';
+import type { NodeSession } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
 import { requireNode, requireNodeVersion } from './nodes.js';
 
 /**
  * Deleting a node, in steps of one transaction each. The first step marks the record. Allocations and claims compare
  * the node's record, so the node gets nothing new from then on. The following steps release what it holds, and the last
- * removes the record. After an interruption any replica can continue.
+ * removes the record. After an interruption any replica can continue. A node that runs may give a leased address to a pod
+ * meanwhile: then the mark is removed again.
  */
 
 interface NodeDeletion {
@@ -62,9 +65,10 @@ function unregisteredNode(view: View, { name, uid, nowMs }: Omit<NodeDeletion, '
 export interface NodeDeletionStep {
   /**
    * `more`: take another step. `behind`: some commits from before the mark have not arrived here yet; try again soon.
-   * `done`: the node is gone.
+   * `done`: the node is gone. `inUse`: the node runs, and pods have addresses; its deletion is cancelled. `waits`: as
+   * `inUse`, but the process that deletes it may know better.
    */
-  readonly state: 'more' | 'behind' | 'done';
+  readonly state: 'more' | 'behind' | 'done' | 'inUse' | 'waits';
   /** Released addresses, of full length. */
   readonly addresses: readonly Prefix[];
   /** Number of released blocks. */
@@ -73,10 +77,11 @@ export interface NodeDeletionStep {
   readonly isRemoved: boolean;
 }
 
-interface NodeDeletionProgress {
+interface NodeDeletionProgress extends Liveness {
   /** What {@link beginNodeDeletion} returned. */
   readonly node: Node;
-  readonly nowMs: number;
+  /** Whether another process began the deletion. Default: false. */
+  readonly isResumed?: boolean | undefined;
 }
 
 const NO_RELEASES = { addresses: [], blocks: 0, isRemoved: false };
@@ -87,29 +92,47 @@ const NO_RELEASES = { addresses: [], blocks: 0, isRemoved: false };
  */
 export function continueNodeDeletion(
   view: View,
-  { node: { name, uid }, nowMs }: NodeDeletionProgress,
+  { node: { name, uid }, isResumed = false, ...liveness }: NodeDeletionProgress,
 ): Decision<NodeDeletionStep> {
+  const { nowMs } = liveness;
+  const running = new RunningNodes(view, liveness);
   const node = view.node(name);
   if (node?.uid !== uid) return { changes: [], outcome: { state: 'done', ...NO_RELEASES } };
   if (node.deletionTimeMs === undefined) {
     const text = `node "${name}" lost its deletion mark; delete the node again`;
     throw new Failure('CONFLICT', text, { details: { node: name } });
   }
+  const session = view.session(name);
+  if (running.has(name) && podsOfNode(view, name).length > 0) {
+    // A process that asked the node before may have found that it does not answer. A later report shows that it runs.
+    const isReported = (session?.reportedAtMs ?? 0) > node.deletionTimeMs;
+    if (isResumed && !isReported) return { changes: [], outcome: { state: 'waits', ...NO_RELEASES } };
+    const value = { ...node, deletionTimeMs: undefined };
+    return { changes: [{ type: 'put', record: { kind: 'node', value } }], outcome: { state: 'inUse', ...NO_RELEASES } };
+  }
   const { state, changes, addresses } = releaseNodeStep(view, { name, nowMs });
+  const expected: Change[] = session ? [{ type: 'expect', record: { kind: 'nodeSession', value: session } }] : [];
   if (state === 'more') {
     const blocks = changes.filter((change) => change.type === 'delete' && change.record.kind === 'affinity').length;
-    return { changes, outcome: { state, addresses, blocks, isRemoved: false } };
+    return { changes: [...changes, ...expected], outcome: { state, addresses, blocks, isRemoved: false } };
   }
   if (!view.showsAllBefore({ kind: 'node', value: node }))
     return { changes: [], outcome: { state: 'behind', ...NO_RELEASES } };
-  const session = view.session(name);
+  // A node that runs registers again. Its session keeps others from the addresses that it may give to pods.
+  const removal: Change[] = session && !running.has(name) ? [removalOf(session)] : expected;
   return {
-    changes: [
-      { type: 'delete', record: { kind: 'node', value: node } },
-      ...(session ? [{ type: 'delete', record: { kind: 'nodeSession', value: session } } as const] : []),
-    ],
+    changes: [{ type: 'delete', record: { kind: 'node', value: node } }, ...removal],
     outcome: { state, ...NO_RELEASES, isRemoved: true },
   };
+}
+
+function removalOf(value: NodeSession): Change {
+  return { type: 'delete', record: { kind: 'nodeSession', value } };
+}
+
+/** The addresses of a node's pods that Podwire's nodes gave them. */
+export function podsOfNode(view: View, nodeName: string): HeldAddress[] {
+  return [...heldByNode(view, nodeName)].filter(({ attributes }) => attachmentOf(attributes) !== undefined);
 }
 
 interface NodeReleaseStep {

@@ -60,7 +60,7 @@ describe('deleting a node', () => {
     const { ipam, store, lines } = await withPool();
     await register(ipam, 'n1');
     for (let i = 0; i < 10; i++) await allocateOn(ipam, 'n1', `c${i}`);
-    expect(await remove(ipam, 'n1')).toEqual({ addressesCount: 10, blocksCount: 3 });
+    expect(await remove(ipam, 'n1')).toEqual({ addressesCount: 10, blocksCount: 3, kept: [] });
     expect(await traces(store, 'n1')).toEqual([]);
     expect(
       messages(lines)

@@ -6,11 +6,16 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Relief } from '../blocks/demand.js';
+import type { NodeInquiry } from '../blocks/running-nodes-operations.js';
+import { inUseFailure, RunningNodes, type SilentNodes } from '../blocks/running-nodes.js';
 import type { Events } from '../engine/events.js';
 import { nodeLane, read, type IpamOptions } from '../engine/updates/operation.js';
+import type { HeldAddress } from '../records/block.js';
 import type { Node } from '../records/node.js';
 import type { Page } from '../records/page.js';
-import { beginNodeDeletion, continueNodeDeletion, type NodeDeletionStep } from './deletion.js';
+import { isAlive, type NodeSession } from '../records/session.js';
+import type { View } from '../records/view.js';
+import { beginNodeDeletion, continueNodeDeletion, podsOfNode, type NodeDeletionStep } from './deletion.js';
 import {
   getNode,
   listNodes,
@@ -40,6 +45,23 @@ const CATCH_UP_INTERVAL_MS = 20;
 interface NodeDeletionSummary {
   readonly addressesCount: number;
   readonly blocksCount: number;
+  /** Addresses of its pods. If there are any, the node runs, and is not deleted. */
+  readonly kept: readonly HeldAddress[];
+}
+
+interface NodeDeletionRequest {
+  readonly name: string;
+  /** Delete only if the node still is of this version; empty for any. */
+  readonly resourceVersion: string;
+  /** Whether to ask a node that runs instead of refusing. Default: false. */
+  readonly force?: boolean | undefined;
+}
+
+/** How a deletion began. */
+interface DeletionOrigin {
+  /** Whether another process began it. */
+  readonly isResumed?: boolean;
+  readonly silent?: SilentNodes;
 }
 
 /** Reports durable changes of nodes and their tunnels. */
@@ -65,15 +87,22 @@ class NodeEvents {
     this.#log.info({ 'podwire.node': name }, `changed node ${name}`);
   }
 
-  nodeDeleted({ name }: Node, { addressesCount, blocksCount }: NodeDeletionSummary): void {
+  nodeDeleted({ name }: Node, { addressesCount, blocksCount }: Omit<NodeDeletionSummary, 'kept'>): void {
     this.#nodes.add(1, { event: 'deleted' });
     const released = `${formatCount(addressesCount, 'address', 'addresses')} and ${formatCount(blocksCount, 'block')}`;
     const text = `deleted node ${name} and released ${released}`;
     this.#log.info({ 'podwire.node': name }, text);
   }
 
+  nodeDeletionCancelled({ name }: Node): void {
+    this.#log.warn(
+      { 'podwire.node': name },
+      `cancelled the deletion of node ${name}: it runs, and its pods have addresses`,
+    );
+  }
+
   /** A deletion in the background failed. The next upkeep round retries it. */
-  nodeDeletionFailed({ name }: Node, error: unknown): void {
+  nodeDeletionFailed({ name }: Pick<Node, 'name'>, error: unknown): void {
     this.#upkeepFailures.add(1, { task: 'finish node deletions' });
     this.#log.warn({ err: error, 'podwire.node': name }, `failed to delete node ${name}; trying again later`);
   }
@@ -91,10 +120,12 @@ export class Nodes {
   readonly #options: IpamOptions;
   readonly #events: NodeEvents;
   readonly #relief: Relief;
+  readonly #inquiry: NodeInquiry;
 
-  constructor(options: IpamOptions, relief: Relief) {
+  constructor(options: IpamOptions, relief: Relief, inquiry: NodeInquiry) {
     this.#options = options;
     this.#relief = relief;
+    this.#inquiry = inquiry;
     this.#events = new NodeEvents(options.events);
   }
 
@@ -138,35 +169,54 @@ export class Nodes {
     return updated.listing;
   }
 
+  /** Whether a node was heard of just now. */
+  isRunning(name: string, signal: AbortSignal): Promise<boolean> {
+    const nowMs = this.#options.clock.nowMs();
+    return read(this.#options, (view) => new RunningNodes(view, { nowMs }).has(name), signal);
+  }
+
   /**
    * Releases all that a node holds, then deletes its record. It takes several transactions: after a failure repeat it, or let
    * {@link finishDeletions} continue.
-   * @throws Failure NODE_NOT_FOUND when the node has neither a record nor addresses, STALE_VERSION
+   * @throws Failure NODE_NOT_FOUND when the node has neither a record nor addresses, STALE_VERSION; NODE_IN_USE when it
+   * runs and its pods have addresses, unless `force`
    */
-  async delete(
-    deletion: { readonly name: string; readonly resourceVersion: string },
-    signal: AbortSignal,
-  ): Promise<NodeDeletionSummary> {
+  async delete({ force = false, ...deletion }: NodeDeletionRequest, signal: AbortSignal): Promise<NodeDeletionSummary> {
     const { updates, clock, newUid } = this.#options;
+    const { name } = deletion;
+    const scope = (view: View): HeldAddress[] => podsOfNode(view, name);
+    const silent = await this.#inquiry.ask(scope, force, signal);
+    const kept = await this.#inquiry.kept(scope, silent, signal);
+    if (kept.length > 0) return { addressesCount: 0, blocksCount: 0, kept };
     const begin = { uid: newUid(), nowMs: clock.nowMs(), ...deletion };
-    const lane = nodeLane(deletion.name);
-    const node = await updates.update(lane, (view) => beginNodeDeletion(view, begin), { signal });
-    return this.#runSteps(node, signal);
+    const node = await updates.update(nodeLane(name), (view) => beginNodeDeletion(view, begin), { signal });
+    const { isCancelled, ...released } = await this.#runSteps(node, { silent }, signal);
+    const started = isCancelled ? await this.#inquiry.kept(scope, silent, signal) : [];
+    if (started.length > 0 && !force) throw inUseFailure(started);
+    return { ...released, kept: started };
   }
 
   /**
    * Continues every deletion in progress: for callers and replicas that ended during one. Several replicas may run it
-   * concurrently. A failed deletion does not stop the next ones.
+   * concurrently. A failed deletion does not stop the next ones. Also removes sessions of nodes that were deleted while
+   * they ran, and did not register again.
    */
   async finishDeletions(signal: AbortSignal): Promise<void> {
     const nodes = await read(this.#options, (view) => view.nodes(), signal);
-    for (const node of nodes.filter(({ deletionTimeMs }) => deletionTimeMs !== undefined)) {
-      try {
-        await this.#runSteps(node, signal);
-      } catch (error) {
-        if (signal.aborted) throw error;
-        this.#events.nodeDeletionFailed(node, error);
-      }
+    for (const node of nodes.filter(({ deletionTimeMs }) => deletionTimeMs !== undefined))
+      await this.#try(node, () => this.#runSteps(node, { isResumed: true }, signal), signal);
+    const nowMs = this.#options.clock.nowMs();
+    const ended = await read(this.#options, (view) => endedSessions(view, nowMs), signal);
+    for (const { name } of ended)
+      await this.#try({ name }, () => this.delete({ name, resourceVersion: '' }, signal), signal);
+  }
+
+  async #try(node: Pick<Node, 'name'>, run: () => Promise<unknown>, signal: AbortSignal): Promise<void> {
+    try {
+      await run();
+    } catch (error) {
+      if (signal.aborted) throw error;
+      this.#events.nodeDeletionFailed(node, error);
     }
   }
 
@@ -196,24 +246,35 @@ export class Nodes {
     return released;
   }
 
-  async #runSteps(node: Node, signal: AbortSignal): Promise<NodeDeletionSummary> {
+  async #runSteps(
+    node: Node,
+    origin: DeletionOrigin,
+    signal: AbortSignal,
+  ): Promise<Omit<NodeDeletionSummary, 'kept'> & { readonly isCancelled: boolean }> {
     const { clock, events } = this.#options;
     let [addressesCount, blocksCount] = [0, 0];
     for (;;) {
-      const { state, addresses, blocks, isRemoved } = await this.#step(node, signal);
+      const { state, addresses, blocks, isRemoved } = await this.#step(node, origin, signal);
       if (addresses.length > 0) events.addressesReleased(addresses);
       addressesCount += addresses.length;
       blocksCount += blocks;
       if (state === 'behind') await clock.sleep(CATCH_UP_INTERVAL_MS, signal);
-      if (state !== 'done') continue;
+      if (state === 'behind' || state === 'more') continue;
       if (isRemoved) this.#events.nodeDeleted(node, { addressesCount, blocksCount });
-      return { addressesCount, blocksCount };
+      const isCancelled = state === 'inUse';
+      if (isCancelled) this.#events.nodeDeletionCancelled(node);
+      return { addressesCount, blocksCount, isCancelled };
     }
   }
 
-  #step(node: Node, signal: AbortSignal): Promise<NodeDeletionStep> {
+  #step(node: Node, origin: DeletionOrigin, signal: AbortSignal): Promise<NodeDeletionStep> {
     const { updates, clock } = this.#options;
-    const progress = { node, nowMs: clock.nowMs() };
+    const progress = { node, nowMs: clock.nowMs(), ...origin };
     return updates.update(nodeLane(node.name), (view) => continueNodeDeletion(view, progress), { signal });
   }
+}
+
+/** Sessions of nodes that are not registered and do not run. */
+function endedSessions(view: View, nowMs: number): NodeSession[] {
+  return [...view.sessions()].filter((session) => !view.node(session.name) && !isAlive(session, nowMs));
 }

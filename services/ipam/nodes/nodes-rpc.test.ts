@@ -1,5 +1,7 @@
+import { randomUUID } from 'node:crypto';
 import process from 'node:process';
 
+import { LeaseServiceService, OpenSessionRequest } from '@podwire/proto/podwire/ipam/v1/lease';
 import {
   NodeServiceService,
   RegisterNodeRequest,
@@ -12,7 +14,7 @@ import { beforeEach, describe, expect, test } from 'vitest';
 
 import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import { RecordKeys } from '../records/json/keys.js';
-import { clientLimits, failureOf, faultsOf, servedForEachTest } from '../testing/service.js';
+import { attachment, clientLimits, failureOf, faultsOf, servedForEachTest } from '../testing/service.js';
 
 const {
   TUNNEL_KIND_UNSPECIFIED: UNSPECIFIED,
@@ -179,7 +181,7 @@ describe('a node that is deleted', () => {
     const address = await served.caller.allocateAddress('c1', { nodeName: 'node-1' });
     await served.caller.allocate('c2', { nodeName: 'node-1' });
     await served.caller.allocate('c3', { nodeName: 'node-2' });
-    expect(await deleteNode('node-1')).toEqual({ releasedAddresses: 2n, releasedBlocks: 1n });
+    expect(await deleteNode('node-1')).toMatchObject({ releasedAddresses: 2n, releasedBlocks: 1n });
     expect((await failureOf(served.caller.getEndpoint('c1'))).code).toBe('ENDPOINT_NOT_FOUND');
     expect((await served.caller.allBlocks()).map(({ nodeName }) => nodeName)).toEqual(['node-2']);
     expect(await served.caller.getEndpoint('c3')).toMatchObject({ endpoint: { nodeName: 'node-2' } });
@@ -223,6 +225,37 @@ describe('a node that is deleted', () => {
       .toBe(0);
     expect(await served.caller.allBlocks()).toEqual([]);
   });
+});
+
+test('a node that runs keeps its pods, whether the deletion is forced or not, and shows when it was heard of', async () => {
+  const { peer } = served.caller;
+  const bootId = randomUUID();
+  await register('node-1');
+  const opening = { ...OpenSessionRequest.fromPartial({}), nodeName: 'node-1', machineId: randomUUID(), bootId };
+  const { generation, revision } = await peer.call(LeaseServiceService.openSession, opening, clientLimits());
+  const { endpoint } = await served.caller.allocate('c1');
+  const { address: cidr, sequenceNumber } = endpoint!.addresses[0]!;
+  const address = cidr.replace('/32', '');
+  const { code, message } = await failureOf(deleteNode('node-1'));
+  expect([code, message]).toEqual(['NODE_IN_USE', expect.stringContaining(`net/c1/eth0 on node-1 (${address})`)]);
+  const forced = peer.call(
+    NodeServiceService.deleteNode,
+    { name: 'node-1', resourceVersion: '', force: true },
+    clientLimits(),
+  );
+  await expect.poll(async () => (await getNode('node-1'))?.inventoryRequestCount).toBe(1n);
+  const addresses = [{ address, sequenceNumber }];
+  const attachments = [{ attachment: attachment('c1'), pod: undefined, addresses, ended: false }];
+  const session = { bootId, generation, revision };
+  const report = { nodeName: 'node-1', session, digest: Buffer.alloc(32), whole: true, attachments, leases: [] };
+  expect(await peer.call(LeaseServiceService.reportInventory, report, clientLimits())).toMatchObject({ equal: true });
+  expect(await forced).toEqual({
+    releasedAddresses: 0n,
+    releasedBlocks: 0n,
+    kept: [{ address, nodeName: 'node-1', attachment: attachment('c1'), pod: undefined }],
+    keptAddresses: 1n,
+  });
+  expect(await getNode('node-1')).toMatchObject({ heardTime: expect.any(Date), reportTime: expect.any(Date) });
 });
 
 describe('malformed requests are refused, with all errors at once', () => {

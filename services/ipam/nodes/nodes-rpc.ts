@@ -29,6 +29,8 @@ import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@p
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
+import { keptMessage } from '../blocks/running-nodes-rpc.js';
+import { dateOf } from '../messages/parts.js';
 import { labelKeyFault, labelValueFault, subdomainFault } from '../records/names.js';
 import type { Node, NodeAddress, NodeInterface, TunnelKind } from '../records/node.js';
 import { versionOf } from '../records/versions.js';
@@ -94,8 +96,12 @@ function updateNode(nodes: Nodes): Handler<UpdateNodeRequest, UpdateNodeResponse
 function deleteNode(nodes: Nodes): Handler<DeleteNodeRequest, DeleteNodeResponse> {
   return async (message, { signal }) => {
     const deletion = readDeleteNodeRequest(message);
-    const { addressesCount, blocksCount } = await nodes.delete(deletion, signal);
-    return { releasedAddresses: BigInt(addressesCount), releasedBlocks: BigInt(blocksCount) };
+    const { addressesCount, blocksCount, kept } = await nodes.delete(deletion, signal);
+    return {
+      releasedAddresses: BigInt(addressesCount),
+      releasedBlocks: BigInt(blocksCount),
+      ...keptMessage(kept),
+    };
   };
 }
 
@@ -249,8 +255,8 @@ function readUpdateNodeRequest({ name, labels, resourceVersion }: UpdateNodeRequ
   });
 }
 
-function readDeleteNodeRequest({ name, resourceVersion }: DeleteNodeRequest) {
-  return { name: readNodeName('DeleteNode', name), resourceVersion };
+function readDeleteNodeRequest({ name, resourceVersion, force }: DeleteNodeRequest) {
+  return { name: readNodeName('DeleteNode', name), resourceVersion, force };
 }
 
 /** @param method - for the message */
@@ -263,8 +269,9 @@ function readTunnelKey(method: string, { nodeName, kind: message }: AllocateTunn
   });
 }
 
-/** With its utilization, if requested. */
-export function nodeMessage({ node, utilization }: Pick<NodeListing, 'node'> & Partial<NodeListing>): NodeMessage {
+/** With its utilization and session, if requested. */
+export function nodeMessage(listing: Pick<NodeListing, 'node'> & Partial<NodeListing>): NodeMessage {
+  const { node, utilization, session } = listing;
   return {
     name: node.name,
     uid: node.uid,
@@ -279,6 +286,8 @@ export function nodeMessage({ node, utilization }: Pick<NodeListing, 'node'> & P
     resourceVersion: versionOf(node),
     leaseRecallCount: BigInt(node.leaseRecallCount ?? 0),
     inventoryRequestCount: BigInt(node.inventoryRequestCount ?? 0),
+    heardTime: dateOf(session?.heardAtMs),
+    reportTime: dateOf(session?.reportedAtMs),
     utilization: utilization && {
       blocks: BigInt(utilization.blocks),
       capacity: BigInt(utilization.capacity),

@@ -5,6 +5,7 @@ import { nodeUtilization, type NodeUtilization } from '../blocks/utilization.js'
 import { requireReadable } from '../records/absence.js';
 import { makeNode, type Node, type NodeAddress, type NodeInterface, type TunnelKind } from '../records/node.js';
 import type { Page } from '../records/page.js';
+import type { NodeSession } from '../records/session.js';
 import { versionOf } from '../records/versions.js';
 import type { Decision, View } from '../records/view.js';
 
@@ -12,6 +13,7 @@ import type { Decision, View } from '../records/view.js';
 export interface NodeListing {
   readonly node: Node;
   readonly utilization: NodeUtilization;
+  readonly session: NodeSession | undefined;
 }
 
 export interface NodeQuery {
@@ -34,7 +36,7 @@ export function listNodes(view: View, { after, limit }: NodeQuery): Page<NodeLis
 }
 
 function describeNode(view: View, node: Node): NodeListing {
-  return { node, utilization: nodeUtilization(view, node) };
+  return { node, utilization: nodeUtilization(view, node), session: view.session(node.name) };
 }
 
 /** @throws Failure NODE_NOT_FOUND, STORE_CORRUPT */

@@ -9,6 +9,7 @@ import {
   orphanedAffinities,
   type ReleaseStep,
 } from '../blocks/release-changes.js';
+import { expectSessions, ofFewNodes, RunningNodes, type Liveness } from '../blocks/running-nodes.js';
 import { requirePool } from '../records/absence.js';
 import { countBlocks } from '../records/block-stats.js';
 import {
@@ -83,6 +84,8 @@ export interface PoolDeletionRequest {
   readonly resourceVersion: string;
   /** How to handle addresses in use; `release` releases them first. */
   readonly whenInUse: WhenInUse | 'release';
+  /** With `release`: whether to ask nodes that run instead of refusing. Default: false. */
+  readonly force?: boolean | undefined;
 }
 
 /** The progress of a pool's deletion. */
@@ -91,6 +94,8 @@ export interface PoolDeleted {
   readonly isGone: boolean;
   readonly removedBlocks: number;
   readonly releasedAddresses: number;
+  /** What `release` kept, as nodes that run may use it. */
+  readonly kept: readonly HeldAddress[];
   /** The holders of its addresses. */
   readonly holders: PoolHolders;
 }
@@ -211,23 +216,29 @@ function inUseFailure(pool: Pool, holders: PoolHolders): Failure {
   return new Failure('POOL_IN_USE', text, { details: { pool: pool.name, allocated: String(holders.inUseCount) } });
 }
 
-interface PoolRelease {
+interface PoolRelease extends Liveness {
   readonly poolName: string;
-  readonly nowMs: number;
 }
 
 /**
- * Releases every address of a pool for all holders, as many per step as fit in a transaction. Empty blocks keep their
- * owners, unless the pool is being deleted.
+ * Releases the addresses of a pool for all holders, as many per step as fit in a transaction, except what nodes that run
+ * may use. Empty blocks keep their owners, unless the pool is being deleted.
  *
- * Idempotent; a missing pool has no addresses. It is done when no addresses of the pool are allocated.
+ * Idempotent; a missing pool has no addresses.
  */
-export function continuePoolRelease(view: View, { poolName, nowMs }: PoolRelease): Decision<ReleaseStep> {
-  const pool = view.pool(poolName);
-  const batch = pool ? nextBatch(view, heldAddressesOf(view, pool)) : [];
-  return releaseStep(batch, releaseHeld(view, batch, nowMs));
+export function continuePoolRelease(view: View, { poolName, ...liveness }: PoolRelease): Decision<ReleaseStep> {
+  const running = new RunningNodes(view, liveness);
+  const unused = heldInPool(view, poolName, (attributes) => !running.mayUse(attributes));
+  const batch = nextBatch(view, ofFewNodes(view, unused));
+  return releaseStep(batch, [...releaseHeld(view, batch, liveness.nowMs), ...expectSessions(view, batch)]);
 }
 
-function* heldAddressesOf(view: View, { prefix }: Pool): Generator<HeldAddress, void, void> {
-  for (const block of view.blocksIn(prefix)) yield* heldAddressesIn(block, () => true);
+/** The addresses of a pool that are in use or leased. */
+export function* heldInPool(
+  view: View,
+  poolName: string,
+  isWanted: Parameters<typeof heldAddressesIn>[1] = () => true,
+): Generator<HeldAddress, void, void> {
+  const pool = view.pool(poolName);
+  if (pool) for (const block of view.blocksIn(pool.prefix)) yield* heldAddressesIn(block, isWanted);
 }

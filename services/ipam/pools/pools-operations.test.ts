@@ -164,6 +164,7 @@ describe('deleting a pool', () => {
       isGone: false,
       removedBlocks: 0,
       releasedAddresses: 0,
+      kept: [],
       holders: {
         inUseCount: 2,
         leasedCount: 0,

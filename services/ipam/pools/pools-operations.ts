@@ -4,8 +4,11 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
 import { counter } from '@podwire/shared/telemetry/instruments';
 
+import type { NodeInquiry } from '../blocks/running-nodes-operations.js';
+import type { SilentNodes } from '../blocks/running-nodes.js';
 import type { Events } from '../engine/events.js';
 import { POOLS_LANE, read, type IpamOptions } from '../engine/updates/operation.js';
+import { isLease } from '../records/lease.js';
 import type { Page } from '../records/page.js';
 import type { Pool } from '../records/pool.js';
 import type { Decision, View } from '../records/view.js';
@@ -22,6 +25,7 @@ import {
   beginPoolDeletion,
   continuePoolDeletion,
   continuePoolRelease,
+  heldInPool,
   type PoolDeleted,
   type PoolDeletionProgress,
   type PoolDeletionRequest,
@@ -101,9 +105,11 @@ export class PoolEvents {
 export class Pools {
   readonly #options: IpamOptions;
   readonly #events: PoolEvents;
+  readonly #inquiry: NodeInquiry;
 
-  constructor(options: IpamOptions) {
+  constructor(options: IpamOptions, inquiry: NodeInquiry) {
     this.#options = options;
+    this.#inquiry = inquiry;
     this.#events = new PoolEvents(options.events);
   }
 
@@ -148,20 +154,30 @@ export class Pools {
   /**
    * Deletes a pool, in several transactions. Repeat it after a failure. {@link finishDeletions} continues it too,
    * unless its mode is to refuse while addresses are in use.
-   * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_IN_USE
+   * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_IN_USE; NODE_IN_USE when addresses are to be released, and pods
+   * of nodes that run have some, unless `force`
    */
-  async delete({ whenInUse, ...deletion }: PoolDeletionRequest, signal: AbortSignal): Promise<PoolDeleted> {
+  async delete(
+    { whenInUse, force = false, ...deletion }: PoolDeletionRequest,
+    signal: AbortSignal,
+  ): Promise<PoolDeleted> {
     const { updates, clock } = this.#options;
     const mode = whenInUse === 'refuse' ? 'refuse' : 'drain';
+    const scope = (view: View) => heldInPool(view, deletion.name);
+    const pods = (view: View) => heldInPool(view, deletion.name, (attributes) => !isLease(attributes));
+    const silent = whenInUse === 'release' ? await this.#inquiry.ask(pods, force, signal) : undefined;
     const begin = { whenInUse: mode, nowMs: clock.nowMs(), ...deletion } as const;
     const original = await updates.update(POOLS_LANE, (view) => beginPoolDeletion(view, begin), { signal });
-    const releasedAddresses = whenInUse === 'release' ? await this.#releaseAll(original, signal) : 0;
+    // Nodes return leases of a pool that is being deleted.
+    if (silent) await this.#inquiry.recall(scope, signal);
+    const releasedAddresses = silent ? await this.#releaseAll(original, silent, signal) : 0;
     const end = await this.#runSteps({ original, whenInUse: mode }, signal);
     if (end.state === 'refused') throw end.failure;
     const isGone = end.state === 'done';
     if (!isGone && original.deletionTimeMs === undefined) this.#events.poolDraining(original);
     const holders = end.state === 'held' ? end.holders : NO_HOLDERS;
-    return { isGone, removedBlocks: end.removedBlocks, releasedAddresses, holders };
+    const kept = silent && !isGone ? await this.#inquiry.kept(scope, silent, signal) : [];
+    return { isGone, removedBlocks: end.removedBlocks, releasedAddresses, kept, holders };
   }
 
   /**
@@ -180,11 +196,11 @@ export class Pools {
     }
   }
 
-  async #releaseAll({ name }: Pool, signal: AbortSignal): Promise<number> {
+  async #releaseAll({ name }: Pool, silent: SilentNodes, signal: AbortSignal): Promise<number> {
     const { updates, events, clock } = this.#options;
     for (let count = 0; ;) {
       const nowMs = clock.nowMs();
-      const decide = (view: View) => continuePoolRelease(view, { poolName: name, nowMs });
+      const decide = (view: View) => continuePoolRelease(view, { poolName: name, nowMs, silent });
       const step = await updates.update(POOLS_LANE, decide, { signal });
       count += step.addresses.length;
       if (step.addresses.length > 0) events.addressesReleased(step.addresses);

@@ -167,6 +167,8 @@ describe('DeletePool', () => {
     await served.caller.allocate('c1');
     await served.caller.allocate('c2', { nodeName: 'node-2' });
     expect(await served.caller.deletePool('default')).toEqual({
+      kept: [],
+      keptAddresses: 0n,
       deletedBlocks: 0n,
       state: PoolState.POOL_STATE_DRAINING,
       heldAddresses: 2n,

@@ -27,6 +27,7 @@ import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@p
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
+import { keptMessage } from '../blocks/running-nodes-rpc.js';
 import { subdomainFault } from '../records/names.js';
 import { unavailableReason, poolVersion, WORKLOAD, type EncapsulationMode, type Pool } from '../records/pool.js';
 import { MAX_PARTS, type PoolChange, type PoolReference, type PoolSplitRequest } from './changes.js';
@@ -233,12 +234,12 @@ const DELETION_MODES: Partial<Record<PoolDeletionMode, PoolDeletionRequest['when
   [PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES]: 'release',
 };
 
-function readDeletePoolRequest({ name, resourceVersion, mode }: DeletePoolRequest): PoolDeletionRequest {
+function readDeletePoolRequest({ name, resourceVersion, mode, force }: DeletePoolRequest): PoolDeletionRequest {
   return readChecked('DeletePool', (checks) => {
     checks.check('name', subdomainFault(name));
     const whenInUse = DELETION_MODES[mode];
     checks.check('mode', whenInUse ? undefined : `is ${mode}, which is not a valid PoolDeletionMode`);
-    return { name, resourceVersion, whenInUse: whenInUse ?? 'refuse' };
+    return { name, resourceVersion, whenInUse: whenInUse ?? 'refuse', force };
   });
 }
 
@@ -275,7 +276,8 @@ function readPoolReference(pool: SplitPoolRequest['pool'], checks: Checks): Pool
 /** A pool may be spread over thousands of nodes, and the response has to stay small. */
 const LISTED_HOLDERS = 100;
 
-function deletePoolResponse({ isGone, removedBlocks, releasedAddresses, holders }: PoolDeleted): DeletePoolResponse {
+function deletePoolResponse(deleted: PoolDeleted): DeletePoolResponse {
+  const { isGone, removedBlocks, releasedAddresses, kept, holders } = deleted;
   return {
     deletedBlocks: BigInt(removedBlocks),
     state: isGone ? PoolState.POOL_STATE_UNSPECIFIED : PoolState.POOL_STATE_DRAINING,
@@ -287,6 +289,7 @@ function deletePoolResponse({ isGone, removedBlocks, releasedAddresses, holders 
       .map(({ nodeName, count }) => ({ nodeName, addresses: BigInt(count) })),
     releasedAddresses: BigInt(releasedAddresses),
     unreadableRecord: holders.unreadable?.key ?? '',
+    ...keptMessage(kept),
   };
 }
 

@@ -45,7 +45,7 @@ export const releaseSecond = (id: string): Operation =>
 
 export const releaseHandle = (id: string): Operation =>
   operation(`release handle of ${id}`, async (ipam) => {
-    const addresses = await ipam.handles.release({ handleId: `net.${id}`, searchesAllBlocks: false }, forever);
+    const { addresses } = await ipam.handles.release({ handleId: `net.${id}`, searchesAllBlocks: false }, forever);
     return addresses.map(formatPrefix).join(' ');
   });
 

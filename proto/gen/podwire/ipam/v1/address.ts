@@ -102,6 +102,8 @@ export enum AddressReleaseResult {
    * record.
    */
   ADDRESS_RELEASE_RESULT_UNREADABLE = 4,
+  /** ADDRESS_RELEASE_RESULT_IN_USE - A pod of a node that runs has it, or such a node has leased it and did not return it; it stays. */
+  ADDRESS_RELEASE_RESULT_IN_USE = 5,
   UNRECOGNIZED = -1,
 }
 
@@ -466,6 +468,15 @@ export interface GetEndpointResponse {
 export interface ReleaseAddressesRequest {
   /** The addresses, at most 1000. Equal entries count once. */
   releases: AddressRelease[];
+  /** Name of the node whose own process calls, as no pod there has the addresses any more; not set by other callers. */
+  nodeName?:
+    | string
+    | undefined;
+  /**
+   * Whether to ask the nodes that run instead of refusing. They return what no pod has; the rest is kept
+   * (ADDRESS_RELEASE_RESULT_IN_USE). A node that does not answer within 15 s is taken for one that does not run.
+   */
+  force?: boolean | undefined;
 }
 
 /** AddressRelease is an address to release, with conditions on its holder. */
@@ -2918,13 +2929,19 @@ export const GetEndpointResponse: MessageFns<GetEndpointResponse> = {
 };
 
 function createBaseReleaseAddressesRequest(): ReleaseAddressesRequest {
-  return { releases: [] };
+  return { releases: [], nodeName: undefined, force: undefined };
 }
 
 export const ReleaseAddressesRequest: MessageFns<ReleaseAddressesRequest> = {
   encode(message: ReleaseAddressesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     for (const v of message.releases) {
       AddressRelease.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.nodeName !== undefined) {
+      writer.uint32(18).string(message.nodeName);
+    }
+    if (message.force !== undefined) {
+      writer.uint32(24).bool(message.force);
     }
     return writer;
   },
@@ -2950,6 +2967,22 @@ export const ReleaseAddressesRequest: MessageFns<ReleaseAddressesRequest> = {
             message.releases.push(AddressRelease.decode(reader, reader.uint32()));
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.force = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2968,6 +3001,8 @@ export const ReleaseAddressesRequest: MessageFns<ReleaseAddressesRequest> = {
   fromPartial(object: DeepPartial<ReleaseAddressesRequest>): ReleaseAddressesRequest {
     const message = createBaseReleaseAddressesRequest();
     message.releases = object.releases?.map((e) => AddressRelease.fromPartial(e)) || [];
+    message.nodeName = object.nodeName ?? undefined;
+    message.force = object.force ?? undefined;
     return message;
   },
 };
@@ -4118,10 +4153,13 @@ export const AddressServiceService = {
    *
    * Large requests take several transactions. If one fails, repeat the call.
    *
+   * Addresses of pods on nodes that were heard of in the last 4 minutes are released only by their node. Unbound leases
+   * of such a node are recalled first.
+   *
    * Idempotent: an address without a holder counts as released.
    *
    * Errors: INVALID_ARGUMENT (a malformed address, or one address twice with different conditions; all faults are
-   * listed), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * listed), FAILED_PRECONDITION (NODE_IN_USE: pods of nodes that run have addresses; the message names them), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseAddresses: {
     path: "/podwire.ipam.v1.AddressService/ReleaseAddresses" as const,
@@ -4244,10 +4282,13 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    *
    * Large requests take several transactions. If one fails, repeat the call.
    *
+   * Addresses of pods on nodes that were heard of in the last 4 minutes are released only by their node. Unbound leases
+   * of such a node are recalled first.
+   *
    * Idempotent: an address without a holder counts as released.
    *
    * Errors: INVALID_ARGUMENT (a malformed address, or one address twice with different conditions; all faults are
-   * listed), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * listed), FAILED_PRECONDITION (NODE_IN_USE: pods of nodes that run have addresses; the message names them), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseAddresses: handleUnaryCall<ReleaseAddressesRequest, ReleaseAddressesResponse>;
   /**
@@ -4413,10 +4454,13 @@ export interface AddressServiceClient extends Client {
    *
    * Large requests take several transactions. If one fails, repeat the call.
    *
+   * Addresses of pods on nodes that were heard of in the last 4 minutes are released only by their node. Unbound leases
+   * of such a node are recalled first.
+   *
    * Idempotent: an address without a holder counts as released.
    *
    * Errors: INVALID_ARGUMENT (a malformed address, or one address twice with different conditions; all faults are
-   * listed), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * listed), FAILED_PRECONDITION (NODE_IN_USE: pods of nodes that run have addresses; the message names them), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseAddresses(
     request: ReleaseAddressesRequest,

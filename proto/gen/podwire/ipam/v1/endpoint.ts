@@ -31,6 +31,20 @@ export interface PodIdentity {
   uid: string;
 }
 
+/** AddressInUse is an address of a pod on a node that runs: podwire-ipam has heard of it in the last 4 minutes. */
+export interface AddressInUse {
+  /** The address, without prefix length. */
+  address: string;
+  /** Name of the node. */
+  nodeName: string;
+  /** The attachment that has it; not set if the node has leased it and did not return it. */
+  attachment:
+    | Attachment
+    | undefined;
+  /** The Kubernetes pod, without its UID; not set if there is none. */
+  pod?: PodIdentity | undefined;
+}
+
 /** NetnsIdentity identifies one network namespace among all that ever existed on the node. */
 export interface NetnsIdentity {
   /** Identity of the node's boot: the content of /proc/sys/kernel/random/boot_id (a UUID). */
@@ -191,6 +205,99 @@ export const PodIdentity: MessageFns<PodIdentity> = {
     message.namespace = object.namespace ?? "";
     message.name = object.name ?? "";
     message.uid = object.uid ?? "";
+    return message;
+  },
+};
+
+function createBaseAddressInUse(): AddressInUse {
+  return { address: "", nodeName: "", attachment: undefined, pod: undefined };
+}
+
+export const AddressInUse: MessageFns<AddressInUse> = {
+  encode(message: AddressInUse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.address !== "") {
+      writer.uint32(10).string(message.address);
+    }
+    if (message.nodeName !== "") {
+      writer.uint32(18).string(message.nodeName);
+    }
+    if (message.attachment !== undefined) {
+      Attachment.encode(message.attachment, writer.uint32(26).fork()).join();
+    }
+    if (message.pod !== undefined) {
+      PodIdentity.encode(message.pod, writer.uint32(34).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AddressInUse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAddressInUse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.address = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.attachment = Attachment.decode(reader, reader.uint32());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.pod = PodIdentity.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AddressInUse>): AddressInUse {
+    return AddressInUse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AddressInUse>): AddressInUse {
+    const message = createBaseAddressInUse();
+    message.address = object.address ?? "";
+    message.nodeName = object.nodeName ?? "";
+    message.attachment = (object.attachment !== undefined && object.attachment !== null)
+      ? Attachment.fromPartial(object.attachment)
+      : undefined;
+    message.pod = (object.pod !== undefined && object.pod !== null) ? PodIdentity.fromPartial(object.pod) : undefined;
     return message;
   },
 };

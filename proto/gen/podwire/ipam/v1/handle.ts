@@ -18,6 +18,7 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
+import { AddressInUse } from "./endpoint.js";
 
 /** Handle is an index from an owner to its blocks. */
 export interface Handle {
@@ -100,12 +101,21 @@ export interface ReleaseHandleRequest {
    * handle's record is lost. It reads all allocations.
    */
   searchAllBlocks: boolean;
+  /**
+   * Whether to ask the nodes that run instead of refusing. They return what no pod has, and keep the rest. A node that
+   * does not answer within 15 s is taken for one that does not run.
+   */
+  force?: boolean | undefined;
 }
 
 /** ReleaseHandleResponse lists the released addresses. */
 export interface ReleaseHandleResponse {
   /** The released addresses as CIDRs of full length (`10.65.0.7/32`); empty if the handle held none. */
   addresses: string[];
+  /** Addresses that were kept, as pods of nodes that run have them; at most 100. */
+  kept: AddressInUse[];
+  /** Number of all of them. */
+  keptAddresses: bigint;
 }
 
 function createBaseHandle(): Handle {
@@ -709,7 +719,7 @@ export const GetHandleResponse: MessageFns<GetHandleResponse> = {
 };
 
 function createBaseReleaseHandleRequest(): ReleaseHandleRequest {
-  return { handleId: "", searchAllBlocks: false };
+  return { handleId: "", searchAllBlocks: false, force: undefined };
 }
 
 export const ReleaseHandleRequest: MessageFns<ReleaseHandleRequest> = {
@@ -719,6 +729,9 @@ export const ReleaseHandleRequest: MessageFns<ReleaseHandleRequest> = {
     }
     if (message.searchAllBlocks !== false) {
       writer.uint32(16).bool(message.searchAllBlocks);
+    }
+    if (message.force !== undefined) {
+      writer.uint32(24).bool(message.force);
     }
     return writer;
   },
@@ -752,6 +765,14 @@ export const ReleaseHandleRequest: MessageFns<ReleaseHandleRequest> = {
             message.searchAllBlocks = reader.bool();
             continue;
           }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.force = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -771,18 +792,28 @@ export const ReleaseHandleRequest: MessageFns<ReleaseHandleRequest> = {
     const message = createBaseReleaseHandleRequest();
     message.handleId = object.handleId ?? "";
     message.searchAllBlocks = object.searchAllBlocks ?? false;
+    message.force = object.force ?? undefined;
     return message;
   },
 };
 
 function createBaseReleaseHandleResponse(): ReleaseHandleResponse {
-  return { addresses: [] };
+  return { addresses: [], kept: [], keptAddresses: 0n };
 }
 
 export const ReleaseHandleResponse: MessageFns<ReleaseHandleResponse> = {
   encode(message: ReleaseHandleResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     for (const v of message.addresses) {
       writer.uint32(10).string(v!);
+    }
+    for (const v of message.kept) {
+      AddressInUse.encode(v!, writer.uint32(18).fork()).join();
+    }
+    if (message.keptAddresses !== 0n) {
+      if (BigInt.asUintN(64, message.keptAddresses) !== message.keptAddresses) {
+        throw new globalThis.Error("value provided for field message.keptAddresses of type uint64 too large");
+      }
+      writer.uint32(24).uint64(message.keptAddresses);
     }
     return writer;
   },
@@ -808,6 +839,22 @@ export const ReleaseHandleResponse: MessageFns<ReleaseHandleResponse> = {
             message.addresses.push(reader.string());
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.kept.push(AddressInUse.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.keptAddresses = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -826,6 +873,10 @@ export const ReleaseHandleResponse: MessageFns<ReleaseHandleResponse> = {
   fromPartial(object: DeepPartial<ReleaseHandleResponse>): ReleaseHandleResponse {
     const message = createBaseReleaseHandleResponse();
     message.addresses = object.addresses?.map((e) => e) || [];
+    message.kept = object.kept?.map((e) => AddressInUse.fromPartial(e)) || [];
+    message.keptAddresses = (object.keptAddresses !== undefined && object.keptAddresses !== null)
+      ? BigInt(object.keptAddresses)
+      : 0n;
     return message;
   },
 };
@@ -867,11 +918,13 @@ export const HandleServiceService = {
    * handle's containers, even if they name none of its addresses. Use it for addresses of Calico's old plugins, whose
    * handles are `<namespace>.<pod>` or a bare container ID.
    *
+   * Addresses of pods on nodes that were heard of in the last 4 minutes are not released.
+   *
    * Large requests take several transactions. If one fails, repeat the call.
    *
    * Idempotent: a handle without addresses counts as released.
    *
-   * Errors: INVALID_ARGUMENT, ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (NODE_IN_USE: a pod of a node that runs has an address), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseHandle: {
     path: "/podwire.ipam.v1.HandleService/ReleaseHandle" as const,
@@ -904,11 +957,13 @@ export interface HandleServiceServer extends UntypedServiceImplementation {
    * handle's containers, even if they name none of its addresses. Use it for addresses of Calico's old plugins, whose
    * handles are `<namespace>.<pod>` or a bare container ID.
    *
+   * Addresses of pods on nodes that were heard of in the last 4 minutes are not released.
+   *
    * Large requests take several transactions. If one fails, repeat the call.
    *
    * Idempotent: a handle without addresses counts as released.
    *
-   * Errors: INVALID_ARGUMENT, ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (NODE_IN_USE: a pod of a node that runs has an address), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseHandle: handleUnaryCall<ReleaseHandleRequest, ReleaseHandleResponse>;
 }
@@ -960,11 +1015,13 @@ export interface HandleServiceClient extends Client {
    * handle's containers, even if they name none of its addresses. Use it for addresses of Calico's old plugins, whose
    * handles are `<namespace>.<pod>` or a bare container ID.
    *
+   * Addresses of pods on nodes that were heard of in the last 4 minutes are not released.
+   *
    * Large requests take several transactions. If one fails, repeat the call.
    *
    * Idempotent: a handle without addresses counts as released.
    *
-   * Errors: INVALID_ARGUMENT, ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (NODE_IN_USE: a pod of a node that runs has an address), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseHandle(
     request: ReleaseHandleRequest,

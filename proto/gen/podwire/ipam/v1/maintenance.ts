@@ -101,6 +101,13 @@ export enum FindingKind {
   FINDING_KIND_LEASE_OF_GONE_NODE = 28,
   /** FINDING_KIND_LEASE_WITHOUT_BOOT - A lease does not name the boot of its node. Warning; not repairable, as the node frees it when it leases again. */
   FINDING_KIND_LEASE_WITHOUT_BOOT = 29,
+  /**
+   * FINDING_KIND_ADDRESS_CONFLICT - A pod of a node has an address that the datastore has allocated to another holder. Error; not repairable: delete one
+   * of the two pods.
+   */
+  FINDING_KIND_ADDRESS_CONFLICT = 30,
+  /** FINDING_KIND_NODE_UNREPORTED - A node runs, and has not reported what it holds for 10 minutes. Warning; not repairable. */
+  FINDING_KIND_NODE_UNREPORTED = 31,
   UNRECOGNIZED = -1,
 }
 

@@ -19,6 +19,7 @@ import {
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
 import { Timestamp } from "../../../google/protobuf/timestamp.js";
+import { AddressInUse } from "./endpoint.js";
 
 /** TunnelKind is a kind of tunnel that a node may be an end of. */
 export enum TunnelKind {
@@ -64,7 +65,7 @@ export interface Node {
   asNumber?:
     | number
     | undefined;
-  /** Opaque version: it changes with every change of this message except its utilization. */
+  /** Opaque version: it changes with every change of this message except its utilization, heard_time and report_time. */
   resourceVersion: string;
   /** Utilization of the node's blocks. Not set in a watch. */
   utilization:
@@ -77,6 +78,15 @@ export interface Node {
   leaseRecallCount: bigint;
   /** Number of times that IPAM asked for the node's inventory. When it changes, the node reports it. */
   inventoryRequestCount: bigint;
+  /**
+   * When podwire-ipam last heard of the node, to a minute; not set if it never did, and in a watch. A node that was heard
+   * of in the last 4 minutes runs.
+   */
+  heardTime:
+    | Date
+    | undefined;
+  /** When the node last reported what it holds; not set if it never did, and in a watch. */
+  reportTime: Date | undefined;
 }
 
 export interface Node_LabelsEntry {
@@ -226,6 +236,11 @@ export interface DeleteNodeRequest {
   name: string;
   /** Delete only if the node still has this resource version; empty means any. Ignored once its deletion has begun. */
   resourceVersion: string;
+  /**
+   * Whether to ask a node that runs instead of refusing. It returns what no pod has. It is deleted if its pods have no
+   * address, or if it does not answer within 15 s.
+   */
+  force?: boolean | undefined;
 }
 
 /** DeleteNodeResponse counts what this call released. */
@@ -234,6 +249,10 @@ export interface DeleteNodeResponse {
   releasedAddresses: bigint;
   /** Number of released blocks. */
   releasedBlocks: bigint;
+  /** Addresses that pods of the node have, at most 100; with force. If there are any, the node is not deleted. */
+  kept: AddressInUse[];
+  /** Number of all of them. */
+  keptAddresses: bigint;
 }
 
 /** AllocateTunnelAddressRequest names a node's tunnel. */
@@ -284,6 +303,8 @@ function createBaseNode(): Node {
     utilization: undefined,
     leaseRecallCount: 0n,
     inventoryRequestCount: 0n,
+    heardTime: undefined,
+    reportTime: undefined,
   };
 }
 
@@ -336,6 +357,12 @@ export const Node: MessageFns<Node> = {
         throw new globalThis.Error("value provided for field message.inventoryRequestCount of type uint64 too large");
       }
       writer.uint32(112).uint64(message.inventoryRequestCount);
+    }
+    if (message.heardTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.heardTime), writer.uint32(122).fork()).join();
+    }
+    if (message.reportTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.reportTime), writer.uint32(130).fork()).join();
     }
     return writer;
   },
@@ -468,6 +495,22 @@ export const Node: MessageFns<Node> = {
             message.inventoryRequestCount = reader.uint64() as bigint;
             continue;
           }
+          case 15: {
+            if (tag !== 122) {
+              break;
+            }
+
+            message.heardTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 16: {
+            if (tag !== 130) {
+              break;
+            }
+
+            message.reportTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -514,6 +557,8 @@ export const Node: MessageFns<Node> = {
       (object.inventoryRequestCount !== undefined && object.inventoryRequestCount !== null)
         ? BigInt(object.inventoryRequestCount)
         : 0n;
+    message.heardTime = object.heardTime ?? undefined;
+    message.reportTime = object.reportTime ?? undefined;
     return message;
   },
 };
@@ -1663,7 +1708,7 @@ export const UpdateNodeResponse: MessageFns<UpdateNodeResponse> = {
 };
 
 function createBaseDeleteNodeRequest(): DeleteNodeRequest {
-  return { name: "", resourceVersion: "" };
+  return { name: "", resourceVersion: "", force: undefined };
 }
 
 export const DeleteNodeRequest: MessageFns<DeleteNodeRequest> = {
@@ -1673,6 +1718,9 @@ export const DeleteNodeRequest: MessageFns<DeleteNodeRequest> = {
     }
     if (message.resourceVersion !== "") {
       writer.uint32(18).string(message.resourceVersion);
+    }
+    if (message.force !== undefined) {
+      writer.uint32(24).bool(message.force);
     }
     return writer;
   },
@@ -1706,6 +1754,14 @@ export const DeleteNodeRequest: MessageFns<DeleteNodeRequest> = {
             message.resourceVersion = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.force = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1725,12 +1781,13 @@ export const DeleteNodeRequest: MessageFns<DeleteNodeRequest> = {
     const message = createBaseDeleteNodeRequest();
     message.name = object.name ?? "";
     message.resourceVersion = object.resourceVersion ?? "";
+    message.force = object.force ?? undefined;
     return message;
   },
 };
 
 function createBaseDeleteNodeResponse(): DeleteNodeResponse {
-  return { releasedAddresses: 0n, releasedBlocks: 0n };
+  return { releasedAddresses: 0n, releasedBlocks: 0n, kept: [], keptAddresses: 0n };
 }
 
 export const DeleteNodeResponse: MessageFns<DeleteNodeResponse> = {
@@ -1746,6 +1803,15 @@ export const DeleteNodeResponse: MessageFns<DeleteNodeResponse> = {
         throw new globalThis.Error("value provided for field message.releasedBlocks of type uint64 too large");
       }
       writer.uint32(16).uint64(message.releasedBlocks);
+    }
+    for (const v of message.kept) {
+      AddressInUse.encode(v!, writer.uint32(26).fork()).join();
+    }
+    if (message.keptAddresses !== 0n) {
+      if (BigInt.asUintN(64, message.keptAddresses) !== message.keptAddresses) {
+        throw new globalThis.Error("value provided for field message.keptAddresses of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.keptAddresses);
     }
     return writer;
   },
@@ -1779,6 +1845,22 @@ export const DeleteNodeResponse: MessageFns<DeleteNodeResponse> = {
             message.releasedBlocks = reader.uint64() as bigint;
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.kept.push(AddressInUse.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.keptAddresses = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1801,6 +1883,10 @@ export const DeleteNodeResponse: MessageFns<DeleteNodeResponse> = {
       : 0n;
     message.releasedBlocks = (object.releasedBlocks !== undefined && object.releasedBlocks !== null)
       ? BigInt(object.releasedBlocks)
+      : 0n;
+    message.kept = object.kept?.map((e) => AddressInUse.fromPartial(e)) || [];
+    message.keptAddresses = (object.keptAddresses !== undefined && object.keptAddresses !== null)
+      ? BigInt(object.keptAddresses)
       : 0n;
     return message;
   },
@@ -2151,13 +2237,16 @@ export const NodeServiceService = {
    * DeleteNode releases everything that a node holds, registered or not, and then deletes the node: the addresses of
    * its containers and tunnels, in blocks of any owner; their endpoints, also those that Calico's plugin wrote; its
    * blocks. Addresses of virtual machines stay, as a machine may move to another node. A block in which other nodes
-   * hold addresses only loses its owner. The node's containers must have ended before.
+   * hold addresses only loses its owner.
+   *
+   * A node that was heard of in the last 4 minutes runs. While its pods have addresses, it is not deleted.
    *
    * Its first transaction marks the node as being deleted; from then on nothing is allocated for it. If the call is
    * interrupted after that, the deletion continues in the background. Repeat the call to wait for the end.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node does not exist and holds nothing), ABORTED (the resource version is
-   * stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: the deletion resumes where it stopped).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node does not exist and holds nothing), FAILED_PRECONDITION (NODE_IN_USE:
+   * the node runs, and its pods have addresses; the message names them), ABORTED (the resource version is stale, or too
+   * many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: the deletion resumes where it stopped).
    */
   deleteNode: {
     path: "/podwire.ipam.v1.NodeService/DeleteNode" as const,
@@ -2249,13 +2338,16 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
    * DeleteNode releases everything that a node holds, registered or not, and then deletes the node: the addresses of
    * its containers and tunnels, in blocks of any owner; their endpoints, also those that Calico's plugin wrote; its
    * blocks. Addresses of virtual machines stay, as a machine may move to another node. A block in which other nodes
-   * hold addresses only loses its owner. The node's containers must have ended before.
+   * hold addresses only loses its owner.
+   *
+   * A node that was heard of in the last 4 minutes runs. While its pods have addresses, it is not deleted.
    *
    * Its first transaction marks the node as being deleted; from then on nothing is allocated for it. If the call is
    * interrupted after that, the deletion continues in the background. Repeat the call to wait for the end.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node does not exist and holds nothing), ABORTED (the resource version is
-   * stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: the deletion resumes where it stopped).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node does not exist and holds nothing), FAILED_PRECONDITION (NODE_IN_USE:
+   * the node runs, and its pods have addresses; the message names them), ABORTED (the resource version is stale, or too
+   * many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: the deletion resumes where it stopped).
    */
   deleteNode: handleUnaryCall<DeleteNodeRequest, DeleteNodeResponse>;
   /**
@@ -2375,13 +2467,16 @@ export interface NodeServiceClient extends Client {
    * DeleteNode releases everything that a node holds, registered or not, and then deletes the node: the addresses of
    * its containers and tunnels, in blocks of any owner; their endpoints, also those that Calico's plugin wrote; its
    * blocks. Addresses of virtual machines stay, as a machine may move to another node. A block in which other nodes
-   * hold addresses only loses its owner. The node's containers must have ended before.
+   * hold addresses only loses its owner.
+   *
+   * A node that was heard of in the last 4 minutes runs. While its pods have addresses, it is not deleted.
    *
    * Its first transaction marks the node as being deleted; from then on nothing is allocated for it. If the call is
    * interrupted after that, the deletion continues in the background. Repeat the call to wait for the end.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node does not exist and holds nothing), ABORTED (the resource version is
-   * stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: the deletion resumes where it stopped).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node does not exist and holds nothing), FAILED_PRECONDITION (NODE_IN_USE:
+   * the node runs, and its pods have addresses; the message names them), ABORTED (the resource version is stale, or too
+   * many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: the deletion resumes where it stopped).
    */
   deleteNode(
     request: DeleteNodeRequest,

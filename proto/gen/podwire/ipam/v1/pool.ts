@@ -20,6 +20,7 @@ import {
 } from "@grpc/grpc-js";
 import { FieldMask } from "../../../google/protobuf/field_mask.js";
 import { Timestamp } from "../../../google/protobuf/timestamp.js";
+import { AddressInUse } from "./endpoint.js";
 
 /** EncapsulationMode says when packets to a pool's addresses on other nodes travel in a tunnel. */
 export enum EncapsulationMode {
@@ -81,7 +82,10 @@ export enum PoolDeletionMode {
   POOL_DELETION_MODE_DRAIN = 1,
   /** POOL_DELETION_MODE_REFUSE_IF_IN_USE - Refuses, and leaves the pool unchanged. */
   POOL_DELETION_MODE_REFUSE_IF_IN_USE = 2,
-  /** POOL_DELETION_MODE_RELEASE_ADDRESSES - Releases all addresses of the pool, of all holders, even if pods still use them. */
+  /**
+   * POOL_DELETION_MODE_RELEASE_ADDRESSES - Releases all addresses of the pool, of all holders, except those of pods on nodes that were heard of in the last 4
+   * minutes.
+   */
   POOL_DELETION_MODE_RELEASE_ADDRESSES = 3,
   UNRECOGNIZED = -1,
 }
@@ -240,6 +244,12 @@ export interface DeletePoolRequest {
   resourceVersion: string;
   /** How to treat addresses in use. */
   mode: PoolDeletionMode;
+  /**
+   * With POOL_DELETION_MODE_RELEASE_ADDRESSES: whether to ask the nodes that run instead of refusing. They return what no
+   * pod has. What their pods have is kept, and the pool is DRAINING. A node that does not answer within 15 s is taken for
+   * one that does not run.
+   */
+  force?: boolean | undefined;
 }
 
 /** DeletePoolResponse is the progress of the deletion. */
@@ -263,6 +273,10 @@ export interface DeletePoolResponse {
   unreadableRecord: string;
   /** Number of its addresses that are leased to nodes, which return them because the pool serves no pods any more. */
   leasedAddresses: bigint;
+  /** Addresses that POOL_DELETION_MODE_RELEASE_ADDRESSES kept, as pods of nodes that run have them; at most 100. */
+  kept: AddressInUse[];
+  /** Number of all of them. */
+  keptAddresses: bigint;
 }
 
 /** PoolHolder is a node that holds addresses of a pool. */
@@ -1218,7 +1232,7 @@ export const UpdatePoolResponse: MessageFns<UpdatePoolResponse> = {
 };
 
 function createBaseDeletePoolRequest(): DeletePoolRequest {
-  return { name: "", resourceVersion: "", mode: 0 };
+  return { name: "", resourceVersion: "", mode: 0, force: undefined };
 }
 
 export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
@@ -1231,6 +1245,9 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
     }
     if (message.mode !== 0) {
       writer.uint32(24).int32(message.mode);
+    }
+    if (message.force !== undefined) {
+      writer.uint32(32).bool(message.force);
     }
     return writer;
   },
@@ -1272,6 +1289,14 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
             message.mode = reader.int32() as any;
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.force = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1292,6 +1317,7 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
     message.name = object.name ?? "";
     message.resourceVersion = object.resourceVersion ?? "";
     message.mode = object.mode ?? 0;
+    message.force = object.force ?? undefined;
     return message;
   },
 };
@@ -1306,6 +1332,8 @@ function createBaseDeletePoolResponse(): DeletePoolResponse {
     releasedAddresses: 0n,
     unreadableRecord: "",
     leasedAddresses: 0n,
+    kept: [],
+    keptAddresses: 0n,
   };
 }
 
@@ -1349,6 +1377,15 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
         throw new globalThis.Error("value provided for field message.leasedAddresses of type uint64 too large");
       }
       writer.uint32(64).uint64(message.leasedAddresses);
+    }
+    for (const v of message.kept) {
+      AddressInUse.encode(v!, writer.uint32(74).fork()).join();
+    }
+    if (message.keptAddresses !== 0n) {
+      if (BigInt.asUintN(64, message.keptAddresses) !== message.keptAddresses) {
+        throw new globalThis.Error("value provided for field message.keptAddresses of type uint64 too large");
+      }
+      writer.uint32(80).uint64(message.keptAddresses);
     }
     return writer;
   },
@@ -1430,6 +1467,22 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
             message.leasedAddresses = reader.uint64() as bigint;
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.kept.push(AddressInUse.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.keptAddresses = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1464,6 +1517,10 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
     message.unreadableRecord = object.unreadableRecord ?? "";
     message.leasedAddresses = (object.leasedAddresses !== undefined && object.leasedAddresses !== null)
       ? BigInt(object.leasedAddresses)
+      : 0n;
+    message.kept = object.kept?.map((e) => AddressInUse.fromPartial(e)) || [];
+    message.keptAddresses = (object.keptAddresses !== undefined && object.keptAddresses !== null)
+      ? BigInt(object.keptAddresses)
       : 0n;
     return message;
   },
@@ -1773,8 +1830,9 @@ export const PoolServiceService = {
    * Idempotent while the pool exists; afterwards the call returns NOT_FOUND.
    *
    * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are
-   * in use; the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is
-   * stale, or too many conflicts).
+   * in use; the message says how many and on which nodes, and nothing is changed; NODE_IN_USE: with
+   * POOL_DELETION_MODE_RELEASE_ADDRESSES, pods of nodes that run have addresses of the pool), ABORTED (the resource
+   * version is stale, or too many conflicts).
    */
   deletePool: {
     path: "/podwire.ipam.v1.PoolService/DeletePool" as const,
@@ -1849,8 +1907,9 @@ export interface PoolServiceServer extends UntypedServiceImplementation {
    * Idempotent while the pool exists; afterwards the call returns NOT_FOUND.
    *
    * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are
-   * in use; the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is
-   * stale, or too many conflicts).
+   * in use; the message says how many and on which nodes, and nothing is changed; NODE_IN_USE: with
+   * POOL_DELETION_MODE_RELEASE_ADDRESSES, pods of nodes that run have addresses of the pool), ABORTED (the resource
+   * version is stale, or too many conflicts).
    */
   deletePool: handleUnaryCall<DeletePoolRequest, DeletePoolResponse>;
   /**
@@ -1965,8 +2024,9 @@ export interface PoolServiceClient extends Client {
    * Idempotent while the pool exists; afterwards the call returns NOT_FOUND.
    *
    * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are
-   * in use; the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is
-   * stale, or too many conflicts).
+   * in use; the message says how many and on which nodes, and nothing is changed; NODE_IN_USE: with
+   * POOL_DELETION_MODE_RELEASE_ADDRESSES, pods of nodes that run have addresses of the pool), ABORTED (the resource
+   * version is stale, or too many conflicts).
    */
   deletePool(
     request: DeletePoolRequest,
