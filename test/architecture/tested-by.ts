@@ -63,7 +63,10 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/addresses/plugin-addresses.ts': 'plugin/addresses/delegated-addresses.test.ts',
 
   // A real service and its clients.
+  'services/ipam/leases/inventory-rpc.ts': 'services/ipam/leases/leases-rpc.test.ts',
   'services/ipam/leases/leases-operations.ts': 'services/ipam/leases/leases-rpc.test.ts',
+  'services/ipam/leases/reallocation.ts': 'services/ipam/leases/session.test.ts',
+  'services/ipam/leases/session-rpc.ts': 'services/ipam/leases/leases-rpc.test.ts',
 
   // Every command as it is typed, with fake services; and every command's help.
   'services/ctl/command-line/verb.ts': 'services/ctl/command-line/program.test.ts',
@@ -151,9 +154,11 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/engine/etcd/credentials.ts': 'services/ipam/engine/etcd/certificates.test.ts',
   'services/ipam/engine/transaction.ts': 'services/ipam/engine/testing/memory-store.test.ts',
   // Stored forms as Calico writes them, and their round trips.
+  'services/ipam/records/json/config.ts': 'services/ipam/records/json/cluster-records.test.ts',
   'services/ipam/records/json/fields.ts': 'services/ipam/records/json/registry.test.ts',
   'services/ipam/records/json/pool.ts': 'services/ipam/records/json/registry.test.ts',
   'services/ipam/records/json/reservation.ts': 'services/ipam/records/json/cluster-records.test.ts',
+  'services/ipam/records/json/session.ts': 'services/ipam/records/json/cluster-records.test.ts',
 
   // Releases, claims and the history: the decisions by their tables, the rest over gRPC.
   'services/ipam/handles/handles-rpc.ts': 'services/ipam/addresses/addresses-operations.test.ts',

@@ -61,6 +61,14 @@ function isAwaitedIn({ id, heardSinceMs }: StoreEpoch, { epoch, heardAtMs }: Nod
   return heardSinceMs !== undefined && epoch !== id && heardAtMs >= heardSinceMs;
 }
 
+/** Names of the nodes that are awaited in an epoch that began just now, in order. */
+export function awaitedNodes(view: View, nowMs: number): string[] {
+  const epoch = view.epoch();
+  if (!epoch || !isNewEpoch(epoch, nowMs)) return [];
+  const awaited = [...view.sessions()].filter((session) => isAwaitedIn(epoch, session));
+  return awaited.map(({ name }) => name).sort(compareTexts);
+}
+
 /** Maximum number of nodes named in a message. */
 const NAMED_NODES = 8;
 
@@ -69,11 +77,10 @@ const NAMED_NODES = 8;
  * @throws Failure STORE_RESTORED while the datastore may not know every holder
  */
 export function requireReports(view: View, nowMs: number): void {
+  const names = awaitedNodes(view, nowMs);
   const epoch = view.epoch();
-  if (!epoch || !isNewEpoch(epoch, nowMs)) return;
-  const names = [...view.sessions()].filter((session) => isAwaitedIn(epoch, session)).map(({ name }) => name);
-  if (names.length === 0) return;
-  const named = names.sort(compareTexts).slice(0, NAMED_NODES).join(', ');
+  if (!epoch || names.length === 0) return;
+  const named = names.slice(0, NAMED_NODES).join(', ');
   const more = names.length > NAMED_NODES ? ` and ${names.length - NAMED_NODES} more` : '';
   const until = new Date(epoch.startedAtMs + WAIT_MS).toISOString();
   const text = `the datastore was restored from a backup, and does not know the addresses that were allocated since: waiting until ${until} for the inventories of nodes ${named}${more}; repeat the request`;

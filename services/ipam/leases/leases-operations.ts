@@ -8,6 +8,8 @@ import { counter } from '@podwire/shared/telemetry/instruments';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { AddressReleaseResult } from '../addresses/release.js';
+import { awaitedNodes } from '../blocks/epoch.js';
+import { requestInventory } from '../blocks/node-requests.js';
 import type { Events } from '../engine/events.js';
 import { nodeLane, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
 import type { Endpoint } from '../records/endpoint.js';
@@ -117,6 +119,9 @@ class LeaseEvents {
   }
 }
 
+/** Nodes asked for their inventory after a restore: each request is sent to every node of the cluster. */
+const ASKED_AT_ONCE = 256;
+
 /** Maximum number of conflicts of one report in the log. */
 const LOGGED_CONFLICTS = 16;
 
@@ -142,7 +147,16 @@ export class Leases {
     const input = { request, nowMs: clock.nowMs(), epochId: newUid() };
     const opened = await updates.update(nodeLane(request.nodeName), (view) => openSession(view, input), { signal });
     if (opened.isOpened) this.#events.opened(request, opened);
+    if (opened.isRestored) await this.#requestInventories(signal);
     return opened;
+  }
+
+  /** So that new addresses wait no longer than necessary. Without it, the nodes report by themselves, but later. */
+  async #requestInventories(signal: AbortSignal): Promise<void> {
+    const { updates, clock } = this.#options;
+    const names = await updates.peek((view) => awaitedNodes(view, clock.nowMs()).slice(0, ASKED_AT_ONCE));
+    const ask = (name: string) => updates.update(nodeLane(name), (view) => requestInventory(view, name), { signal });
+    await Promise.allSettled(names.map(ask));
   }
 
   /** Compares a node's inventory with the datastore. @throws Failure like the decision `reportInventory` */

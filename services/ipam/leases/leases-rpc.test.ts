@@ -14,9 +14,12 @@ import {
   BindAddressesRequest,
   LeaseAddressesRequest,
   LeaseServiceService,
+  OpenSessionRequest,
+  ReportInventoryRequest,
   ReturnAddressesRequest,
   type LeasedAddress,
 } from '@podwire/proto/podwire/ipam/v1/lease';
+import { NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { describe, expect, test } from 'vitest';
 
 import { attachment, clientLimits, failureOf, faultsOf, servedForEachTest } from '../testing/service.js';
@@ -26,6 +29,7 @@ import { attachment, clientLimits, failureOf, faultsOf, servedForEachTest } from
 const served = servedForEachTest();
 
 const BOOT = '11111111-1111-4111-8111-111111111111';
+const MACHINE = '33333333-3333-4333-8333-333333333333';
 const NODE = 'node-1';
 const ATTACHED = new Date('2026-08-22T06:33:25.250Z');
 
@@ -127,6 +131,49 @@ describe('an address', () => {
     const late = await bind([{ attachment: attachment('late'), addresses: [nameOf(before.addresses[0]!)] }]);
     expect(late.results[0]!.refusalCode).toBe('ALLOCATION_MISMATCH');
     expect((await lease({ bootId, count: 0 })).addresses).toEqual([]);
+  });
+});
+
+describe('a node with a session', () => {
+  const open = (rest: Partial<OpenSessionRequest> = {}) => {
+    const message = OpenSessionRequest.fromPartial({ nodeName: NODE, machineId: MACHINE, bootId: BOOT, ...rest });
+    return served.caller.peer.call(LeaseServiceService.openSession, message, clientLimits());
+  };
+  const report = (rest: Partial<ReportInventoryRequest>) => {
+    const message = ReportInventoryRequest.fromPartial({ nodeName: NODE, digest: Buffer.alloc(32), ...rest });
+    return served.caller.peer.call(LeaseServiceService.reportInventory, message, clientLimits());
+  };
+
+  test('leases, and reports what it holds', async () => {
+    await lease({ count: 0 });
+    await served.caller.peer.call(
+      NodeServiceService.registerNode,
+      RegisterNodeRequest.fromPartial({ name: NODE, ipv4Address: '192.0.2.1/24' }),
+      clientLimits(),
+    );
+    const { opened, generation, revision } = await open();
+    expect([opened, generation]).toEqual([true, 1n]);
+    expect(await open()).toMatchObject({ opened: false, generation: 1n });
+    const session = { bootId: BOOT, generation, revision };
+    expect((await failureOf(lease())).code).toBe('SESSION_SUPERSEDED');
+    const leased = await lease({ session, count: 2 });
+    expect(leased).toMatchObject({ limit: 32, validFor: { seconds: 3600n }, coolDown: { seconds: 0n } });
+    expect(leased.sessionRevision).toBeGreaterThan(revision);
+    const leases = leased.addresses.map(nameOf);
+    expect(await report({ session, whole: true, leases })).toMatchObject({ equal: true, findings: [], unknown: [] });
+    const pod = {
+      attachment: attachment('c1'),
+      addresses: [{ address: '10.65.0.200', sequenceNumber: 9n }],
+      ended: false,
+    };
+    const { findings, unknown } = await report({ session, whole: true, leases: leases.slice(1), attachments: [pod] });
+    expect(findings).toMatchObject([{ attachment: attachment('c1'), allocation: pod.addresses[0], holder: '' }]);
+    expect(unknown).toMatchObject([{ allocation: leases[0], attachment: undefined }]);
+    expect(await faultsOf(report({ digest: Buffer.alloc(3) }))).toEqual([
+      'session is missing',
+      'digest has 3 bytes; must have 32',
+      'session.boot_id is not a UUID in lower case',
+    ]);
   });
 });
 

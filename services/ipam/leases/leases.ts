@@ -162,14 +162,14 @@ function isAmong(blocks: readonly Block[], { prefix }: Block): boolean {
 }
 
 /** The leases as the session lists them. */
-export function listedLeases(held: readonly HeldAddress[]): ListedLease[] {
+function listedLeases(held: readonly HeldAddress[]): ListedLease[] {
   return held
     .map((lease) => ({ address: addressAt(lease.block.prefix, lease.ordinal), sequenceNumber: numberOf(lease) }))
     .sort((a, b) => compareAddresses(a.address, b.address));
 }
 
 /** The listed leases whose allocation is not the node's lease: another tool released them. */
-export function vanishedLeases({ leases }: NodeSession, held: readonly HeldAddress[]): ListedLease[] {
+function vanishedLeases({ leases }: NodeSession, held: readonly HeldAddress[]): ListedLease[] {
   if (leases.length === 0) return [];
   const known = new Set(listedLeases(held).map(({ address }) => formatAddress(address)));
   return leases.filter(({ address }) => !known.has(formatAddress(address)));
