@@ -293,6 +293,35 @@ export const ALERTS: readonly Alert[] = [
     },
   },
   {
+    name: 'PodwireAddressConflict',
+    severity: 'critical',
+    for: '2m',
+    expression: 'max by (node) (podwire_ipam_nodes_conflicts) > 0',
+    summary: '{{ $value }} addresses of pods on {{ $labels.node }} are allocated to other pods',
+    meaning: 'Two pods may have one address: packets reach one of them.',
+    action:
+      '`podwirectl audit --kind address-conflict` names both pods. Delete one of them; it gets another address. `podwirectl node status` on both nodes shows the conflict.',
+    example: {
+      fires: one('podwire_ipam_nodes_conflicts{instance="a",node="n1"}', '_x5 1x60'),
+      silent: one('podwire_ipam_nodes_conflicts{instance="a",node="n1"}', '0x60'),
+    },
+  },
+  {
+    name: 'PodwireNodesUnreported',
+    severity: 'warning',
+    for: '10m',
+    expression: 'max(podwire_ipam_nodes_unreported) > 0',
+    summary: '{{ $value }} nodes run and do not report what they hold',
+    meaning:
+      'Leaked and conflicting addresses of these nodes are not found. After a restore of the datastore their blocks serve nobody else.',
+    action:
+      '`podwirectl audit --kind node-unreported` names the nodes; the log of podwire-node there has the reason. Restart it.',
+    example: {
+      fires: one('podwire_ipam_nodes_unreported{instance="a"}', '0x5 1x60'),
+      silent: one('podwire_ipam_nodes_unreported{instance="a"}', '0x5 1x5 0x60'),
+    },
+  },
+  {
     name: 'PodwireDatastoreSlow',
     severity: 'warning',
     for: '10m',

@@ -11,6 +11,7 @@ import { ExpiryWarning } from '@podwire/shared/tls/certificate-expiry';
 import { authorizer } from './access/access-rpc.js';
 import { AuditEvents } from './audit/audit-operations.js';
 import { observeFindings } from './audit/findings-operations.js';
+import { observeSessions } from './audit/sessions-operations.js';
 import { observeUsage } from './audit/usage-operations.js';
 import { beginEpoch } from './blocks/epoch.js';
 import type { Config } from './config.js';
@@ -129,6 +130,7 @@ function observeIpam(ipam: Ipam, server: RpcServer): () => void {
   const ends = [
     observeReadiness(() => server.isServing),
     observeUsage(() => ipam.audits.usage()),
+    observeSessions(() => ipam.audits.sessions()),
     observeFindings(() => ipam.audits.latestFindings),
   ];
   return () => ends.forEach((end) => end());

@@ -107,6 +107,8 @@ const NO_BOOT_REMEDY = 'its node frees it when it leases addresses again; releas
 const REPLACED_REMEDY =
   'only its node knows whether the earlier container still runs; release the attachment once it is gone';
 
+const RUNNING_REMEDY = 'its node runs, and returns it if no pod there has it';
+
 type Use =
   | { readonly state: 'used' }
   | { readonly state: 'unexplained'; readonly reason: string; readonly remedy: string }
@@ -226,6 +228,7 @@ function useByNode(context: AuditContext, held: HeldAddress, kind: string): Use 
  * shows that the container runs.
  */
 function releaseOf(context: AuditContext, held: HeldAddress): Remedy {
+  if (context.running.mayUse(held.attributes)) return noRemedy(RUNNING_REMEDY);
   const all = heldWith(context, held);
   const inUse = all.find((other) => addressUse(context, other).state === 'used');
   if (inUse) return noRemedy(`${formatAddress(addressOf(inUse))} of the same handle is in use`);

@@ -20,6 +20,7 @@ import {
 import { AuditContext } from './context.js';
 import type { Finding, FindingKind } from './finding.js';
 import { repair, type RepairedFinding, type RepairOptions, type RepairReport } from './repair.js';
+import { sessionState, type SessionState } from './session-findings.js';
 import { usageOf, type Usage } from './usage.js';
 
 /** Default age before an allocation is reported as unused, as in Calico's garbage collector. */
@@ -112,6 +113,12 @@ export class Audits {
   /** Usage per pool and node, as currently known to this replica. */
   usage(): Promise<Usage> {
     return this.#options.updates.peek(usageOf);
+  }
+
+  /** What nodes and datastore do not agree on, as currently known to this replica. */
+  sessions(): Promise<SessionState> {
+    const nowMs = this.#options.clock.nowMs();
+    return this.#options.updates.peek((view) => sessionState(view, nowMs));
   }
 
   /**

@@ -80,6 +80,8 @@ const KINDS: Record<FindingKind, KindMessage> = {
   reservedInUse: KindMessage.FINDING_KIND_RESERVED_IN_USE,
   leaseOfGoneNode: KindMessage.FINDING_KIND_LEASE_OF_GONE_NODE,
   leaseWithoutBoot: KindMessage.FINDING_KIND_LEASE_WITHOUT_BOOT,
+  addressConflict: KindMessage.FINDING_KIND_ADDRESS_CONFLICT,
+  nodeUnreported: KindMessage.FINDING_KIND_NODE_UNREPORTED,
 };
 
 const SEVERITIES: Record<Severity, SeverityMessage> = {

@@ -10,6 +10,7 @@ import { findEndpointFaults } from './endpoint-findings.js';
 import { severityOf, type Finding, type FindingKind, type Severity, type Subject } from './finding.js';
 import { findForeignEndpointFaults } from './foreign-endpoint-findings.js';
 import { findHandleFaults, findTunnelFaults, findPoolOverlap, unreadableFinding } from './record-findings.js';
+import { findSessionFaults } from './session-findings.js';
 import type { Usage } from './usage.js';
 
 const FAMILIES: readonly Family[] = [4, 6];
@@ -26,6 +27,7 @@ export function* auditSteps(context: AuditContext): Generator<readonly Finding[]
   const blocks = FAMILIES.flatMap((family) => [...view.blocksIn(defaultRoute(family))]);
   const [affinities, handles] = [[...view.affinities()], [...view.handles()]];
   const [endpoints, foreign] = [[...view.endpoints()], [...view.foreignEndpoints()]];
+  const sessions = [...view.sessions()];
   yield [...view.unreadable()].map(unreadableFinding);
   for (const pool of view.pools()) yield findPoolOverlap(context, pool);
   const unnamed = new Map<string, Prefix[]>();
@@ -42,6 +44,7 @@ export function* auditSteps(context: AuditContext): Generator<readonly Finding[]
   for (const endpoint of endpoints) yield findEndpointFaults(context, endpoint);
   for (const endpoint of foreign) yield findForeignEndpointFaults(context, endpoint);
   for (const node of view.nodes()) yield findTunnelFaults(context, node);
+  for (const session of sessions) yield findSessionFaults(context, session);
 }
 
 /** Collects the handles that have addresses in the block but do not name it. */
@@ -90,8 +93,11 @@ function findSubjectFaults(context: AuditContext, subject: Subject): readonly Fi
     case 'endpoint':
       return findEndpointFaultsAt(context, subject);
     case 'node': {
-      const node = view.node(subject.name);
-      return node ? findTunnelFaults(context, node) : [];
+      const [node, session] = [view.node(subject.name), view.session(subject.name)];
+      return [
+        ...(node ? findTunnelFaults(context, node) : []),
+        ...(session ? findSessionFaults(context, session) : []),
+      ];
     }
   }
 }

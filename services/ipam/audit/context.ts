@@ -2,6 +2,7 @@ import type { Address, Family } from '@podwire/shared/net/address';
 import { prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
 import { overlappingBlock } from '../blocks/lookup.js';
+import { RunningNodes } from '../blocks/running-nodes.js';
 import { recordNameText } from '../records/absence.js';
 import type { Block } from '../records/block.js';
 import { poolOf } from '../records/pool.js';
@@ -13,12 +14,14 @@ export class AuditContext {
   readonly nowMs: number;
   /** Younger allocations are not checked for use: their endpoints may not be written yet. */
   readonly graceMs: number;
+  readonly running: RunningNodes;
   #users: Users | undefined;
   #unreadable: ReadonlySet<string> | undefined;
 
   constructor(view: View, { nowMs, graceMs }: { readonly nowMs: number; readonly graceMs: number }) {
     this.view = view;
     this.nowMs = nowMs;
+    this.running = new RunningNodes(view, { nowMs });
     this.graceMs = graceMs;
   }
 

@@ -36,6 +36,8 @@ export const FINDING_KINDS = {
   reservedInUse: 'information',
   leaseOfGoneNode: 'warning',
   leaseWithoutBoot: 'warning',
+  addressConflict: 'error',
+  nodeUnreported: 'warning',
 } as const satisfies Record<string, Severity>;
 
 export type FindingKind = keyof typeof FINDING_KINDS;

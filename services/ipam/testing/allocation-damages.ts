@@ -8,12 +8,13 @@ import {
   allocateFor,
   handleRecord,
   IN_NO_BLOCK,
+  LATER_MS,
   OF_C1,
   setNode,
   takeUnrecorded,
   type Damage,
 } from './damages.js';
-import { block, claimedBlock, NOW_MS, prefix, request } from './records.js';
+import { block, claimedBlock, NOW_MS, prefix, request, session } from './records.js';
 
 /** Damages of handles, endpoints and tunnels, and of addresses and their holders. */
 export const ALLOCATION_DAMAGES: readonly Damage[] = [
@@ -255,6 +256,23 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
       claimedBlock(takeUnrecorded(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
       view.put(handleRecord('podwire-lease.n1', { 'fd00::c/126': 1 }));
     },
+    repaired: false,
+  },
+  {
+    name: 'a pod whose address the datastore has allocated to another one',
+    kind: 'addressConflict',
+    of: OF_C1,
+    damage: (view) => {
+      const conflicts = [{ address: prefix(`${OF_C1}/32`), attachment: 'net/c9/eth0', holder: 'net/c1/eth0 on n1' }];
+      view.put({ kind: 'nodeSession', value: session('n2', { conflicts }) });
+    },
+    repaired: false,
+  },
+  {
+    name: 'a node that runs without reports',
+    kind: 'nodeUnreported',
+    of: 'n1',
+    damage: (view) => view.put({ kind: 'nodeSession', value: session('n1', { heardAtMs: LATER_MS }) }),
     repaired: false,
   },
   {

@@ -119,6 +119,18 @@ export const IPAM_METRICS = {
     labels: { kind: 'of the finding', object: 'name of the object', explanation: 'in one sentence, with the pod' },
     when: 'while there are findings',
   },
+  'podwire.ipam.nodes.conflicts': {
+    kind: 'gauge',
+    unit: '{address}',
+    about: 'Addresses of pods on a node that the datastore has allocated to another holder',
+    labels: { node: 'that has them' },
+    when: 'while there are some',
+  },
+  'podwire.ipam.nodes.unreported': {
+    kind: 'gauge',
+    unit: '{node}',
+    about: 'Nodes that run and have not reported what they hold for 10 minutes',
+  },
   'podwire.ipam.kubernetes.releases': {
     kind: 'counter',
     unit: '{object}',
