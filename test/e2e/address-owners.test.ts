@@ -162,8 +162,9 @@ test('without podwire-ipam, pods come and go for as many rounds as wanted; later
   await stack.start();
   const pods = new LivePods();
   await pods.start(stack);
-  await expect.poll(async () => (await leasesOf(stack)).length, PATIENCE).toBe(6);
+  await expect.poll(async () => (await leasesOf(stack)).length, PATIENCE).toBeGreaterThanOrEqual(4);
   await pods.expectStored(stack.sockets.ipam);
+  const leases = await leasesOf(stack);
   await stack.kill('ipam');
 
   /** Holders of each address, in the order of their ADDs. */
@@ -194,7 +195,7 @@ test('without podwire-ipam, pods come and go for as many rounds as wanted; later
       freed.push(each.addresses[0]!);
     }
   }
-  expect(holders.size).toBe(6);
+  expect([...holders.keys()].sort()).toEqual(leases);
 
   await stack.start('ipam');
   await pods.expectStored(stack.sockets.ipam);
