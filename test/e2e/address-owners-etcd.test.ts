@@ -209,8 +209,8 @@ class Caller {
   }
 
   async giveBack(containerId: string | undefined, { address, sequenceNumber }: Allocation) {
-    const attachment = containerId === undefined ? undefined : attachmentOf(containerId);
-    const returns = [{ allocation: { address, sequenceNumber }, attachment }];
+    const ended = containerId === undefined ? {} : { attachment: attachmentOf(containerId), detachTime: new Date() };
+    const returns = [{ allocation: { address, sequenceNumber }, ...ended }];
     const request = ReturnAddressesRequest.fromPartial({ ...this.#named, returns });
     return callIpam(this.#socket, LeaseServiceService.returnAddresses, request);
   }
