@@ -1,3 +1,4 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -41,6 +42,16 @@ describe('ADD', () => {
     });
     const wire = `${hostInterfaceName(ATTACHMENT)} -> eth0@/run/netns/pod ${podMac(ATTACHMENT)} 10.65.0.200/32`;
     expect(plugin.state()).toContain(wire);
+  });
+
+  test('is refused while another machine has the node’s name, also when podwire-ipam would allocate', async () => {
+    plugin.nodeAddresses.refusal = new Failure('NODE_NAME_TAKEN', 'two machines have the name node-1');
+    for (const command of [{}, { rest: { plugin: 'podwire-ipam' } }]) {
+      const refused = await failed('ADD', command);
+      expect(refused).toMatchObject({ code: 107, msg: expect.stringContaining('two machines') });
+    }
+    expect(plugin.script.calls.filter((call) => call.startsWith('Allocate'))).toEqual([]);
+    expect(plugin.nodeAddresses.leases).toEqual([LEASE]);
   });
 
   test('works while podwire-ipam is down, and says so when no lease is left', async () => {

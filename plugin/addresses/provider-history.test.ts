@@ -221,3 +221,21 @@ describe('the stored provider history', () => {
     expect(readFileSync(path(), 'utf8')).toContain('"net"');
   });
 });
+
+test('a network is always wired if no other main plugin ever used its addresses', async () => {
+  const { history } = openHistory();
+  await history.load();
+  await history.record('earlier', {});
+  await history.record('full', { kind: 'full' });
+  await history.record('both', { kind: 'full' });
+  await history.record('both', { kind: 'ipam-only' });
+  const next = openHistory().history;
+  await next.load();
+  for (const each of [history, next])
+    expect(['earlier', 'full', 'both', 'unknown'].map((network) => each.isAlwaysWired(network))).toEqual([
+      false,
+      true,
+      false,
+      false,
+    ]);
+});

@@ -171,3 +171,31 @@ test('an allocation stays with its attachment, and is bound unless the record ha
   await registry.record(a, IDENTITY);
   expect(registry.get(a.attachment)?.allocation).toBeUndefined();
 });
+
+test('a dead record keeps its address, and says on disk that another pod may have it', async () => {
+  const { registry, restart, store } = scene();
+  await registry.record(a, IDENTITY, ALLOCATION);
+  const dead = await registry.end(a.attachment);
+  expect(registry.withAddress('10.65.0.7')).toEqual([dead]);
+  expect(await registry.markReused(dead!)).toBe(true);
+  const next = restart();
+  await next.load();
+  expect(next.withAddress('10.65.0.7')).toMatchObject([{ state: 'dead', isReused: true }]);
+  await registry.remove(a.attachment);
+  expect(registry.withAddress('10.65.0.7')).toEqual([]);
+
+  await registry.record(a, IDENTITY, ALLOCATION);
+  const full = await registry.end(a.attachment);
+  store.isFull = true;
+  expect(await registry.markReused(full!)).toBe(false);
+});
+
+test('an attached record can lose its binding, and takes over the sequence numbers of the next one', async () => {
+  const { registry } = scene();
+  await registry.record(a, IDENTITY, { ...ALLOCATION, isBound: true });
+  const unbound = await registry.setUnbound(registry.get(a.attachment)!);
+  expect(unbound?.allocation?.isBound).toBe(false);
+  await registry.setBound(unbound!, [{ address: '10.65.0.7', sequenceNumber: 77n }]);
+  const { allocation } = registry.get(a.attachment)!;
+  expect([allocation?.isBound, allocation?.addresses]).toEqual([true, [{ address: '10.65.0.7', sequenceNumber: 77n }]]);
+});
