@@ -1,6 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
-import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NOTHING, Plugin, type Command } from '../testing/plugin.js';
