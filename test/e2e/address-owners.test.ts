@@ -157,62 +157,68 @@ test('of two machines with one node name one serves; the other one refuses ADDs 
   await pods.expectStored(socket);
 });
 
-test('without podwire-ipam, pods come and go for as many rounds as wanted; later bindings and history are right', async () => {
-  const stack = newStack({ ...SHORT_DEADLINES, PODWIRE_NODE_LEASES_LOW: '2', PODWIRE_NODE_LEASES_HIGH: '6' });
-  await stack.start();
-  const pods = new LivePods();
-  await pods.start(stack);
-  await expect.poll(async () => (await leasesOf(stack)).length, PATIENCE).toBeGreaterThanOrEqual(4);
-  await pods.expectStored(stack.sockets.ipam);
-  const leases = await leasesOf(stack);
-  await stack.kill('ipam');
+test.each([
+  ['one podwire-node', false],
+  ['two podwire-nodes, one after the other', true],
+])(
+  'without podwire-ipam, pods come and go for five rounds of %s; later bindings and history are right',
+  async (_, isRestarted) => {
+    const stack = newStack({ ...SHORT_DEADLINES, PODWIRE_NODE_LEASES_LOW: '2', PODWIRE_NODE_LEASES_HIGH: '6' });
+    await stack.start();
+    const pods = new LivePods();
+    await pods.start(stack);
+    await expect.poll(async () => (await leasesOf(stack)).length, PATIENCE).toBeGreaterThanOrEqual(4);
+    await pods.expectStored(stack.sockets.ipam);
+    const leases = await leasesOf(stack);
+    await stack.kill('ipam');
 
-  /** Holders of each address, in the order of their ADDs. */
-  const holders = new Map<string, string[]>();
-  /** Addresses of deleted pods, the earliest first. */
-  const freed: string[] = [];
-  for (let round = 0; round < 5; round++) {
-    const added: LivePod[] = [];
-    for (let count = 0; count < 4; count++) {
-      const pod = pods.make();
-      const answer = await pods.tryAdd(stack, pod);
-      expect(answer, `round ${round}: ${answer.stdout}`).toMatchObject({ exitCode: 0 });
-      const living = pods.living.at(-1)!;
-      added.push(living);
-      const [address = ''] = living.addresses;
-      // Leases first, then the address that has been free for longest.
-      if (freed.includes(address)) expect(address).toBe(freed.shift());
-      holders.set(address, [...(holders.get(address) ?? []), `${NETWORK}.${pod.containerId}`]);
+    /** Holders of each address, in the order of their ADDs. */
+    const holders = new Map<string, string[]>();
+    /** Addresses of deleted pods, the earliest first. */
+    const freed: string[] = [];
+    for (let round = 0; round < 5; round++) {
+      const added: LivePod[] = [];
+      for (let count = 0; count < 4; count++) {
+        const pod = pods.make();
+        const answer = await pods.tryAdd(stack, pod);
+        expect(answer, `round ${round}: ${answer.stdout}`).toMatchObject({ exitCode: 0 });
+        const living = pods.living.at(-1)!;
+        added.push(living);
+        const [address = ''] = living.addresses;
+        // Leases first, then the address that has been free for longest.
+        if (freed.includes(address)) expect(address).toBe(freed.shift());
+        holders.set(address, [...(holders.get(address) ?? []), `${NETWORK}.${pod.containerId}`]);
+      }
+      pods.expectDistinct();
+      if (isRestarted && round === 2) {
+        await stack.kill('node');
+        await stack.start('node');
+      }
+      if (round === 4) break;
+      for (const each of added) {
+        await pods.stop(each);
+        freed.push(each.addresses[0]!);
+      }
     }
-    pods.expectDistinct();
-    if (round === 2) {
-      await stack.kill('node');
-      await stack.start('node');
-    }
-    if (round === 4) break;
-    for (const each of added) {
-      await pods.stop(each);
-      freed.push(each.addresses[0]!);
-    }
-  }
-  expect([...holders.keys()].sort()).toEqual(leases);
+    expect([...holders.keys()].sort()).toEqual(leases);
 
-  await stack.start('ipam');
-  await pods.expectStored(stack.sockets.ipam);
-  for (const [address, expected] of holders) {
-    const tenures = await tenuresOf(stack.sockets.ipam, address);
-    const ofPods = tenures.filter(({ handleId }) => handleId.startsWith(NETWORK));
-    expect([address, ofPods.map(({ handleId }) => handleId)]).toEqual([address, expected]);
-    const times = ofPods.flatMap(({ allocateTime, releaseTime }) => [allocateTime, releaseTime]);
-    const known = times.flatMap((time) => (time === undefined ? [] : [time.getTime()]));
-    expect(known, address).toEqual(known.toSorted((a, b) => a - b));
-    const isHeld = pods.living.some(({ addresses }) => addresses.includes(address));
-    expect([address, ofPods.map(({ releaseTime }) => releaseTime === undefined)]).toEqual([
-      address,
-      expected.map((_, index) => isHeld && index === expected.length - 1),
-    ]);
-  }
-});
+    await stack.start('ipam');
+    await pods.expectStored(stack.sockets.ipam);
+    for (const [address, expected] of holders) {
+      const tenures = await tenuresOf(stack.sockets.ipam, address);
+      const ofPods = tenures.filter(({ handleId }) => handleId.startsWith(NETWORK));
+      expect([address, ofPods.map(({ handleId }) => handleId)]).toEqual([address, expected]);
+      const times = ofPods.flatMap(({ allocateTime, releaseTime }) => [allocateTime, releaseTime]);
+      const known = times.flatMap((time) => (time === undefined ? [] : [time.getTime()]));
+      expect(known, address).toEqual(known.toSorted((a, b) => a - b));
+      const isHeld = pods.living.some(({ addresses }) => addresses.includes(address));
+      expect([address, ofPods.map(({ releaseTime }) => releaseTime === undefined)]).toEqual([
+        address,
+        expected.map((_, index) => isHeld && index === expected.length - 1),
+      ]);
+    }
+  },
+);
 
 /** Pods of a StatefulSet: those of the same name replace each other's endpoints. */
 const startSet = (pods: LivePods, stack: Stack) =>

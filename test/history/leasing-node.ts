@@ -89,7 +89,7 @@ export class LeasingNode {
   #isRegistered = false;
   #boot = newBoot();
   #process: NodeProcess | undefined;
-  /** Containers whose ADD has taken a lease, and has not stored the record. */
+  /** Containers whose ADD has an address, and has not stored the record. */
   readonly #unrecorded = new Set<string>();
   /** Containers that have an address. */
   readonly #held = new Set<string>();
@@ -357,10 +357,14 @@ export class LeasingNode {
       const [given] = endpoint?.addresses ?? [];
       if (node.isDead() || !given) return false;
       this.#allocated(id, given.address);
+      // Until it is recorded, the next process returns what an ADD of this one got.
+      this.#unrecorded.add(id);
       const allocated = { address: given.address.split('/')[0] ?? '', sequenceNumber: given.sequenceNumber };
       await this.#record(id, node, { ...allocated, isBound: true });
+      if (node.isDead()) return false;
+      this.#unrecorded.delete(id);
       history.count('added without a lease');
-      return !node.isDead();
+      return true;
     } catch (error) {
       history.count(`add: ${codeOf(error)}`);
       return false;
