@@ -96,8 +96,8 @@ export class InventoryReporter {
     this.#kept = await this.#returnGarbage(allocations, signal);
     const hasReturned = this.#kept.length < allocations.length;
     const ofPods = findings.filter((finding) => !isLease(finding));
-    if (hasDropped || hasReturned || ofPods.some(({ holder }) => holder === '')) return REPAIR_INTERVAL_MS;
-    return ofPods.length > 0 ? CONFLICT_INTERVAL_MS : undefined;
+    if (hasDropped || ofPods.some(({ holder }) => holder === '')) return REPAIR_INTERVAL_MS;
+    return hasReturned || ofPods.length > 0 ? CONFLICT_INTERVAL_MS : undefined;
   }
 
   #report({ attachments, leases, digest }: Inventory, whole: boolean, signal: AbortSignal) {
