@@ -92,7 +92,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   #inventoryRequestCount: bigint | undefined;
   #nodeAddress = '';
   /** Callers that wait for the end of an inventory that has not begun, with its failure. */
-  #rounds: ((failure: unknown) => void)[] = [];
+  #rounds: ((failure: Failure | undefined) => void)[] = [];
 
   private constructor(options: AddressBookOptions) {
     const { registry, api, file, marks, nodeName, machineId, boot, events, clock, random } = options;
@@ -196,7 +196,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
 
   async unknownAllocations(network: string, { deadlineMs, signal }: Limits): Promise<readonly NodeEndpoint[]> {
     const { clock } = this.#options;
-    const round = new Promise<unknown>((resolve) => this.#rounds.push(resolve));
+    const round = new Promise<Failure | undefined>((resolve) => this.#rounds.push(resolve));
     this.#queue.hurry('inventory');
     const ended = new AbortController();
     const timeout = clock
@@ -205,7 +205,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     const failure = await Promise.race([round, timeout]);
     ended.abort();
     signal.throwIfAborted();
-    if (failure !== undefined) throw failure;
+    if (failure) throw failure;
     return this.#inventory.kept(network);
   }
 
@@ -287,11 +287,11 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   async #runInventory(signal: AbortSignal): Promise<NextRun> {
     // A run that began before a request does not count for it.
     const waiting = this.#rounds.splice(0);
-    let failure: unknown;
+    let failure: Failure | undefined;
     try {
       return await this.#inventory.run(signal);
     } catch (error) {
-      failure = error;
+      if (error instanceof Failure) failure = error;
       throw error;
     } finally {
       for (const resolve of waiting) resolve(failure);
