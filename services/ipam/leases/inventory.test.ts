@@ -106,7 +106,7 @@ function expected(owners: readonly Owner[], reported: readonly Reported[]): stri
 }
 
 function compared(view: TestView, inventory: Inventory): string[] {
-  const { findings, unknown, conflicts } = compareInventory(view, 'n1', inventory);
+  const { findings, unknown, conflicts } = compareInventory(view, { nodeName: 'n1', inventory, nowMs: NOW_MS });
   const idOf = (of: { containerId: string } | undefined) => of?.containerId ?? 'lease';
   const isConflict = (text: string, name: string) =>
     conflicts.some((each) => formatAddress(each.address) === text && each.attachment === name);
@@ -148,7 +148,7 @@ test('property: the difference is the one by the rules, and equal digests have n
         ),
         ...inventory.leases.map((each) => `${formatAddress(each.address)} ${each.sequenceNumber} lease\n`),
       ];
-      const isEqual = storedDigest(view, 'n1').equals(inventoryDigest(lines));
+      const isEqual = storedDigest(view, 'n1', NOW_MS).equals(inventoryDigest(lines));
       if (isEqual) expect(compared(view, inventory)).toEqual([]);
       // Ended pods may be missing in the datastore, and share their address with their successors.
       const isPlain = reported.every(({ isEnded, id }) => !isEnded && id !== 'c');
@@ -178,7 +178,7 @@ describe('a report', () => {
     view.put({ kind: 'storeEpoch', value });
     expect(report(view, undefined)).toMatchObject({ isEqual: false, findings: [], unknown: [] });
     expect(view.session('n1')).toMatchObject({ reportedAtMs: undefined, epoch: '', revision: 1 });
-    const { sessionRevision } = report(view, undefined, storedDigest(view, 'n1'));
+    const { sessionRevision } = report(view, undefined, storedDigest(view, 'n1', NOW_MS));
     expect(view.session('n1')).toMatchObject({ reportedAtMs: NOW_MS + 5000, epoch: 'e2', revision: sessionRevision });
   });
 

@@ -66,12 +66,15 @@ export interface InventoryDifference {
   readonly unbound: readonly AllocationName[];
 }
 
+interface Comparison {
+  readonly nodeName: string;
+  readonly inventory: Inventory;
+  readonly nowMs: number;
+}
+
 /** Compares what a node holds with the datastore. Changes nothing. */
-export function compareInventory(
-  view: View,
-  nodeName: string,
-  { attachments, leases }: Inventory,
-): InventoryDifference {
+export function compareInventory(view: View, { nodeName, inventory, nowMs }: Comparison): InventoryDifference {
+  const { attachments, leases } = inventory;
   const findings: InventoryFinding[] = [];
   const conflicts: AddressConflict[] = [];
   const unbound: AllocationName[] = [];
@@ -91,7 +94,7 @@ export function compareInventory(
     const found = findDifference(view, { nodeName, attachment: undefined, allocation, reported, isEnded: false });
     if (found) findings.push(found);
   }
-  const unknown = allocationsOf(view, nodeName).filter((held) => !isReported(reported, held));
+  const unknown = allocationsOf(view, nodeName, nowMs).filter((held) => !isReported(reported, held));
   return { findings, unknown: unknown.map((held) => describeUnknown(view, held)), conflicts, unbound };
 }
 
@@ -178,10 +181,18 @@ function describeUnknown(view: View, held: HeldAddress): UnknownAllocation {
   };
 }
 
-/** The allocations that name a node and are leases or Podwire attachments', in any block. */
-function allocationsOf(view: View, nodeName: string): HeldAddress[] {
+/**
+ * The allocations that name a node and are leases or Podwire attachments', in any block. Without those of a displaced
+ * machine, which may be cut off with its pods.
+ */
+function allocationsOf(view: View, nodeName: string, nowMs: number): HeldAddress[] {
+  const { displaced } = view.session(nodeName) ?? {};
+  const isOfDisplaced = (attributes: AllocationAttributes): boolean =>
+    displaced !== undefined && nowMs < displaced.untilMs && (allocatedAtMs(attributes) ?? 0) <= displaced.sinceMs;
   const isCounted = (attributes: AllocationAttributes): boolean =>
-    attributes.owner.node === nodeName && (isLeaseOf(nodeName)(attributes) || attachmentOf(attributes) !== undefined);
+    attributes.owner.node === nodeName &&
+    (isLeaseOf(nodeName)(attributes) || attachmentOf(attributes) !== undefined) &&
+    !isOfDisplaced(attributes);
   return [...allBlocks(view)].flatMap((block) =>
     nodesIn(block).has(nodeName) ? heldAddressesIn(block, isCounted) : [],
   );
@@ -199,9 +210,9 @@ function nodesIn(block: Block): ReadonlySet<string> {
 }
 
 /** The digest of what a node holds according to the datastore. */
-export function storedDigest(view: View, nodeName: string): Buffer {
+export function storedDigest(view: View, nodeName: string, nowMs: number): Buffer {
   return inventoryDigest(
-    allocationsOf(view, nodeName).map((held) => {
+    allocationsOf(view, nodeName, nowMs).map((held) => {
       const attachment = attachmentOf(held.attributes);
       const owner = attachment ? formatAttachment(attachment) : 'lease';
       return `${formatAddress(addressOf(held))} ${addressHolder(held).sequenceNumber} ${owner}\n`;
@@ -233,8 +244,10 @@ export interface InventoryReport extends Pick<InventoryDifference, 'findings' | 
 export function reportInventory(view: View, input: ReportInput): Decision<InventoryReport> {
   const { nodeName, digest, inventory, nowMs } = input;
   const session = requireSession(view, nodeName, input.session);
-  const isSameDigest = !inventory && storedDigest(view, nodeName).equals(digest);
-  const { findings, unknown, conflicts, unbound } = inventory ? compareInventory(view, nodeName, inventory) : EQUAL;
+  const isSameDigest = !inventory && storedDigest(view, nodeName, nowMs).equals(digest);
+  const { findings, unknown, conflicts, unbound } = inventory
+    ? compareInventory(view, { nodeName, inventory, nowMs })
+    : EQUAL;
   const isEqual = inventory ? findings.length + unknown.length === 0 : isSameDigest;
   const isReported = inventory !== undefined || isSameDigest;
   const { id = '' } = view.epoch() ?? {};

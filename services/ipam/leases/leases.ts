@@ -92,8 +92,8 @@ const NO_CHANGE = {
  * Makes a node hold a number of unbound leases: addresses that its pods without requests would get, from its own blocks
  * and from unclaimed ones. Leases of other boots are freed first, with their cool-down. Then the node's listed leases
  * that another tool released are taken back. Idempotent; each step is one transaction.
- * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, SESSION_SUPERSEDED; STORE_RESTORED when the node needs new
- * addresses after a restore; STORE_CORRUPT when the session, the handle of the leases, or a block that it names, cannot
+ * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, SESSION_SUPERSEDED; STORE_RESTORED while nodes are awaited after a
+ * restore, because a lease of the backup may be another node's pod by now; STORE_CORRUPT when the session, the handle of the leases, or a block that it names, cannot
  * be read
  */
 export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseStep> {
@@ -101,8 +101,10 @@ export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseSte
   const { nodeName, bootId, family, count } = request;
   const session = requireSession(view, nodeName, request.session);
   const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
-  const all = leasesOf(view, nodeName);
-  const former = all.filter(({ attributes }) => leaseBootId(attributes) !== bootId);
+  requireReports(view, nowMs);
+  const ofAllBoots = leasesOf(view, nodeName);
+  const former = ofAllBoots.filter(({ attributes }) => isFormer(leaseBootId(attributes), input, session));
+  const all = ofBoot(ofAllBoots, bootId);
   if (former.length > 0) return freeFormer(view, former, { session, nodeName, nowMs });
   const vanished = session ? vanishedLeases(session, all) : [];
   if (session && vanished.length > 0) return takeBack(view, { session, vanished, held: all, node, nowMs });
@@ -111,13 +113,15 @@ export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseSte
   const pools = servingPools(view, demand);
   const limit = limitOf(view, demand, { pools, heldCount: held.length });
   const missing = Math.min(count, limit.count) - held.length;
-  if (missing > 0) requireReports(view, nowMs);
   const collected =
     missing > 0
       ? collectAddresses(beginSearch(view, demand, pools), { count: missing, bytesTaken: 0 })
       : NOTHING_COLLECTED;
   const taken = takeLeases(view, collected, input);
-  const holdingAll = [...all.filter(({ block }) => !isAmong(taken.blocks, block)), ...leasesIn(taken.blocks, nodeName)];
+  const holdingAll = [
+    ...all.filter(({ block }) => !isAmong(taken.blocks, block)),
+    ...ofBoot(leasesIn(taken.blocks, nodeName), bootId),
+  ];
   const holding = holdingAll.filter(({ block }) => block.prefix.family === family);
   const updated = updateSession({ session, nodeName, patch: { leases: listedLeases(holdingAll) }, nowMs });
   const isShort = held.length + collected.count < count;
@@ -155,6 +159,17 @@ export function leasesOf(view: View, nodeName: string): HeldAddress[] {
 
 function leasesIn(blocks: readonly Block[], nodeName: string): HeldAddress[] {
   return blocks.flatMap((block) => heldAddressesIn(block, isLeaseOf(nodeName)));
+}
+
+function ofBoot(leases: readonly HeldAddress[], bootId: string): HeldAddress[] {
+  return leases.filter(({ attributes }) => leaseBootId(attributes) === bootId);
+}
+
+/** Whether a lease ended with its boot. A machine that was displaced may still give its leases to pods. */
+function isFormer(bootId: string, { request, nowMs }: LeaseInput, session: NodeSession | undefined): boolean {
+  const { displaced } = session ?? {};
+  const isKept = displaced?.bootId === bootId && nowMs < displaced.untilMs;
+  return bootId !== request.bootId && !isKept;
 }
 
 function isAmong(blocks: readonly Block[], { prefix }: Block): boolean {
@@ -211,7 +226,10 @@ function takeBack(view: View, { session, vanished, held, node, nowMs }: Vanished
   const taken = new Reallocation(view, { nodeName, nowMs });
   const lost = batch.filter(({ address }) => taken.take(address, attributes) !== undefined);
   const { blocks } = taken;
-  const holding = [...held.filter(({ block }) => !isAmong(blocks, block)), ...leasesIn(blocks, nodeName)];
+  const holding = [
+    ...held.filter(({ block }) => !isAmong(blocks, block)),
+    ...ofBoot(leasesIn(blocks, nodeName), bootId),
+  ];
   const leases = [...listedLeases(holding), ...vanished.slice(TAKEN_BACK_PER_STEP)];
   const handleId = leaseHandle(nodeName);
   return {
@@ -333,13 +351,17 @@ function takeLeases(view: View, { grants }: CollectedAddresses, { request, nowMs
   };
 }
 
-/** A pod would not get a lease whose pool no longer serves it, or that is reserved. */
+/**
+ * A pod would not get a lease whose pool no longer serves it, that is reserved, or that a pod of another node has, as after
+ * the restore of a datastore.
+ */
 function describeLeases(view: View, demand: Demand, held: readonly HeldAddress[]): Lease[] {
   const serving = namespacedPool(view, demand) ? [] : servingPools(view, demand);
   const reserved = reservedIn(view);
   return held.toSorted(compareLeases).map((lease) => {
     const { address, sequenceNumber, poolName } = endpointAddress(view, lease);
-    const isOutdated = !poolOf(serving, lease.block.prefix) || reserved.contains(address);
+    const isClaimed = view.lessee(address, demand.owner.name) !== undefined;
+    const isOutdated = isClaimed || !poolOf(serving, lease.block.prefix) || reserved.contains(address);
     return { address, sequenceNumber, poolName, isOutdated };
   });
 }

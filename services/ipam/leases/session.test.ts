@@ -19,6 +19,7 @@ import {
 import { TestView } from '../testing/test-view.js';
 import { bindAddresses } from './bindings.js';
 import { leaseAddresses } from './leases.js';
+import { reportInventory } from './inventory.js';
 import { continueReturn } from './returns.js';
 import { openSession, type OpenedSession, type SessionName, type SessionRequest } from './session.js';
 
@@ -104,6 +105,28 @@ describe('a session', () => {
     expect(message).toContain('machine m2 (address 192.0.2.2, boot b9)');
     expect(open(view, other, NOW_MS + ALIVE_MS)).toMatchObject({ isOpened: true, generation: 2 });
     expect(failureOf(() => open(view, {}, NOW_MS + ALIVE_MS)).code).toBe('NODE_NAME_TAKEN');
+  });
+
+  test('leaves what a displaced machine has to that machine for an hour', () => {
+    const view = withNodes();
+    open(view);
+    const before = leasedIn(lease(view, 2));
+    const laterMs = NOW_MS + ALIVE_MS;
+    open(view, { machineId: 'm2', bootId: 'b2' }, laterMs);
+    const session = nameOf(current(view));
+    const leaseAt = (nowMs: number) => {
+      const asked = { nodeName: 'n1', bootId: 'b2', family: 4, count: 2, session } as const;
+      return leaseAddresses(view, { request: asked, unknownNodes: { policy: 'refuse' }, nowMs });
+    };
+    const step = leaseAt(laterMs).outcome;
+    expect(step).toMatchObject({ state: 'done', freedCount: 0 });
+    expect(leasedIn(step).filter((each) => before.includes(each))).toEqual([]);
+    const inventory = { attachments: [], leases: [] };
+    const input = { nodeName: 'n1', session, digest: Buffer.alloc(32), inventory };
+    expect(reportInventory(view, { ...input, nowMs: laterMs }).outcome.unknown).toEqual([]);
+    const endMs = laterMs + 2 * 3_600_000;
+    expect(leaseAt(endMs).outcome).toMatchObject({ state: 'more', freedCount: 2 });
+    expect(reportInventory(view, { ...input, nowMs: endMs }).outcome.unknown).toHaveLength(2);
   });
 
   test('is refused to a node that is not registered, or is being deleted', () => {
@@ -313,13 +336,37 @@ describe('a node that has seen a later state of the datastore', () => {
     expect(failure.code).toBe('STORE_RESTORED');
     expect(failure.message).toContain('nodes n1, n2;');
     expect(failureOf(() => lease(view)).code).toBe('STORE_RESTORED');
-    expect(leasedIn(lease(view, 0))).toEqual([]);
+    expect(failureOf(() => lease(view, 0)).code).toBe('STORE_RESTORED');
     bind(view, 'c1', '10.0.0.1');
     expect(() => requireReports(view, NOW_MS + 60_000)).not.toThrow();
     // The other node has seen a later state too, and begins no further epoch.
     expect(open(view, { nodeName: 'n2', machineId: 'machine-n2', last })).toMatchObject({ isRestored: false });
     for (const name of ['n1', 'n2']) view.put({ kind: 'nodeSession', value: { ...current(view, name), epoch: 'e2' } });
     expect(() => requireReports(view, NOW_MS)).not.toThrow();
+  });
+
+  test('returns a lease of the backup that a pod of another node has, and that pod gets it', () => {
+    const view = withNodes();
+    for (const n of [1, 2]) open(view, { nodeName: `n${n}`, machineId: `m${n}` });
+    const [held] = lease(view, 1).leases;
+    const text = formatAddress(held!.address);
+    const pod = { attachment: attachment('c2'), pod: undefined, isEnded: false };
+    const report = (): number => {
+      const addresses = [{ address: address(text), sequenceNumber: 3n }];
+      const inventory = { attachments: [{ ...pod, addresses }], leases: [] };
+      const input = { nodeName: 'n2', session: nameOf(current(view, 'n2')), digest: Buffer.alloc(32), inventory };
+      return view.apply(reportInventory(view, { ...input, nowMs: NOW_MS })).conflicts.length;
+    };
+    expect(report()).toBe(1);
+    expect(lease(view, 1).leases).toMatchObject([{ isOutdated: true }]);
+    const allocation = { address: address(text), sequenceNumber: held!.sequenceNumber };
+    const returns = [{ allocation, use: undefined }];
+    view.apply(continueReturn(view, { nodeName: 'n1', session: nameOf(current(view)), returns, nowMs: NOW_MS }));
+    expect(leasedIn(lease(view, 1))).not.toContainEqual(expect.stringContaining(`${text} `));
+    expect(report()).toBe(0);
+    const binding = { ...pod, netns: undefined, addresses: [allocation], attachedAtMs: NOW_MS };
+    const session = nameOf(current(view, 'n2'));
+    expect(view.apply(bindAddresses(view, { nodeName: 'n2', session, binding, nowMs: NOW_MS })).added).toHaveLength(1);
   });
 
   test('begins none when it was deleted and registered again, since the other nodes have seen nothing', () => {

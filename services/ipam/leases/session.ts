@@ -5,7 +5,7 @@ import { authorizeNode } from '../blocks/demand.js';
 import { isNewEpoch, restoredEpoch } from '../blocks/epoch.js';
 import { requireReadable } from '../records/absence.js';
 import { versionOf } from '../records/versions.js';
-import { isAlive, type ListedLease, type NodeSession } from '../records/session.js';
+import { displace, isAlive, type ListedLease, type NodeSession } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
 
 /** The session that a call of a node names. */
@@ -74,6 +74,7 @@ export function openSession(view: View, { request, nowMs, epochId }: SessionInpu
     name: nodeName,
     machineId,
     bootId,
+    ...(stored && stored.machineId !== machineId && { displaced: displace(stored, nowMs) }),
     generation: Math.max(generation, last?.generation ?? 0) + 1,
     address,
     revision: Math.max(revision, last?.revision ?? 0) + 1,

@@ -24,6 +24,8 @@ export interface NodeSession {
    * is free because another writer released it.
    */
   readonly leases: readonly ListedLease[];
+  /** The machine that had the node's name before, if this one took the name over; absent if none did. */
+  readonly displaced?: DisplacedMachine | undefined;
   /** When the node last reported its inventory, in epoch milliseconds; undefined if it never did. */
   readonly reportedAtMs: number | undefined;
   /** ID of the store epoch ({@link StoreEpoch}) that the node reported its inventory in; empty if in none. */
@@ -33,6 +35,19 @@ export interface NodeSession {
    * offered one that becomes free.
    */
   readonly conflicts: readonly AddressConflict[];
+}
+
+/**
+ * A machine that another one replaced after a silence. It may be cut off, with pods and leases that nobody else may get:
+ * what was allocated for it stays for a time.
+ */
+export interface DisplacedMachine {
+  /** Its last boot. */
+  readonly bootId: string;
+  /** When it was displaced, in epoch milliseconds. */
+  readonly sinceMs: number;
+  /** Until then its allocations stay, in epoch milliseconds. */
+  readonly untilMs: number;
 }
 
 /** An unbound lease. */
@@ -63,6 +78,14 @@ export function isAlive({ heardAtMs }: Pick<NodeSession, 'heardAtMs'>, nowMs: nu
  * clock. podwire-ipam does not free the leases afterwards: the node may have given them to pods that it could not bind.
  */
 export const LEASE_VALID_MS = 3_600_000;
+
+/** For the difference between clocks, in milliseconds. */
+const CLOCK_MARGIN_MS = 300_000;
+
+/** The machine of a session that another machine replaces. */
+export function displace({ bootId, heardAtMs }: NodeSession, nowMs: number): DisplacedMachine {
+  return { bootId, sinceMs: nowMs, untilMs: Math.max(heardAtMs, nowMs) + LEASE_VALID_MS + CLOCK_MARGIN_MS };
+}
 
 /**
  * A period in which the datastore only went forward. A new one begins when the datastore was restored from a backup.

@@ -80,8 +80,9 @@ export interface View {
   /**
    * Name of the node whose session lists the address as an unbound lease, or as one that a pod of the node has although
    * another holder has it. Constant time.
+   * @param exceptNode - a node whose session does not count
    */
-  lessee(address: Address): string | undefined;
+  lessee(address: Address, exceptNode?: string): string | undefined;
   /** The current store epoch; undefined before the first. */
   epoch(): StoreEpoch | undefined;
   /** All handles, in no order. For scans of everything, such as an audit. */

@@ -365,8 +365,8 @@ export class Snapshot implements View {
     return this.#sessions.values();
   }
 
-  lessee(address: Address): string | undefined {
-    return this.#lessees.get(addressKey(address))?.[0];
+  lessee(address: Address, exceptNode?: string): string | undefined {
+    return this.#lessees.get(addressKey(address))?.find((name) => name !== exceptNode);
   }
 
   epoch(): StoreEpoch | undefined {

@@ -1,6 +1,6 @@
 import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 
-import type { AddressConflict, ListedLease, NodeSession, StoreEpoch } from '../session.js';
+import type { AddressConflict, DisplacedMachine, ListedLease, NodeSession, StoreEpoch } from '../session.js';
 import {
   field,
   isAbsent,
@@ -20,6 +20,7 @@ import type { RecordName } from './keys.js';
 
 export function decodeSession(raw: JsonObject, { name }: RecordName & { kind: 'nodeSession' }): NodeSession {
   const reported = field(raw, 'reportedAtMs');
+  const displaced = field(raw, 'displaced');
   return {
     name,
     machineId: readText(field(raw, 'machineId')),
@@ -29,6 +30,7 @@ export function decodeSession(raw: JsonObject, { name }: RecordName & { kind: 'n
     revision: readInteger(field(raw, 'revision')),
     heardAtMs: readInteger(field(raw, 'heardAtMs')),
     leases: readList(field(raw, 'leases')).map(decodeLease),
+    ...(isAbsent(displaced) ? {} : { displaced: decodeDisplaced(displaced) }),
     reportedAtMs: isAbsent(reported) ? undefined : readInteger(reported),
     epoch: readOptionalText(field(raw, 'epoch')) ?? '',
     conflicts: readList(field(raw, 'conflicts')).map(decodeConflict),
@@ -40,6 +42,15 @@ function decodeLease(source: Field): ListedLease {
   return {
     address: readAddress(field(raw, 'address', source.path)),
     sequenceNumber: readUint64(field(raw, 'sequenceNumber', source.path)),
+  };
+}
+
+function decodeDisplaced(source: Field): DisplacedMachine {
+  const raw = readObject(source);
+  return {
+    bootId: readText(field(raw, 'bootId', source.path)),
+    sinceMs: readInteger(field(raw, 'sinceMs', source.path)),
+    untilMs: readInteger(field(raw, 'untilMs', source.path)),
   };
 }
 
@@ -73,6 +84,7 @@ export function encodeSession(session: NodeSession, raw: JsonObject): JsonObject
     revision,
     heardAtMs,
     leases: session.leases.map((lease) => ({ ...lease, address: formatAddress(lease.address) })),
+    ...(session.displaced && { displaced: { ...session.displaced } }),
     reportedAtMs: reportedAtMs ?? null,
     epoch,
     conflicts: session.conflicts.map((conflict) => ({ ...conflict, address: formatAddress(conflict.address) })),
