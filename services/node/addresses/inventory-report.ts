@@ -12,6 +12,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 import type { NextRun } from '@podwire/shared/reconcile/work-queue';
+import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { AddressEvents } from './events.js';
 import { inventoryOf, isGarbage, type Inventory, type KeptAllocation } from './inventory.js';
@@ -42,6 +43,7 @@ interface InventoryReporterOptions {
   readonly links: () => Promise<readonly AttachedLink[]>;
   readonly boot: { readonly id: string; readonly startedAtMs: number };
   readonly events: AddressEvents;
+  readonly clock: Pick<Clock, 'nowMs'>;
   /** Uniform in [0, 1). */
   readonly random: () => number;
   /** The record's address is not in the datastore: it has to be bound again. */
@@ -148,7 +150,7 @@ export class InventoryReporter {
 
   /** Decides in the attachment's turn, so that no ADD is in progress. @returns whether it is returned */
   async #returnIfGarbage(unknown: UnknownAttachment, signal: AbortSignal): Promise<boolean> {
-    const { registry, stock, plugin, session, boot, events, onLeasesDiffer } = this.#options;
+    const { registry, stock, plugin, session, boot, events, clock, onLeasesDiffer } = this.#options;
     const { attachment, allocation, netns } = unknown;
     // A record has all addresses of its attachment.
     const isCandidate = () =>
@@ -162,7 +164,8 @@ export class InventoryReporter {
       // Another pod of this node has the address: it must not go to other nodes before it is bound.
       const isWired = links.some((link) => addressesOf(link).includes(allocation.address));
       const keepAsLease = isWired || stock.isInUse(allocation.address);
-      const rest = { attachTime: undefined, detachTime: undefined, keepAsLease };
+      // The pod has ended at an unknown time.
+      const rest = { attachTime: undefined, detachTime: new Date(clock.nowMs()), keepAsLease };
       const [isFreed = false] = await returnAddresses(session, [{ allocation, attachment, netns, ...rest }], signal);
       if (isFreed) events.leftoverReturned(attachment, allocation.address);
       if (isFreed && keepAsLease) onLeasesDiffer();

@@ -180,6 +180,8 @@ export class MemoryIpam {
         this.#call('return', () => {
           const names = returns.map(({ allocation }) => allocation?.address);
           if (new Set(names).size < names.length) throw new Failure('INVALID_REQUEST', 'an address is named twice');
+          if (returns.some(({ attachment, detachTime }) => attachment && !detachTime))
+            throw new Failure('INVALID_REQUEST', 'detach_time is missing');
           const sessionRevision = this.#heard(nodeName, session);
           const results = returns.map((each) => this.#return(nodeName, each));
           return { results, sessionRevision };
