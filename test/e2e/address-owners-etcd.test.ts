@@ -289,6 +289,7 @@ test('after the reboot of a node, late calls of its former boot free nothing, an
     const bindings = before.map(({ pod, addresses }) => ({
       attachment: attachmentOf(pod.containerId),
       addresses: [{ address: addresses[0]!, sequenceNumber: 1n }],
+      attachTime: new Date(),
     }));
     const bind = BindAddressesRequest.fromPartial({ nodeName, bindings, session });
     const binding = callIpam(sockets[1], LeaseServiceService.bindAddresses, bind);
