@@ -5,7 +5,7 @@ import { leaseAttributes } from '../records/lease.js';
 import { block, NOW_MS, prefix, session } from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
 import { ReservedAddresses } from '../reservations/reservations.js';
-import { leasesIn, leasesText, silentHoldersText, sumLeases } from './leased-addresses.js';
+import { holdersText, leasesIn, leasesText, sumLeases } from './leased-addresses.js';
 
 const lease = (nodeName: string) => leaseAttributes({ nodeName, bootId: 'b', nowMs: NOW_MS });
 
@@ -40,14 +40,16 @@ test('leases of several blocks in words', () => {
   expect(leasesText(many)).toBe('6 leased to an unknown node (1), n1 (1), n2 (1), n3 (1), 2 more nodes');
 });
 
-test('nodes that hold leases and were not heard of for minutes are named, with what an operator can do', () => {
+test('nodes that hold leases are named, with what an operator can do if they do not return them', () => {
   const view = new TestView([
     { kind: 'nodeSession', value: session('n1') },
     { kind: 'nodeSession', value: session('n2', { heardAtMs: NOW_MS - 300_000 }) },
   ]);
-  const leases = ['n1', 'n2', 'n3'].map((nodeName) => ({ nodeName, count: 2 }));
-  expect(silentHoldersText(view, leases, NOW_MS)).toBe(
-    'start podwire-node on the nodes that hold leases and do not answer, or delete those that are gone: n2 (2, last heard of at 2026-08-22T06:28:25.100Z, gives them to pods until 2026-08-22T07:28:25.100Z)',
+  const leases = ['n1', 'n2', 'n3', 'n4', 'n5'].map((nodeName) => ({ nodeName, count: 2 }));
+  expect(holdersText(view, leases)).toBe(
+    'start podwire-node on the nodes that hold leases and do not answer, or run "podwirectl delete node NODE" for those that are gone: ' +
+      'n2 (2, last heard of at 2026-08-22T06:28:25.100Z, gives them to pods until 2026-08-22T07:28:25.100Z), ' +
+      'n1 (2, last heard of at 2026-08-22T06:33:25.100Z, gives them to pods until 2026-08-22T07:33:25.100Z), n3 (2), n4 (2) and 1 more',
   );
-  expect(silentHoldersText(view, leases.slice(0, 1), NOW_MS)).toBeUndefined();
+  expect(holdersText(view, [])).toBeUndefined();
 });

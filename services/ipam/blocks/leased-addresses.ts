@@ -4,7 +4,7 @@ import { compareTexts } from '@podwire/shared/words/order';
 import { holderOf } from '../records/attributes.js';
 import { isHeld, type Block } from '../records/block.js';
 import { isLease } from '../records/lease.js';
-import { isAlive, LEASE_VALID_MS } from '../records/session.js';
+import { LEASE_VALID_MS, type NodeSession } from '../records/session.js';
 import type { View } from '../records/view.js';
 import type { ReservedAddresses } from '../reservations/reservations.js';
 
@@ -41,21 +41,24 @@ export function sumLeases(lists: Iterable<readonly NodeLeases[]>): NodeLeases[] 
 }
 
 /**
- * What helps when nodes that do not answer hold leases; undefined if none does. Only an operator knows whether their pods
- * still run.
+ * What helps if the nodes that hold leases do not return them; undefined without a lease. Only an operator knows whether their
+ * pods still run. The node that was not heard of for longest is named first.
  */
-export function silentHoldersText(view: View, leases: readonly NodeLeases[], nowMs: number): string | undefined {
-  const silent = leases.flatMap(({ nodeName, count }) => {
+export function holdersText(view: View, leases: readonly NodeLeases[]): string | undefined {
+  if (leases.length === 0) return undefined;
+  const heardAtMs = ({ nodeName }: NodeLeases): number => view.session(nodeName)?.heardAtMs ?? Number.POSITIVE_INFINITY;
+  const holders = leases.toSorted((a, b) => heardAtMs(a) - heardAtMs(b));
+  const named = holders.slice(0, NAMED_NODES).map(({ nodeName, count }) => {
     const session = view.session(nodeName);
-    return session && !isAlive(session, nowMs) ? [{ nodeName, count, heardAtMs: session.heardAtMs }] : [];
+    return session ? `${nodeName} (${count}, ${validityText(session)})` : `${nodeName} (${count})`;
   });
-  if (silent.length === 0) return undefined;
-  const named = silent.slice(0, NAMED_NODES).map(({ nodeName, count, heardAtMs }) => {
-    const [heardAt, until] = [heardAtMs, heardAtMs + LEASE_VALID_MS].map((timeMs) => new Date(timeMs).toISOString());
-    return `${nodeName} (${count}, last heard of at ${heardAt}, gives them to pods until ${until})`;
-  });
-  const more = silent.length > NAMED_NODES ? ` and ${silent.length - NAMED_NODES} more` : '';
-  return `start podwire-node on the nodes that hold leases and do not answer, or delete those that are gone: ${named.join(', ')}${more}`;
+  const more = holders.length > NAMED_NODES ? ` and ${holders.length - NAMED_NODES} more` : '';
+  return `start podwire-node on the nodes that hold leases and do not answer, or run "podwirectl delete node NODE" for those that are gone: ${named.join(', ')}${more}`;
+}
+
+function validityText({ heardAtMs }: NodeSession): string {
+  const [heardAt, until] = [heardAtMs, heardAtMs + LEASE_VALID_MS].map((timeMs) => new Date(timeMs).toISOString());
+  return `last heard of at ${heardAt}, gives them to pods until ${until}`;
 }
 
 function sorted(counts: ReadonlyMap<string, number>): NodeLeases[] {

@@ -4,7 +4,7 @@ import { formatPrefix, prefixContains, prefixOf, type Prefix } from '@podwire/sh
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Demand } from '../../blocks/demand.js';
-import { leasesIn, leasesText, silentHoldersText, sumLeases, type NodeLeases } from '../../blocks/leased-addresses.js';
+import { holdersText, leasesIn, leasesText, sumLeases, type NodeLeases } from '../../blocks/leased-addresses.js';
 import {
   beginSearch,
   blockCap,
@@ -283,24 +283,28 @@ export function explainRefusal(view: View, demand: Demand, subject: string): str
     strictAffinity && explanations.some(hasAddressesOfOthers)
       ? ' Affinity is strict, so nodes use only their own blocks.'
       : '';
-  const remedies = [...new Set(explanations.flatMap((explanation) => remediesOf(search, explanation)))];
+  const leases = sumLeases(explanations.map(({ recallable }) => recallable));
+  const ofPools = new Set(explanations.flatMap((explanation) => remediesOf(search, explanation)));
+  const remedies = [...ofPools, ...remediesOfLeases(view, leases, demand.nowMs)];
   return `${summary}: ${texts.join('; ')}.${strict} ${remedies.length === 1 ? 'Remedy' : 'Remedies'}: ${remedies.join('; ')}`;
 }
 
 /** The remedies for a pool. Exhaustion is the reason only if there is no other. */
-function remediesOf({ view, demand, config }: Search, explanation: PoolExplanation): string[] {
-  const { strictAffinity } = config;
-  const { recallable } = explanation;
+function remediesOf({ config: { strictAffinity } }: Search, explanation: PoolExplanation): string[] {
   const remedies = explanation.remedy === undefined ? [] : [explanation.remedy];
   if (strictAffinity && hasAddressesOfOthers(explanation))
     remedies.push('switch strict affinity off, or release addresses of the node’s blocks');
   if (remedies.length === 0) remedies.push('create a pool, or release addresses');
-  const silent = silentHoldersText(view, recallable, demand.nowMs);
-  if (silent !== undefined) remedies.push(silent);
-  const isRecalled = recallable.some(({ nodeName }) => isHeardOf(view, nodeName, demand.nowMs));
-  if (isRecalled) remedies.push('retry, as leased addresses are recalled');
   if (explanation.usage.cooling > 0) remedies.push('wait until released addresses have cooled down');
   return remedies;
+}
+
+/** The remedies for unbound leases that the demand could use. */
+function remediesOfLeases(view: View, leases: readonly NodeLeases[], nowMs: number): string[] {
+  const holders = holdersText(view, leases);
+  if (holders === undefined) return [];
+  const isRecalled = leases.some(({ nodeName }) => isHeardOf(view, nodeName, nowMs));
+  return isRecalled ? ['retry, as leased addresses are recalled', holders] : [holders];
 }
 
 /** Whether a pool has free addresses in blocks of other owners, or without an owner, that this demand may not use. */
