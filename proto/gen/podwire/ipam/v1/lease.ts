@@ -127,7 +127,7 @@ export interface InventoryFinding {
   allocation:
     | AllocationName
     | undefined;
-  /** Who has the address, with its node, as text for operators; empty if it is free or a lease of the node: bind it. */
+  /** Holder of the address, with its node, as text for operators; empty if it is free or a lease of the node: bind it. */
   holder: string;
   /** Sequence number in the datastore, if the attachment has the address by another allocation; 0 otherwise. */
   currentSequenceNumber: bigint;
