@@ -313,7 +313,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'max(podwire_ipam_nodes_unreported) > 0',
     summary: '{{ $value }} nodes run and do not report what they hold',
     meaning:
-      'Leaked and conflicting addresses of these nodes are not found. After a restore of the datastore their blocks serve nobody else.',
+      'Leaked and conflicting addresses of these nodes are not found. After a restore of the datastore their blocks serve no other node.',
     action:
       '`podwirectl audit --kind node-unreported` names the nodes; the log of podwire-node there has the reason. Restart it.',
     example: {

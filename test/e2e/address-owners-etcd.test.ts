@@ -105,7 +105,7 @@ const freedBy: Readonly<Record<string, Free>> = {
 };
 
 test.each(Object.entries(freedBy))(
-  'leases that %s go to nobody while their node may give them out',
+  'leases that %s go to no other node while theirs may give them out',
   async (_, free) => {
     const scene = await startScene({ cidr: '10.65.0.0/27', blockSize: 28, nodesCount: 2 });
     const { nodes, pods, sockets } = scene;

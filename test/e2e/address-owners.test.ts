@@ -149,7 +149,7 @@ test('of two machines with one node name one serves; the other one refuses ADDs 
     return found.map((each) => JSON.stringify(each)).filter((text) => text.includes('NodeNameTaken'));
   };
   await expect.poll(() => conditions().filter((text) => missingIn(text, both).length === 0), PATIENCE).toHaveLength(1);
-  // The machine that serves goes on after a restart, and the other one still gets no address.
+  // The machine that serves continues after a restart, and the other one still gets no address.
   await serving.stack.kill('node');
   await serving.stack.start('node');
   await pods.start(serving.stack);

@@ -52,7 +52,7 @@ interface LeaseHistoryOptions {
   readonly random: () => number;
   /** Breaks and repairs things for a while. */
   readonly breakThings: () => Promise<void>;
-  /** Frees leases behind the back of podwire-ipam; undefined: nobody does. */
+  /** Frees leases behind the back of podwire-ipam; undefined: they stay. */
   readonly calico?: CalicoWriter;
   /** Reads what the datastore has. */
   readonly stored: () => Promise<TestView>;

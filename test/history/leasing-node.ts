@@ -421,7 +421,7 @@ export class LeasingNode {
     }
   }
 
-  /** What podwire-ipam has for an attachment without record and interface is nobody's: all pods of the network are Podwire's. */
+  /** What podwire-ipam has for an attachment without record and interface has no owner: all pods of the network are Podwire's. */
   #plugin(turns: Turns): PluginAttachments {
     return {
       runExclusive: (attachment, _, work) => turns.run(attachment, work),

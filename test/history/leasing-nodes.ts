@@ -18,7 +18,7 @@ const DELETION_TIMEOUT_MS = 20_000;
 
 interface LeasingNodesOptions extends Omit<LeasingNodeOptions, 'name' | 'prefix'> {
   readonly count: number;
-  /** Frees leases behind the back of podwire-ipam; undefined: nobody does. */
+  /** Frees leases behind the back of podwire-ipam; undefined: they stay. */
   readonly calico?: CalicoWriter;
 }
 
@@ -132,7 +132,7 @@ export class LeasingNodes {
         const isReleased = await calico.release(lease.address, `podwire-lease.${node.name}`);
         if (isReleased) history.count('lease freed by Calico’s tools');
       } catch {
-        // etcd is away, and whether it was freed is unknown.
+        // etcd is unreachable, and whether it was freed is unknown.
         history.count('lease not freed by Calico’s tools');
       }
     }

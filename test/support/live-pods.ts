@@ -176,7 +176,7 @@ function interfaceOf({ name }: Pod): PodInterface {
 }
 
 /** The addresses of a pod's interface, IPv4 before IPv6. */
-export function addressesIn(pod: Pod): string[] {
+function addressesIn(pod: Pod): string[] {
   return interfaceOf(pod)
     .addr_info.filter(({ scope }) => scope === 'global')
     .map(({ local }) => local);

@@ -26,7 +26,7 @@ import { compareInventory, reportInventory, storedDigest, type HeldAttachment, t
 
 const NAME = { bootId: 'boot-n1', generation: 1, revision: 1 };
 
-/** Who has an address in the datastore. */
+/** Holders of an address in the datastore. */
 const OWNERS = ['free', 'cooling', 'lease n1', 'lease n2', 'a n1', 'b n1', 'c n2', 'foreign n1'] as const;
 type Owner = (typeof OWNERS)[number];
 

@@ -42,7 +42,7 @@ export interface InventoryFinding {
   /** Undefined for a lease. */
   readonly attachment: Attachment | undefined;
   readonly allocation: AllocationName;
-  /** Who has the address, for operators; empty if it is free, the attachment's, or a lease of the node. */
+  /** Holder of the address, for operators; empty if it is free, the attachment's, or a lease of the node. */
   readonly holder: string;
   /** Number of the allocation in the datastore, if that is the attachment's or a lease of the node; 0 otherwise. */
   readonly currentSequenceNumber: bigint;

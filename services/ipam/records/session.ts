@@ -61,7 +61,7 @@ export interface AddressConflict {
   readonly address: Address;
   /** The attachment on the node, with its pod. */
   readonly attachment: string;
-  /** Who has the address in the datastore, with its node. */
+  /** Holder of the address in the datastore, with its node. */
   readonly holder: string;
 }
 

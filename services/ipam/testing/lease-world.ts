@@ -256,7 +256,7 @@ export class World {
     expect([unknown, conflicts]).toEqual([[], []]);
   }
 
-  /** The nodes go on with what they have: every pod keeps its address, whoever reports first. */
+  /** The nodes go on with what they have: every pod keeps its address, in any order of reports. */
   restore(order: readonly string[]): void {
     const { backup, nowMs } = this;
     if (!backup) return;
