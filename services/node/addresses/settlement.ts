@@ -16,9 +16,9 @@ import type { IpamSession } from './session.js';
 import type { LeaseStock } from './stock.js';
 
 /** A run waits until no pod came or went for this time, in milliseconds: commands have the processor first. */
-const QUIET_MS = 20;
+const QUIET_MS = 250;
 /** The longest such wait, in milliseconds. While pods come and go, one transaction carries many. */
-const LONGEST_WAIT_MS = 200;
+const LONGEST_WAIT_MS = 1000;
 
 /** Pause before refused bindings, and returns whose block podwire-ipam cannot read, are tried again, in milliseconds. */
 const REFUSED_PAUSE_MS = 10_000;
