@@ -99,10 +99,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     const bootMs = options.bootMs ?? bootClock(clock);
     this.#options = options;
     this.#queue = this.#makeQueue();
-    const isUnrecorded = (address: string): boolean =>
-      this.#unrecorded.has(address) || this.#plugin.pendingAddresses().includes(address);
-    const isOccupied = (address: string): boolean => registry.withAddress(address).length > 0 || isUnrecorded(address);
-    this.#stock = new LeaseStock({ file, isOccupied, bootMs });
+    this.#stock = new LeaseStock({ file, occupancy: () => this.#occupancy(), bootMs });
     this.#session = new IpamSession({
       ...{ api, nodeName, machineId, bootId: boot.id },
       nodeAddress: () => this.#nodeAddress,
@@ -119,12 +116,13 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       },
     });
     const parts = { registry, stock: this.#stock, session: this.#session, events, clock, random, bootMs };
-    this.#ended = new EndedAddresses({ ...parts, isOccupied: isUnrecorded });
+    this.#ended = new EndedAddresses({ ...parts, isOccupied: (address) => this.#unrecordedTest()(address) });
     this.#settlement = new Settlement({ ...parts, ended: this.#ended, request: (ms) => this.#request('settle', ms) });
     this.#refill = new LeaseRefill({
       ...parts,
       marks,
       unboundCount: (family) => this.#unboundCount(family),
+      bind: (signal) => this.#settlement.bind(signal),
       onListing: (leases, signal) => this.#bindUnrecorded(leases, signal),
       request: (family, ms) => this.#request(family, ms),
     });
@@ -326,6 +324,19 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       return addresses.filter((each) => familyOf({ address: each.address }) === family);
     });
     return unbound.filter(({ address }) => !this.#stock.isTaken(address)).length + this.#stock.takenCount(family);
+  }
+
+  /** Tests whether anything of this node has an address. For one operation, as it reads the plugin's journal only once. */
+  #occupancy(): (address: string) => boolean {
+    const { registry } = this.#options;
+    const isUnrecorded = this.#unrecordedTest();
+    return (address) => registry.withAddress(address).length > 0 || isUnrecorded(address);
+  }
+
+  /** Tests whether something without a record has an address. For one operation. */
+  #unrecordedTest(): (address: string) => boolean {
+    const pending = new Set(this.#plugin.pendingAddresses());
+    return (address) => this.#unrecorded.has(address) || pending.has(address);
   }
 
   #isKnown(attachment: Attachment): boolean {

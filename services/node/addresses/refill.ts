@@ -12,6 +12,9 @@ import type { LeaseStock } from './stock.js';
 /** How long an ADD waits for leases that are on their way, in milliseconds. Then podwire-ipam allocates its addresses. */
 const WAIT_MS = 500;
 
+/** A refill while leases are left waits for the end of the command that took one, in milliseconds. */
+const REFILL_DELAY_MS = 50;
+
 /** A refill within this time after the last one doubles the number of leases, in milliseconds. */
 const BUSY_MS = 2000;
 /** Most leases of a family that a busy node keeps. */
@@ -41,6 +44,8 @@ interface LeaseRefillOptions {
   readonly random: () => number;
   /** Number of addresses that podwire-ipam still has as leases, and pods have. */
   readonly unboundCount: (family: Family) => number;
+  /** Binds the addresses of pods: until then they count towards podwire-ipam's limit. */
+  readonly bind: (signal: AbortSignal) => Promise<void>;
   /** Called with each listing, before its leases are offered. */
   readonly onListing: (leases: readonly Lease[], signal: AbortSignal) => Promise<void>;
   /** Requests a run in this time; undefined: now, whatever failed before. */
@@ -55,6 +60,8 @@ interface SeenCluster {
 interface FamilyState {
   /** Number of leases that a refill aims at. */
   targetCount: number;
+  /** podwire-ipam's, of the last listing. */
+  limit: number;
   /** Of the last refill, by the monotonic clock. */
   refilledAtMs: number;
   /** Whether the next run can bring leases: the last one did not fail, and podwire-ipam had enough. */
@@ -82,6 +89,7 @@ export class LeaseRefill {
     const { marks, stock } = options;
     const stateOf = (family: Family): FamilyState => ({
       targetCount: marks.highCount,
+      limit: Number.POSITIVE_INFINITY,
       refilledAtMs: Number.NEGATIVE_INFINITY,
       isSupplied: true,
       pausedUntilMs: Number.NEGATIVE_INFINITY,
@@ -171,8 +179,11 @@ export class LeaseRefill {
   }
 
   #refillLow(families: readonly Family[]): void {
-    for (const family of families)
-      if (this.#options.stock.count(family) <= this.#options.marks.lowCount) this.#options.request(family, 0);
+    const { stock, marks, request } = this.#options;
+    for (const family of families) {
+      const count = stock.count(family);
+      if (count <= marks.lowCount) request(family, count > 0 ? REFILL_DELAY_MS : 0);
+    }
   }
 
   async #reconcile(family: Family, state: FamilyState, signal: AbortSignal): Promise<NextRun | undefined> {
@@ -196,8 +207,9 @@ export class LeaseRefill {
 
   /** Lists and refills; returns outdated leases and what exceeds podwire-ipam's limit. */
   async #refill(family: Family, keptCount: number, signal: AbortSignal): Promise<void> {
-    const { stock, session, clock, bootMs, events, onListing, unboundCount } = this.#options;
+    const { stock, session, clock, bootMs, events, bind, onListing, unboundCount } = this.#options;
     const state = this.#state(family);
+    if (keptCount > 0 && keptCount + unboundCount(family) > state.limit) await bind(signal);
     const [startedMs, startedBootMs] = [clock.monotonicMs(), bootMs()];
     const beforeCount = stock.count(family);
     // podwire-ipam counts the leases of pods that it does not know yet.
@@ -213,6 +225,7 @@ export class LeaseRefill {
     });
     const count = stock.count(family);
     if (count > 0) state.isWanted = true;
+    state.limit = listing.limit;
     state.isSupplied = listing.explanation === '';
     events.listed(family, { count, explanation: listing.explanation });
     if (count > beforeCount) {

@@ -160,6 +160,12 @@ export class Settlement {
     }
   }
 
+  /** Binds what can be bound now, though commands follow each other. Not during a run. */
+  async bind(signal: AbortSignal): Promise<void> {
+    const unbound = this.#due().filter(({ state }) => state !== 'dead');
+    await this.#bind(unbound.slice(0, MAX_BATCH_COUNT), signal);
+  }
+
   #nextEnd(): Promise<void> {
     return new Promise((resolve) => this.#waiting.push(resolve));
   }
@@ -172,12 +178,7 @@ export class Settlement {
 
   async #settle(signal: AbortSignal): Promise<NextRun | undefined> {
     await this.#return(this.#due().filter(isFirstOfAddresses()), signal);
-    await this.#bind(
-      this.#due()
-        .filter(({ state }) => state !== 'dead')
-        .slice(0, MAX_BATCH_COUNT),
-      signal,
-    );
+    await this.bind(signal);
     this.#options.events.settled();
     if (this.#pending().length === 0) return undefined;
     return { inMs: this.#due().length > 0 ? 0 : REFUSED_PAUSE_MS };

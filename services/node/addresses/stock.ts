@@ -6,8 +6,8 @@ import { familyOf, type Lease } from './lease.js';
 
 interface LeaseStockOptions {
   readonly file: LeaseFile;
-  /** Whether anything of this node has the address: a record, an interface, a pending release. */
-  readonly isOccupied: (address: string) => boolean;
+  /** Tests whether anything of this node has an address: a record, an interface, a pending release. For one operation. */
+  readonly occupancy: () => (address: string) => boolean;
   /** Time since the boot, in milliseconds, with the time in which the machine was suspended. */
   readonly bootMs: () => number;
 }
@@ -74,7 +74,7 @@ export class LeaseStock {
 
   /** Whether an ADD or anything else of this node has the address. */
   isInUse(address: string): boolean {
-    return this.#taken.has(address) || this.#options.isOccupied(address);
+    return this.#taken.has(address) || this.#options.occupancy()(address);
   }
 
   /** Number of leases of ADDs in progress. */
@@ -85,7 +85,7 @@ export class LeaseStock {
   /** Takes one lease of each family, in that order; undefined if one family has none. */
   take(families: readonly Family[]): Lease[] | undefined {
     if (!this.isValid) return undefined;
-    const { isOccupied } = this.#options;
+    const isOccupied = this.#options.occupancy();
     const firstOf = (family: Family) =>
       this.#available.find((lease) => familyOf(lease) === family && !isOccupied(lease.address));
     const leases = families.flatMap((family) => firstOf(family) ?? []);
@@ -117,7 +117,8 @@ export class LeaseStock {
 
   /** Replaces the leases of a family by a listing. */
   list(family: Family, { leases, validUntilMs, coolDownMs }: Listing): void {
-    const free = leases.filter(({ address }) => !this.isInUse(address));
+    const isOccupied = this.#options.occupancy();
+    const free = leases.filter(({ address }) => !this.#taken.has(address) && !isOccupied(address));
     this.#available = [...this.#available.filter((lease) => familyOf(lease) !== family), ...free];
     this.#stored = { ...this.#stored, validUntilMs, coolDownMs };
     this.#save();
@@ -173,7 +174,7 @@ export class LeaseStock {
   }
 
   #free(family: Family): Lease[] {
-    const { isOccupied } = this.#options;
+    const isOccupied = this.#options.occupancy();
     return this.#available.filter((lease) => familyOf(lease) === family && !isOccupied(lease.address));
   }
 }
