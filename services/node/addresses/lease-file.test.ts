@@ -33,6 +33,9 @@ test('the next process reads the leases, in a directory that was missing', () =>
   file.save(LEASES);
   expect(fileOf().file.load()).toEqual(LEASES);
   expect(readdirSync(join(path, '..'))).toEqual(['leases']);
+  rmSync(join(path, '..'), { recursive: true });
+  file.save(LEASES);
+  expect(fileOf().file.load()).toEqual(LEASES);
 });
 
 test('the leases of another boot count as none, its session does not', () => {

@@ -136,10 +136,18 @@ export class TmpfsLeaseFile implements LeaseFile {
 
   save(stored: StoredLeases): void {
     const { path, events } = this.#options;
-    try {
-      mkdirSync(dirname(path), { recursive: true, mode: DIRECTORY_MODE });
+    const write = (): void => {
       writeFileSync(path + WRITING, encodeLeases(stored, this.#options), { mode: FILE_MODE });
       renameSync(path + WRITING, path);
+    };
+    try {
+      try {
+        write();
+      } catch (error) {
+        if (codeOf(error) !== 'ENOENT') throw error;
+        mkdirSync(dirname(path), { recursive: true, mode: DIRECTORY_MODE });
+        write();
+      }
     } catch (error) {
       events.fileFailed(path, error);
       // An outdated file would offer addresses that pods had since.
