@@ -34,6 +34,9 @@ export function exponentialBackoff(bounds: BackoffBounds, random: () => number):
   return (failures) => backoffMs(failures, bounds, random());
 }
 
+/** Why a wait ends early. Without a reason, each abort would create an error with a stack. */
+const WOKEN = 'woken';
+
 interface Work {
   /** Time of the next run, by the monotonic clock; undefined: none is due. */
   dueMs: number | undefined;
@@ -73,7 +76,7 @@ export class WorkQueue<Key> {
     if (!work) this.#begin(key, dueMs);
     else if ((work.failures === 0 || work.isRunning) && dueMs < (work.dueMs ?? Infinity)) {
       work.dueMs = dueMs;
-      if (!work.isRunning) work.round.abort();
+      if (!work.isRunning) work.round.abort(WOKEN);
     }
   }
 
@@ -85,7 +88,7 @@ export class WorkQueue<Key> {
       return;
     }
     Object.assign(work, { dueMs: this.#options.clock.monotonicMs(), isHurried: true });
-    if (!work.isRunning) work.round.abort();
+    if (!work.isRunning) work.round.abort(WOKEN);
   }
 
   /**
