@@ -30,6 +30,18 @@ test('the log has the time since the start of the shim, and of each phase', () =
   expect(duration.elapsedMs).toBeCloseTo(520.04);
 });
 
+test('the time of a command stands still at its end, so that log and metrics agree', () => {
+  const clock = new ManualClock();
+  const duration = new Duration({ startedNs: undefined, arrivedNs }, clock);
+  clock.advance(20);
+  duration.end();
+  clock.advance(5);
+  expect(duration.fields()).toEqual({ elapsed_ms: 20, phases_ms: { plugin: 20 } });
+  expect([...duration.phases()]).toEqual([['plugin', 20]]);
+  expect([duration.totalMs, duration.elapsedMs]).toEqual([20, 20]);
+  expect(duration.phases()).toBe(duration.phases());
+});
+
 test('a clock that is set back changes no duration', () => {
   const clock = new ManualClock();
   const duration = new Duration({ startedNs: undefined, arrivedNs }, clock);

@@ -40,7 +40,7 @@ export class CommandEvents {
 
   ended(command: CommandName, { result, duration, cutOff }: CommandEnd): void {
     this.#inFlight.add(-1, { command });
-    this.#duration.record(duration.recorder.elapsedMs / MS_PER_SECOND, { command, result });
+    this.#duration.record(duration.totalMs / MS_PER_SECOND, { command, result });
     const outcome = result === 'success' ? 'success' : 'failure';
     for (const [phase, durationMs] of duration.phases()) {
       this.#phase.record(durationMs / MS_PER_SECOND, { command, phase, result: outcome });
@@ -67,6 +67,9 @@ export class Duration {
   /** Its origin is the start of the shim, or the arrival of the request if that is unknown. */
   readonly recorder: IntervalRecorder;
   readonly #shimMs: number;
+  /** Undefined until the end. */
+  #totalMs: number | undefined;
+  #phases: ReadonlyMap<Phase, number> | undefined;
 
   constructor({ startedNs, arrivedNs }: Pick<CniRequest, 'startedNs' | 'arrivedNs'>, clock: Clock) {
     const isKnown = isPast(startedNs, arrivedNs);
@@ -75,24 +78,35 @@ export class Duration {
     if (isKnown) this.recorder.add('shim', 'shim', { startMs: 0, durationMs: this.#shimMs });
   }
 
-  /** Time in the plugin until now, in milliseconds. */
-  get elapsedMs(): number {
-    return this.recorder.elapsedMs - this.#shimMs;
+  /** The command has ended: its time stands still. Idempotent. */
+  end(): void {
+    this.#totalMs ??= this.recorder.elapsedMs;
   }
 
-  /** Milliseconds of each phase until now; they add up to the time since the start. */
-  phases(): Map<Phase, number> {
-    return timeByPhase(this.recorder.intervals(), this.recorder.elapsedMs);
+  /** Time since the start, until the end or now, in milliseconds. */
+  get totalMs(): number {
+    return this.#totalMs ?? this.recorder.elapsedMs;
+  }
+
+  /** Of that, time in the plugin. */
+  get elapsedMs(): number {
+    return this.totalMs - this.#shimMs;
+  }
+
+  /** Milliseconds of each phase of the command, which ends with this call; they add up to the time since the start. */
+  phases(): ReadonlyMap<Phase, number> {
+    this.end();
+    return (this.#phases ??= timeByPhase(this.recorder.intervals(), this.totalMs));
   }
 
   /**
-   * Log fields, in milliseconds: the time since the start, and of that each phase.
+   * Log fields of the command, which ends with this call, in milliseconds: the time since the start, and of that each phase.
    * @param pod - undefined for a container that is not a Kubernetes pod
    */
   fields(pod?: PodName): object {
     const phases = [...this.phases()].map(([phase, durationMs]) => [phase, roundToTenths(durationMs)] as const);
     return {
-      elapsed_ms: roundToTenths(this.recorder.elapsedMs),
+      elapsed_ms: roundToTenths(this.totalMs),
       ...(pod && { pod: `${pod.namespace}/${pod.name}` }),
       phases_ms: Object.fromEntries(phases),
     };

@@ -135,7 +135,7 @@ function addressesOf(result: object | undefined): string[] {
 function report({ result, error, addresses = [] }: Outcome, call: Call): void {
   const { command, container, span, spans, duration, clock, events, recent, nodeName } = call;
   events.ended(command, { result, duration, cutOff: cutOff(call) });
-  const durationMs = duration.recorder.elapsedMs;
+  const durationMs = duration.totalMs;
   recent.add({
     startedMs: clock.nowMs() - durationMs,
     command,
