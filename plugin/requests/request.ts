@@ -12,6 +12,7 @@ import {
 } from '../cni/config.js';
 import { checkNodeEnvironment, readDelEnvironment, readPodEnvironment, type Variables } from '../cni/environment.js';
 import { resolvePodRequest, type PodRequest } from '../cni/pod-request.js';
+import { remembered } from '../cni/remembered.js';
 
 /** A CNI command as the container runtime sent it. */
 export interface CniRequest {
@@ -81,12 +82,19 @@ export interface NodeRequest {
   readonly mode: Mode;
 }
 
+const ATTACH_CONFIGS = {
+  ADD: remembered((text) => readAttachConfig('ADD', text)),
+  CHECK: (text: string) => readAttachConfig('CHECK', text),
+};
+
+const readDelConfig = remembered(readNetworkConfig);
+
 /** Validates an ADD or CHECK. @throws Failure that lists all faults of environment and configuration */
 export function readAttachRequest(command: 'ADD' | 'CHECK', request: CniRequest): AttachRequest {
   const { variables, configuration, overridesNetns = false } = request;
   const [{ netns, pod, argsRequest, ...container }, config] = readBoth(
     () => readPodEnvironment(command, variables),
-    () => readAttachConfig(command, configuration),
+    () => ATTACH_CONFIGS[command](configuration),
   );
   const podRequest = resolvePodRequest(config.requestSources, argsRequest);
   const mode = modeOf(request, config.otherIpam);
@@ -99,7 +107,7 @@ export function readDelRequest(request: CniRequest): DelRequest {
   const { variables, configuration } = request;
   const [{ netns, pod, containerId, interfaceName }, config] = readBoth(
     () => readDelEnvironment(variables),
-    () => readNetworkConfig(configuration),
+    () => readDelConfig(configuration),
   );
   const mode = modeOf(request, config.otherIpam);
   return { attachment: { network: config.name, containerId, interfaceName }, netns, pod, config, mode };
