@@ -103,7 +103,8 @@ export function composePlugin(settings: PluginSettings, deps: PluginDeps, state:
   const made = { ipam, providers, queue, journal, known, releases, onceLogger };
   const parts = { ...deps, ...state, ...made, ...timeouts, nodeName };
   const commands = composeCommands(parts, readiness);
-  const runRequest = (request: CniRequest): Promise<CniAnswer> => run(request, runOptions);
+  const runRequest = (request: CniRequest, send?: (answer: CniAnswer) => void): Promise<CniAnswer> =>
+    run(request, runOptions, send);
   const spool: Spool = new Spool({ directory: state.spoolDirectory, run: runRequest, log, clock, random });
   const recent = new RecentCommands(nodeName);
   const dispatching = { commands, queue, spool, timeoutMs: timeoutsOf(settings), clock, onceLogger };

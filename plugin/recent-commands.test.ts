@@ -53,6 +53,12 @@ test('an ADD is listed with its pod, addresses and intervals, and a failed one w
   expect(deleted).toMatchObject({ command: 'DEL', result: 'success', addresses: [] });
 });
 
+test('a command is listed after its answer is sent: its caller waits', async () => {
+  const listed: number[] = [];
+  const answer = await plugin.run('ADD', {}, (sent) => listed.push(sent.exitCode, commands().length));
+  expect([answer.exitCode, listed, commands().length]).toEqual([0, [0, 0], 1]);
+});
+
 test('an invalid command has no container, and STATUS and VERSION are omitted', async () => {
   await plugin.run('STATUS', { config: { cniVersion: '1.1.0' } });
   await plugin.run('VERSION');

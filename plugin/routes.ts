@@ -16,8 +16,8 @@ export interface RouteOptions {
   /** The recent commands, as JSON. */
   readonly commands: () => string;
   readonly journal: JournalApi;
-  /** Runs a command; does not throw. */
-  readonly run: (request: CniRequest) => Promise<CniAnswer>;
+  /** Runs a command, and reports it after the answer is sent; does not throw. */
+  readonly run: (request: CniRequest, sendAnswer: (answer: CniAnswer) => void) => Promise<unknown>;
   /** Wall clock in epoch nanoseconds. */
   readonly nowNs: () => bigint;
 }
@@ -80,11 +80,11 @@ async function runCni({ request, response, cancel }: Exchange, { run, nowNs }: R
     sendError(response, 400, configuration);
     return;
   }
-  const { exitCode, stdout, isForNextProcess } = await run(
-    cniRequestOf(request.headers, { configuration, arrivedNs, cancel }),
-  );
-  const errorStatus = isForNextProcess ? STATUS_STOPPING : 500;
-  send(response, { status: exitCode === 0 ? 200 : errorStatus, body: stdout, type: 'application/json' });
+  await run(cniRequestOf(request.headers, { configuration, arrivedNs, cancel }), (outcome) => {
+    const errorStatus = outcome.isForNextProcess ? STATUS_STOPPING : 500;
+    const status = outcome.exitCode === 0 ? 200 : errorStatus;
+    send(response, { status, body: outcome.stdout, type: 'application/json' });
+  });
 }
 
 function sendHealth({ response }: Exchange): void {

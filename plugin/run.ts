@@ -61,8 +61,15 @@ interface Outcome {
   readonly addresses?: readonly string[];
 }
 
-/** Runs one CNI command in its own span, and reports it. Never throws: a failure becomes a CNI error object. */
-export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer> {
+/**
+ * Runs one CNI command in its own span, and reports it. Never throws: a failure becomes a CNI error object.
+ * @param send - called with the answer; its caller need not wait for the report
+ */
+export function run(
+  request: CniRequest,
+  options: RunOptions,
+  send: (answer: CniAnswer) => void = () => undefined,
+): Promise<CniAnswer> {
   const command = COMMANDS.find((known) => known === request.variables.CNI_COMMAND) ?? 'unknown';
   const caller = propagation.extract(ROOT_CONTEXT, request.traceContext);
   const duration = new Duration(request, options.clock);
@@ -75,8 +82,12 @@ export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer
         const spans = shim ? [shim, span] : [span];
         const call: Call = { command, request, span, spans, duration, container: undefined, ...options };
         const outcome = await outcomeOf(call);
+        duration.end();
+        const isForNext = isForNextProcess(outcome, request);
+        const answer = isForNext ? { isForNextProcess: true, ...outcome.answer } : outcome.answer;
+        send(answer);
         report(outcome, call);
-        return isForNextProcess(outcome, request) ? { isForNextProcess: true, ...outcome.answer } : outcome.answer;
+        return answer;
       },
       { kind: SpanKind.SERVER },
     ),
@@ -92,7 +103,6 @@ async function outcomeOf(call: Call): Promise<Outcome> {
   };
   try {
     const result = await dispatch(request, { recorder: duration.recorder, onContainer }, call);
-    if (isTimed(command)) logEnd(call, 'info', {}, `${command} done`);
     const stdout = result === undefined ? '' : `${JSON.stringify(result)}\n`;
     const addresses = command === 'ADD' ? addressesOf(result) : [];
     return { answer: { exitCode: 0, stdout }, result: 'success', addresses };
@@ -131,9 +141,10 @@ function addressesOf(result: object | undefined): string[] {
   );
 }
 
-/** Metrics, attributes of the spans, and the list of recent commands. */
+/** The log line of a success, metrics, attributes of the spans, and the list of recent commands. */
 function report({ result, error, addresses = [] }: Outcome, call: Call): void {
   const { command, container, span, spans, duration, clock, events, recent, nodeName } = call;
+  if (result === 'success' && isTimed(command)) logEnd(call, 'info', {}, `${command} done`);
   events.ended(command, { result, duration, cutOff: cutOff(call) });
   const durationMs = duration.totalMs;
   recent.add({

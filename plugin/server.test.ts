@@ -68,9 +68,9 @@ function serverWith(requestTimeoutMs: number): CniServer {
     drainTimeoutMs: 1_000_000_000,
     onDrained: () => undefined,
     shortage: () => shortage,
-    run: (request) => {
+    run: async (request, sendAnswer) => {
       requests.push(request);
-      return answer(request);
+      sendAnswer(await answer(request));
     },
   });
 }
@@ -344,7 +344,10 @@ test('a second resident is refused with the remedy, and the first one continues'
     drainTimeoutMs: 1_000_000_000,
     onDrained: () => undefined,
     shortage: () => shortage,
-    run: () => Promise.resolve({ exitCode: 1, stdout: 'second' }),
+    run: (_, sendAnswer) => {
+      sendAnswer({ exitCode: 1, stdout: 'second' });
+      return Promise.resolve();
+    },
   });
   await expect(second.listen()).rejects.toMatchObject({
     code: 'INVALID_SETTINGS',

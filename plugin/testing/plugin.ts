@@ -225,7 +225,11 @@ export class Plugin {
     rmSync(this.folder, { recursive: true });
   }
 
-  run(command: string, { variables, config, text, rest }: Command = {}): Promise<CniAnswer> {
+  run(
+    command: string,
+    { variables, config, text, rest }: Command = {},
+    send?: (answer: CniAnswer) => void,
+  ): Promise<CniAnswer> {
     const request: CniRequest = {
       plugin: 'podwire',
       variables: { ...ENVIRONMENT, CNI_COMMAND: command, ...variables },
@@ -236,7 +240,7 @@ export class Plugin {
       cancel: new AbortController(),
       ...rest,
     };
-    return this.parts.run(request);
+    return this.parts.run(request, send);
   }
 
   /** The allocations and the attachments. */
