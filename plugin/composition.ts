@@ -31,6 +31,7 @@ import type { Boot, NetnsReader } from './requests/netns.js';
 import { OnceLogger } from './requests/once-logger.js';
 import type { CniRequest } from './requests/request.js';
 import { run, type CniAnswer } from './run.js';
+import type { Activity } from './server.js';
 import type { PluginSettings } from './settings.js';
 import type { SpoolDirectory } from './spool/spool-directory.js';
 import { Spool } from './spool/spool.js';
@@ -49,6 +50,8 @@ export interface PluginDeps {
   readonly ipam: Peer;
   /** The node's dataplane, which serves until the plugin has stopped. */
   readonly dataplane: Dataplane;
+  /** Default: nobody is told. */
+  readonly activity?: Activity;
 }
 
 /** What the commands have on disk, and the end of their process. */

@@ -29,11 +29,13 @@ let answer: (request: CniRequest) => Promise<CniAnswer>;
 let record: ReturnType<typeof recordingLog>;
 let clock: ManualClock;
 let journal: { content: string; retried: number; refusal?: Error };
+let activity: string[];
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'podwire-server-'));
   path = join(folder, 'cni.sock');
   requests = [];
+  activity = [];
   clock = new ManualClock();
   journal = { content: 'two', retried: 0 };
   record = recordingLog();
@@ -67,6 +69,7 @@ function serverWith(requestTimeoutMs: number): CniServer {
     requestTimeoutMs,
     drainTimeoutMs: 1_000_000_000,
     onDrained: () => undefined,
+    activity: { busy: () => activity.push('busy'), idle: () => activity.push('idle') },
     shortage: () => shortage,
     run: async (request, sendAnswer) => {
       requests.push(request);
@@ -330,6 +333,19 @@ describe('a missing socket file', () => {
     expect((await healthz()).body).toBe('other');
     await new Promise((resolve) => other.close(resolve));
   });
+});
+
+test('tells when no request is in flight any more', async () => {
+  let answerFirst: (answer: CniAnswer) => void = () => undefined;
+  answer = () => new Promise((resolve) => (answerFirst = resolve));
+  const first = send();
+  await expect.poll(() => requests.length).toBe(1);
+  answer = () => Promise.resolve({ exitCode: 0, stdout: '' });
+  await send();
+  expect(activity).toEqual(['busy', 'busy']);
+  answerFirst({ exitCode: 0, stdout: '' });
+  await first;
+  await expect.poll(() => activity).toEqual(['busy', 'busy', 'idle']);
 });
 
 test('a second resident is refused with the remedy, and the first one continues', async () => {

@@ -23,8 +23,16 @@ export interface CniServerOptions extends RouteOptions {
   readonly drainTimeoutMs: number;
   /** Why no call can be served now; undefined if it can. */
   readonly shortage: () => Failure | undefined;
+  /** Told whether a request is in flight. */
+  readonly activity?: Activity | undefined;
   /** Called when the grace period is over, to cancel work that has no caller. */
   readonly onDrained: () => void;
+}
+
+/** Of the work that waits until nobody waits for an answer. */
+export interface Activity {
+  busy(): void;
+  idle(): void;
 }
 
 /**
@@ -195,7 +203,11 @@ export class CniServer {
       })
       .then(() => closed);
     this.#inFlight.set(answered, cancel);
-    void answered.finally(() => this.#inFlight.delete(answered));
+    this.#options.activity?.busy();
+    void answered.finally(() => {
+      this.#inFlight.delete(answered);
+      if (this.#inFlight.size === 0) this.#options.activity?.idle();
+    });
   }
 }
 

@@ -61,6 +61,7 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
     drainTimeoutMs: settings.drainTimeoutMs,
     shortage: () => fdLimit.shortage(),
+    activity: deps.activity,
     onDrained() {
       ending.abort(stoppingFailure());
       // Queued commands wait for the replay's entries, and API calls for its rounds.

@@ -8,6 +8,7 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { acquireExclusive } from '@podwire/shared/sockets/exclusive';
 import { UNIX } from '@podwire/shared/sockets/listen';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { IdleCollection } from '@podwire/shared/runtime/idle-collection';
 import type { DirectoryLock } from '@podwire/shared/files/directory-lock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -106,7 +107,8 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
       () => service.stop(),
       () => {
         if (!opened.addresses) throw new Error('the dataplane must open the addresses');
-        return startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses: opened.addresses });
+        const activity = new IdleCollection(clock);
+        return startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses: opened.addresses, activity });
       },
     );
   });
