@@ -117,7 +117,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // The node's addresses, with podwire-ipam in memory: one scenario each, then arbitrary faults.
   'services/node/addresses/settlement.ts': 'services/node/addresses/address-book.test.ts',
-  'services/node/addresses/refill.ts': 'services/node/addresses/address-book.test.ts',
   'services/node/addresses/open.ts': 'test/e2e/leases.test.ts',
   'services/node/addresses/stock.ts': 'services/node/addresses/address-book.test.ts',
   'services/node/addresses/ended-addresses.ts': 'services/node/addresses/address-book.test.ts',
