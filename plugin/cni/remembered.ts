@@ -4,7 +4,7 @@ const KEPT_COUNT = 8;
 /** A longer text has values of its pod, and is not worth the memory, in characters. */
 const LONGEST_TEXT = 16_384;
 
-/** Remembers the last results of a function of a text. Nobody may change a result. A failure is not remembered. */
+/** Remembers the last results of a function of a text. Callers do not change a result. A failure is not remembered. */
 export function remembered<Result extends object>(read: (text: string) => Result): (text: string) => Result {
   const results = new Map<string, Result>();
   return (text) => {

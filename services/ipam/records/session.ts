@@ -38,7 +38,7 @@ export interface NodeSession {
 }
 
 /**
- * A machine that another one replaced after a silence. It may be cut off, with pods and leases that nobody else may get:
+ * A machine that another one replaced after a silence. It may be cut off, with pods and leases that no other holder may get:
  * what was allocated for it stays for a time.
  */
 export interface DisplacedMachine {
