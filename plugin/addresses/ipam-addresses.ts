@@ -60,7 +60,7 @@ export function ipamAddresses(deps: IpamAddressesDeps): AddressProvider {
 
     hasAddresses: ({ podRequest }) => podRequest.pools.length === 0 && nodeAddresses.hasLeases(familiesOf(podRequest)),
     isServing: (limits) => ipam.isServing(limits),
-    refusalOf: (pod, limits) => ipam.refusalOf(pod, limits),
+    refusalOf: async (pod, limits) => nodeAddresses.refusal?.message ?? ipam.refusalOf(pod, limits),
     unreachablePeer: () => ipam.unreachablePeer(),
   };
 }

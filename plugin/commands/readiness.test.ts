@@ -44,6 +44,7 @@ let givenMs: number;
 let answer: () => Promise<boolean>;
 /** Why podwire-ipam has no address. */
 let refusal: () => Promise<string | undefined>;
+let nodeAddresses: FakeNodeAddresses;
 /** A socket without podwire-ipam. */
 let unreachablePeer: string | undefined;
 /** Whether the dataplane can wire pods. */
@@ -79,7 +80,7 @@ beforeEach(async () => {
     isServing,
     unreachablePeer: () => unreachablePeer,
   };
-  const nodeAddresses = new FakeNodeAddresses();
+  nodeAddresses = new FakeNodeAddresses();
   const provider = ipamAddresses({ ipam, nodeAddresses, nodeName: 'node-1', clock });
   const dataplane = { isServing: () => wires };
   const { log } = record;
@@ -182,6 +183,13 @@ test('a lack of addresses is reported as podwire-ipam words it', async () => {
   refusal = () => Promise.resolve('pool pods is disabled');
   await expect(ready()).rejects.toMatchObject({
     message: 'podwire-ipam has no address for a pod: pool pods is disabled',
+  });
+});
+
+test('another machine with the node’s name is reported as podwire-ipam words it', async () => {
+  nodeAddresses.refusal = new Failure('NODE_NAME_TAKEN', 'node name "n" belongs to another machine');
+  await expect(ready()).rejects.toMatchObject({
+    message: 'podwire-ipam has no address for a pod: node name "n" belongs to another machine',
   });
 });
 

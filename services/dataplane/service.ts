@@ -237,7 +237,12 @@ function createClusterPart(
     stop: () => Promise.resolve(),
   };
   const kernelFollowers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : []), sysctls, addresses];
-  return { nodeSide: new NodeSide({ config, deps, network, ipam, kernelFollowers }), routes, bird, sysctls };
+  return {
+    nodeSide: new NodeSide({ config, deps, network, name: node.addresses, ipam, kernelFollowers }),
+    routes,
+    bird,
+    sysctls,
+  };
 }
 
 /** The records of pods with a wire. */

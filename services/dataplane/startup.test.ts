@@ -20,7 +20,15 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { tunnelMac } from './routes/tunnels.js';
 import { NodeSide } from './startup.js';
-import { FakeIpam, FakeNodeNetwork, nodeMessage, poolMessage, routeMessage, vxlanPool } from './testing/ipam.js';
+import {
+  FakeIpam,
+  FakeNodeNetwork,
+  FREE_NAME,
+  nodeMessage,
+  poolMessage,
+  routeMessage,
+  vxlanPool,
+} from './testing/ipam.js';
 import { recordingLog } from './testing/pods.js';
 import { configOf } from './testing/service.js';
 
@@ -40,7 +48,8 @@ function make(address: string): void {
   lines = written;
   peer = new Peer('podwire-ipam', address);
   const config = configOf({}, 'n1');
-  side = new NodeSide({ config, deps: { log, clock: systemClock, random: () => 0.01 }, network, ipam: peer });
+  const deps = { log, clock: systemClock, random: () => 0.01 };
+  side = new NodeSide({ config, deps, network, name: FREE_NAME, ipam: peer });
 }
 
 const reasons = () => side.conditions().map(({ reason }) => reason);

@@ -21,7 +21,7 @@ import { ClusterEvents } from './node/events.js';
 import type { LinkSource, NodeNetwork } from './node/links.js';
 import { getNodeStatus, type NodeOverview } from './node/node-rpc.js';
 import { PodMtu } from './node/pod-mtu.js';
-import { Registration, type RegisteredAddresses } from './node/registration.js';
+import { Registration, type NodeNameClaim, type RegisteredAddresses } from './node/registration.js';
 import { keepAcceptingAdvertisements } from './node/router-advertisements.js';
 import { TunnelAddresses } from './node/tunnel-addresses.js';
 import { cniService, type CniDependencies } from './pods/calico-cni-rpc.js';
@@ -51,6 +51,7 @@ interface NodeSideOptions {
   readonly deps: { readonly log: Logger; readonly clock: Clock; readonly random: () => number };
   /** Closed at the end. */
   readonly network: NodeNetwork;
+  readonly name: NodeNameClaim;
   /** Owned by the caller, who closes it after the node side has stopped. */
   readonly ipam: Peer;
   /** Followers called after the node side's own, and stopped with them; they reconcile the kernel. */
@@ -68,13 +69,13 @@ export class NodeSide {
   readonly #kernelFollowers: readonly ReportingFollower[];
   readonly #cluster: ClusterWatch;
 
-  constructor({ config, deps, network, ipam, kernelFollowers = [] }: NodeSideOptions) {
+  constructor({ config, deps, network, name, ipam, kernelFollowers = [] }: NodeSideOptions) {
     const { log, clock, random } = deps;
     const { nodeName: self, nodeIpv4, nodeIpv6 } = config;
     const events = new ClusterEvents(log);
     const parts = { self, ipam, events, clock, random };
     this.#network = network;
-    this.#registration = new Registration({ ...parts, network, methods: { 4: nodeIpv4, 6: nodeIpv6 } });
+    this.#registration = new Registration({ ...parts, network, name, methods: { 4: nodeIpv4, 6: nodeIpv6 } });
     // The followers, in the order in which they are called.
     this.#followers = [this.#registration, new TunnelAddresses(parts), ...kernelFollowers];
     this.#kernelFollowers = kernelFollowers;

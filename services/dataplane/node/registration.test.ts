@@ -6,10 +6,10 @@ import { FakeClock } from '@podwire/shared/testing/clock';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, describe, expect, test, vi } from 'vitest';
 
-import { FakeNodeNetwork } from '../testing/ipam.js';
+import { FakeNodeNetwork, FREE_NAME } from '../testing/ipam.js';
 import { recordingLog } from '../testing/pods.js';
 import { ClusterEvents } from './events.js';
-import { AddressAnnouncer, Registration, type RegistrationOptions } from './registration.js';
+import { AddressAnnouncer, Registration, type NodeNameClaim, type RegistrationOptions } from './registration.js';
 
 let registration: Registration;
 afterEach(() => registration.stop());
@@ -30,6 +30,7 @@ test('a call without an answer is cancelled when the node’s address changes, a
     self: 'n1',
     methods: { 4: { type: 'auto' }, 6: { type: 'none' } },
     network,
+    name: FREE_NAME,
     ipam,
     events: new ClusterEvents(log),
     clock: systemClock,
@@ -41,6 +42,72 @@ test('a call without an answer is cancelled when the node’s address changes, a
   await expect.poll(() => registration.registered?.ipv4Address, { timeout: 3000 }).toBe('192.0.2.7/24');
   expect(asked).toEqual(['198.51.100.7/24', '192.0.2.7/24']);
   expect(lines.map(({ msg }) => msg)).toEqual(['node n1 is registered with 192.0.2.7/24']);
+});
+
+describe('the node’s name', () => {
+  const taken = new Failure('NODE_NAME_TAKEN', 'another machine has the name');
+
+  function scene(name: Partial<NodeNameClaim>) {
+    const clock = new ManualClock();
+    const calls: string[] = [];
+    const call = (_: unknown, { ipv4Address }: RegisterNodeRequest) => {
+      calls.push(`register ${ipv4Address}`);
+      return Promise.resolve({ created: false });
+    };
+    const ipam: RegistrationOptions['ipam'] = Object.assign(Object.create(null), { description: 'ipam', call });
+    const claimed: NodeNameClaim = { ...FREE_NAME, ...name };
+    registration = new Registration({
+      self: 'n1',
+      methods: { 4: { type: 'auto' }, 6: { type: 'none' } },
+      network: new FakeNodeNetwork({ eth1: ['198.51.100.7/24'] }),
+      name: {
+        get refusal() {
+          return claimed.refusal;
+        },
+        claim: async (address, signal) => {
+          calls.push(`claim ${address}`);
+          return claimed.claim(address, signal);
+        },
+      },
+      ipam,
+      events: new ClusterEvents(recordingLog().log),
+      clock,
+      random: () => 0.5,
+    });
+    registration.start();
+    return { clock, calls, claimed };
+  }
+
+  const settled = (calls: readonly string[], count: number) =>
+    vi.waitFor(() => expect(calls).toHaveLength(count), { timeout: 20_000, interval: 2 });
+  const [claim, register] = ['claim 198.51.100.7', 'register 198.51.100.7/24'];
+
+  test('is claimed before the first registration, and again after it', async () => {
+    const answers = [false, true];
+    const { clock, calls } = scene({ claim: () => Promise.resolve(answers.shift() ?? true) });
+    await settled(calls, 2);
+    expect(registration.registered).toBeUndefined();
+    await vi.waitFor(() => expect(clock.nextMs).toBe(250), { timeout: 20_000, interval: 2 });
+    clock.advance(250);
+    await settled(calls, 4);
+    expect(calls).toEqual([claim, register, claim, register]);
+    await vi.waitFor(() => expect(registration.registered).toBeDefined(), { timeout: 20_000, interval: 2 });
+  });
+
+  test('of another machine is not registered, and again once that machine has lost it', async () => {
+    const { clock, calls, claimed } = scene({});
+    await settled(calls, 2);
+    Object.assign(claimed, { refusal: taken, claim: () => Promise.reject(taken) });
+    await vi.waitFor(() => expect(clock.nextMs).toBe(30_000), { timeout: 20_000, interval: 2 });
+    clock.advance(30_000);
+    await settled(calls, 3);
+    expect([calls.at(-1), registration.registered]).toEqual([claim, undefined]);
+    Object.assign(claimed, FREE_NAME);
+    await vi.waitFor(() => expect(clock.nextMs).toBe(250), { timeout: 20_000, interval: 2 });
+    clock.advance(250);
+    await settled(calls, 5);
+    expect(calls.slice(3)).toEqual([claim, register]);
+  });
 });
 
 describe('the watch of the node’s addresses', () => {
@@ -57,6 +124,7 @@ describe('the watch of the node’s addresses', () => {
       self: 'n1',
       methods: { 4: { type: 'auto' }, 6: { type: 'none' } },
       network,
+      name: FREE_NAME,
       ipam,
       events: new ClusterEvents(log),
       clock,

@@ -1,4 +1,5 @@
 import { NodeServiceService, TunnelKind, type RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
+import type { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
@@ -26,6 +27,19 @@ export interface RegisteredAddresses {
   readonly ipv6Address: string;
 }
 
+/** Which machine has the node's name: only that one may register its addresses. */
+export interface NodeNameClaim {
+  /** Why this machine has not got the name, while another one has it. */
+  readonly refusal: Failure | undefined;
+  /**
+   * Makes this machine the one that has the name, unless another one has it and runs.
+   * @param address - of this machine, for messages
+   * @returns false if IPAM has no such node yet, so that no machine can have its name
+   * @throws Failure NODE_NAME_TAKEN, or of the call
+   */
+  claim(address: string, signal: AbortSignal): Promise<boolean>;
+}
+
 /** Method of finding the node's address of each family. */
 type AddressMethods = Readonly<Record<Family, AddressMethod>>;
 
@@ -34,6 +48,7 @@ export interface RegistrationOptions {
   readonly self: string;
   readonly methods: AddressMethods;
   readonly network: NodeNetwork;
+  readonly name: NodeNameClaim;
   readonly ipam: Pick<Peer, 'call' | 'description'>;
   readonly events: ClusterEvents;
   readonly clock: Clock;
@@ -57,8 +72,8 @@ const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * Keeps this node registered in IPAM: registers it at the start, when its addresses change, and when its registration was deleted.
- * Retries until that succeeds. A node without any address keeps its last registration. Notifies neighbours when an address moved
- * to another MAC address.
+ * Retries until that succeeds. A node without any address keeps its last registration, and a machine whose node's name another one
+ * has registers nothing: it would cut the other one off. Notifies neighbours when an address moved to another MAC address.
  */
 export class Registration implements IpamFollower {
   readonly #options: Required<RegistrationOptions>;
@@ -153,7 +168,7 @@ export class Registration implements IpamFollower {
   }
 
   async #register(signal: AbortSignal): Promise<NextRun> {
-    const { network, ipam, events, clock, pollMs } = this.#options;
+    const { network, name, ipam, events, clock, pollMs } = this.#options;
     const next = { inMs: pollMs };
     const state = await network.read();
     const request = this.#requestOf(state);
@@ -162,9 +177,15 @@ export class Registration implements IpamFollower {
       FAMILIES.flatMap((family) => this.#choose(family, state)?.address ?? []),
     );
     this.#isAddressMissing = request.ipv4Address === '' && request.ipv6Address === '';
+    // The other machine registers its own addresses.
+    if (name.refusal) this.#registered = undefined;
     if (this.#isAddressMissing || isSameRequest(request, this.#registered)) return next;
+    const [address = ''] = (request.ipv4Address || request.ipv6Address).split('/');
+    const isOwner = await name.claim(address, signal);
     const limits = { deadlineMs: clock.nowMs() + CALL_TIMEOUT_MS, signal };
     const { created } = await ipam.call(NodeServiceService.registerNode, request, limits);
+    // Another machine may have registered its addresses meanwhile: those of the one that gets the name count.
+    if (!isOwner) return { inMs: BACKOFF.baseMs };
     this.#registered = request;
     events.registered(request, created);
     return next;

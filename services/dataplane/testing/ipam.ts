@@ -30,6 +30,10 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 
 import type { NetworkLink, NodeNetwork, NodeNetworkListener, NodeNetworkState } from '../node/links.js';
+import type { NodeNameClaim } from '../node/registration.js';
+
+/** No other machine has the node's name. */
+export const FREE_NAME: NodeNameClaim = { refusal: undefined, claim: () => Promise.resolve(true) };
 
 export const poolMessage = (name: string, cidr: string, rest: Partial<Pool> = {}): Pool =>
   Pool.fromPartial({ name, cidr, state: PoolState.POOL_STATE_ACTIVE, ...rest });

@@ -12,10 +12,12 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { DATAPLANE_SETTINGS, type Config } from '../config.js';
 import type { NodeAddressHooks, OpenNodeAddresses } from '../node-addresses.js';
 import { prepareService, startService, type RunningService, type ServiceDeps } from '../service.js';
+import { FREE_NAME } from './ipam.js';
 import { BOOT, recordingLog } from './pods.js';
 
 /** A node without leases, whose records have no addresses of podwire-ipam. */
 const NO_ADDRESSES: NodeAddressHooks = {
+  ...FREE_NAME,
   endpoint: () => Promise.resolve(undefined),
   settle: () => undefined,
   follow: () => undefined,

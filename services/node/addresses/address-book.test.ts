@@ -429,7 +429,9 @@ describe('the session', () => {
   test('another machine of the name gets no lease, and the condition names both, until the first one is silent', async () => {
     const { ipam, clock, add, book: first } = await scene();
     await add('a');
+    expect(await first.claim('192.0.2.1', NEVER)).toBe(true);
     const twin = await scene({ ipam, clock, machineId: 'twin' });
+    await expect(twin.book.claim('192.0.2.2', NEVER)).rejects.toMatchObject({ code: 'NODE_NAME_TAKEN' });
     expect(await twin.take('b')).toEqual({ reason: 'unavailable' });
     expect(twin.book.refusal).toMatchObject({ code: 'NODE_NAME_TAKEN' });
     expect(twin.book.conditions()).toEqual([

@@ -14,6 +14,7 @@ import type {
 } from '@podwire/plugin/clients/clients';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import { familyBits, formatAddress, type Family } from '@podwire/shared/net/address';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
@@ -48,7 +49,7 @@ export interface AddressBookOptions extends NodeAddressParts {
 }
 
 /** The parts of the work. */
-type Work = 'settle' | 'inventory' | Family;
+type Work = 'session' | 'settle' | 'inventory' | Family;
 
 const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
 
@@ -91,6 +92,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   #isLocked = false;
   #inventoryRequestCount: bigint | undefined;
   #nodeAddress = '';
+  /** Callers that wait for the session, with its failure. */
+  #claims: ((failure: Failure | undefined) => void)[] = [];
   /** Callers that wait for the end of an inventory that has not begun, with its failure. */
   #rounds: ((failure: Failure | undefined) => void)[] = [];
 
@@ -159,6 +162,18 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     return this.#session.refusal;
   }
 
+  async claim(address: string, signal: AbortSignal): Promise<boolean> {
+    if (address !== this.#nodeAddress) this.#session.renew();
+    this.#nodeAddress = address;
+    const opening = new Promise<Failure | undefined>((resolve) => this.#claims.push(resolve));
+    this.#queue.hurry('session');
+    const failure = await untilAborted(opening, signal);
+    if (failure?.code === 'NODE_NOT_FOUND') return false;
+    // An earlier release has no sessions.
+    if (failure && this.#session.isSupported) throw failure;
+    return true;
+  }
+
   async take(attachment: Attachment, families: readonly Family[], signal: AbortSignal): Promise<TakenLeases> {
     if (this.#options.marks.highCount === 0) return { reason: 'off' };
     // podwire-ipam refuses Allocate under the lock, and knows first when the lock has ended.
@@ -220,8 +235,6 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     this.#refill.follow(view, change);
     const node = view.cluster.nodes.get(view.self);
     if (!node) return;
-    const own = node.ipv4 ?? node.ipv6;
-    this.#nodeAddress = own ? formatAddress(own.address) : '';
     const count = node.inventoryRequestCount ?? 0n;
     if (this.#inventoryRequestCount !== undefined && count !== this.#inventoryRequestCount)
       this.#queue.hurry('inventory');
@@ -250,7 +263,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     await this.#queue.stop();
     this.#settlement.end();
     this.#refill.end();
-    for (const resolve of this.#rounds.splice(0)) resolve(new Failure('CANCELLED', 'podwire-node is stopping'));
+    for (const resolve of [...this.#claims.splice(0), ...this.#rounds.splice(0)])
+      resolve(new Failure('CANCELLED', 'podwire-node is stopping'));
   }
 
   #makeQueue(): WorkQueue<Work> {
@@ -272,6 +286,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
 
   #run(work: Work, signal: AbortSignal): Promise<NextRun | undefined> {
     switch (work) {
+      case 'session':
+        return this.#runSession(signal);
       case 'settle':
         return this.#settlement.run(signal);
       case 'inventory':
@@ -280,6 +296,19 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       case 6:
         return this.#refill.run(work, signal);
     }
+  }
+
+  /** The callers repeat it. */
+  async #runSession(signal: AbortSignal): Promise<undefined> {
+    const waiting = this.#claims.splice(0);
+    let failure: Failure | undefined;
+    try {
+      await this.#session.open(signal);
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      failure = error;
+    }
+    for (const resolve of waiting) resolve(failure);
   }
 
   async #runInventory(signal: AbortSignal): Promise<NextRun> {

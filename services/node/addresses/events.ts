@@ -17,7 +17,7 @@ interface ObservedAddresses {
 }
 
 /** The parts of the work with podwire-ipam, for the log. */
-type Work = 'settle' | 'inventory' | Family;
+type Work = 'session' | 'settle' | 'inventory' | Family;
 
 /** Reports what happens to the node's addresses: metrics and, for changes of state, a log line. */
 export class AddressEvents {
@@ -68,7 +68,8 @@ export class AddressEvents {
   /** A part of the work is delayed. */
   failed(work: Work, failure: Failure, retryInMs: number): void {
     const again = `trying again in ${Math.round(retryInMs)} ms`;
-    if (work === 'inventory') this.#log.debug({ err: failure }, `the inventory is not reported; ${again}`);
+    if (work === 'session') this.#log.debug({ err: failure }, `the session is not open; ${again}`);
+    else if (work === 'inventory') this.#log.debug({ err: failure }, `the inventory is not reported; ${again}`);
     else if (work === 'settle') {
       const level = this.#isSettlementDelayed ? 'debug' : 'warn';
       this.#isSettlementDelayed = true;

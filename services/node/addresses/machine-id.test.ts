@@ -18,10 +18,13 @@ test('a machine keeps its identity over reboots', async () => {
   const path = join(folder, 'plugin', 'machine-id');
   const failed = vi.fn();
   const first = await readMachineId(path, FIRST_BOOT, failed);
+  expect(first).not.toBe(FIRST_BOOT);
   expect(await readMachineId(path, NEXT_BOOT, failed)).toBe(first);
   expect(readFileSync(path, 'utf8')).toBe(`${first}\n`);
   writeFileSync(path, 'damaged');
-  expect(await readMachineId(path, NEXT_BOOT, failed)).toBe(NEXT_BOOT);
+  const next = await readMachineId(path, NEXT_BOOT, failed);
+  expect([first, FIRST_BOOT, NEXT_BOOT]).not.toContain(next);
+  expect(await readMachineId(path, FIRST_BOOT, failed)).toBe(next);
   expect(failed).not.toHaveBeenCalled();
 });
 

@@ -85,6 +85,22 @@ export class IpamSession {
     return this.#failure?.code !== 'UNIMPLEMENTED';
   }
 
+  /** Opens the session unless it is open. @throws Failure of OpenSession */
+  async open(signal: AbortSignal): Promise<void> {
+    if (this.#isOpen) return;
+    try {
+      await this.#open(signal);
+    } catch (error) {
+      if (error instanceof Failure) this.#noteFailure(error);
+      throw error;
+    }
+  }
+
+  /** Opens the session again before the next call: the node's address has changed. */
+  renew(): void {
+    this.#isOpen = false;
+  }
+
   conditions(): readonly Condition[] {
     return this.refusal ? [{ reason: 'NodeNameTaken', message: this.refusal.message }] : [];
   }
