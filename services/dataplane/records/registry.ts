@@ -207,6 +207,21 @@ export class AttachmentRegistry {
   }
 
   /**
+   * Notes that an address of an ended record went on as another allocation: that is the one of the other records that name its own.
+   * Never rejects.
+   */
+  async renumber(ended: AttachmentRecord, { address, sequenceNumber }: AllocatedAddress, next: bigint): Promise<void> {
+    const isNamed = (each: AllocatedAddress) => each.address === address && each.sequenceNumber === sequenceNumber;
+    for (const record of this.withAddress(address)) {
+      const { allocation, network } = record;
+      const isEnded = formatAttachment(network.attachment) === formatAttachment(ended.network.attachment);
+      if (isEnded || !allocation?.addresses.some(isNamed)) continue;
+      const addresses = allocation.addresses.map((each) => (isNamed(each) ? { address, sequenceNumber: next } : each));
+      await this.#put({ ...record, allocation: { ...allocation, addresses } });
+    }
+  }
+
+  /**
    * Notes that another pod is about to get an address of a dead record. Never rejects.
    * @returns whether that is stored: after a crash nothing else may prove it
    */

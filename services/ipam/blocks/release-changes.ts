@@ -8,8 +8,8 @@ import {
   coolAddresses,
   heldAddressesIn,
   isUnneeded,
+  allocateAnew,
   releaseAddresses,
-  replaceAttributes,
   returnUnused,
   touchBlock,
   type Affinity,
@@ -32,7 +32,7 @@ export interface EndingAllocation extends HeldAddress {
   readonly entry?: HistoryEntry | undefined;
   /** Whether no container had the address, so that it is the next one to use. Default: false. */
   readonly isUnused?: boolean | undefined;
-  /** The attributes that the address has from now on, as the same allocation. Default: it is freed. */
+  /** The attributes that the address has from now on, as a new allocation. Default: it is freed. */
   readonly successor?: AllocationAttributes | undefined;
 }
 
@@ -88,7 +88,7 @@ function endAllocations(
   const [used, unused] = [ordinalsOf(false), ordinalsOf(true)];
   const release = cooldownSeconds > 0 ? coolAddresses : releaseAddresses;
   const kept = ending.reduce(
-    (changed, { ordinal, successor }) => (successor ? replaceAttributes(changed, ordinal, successor) : changed),
+    (changed, { ordinal, successor }) => (successor ? allocateAnew(changed, ordinal, successor) : changed),
     block,
   );
   const released = used.length > 0 ? release(kept, used, nowMs) : kept;

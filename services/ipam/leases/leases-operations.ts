@@ -17,7 +17,7 @@ import type { View } from '../records/view.js';
 import { bindAddresses, type Binding, type Bound } from './bindings.js';
 import { reportInventory, type InventoryReport, type ReportInput } from './inventory.js';
 import { leaseAddresses, type LeaseRequest, type LeaseStep } from './leases.js';
-import { continueReturn, type AddressReturn } from './returns.js';
+import { continueReturn, type AddressReturn, type ReturnStep } from './returns.js';
 import { openSession, type OpenedSession, type SessionName, type SessionRequest } from './session.js';
 
 /** An inventory of a node. */
@@ -211,9 +211,10 @@ export class Leases {
     { nodeName, session }: NodeCaller,
     returns: readonly AddressReturn[],
     signal: AbortSignal,
-  ): Promise<Results<AddressReleaseResult>> {
+  ): Promise<Results<AddressReleaseResult> & Pick<ReturnStep, 'leaseNumbers'>> {
     const { updates, clock } = this.#options;
     const results: AddressReleaseResult[] = [];
+    const leaseNumbers: bigint[] = [];
     let sessionRevision = 0;
     while (results.length < returns.length) {
       const left = returns.slice(results.length);
@@ -224,9 +225,10 @@ export class Leases {
       const freed = left.filter((_, index) => outcome.results[index]?.state === 'released');
       this.#events.returned(nodeName, freed);
       results.push(...outcome.results);
+      leaseNumbers.push(...outcome.leaseNumbers);
       ({ sessionRevision } = outcome);
     }
-    return { results, sessionRevision };
+    return { results, leaseNumbers, sessionRevision };
   }
 
   async #bindOne(caller: NodeCaller, binding: Binding, signal: AbortSignal): Promise<BindingResult> {

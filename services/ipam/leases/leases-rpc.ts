@@ -75,9 +75,10 @@ function bindAddressesHandler(leases: Leases): Handler<BindAddressesRequest, Bin
 function returnAddressesHandler(leases: Leases): Handler<ReturnAddressesRequest, ReturnAddressesResponse> {
   return async (message, { signal }) => {
     const { returns, ...caller } = readReturnRequest(message);
-    const { results, sessionRevision } = await leases.giveBack(caller, returns, signal);
+    const { results, leaseNumbers, sessionRevision } = await leases.giveBack(caller, returns, signal);
     return {
       results: results.map(({ state }) => RELEASE_RESULTS[state]),
+      leaseSequenceNumbers: [...leaseNumbers],
       sessionRevision: BigInt(sessionRevision),
     };
   };

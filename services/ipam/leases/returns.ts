@@ -1,6 +1,7 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { compareAddresses, formatAddress, type Address } from '@podwire/shared/net/address';
+import { ordinalOf, prefixContains } from '@podwire/shared/net/prefix';
 
 import { addressHolder, allocationOf, netnsOf } from '../addresses/addresses.js';
 import { attributesFor } from '../addresses/allocate/allocate.js';
@@ -14,7 +15,7 @@ import { sameAttachment } from '../blocks/holding.js';
 import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import type { EndingAllocation } from '../blocks/release-changes.js';
 import { allocatedAtMs, belongsTo, type NetnsIdentity } from '../records/attributes.js';
-import type { HeldAddress } from '../records/block.js';
+import { attributesAt, type HeldAddress } from '../records/block.js';
 import { sameNetns } from '../records/endpoint.js';
 import { historyEntry } from '../records/history.js';
 import { isLease, isLeaseOf, leaseAttributes } from '../records/lease.js';
@@ -39,7 +40,7 @@ interface AddressUse {
   readonly attachedAtMs: number | undefined;
   /** When the attachment gave the address up, in epoch milliseconds by the node's clock. */
   readonly detachedAtMs: number;
-  /** Whether the address stays with the node as an unbound lease. Default: false. */
+  /** Whether the address stays with the node as an unbound lease, a new allocation. Default: false. */
   readonly isKept?: boolean | undefined;
 }
 
@@ -53,9 +54,11 @@ interface ReturnInput {
 }
 
 /** The result of one step. */
-interface ReturnStep {
+export interface ReturnStep {
   /** Results of the first returns, in their order. */
   readonly results: readonly AddressReleaseResult[];
+  /** Sequence numbers of the node's leases that kept addresses are now, by the results; 0 for others. */
+  readonly leaseNumbers: readonly bigint[];
   /** 0 for a node of the former release. */
   readonly sessionRevision: number;
 }
@@ -63,7 +66,8 @@ interface ReturnStep {
 /**
  * Frees addresses of a node, as many of the first ones as fit in a transaction; call again for the rest. An address is
  * freed only if it is the named allocation: an unbound lease of the node, or an address of the attachment that had it.
- * What an attachment had cools down, unless the node keeps it. Idempotent.
+ * What an attachment had cools down, unless the node keeps it: then it is allocated anew, because the history has one
+ * entry of an allocation, and a repeated return must not end the further pod's. Idempotent.
  * @throws Failure SESSION_SUPERSEDED
  */
 export function continueReturn(view: View, { nodeName, returns, nowMs, ...rest }: ReturnInput): Decision<ReturnStep> {
@@ -73,7 +77,11 @@ export function continueReturn(view: View, { nodeName, returns, nowMs, ...rest }
   const { changes, outcome } = releaseEvaluated(view, evaluated, nowMs);
   const done = returns.slice(0, outcome.results.length);
   const ended = session ? unlistedAddresses(session, done, outcome.results) : [];
-  const kept = done.filter(({ use }, index) => use?.isKept === true && outcome.results[index]?.state === 'released');
+  const leaseNumbers = done.map((each) => leaseNumberOf(view, changes, each, nodeName));
+  const kept = done.flatMap(({ allocation: { address } }, index): ListedLease[] => {
+    const [result, sequenceNumber = 0n] = [outcome.results[index], leaseNumbers[index]];
+    return result?.state === 'released' && sequenceNumber > 0n ? [{ address, sequenceNumber }] : [];
+  });
   const leases = session && changeList(session.leases, ended, kept);
   const updated = updateSession({ session, nodeName, patch: leases ? { leases } : {}, nowMs });
   const isChanged = changes.length > 0 || updated.isWritten;
@@ -81,8 +89,27 @@ export function continueReturn(view: View, { nodeName, returns, nowMs, ...rest }
     changes: isChanged
       ? [...changes, ...ended.flatMap((address) => expectBlockOf(view, address)), ...updated.changes]
       : [],
-    outcome: { ...outcome, sessionRevision: updated.revision },
+    outcome: { ...outcome, leaseNumbers, sessionRevision: updated.revision },
   };
+}
+
+/** The sequence number of the lease that the node keeps of an address; 0 if there is none. */
+function leaseNumberOf(
+  view: View,
+  changes: readonly Change[],
+  { allocation: { address }, use }: AddressReturn,
+  nodeName: string,
+): bigint {
+  if (use?.isKept !== true) return 0n;
+  const [changed] = changes.flatMap((change) => {
+    const isOfBlock = change.type === 'put' && change.record.kind === 'block';
+    return isOfBlock && prefixContains(change.record.value.prefix, address) ? [change.record.value] : [];
+  });
+  const block = changed ?? blockOf(view, address);
+  if (!block) return 0n;
+  const ordinal = ordinalOf(block.prefix, address);
+  const attributes = attributesAt(block, ordinal);
+  return attributes && isLeaseOf(nodeName)(attributes) ? (block.sequenceNumbers[ordinal] ?? 0n) : 0n;
 }
 
 /** The leases that the list loses: those that the node returned without keeping them. */
@@ -103,12 +130,12 @@ function unlistedAddresses(
 function changeList(
   leases: readonly ListedLease[],
   ended: readonly Address[],
-  kept: readonly AddressReturn[],
+  kept: readonly ListedLease[],
 ): readonly ListedLease[] {
   if (ended.length === 0 && kept.length === 0) return leases;
   const changed = new Map(leases.map((lease) => [formatAddress(lease.address), lease]));
   for (const address of ended) changed.delete(formatAddress(address));
-  for (const { allocation } of kept) changed.set(formatAddress(allocation.address), allocation);
+  for (const lease of kept) changed.set(formatAddress(lease.address), lease);
   return [...changed.values()].sort((a, b) => compareAddresses(a.address, b.address));
 }
 
@@ -143,20 +170,24 @@ function endingOf(
   held: HeldAddress,
   { use, nodeName, bootId, nowMs }: AddressReturn & ReturnContext,
 ): EndingAllocation | undefined {
-  const successor = use?.isKept === true ? leaseAttributes({ nodeName, bootId, nowMs }) : undefined;
+  // The further pod may have had the address since then.
+  const successorSince = (endedAtMs: number) =>
+    use?.isKept === true ? leaseAttributes({ nodeName, bootId, nowMs: endedAtMs }) : undefined;
   if (!isLeaseOf(nodeName)(held.attributes)) {
     if (!use || !belongsTo(use.attachment)(held.attributes)) return undefined;
     // An endpoint that a repair wrote again does not name the namespace.
     const netns = netnsOf(view, held);
     if (use.netns && netns && !sameNetns(use.netns, netns)) return undefined;
-    return { ...held, entry: historyEntry(held, endMs(held, use, nowMs)), successor };
+    const endedAtMs = endMs(held, use, nowMs);
+    return { ...held, entry: historyEntry(held, endedAtMs), successor: successorSince(endedAtMs) };
   }
   if (!use) return { ...held, isUnused: true };
   // The return has overtaken the binding.
   const sinceMs = beginMs([held], use.attachedAtMs ?? 0, nowMs);
   const attributes = attributesFor({ attachment: use.attachment, nodeName, pod: undefined }, sinceMs);
   const used = { ...held, attributes };
-  return { ...held, entry: historyEntry(used, endMs(used, use, nowMs)), successor };
+  const endedAtMs = endMs(used, use, nowMs);
+  return { ...held, entry: historyEntry(used, endedAtMs), successor: successorSince(endedAtMs) };
 }
 
 /** The node's clock may differ: a tenure ends neither before it began, nor in the future. */

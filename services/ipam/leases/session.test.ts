@@ -17,7 +17,7 @@ import {
   session as sessionOf,
 } from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
-import { bindAddresses } from './bindings.js';
+import { bindAddresses, type AllocationName } from './bindings.js';
 import { leaseAddresses } from './leases.js';
 import { reportInventory } from './inventory.js';
 import { continueReturn } from './returns.js';
@@ -296,7 +296,7 @@ describe('a binding by address', () => {
 });
 
 describe('an address that the node keeps', () => {
-  test.each([true, false])('stays its lease with the same sequence number (binding recorded: %s)', (isBound) => {
+  test.each([true, false])('stays its lease as a new allocation (binding recorded: %s)', (isBound) => {
     const view = withNodes();
     open(view);
     const [held] = lease(view, 1).leases;
@@ -305,13 +305,30 @@ describe('an address that the node keeps', () => {
     const times = { attachedAtMs: NOW_MS - 500, detachedAtMs: NOW_MS };
     const use = { attachment: attachment('c1'), netns: undefined, ...times, isKept: true };
     const session = nameOf(current(view));
-    const returned = continueReturn(view, { nodeName: 'n1', session, returns: [{ allocation, use }], nowMs: NOW_MS });
-    expect(view.apply(returned).results).toMatchObject([{ state: 'released' }]);
+    const returnIt = (returned: AllocationName, name = session) =>
+      view.apply(
+        continueReturn(view, {
+          nodeName: 'n1',
+          session: name,
+          returns: [{ allocation: returned, use }],
+          nowMs: NOW_MS,
+        }),
+      );
+    const { results, leaseNumbers } = returnIt(allocation);
+    expect(results).toMatchObject([{ state: 'released' }]);
     expect(inconsistencies(view, NOW_MS)).toEqual([]);
     expect(view.history).toMatchObject([{ handleId: 'net.c1', sequenceNumber: held!.sequenceNumber }]);
-    expect(leasedIn(lease(view, 0))).toEqual([`${formatAddress(held!.address)} ${held!.sequenceNumber}`]);
+    const [sequenceNumber = 0n] = leaseNumbers;
+    expect(sequenceNumber).toBeGreaterThan(held!.sequenceNumber);
+    expect(leasedIn(lease(view, 0))).toEqual([`${formatAddress(held!.address)} ${sequenceNumber}`]);
     expect(listed(view)).toEqual(leasedIn(lease(view, 0)));
     expect(view.endpoints()).toEqual([]);
+    // A return whose answer was lost is repeated, and adds nothing to the history; the next tenure has an entry of its own.
+    const repeated = returnIt(allocation, nameOf(current(view)));
+    expect([repeated.results, repeated.leaseNumbers]).toMatchObject([[{ state: 'mismatch' }], leaseNumbers]);
+    expect(view.history).toHaveLength(1);
+    returnIt({ ...allocation, sequenceNumber }, nameOf(current(view)));
+    expect(view.history).toMatchObject([{ sequenceNumber: held!.sequenceNumber }, { sequenceNumber }]);
   });
 });
 

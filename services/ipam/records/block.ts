@@ -161,6 +161,11 @@ export function replaceAttributes(block: Block, ordinal: Ordinal, attributes: Al
   return { ...block, ...renumberAttributes(allocations, all), sequenceNumber: block.sequenceNumber + 1n };
 }
 
+/** Ends the allocation of an address and begins another one of it. */
+export function allocateAnew(block: Block, ordinal: Ordinal, attributes: AllocationAttributes): Block {
+  return takeOrdinals(releaseAddresses(block, [ordinal]), [ordinal], attributes);
+}
+
 /** Changes the block without changing its addresses, so that a decision on an older copy loses its comparison. */
 export function touchBlock(block: Block): Block {
   return { ...block, sequenceNumber: block.sequenceNumber + 1n };

@@ -349,7 +349,8 @@ export class World {
   }
 
   /** @param endedMs - by the clock of the node */
-  end(text: string, { id, cools, endedMs = this.nowMs }: End): void {
+  /** @returns when */
+  end(text: string, { id, cools, endedMs = this.nowMs }: End): number {
     const { sequenceNumber, id: boundId, sinceMs: heldSinceMs } = this.held.get(text)!;
     // A return that has overtaken the binding says when the attachment got the address.
     const sinceMs = boundId === id ? heldSinceMs : Math.min(Math.max(endedMs - 500, heldSinceMs), this.nowMs);
@@ -357,6 +358,7 @@ export class World {
     this.held.delete(text);
     if (cools && this.cooldownSeconds > 0) this.cooling.set(text, this.nowMs);
     if (id !== undefined) this.past.push(`${text} net.${id} ${sequenceNumber} ${sinceMs} ${untilMs}`);
+    return untilMs;
   }
 
   endAll(isMeant: (holding: Holding) => boolean): void {
@@ -478,18 +480,15 @@ export class World {
       use: id === undefined ? undefined : { attachment: attachment(id), netns: undefined, isKept, ...times },
     }));
     const session = this.session(nodeName);
-    const { results } = view.apply(continueReturn(view, { nodeName, session, returns, nowMs }));
+    const { results, leaseNumbers } = view.apply(continueReturn(view, { nodeName, session, returns, nowMs }));
     expect(results.map(({ state }) => state)).toEqual(expected);
     unique.forEach(({ text, sequenceNumber, id, isKept }, index) => {
-      if (expected[index] === 'released') this.end(text, { id, cools: id !== undefined && !isKept, endedMs });
-      if (expected[index] === 'released' && isKept)
-        this.held.set(text, {
-          node: nodeName,
-          sequenceNumber,
-          id: undefined,
-          boot: this.boot(nodeName),
-          sinceMs: nowMs,
-        });
+      if (expected[index] === 'released') {
+        const sinceMs = this.end(text, { id, cools: id !== undefined && !isKept, endedMs });
+        const kept = { node: nodeName, sequenceNumber: leaseNumbers[index]!, id: undefined, sinceMs };
+        expect(kept.sequenceNumber > sequenceNumber).toBe(isKept);
+        if (isKept) this.held.set(text, { ...kept, boot: this.boot(nodeName) });
+      }
       const isListed = this.vanished.get(text) === nodeName && this.numbers.get(text) === sequenceNumber;
       if (expected[index] === 'notAllocated' && !isKept && isListed) this.vanished.delete(text);
     });

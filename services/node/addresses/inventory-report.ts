@@ -166,7 +166,8 @@ export class InventoryReporter {
       const keepAsLease = isWired || stock.isInUse(allocation.address);
       // The pod has ended at an unknown time.
       const rest = { attachTime: undefined, detachTime: new Date(clock.nowMs()), keepAsLease };
-      const [isFreed = false] = await returnAddresses(session, [{ allocation, attachment, netns, ...rest }], signal);
+      const results = await returnAddresses(session, [{ allocation, attachment, netns, ...rest }], signal);
+      const isFreed = results.some(({ isReturned }) => isReturned);
       if (isFreed) events.leftoverReturned(attachment, allocation.address);
       if (isFreed && keepAsLease) onLeasesDiffer();
       return isFreed;

@@ -26,7 +26,7 @@ function returning(unreadable: readonly string[] = [], malformed: readonly strin
         return Promise.reject(new Failure('INVALID_REQUEST', 'ReturnAddresses refused'));
       requests.push(names);
       const results = names.map((name) => (unreadable.includes(name) ? UNREADABLE : RELEASED));
-      return Promise.resolve({ results, sessionRevision: 2n });
+      return Promise.resolve({ results, leaseSequenceNumbers: names.map(() => 0n), sessionRevision: 2n });
     },
     ...{ leaseAddresses: unused, bindAddresses: unused, reportInventory: unused, endpoint: unused },
   };
@@ -41,17 +41,21 @@ function returning(unreadable: readonly string[] = [], malformed: readonly strin
   return { session, requests };
 }
 
+async function returned(session: IpamSession, returns: ReturnType<typeof returnsOf>): Promise<boolean[]> {
+  return (await returnAddresses(session, returns, NEVER)).map(({ isReturned }) => isReturned);
+}
+
 const returnsOf = (...addresses: readonly string[]) =>
   addresses.map((address) => leaseReturn({ address, sequenceNumber: 1n }));
 
 test('a return whose block cannot be read is not done', async () => {
   const { session } = returning(['10.65.0.2']);
-  expect(await returnAddresses(session, returnsOf('10.65.0.1', '10.65.0.2'), NEVER)).toEqual([true, false]);
+  expect(await returned(session, returnsOf('10.65.0.1', '10.65.0.2'))).toEqual([true, false]);
 });
 
 test('a return that podwire-ipam refuses as malformed does not hold up the rest', async () => {
   const { session, requests } = returning([], ['10.65.0.2']);
   const returns = returnsOf('10.65.0.1', '10.65.0.2', '10.65.0.3', '10.65.0.4');
-  expect(await returnAddresses(session, returns, NEVER)).toEqual([true, false, true, true]);
+  expect(await returned(session, returns)).toEqual([true, false, true, true]);
   expect(requests).toEqual([['10.65.0.1'], ['10.65.0.3', '10.65.0.4']]);
 });

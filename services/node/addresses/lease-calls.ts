@@ -52,28 +52,41 @@ function refusal(refusalCode: string, text: string): BindingResult {
   return { endpoint: undefined, refusalCode, refusal: text };
 }
 
+/** The result of the return of an address. */
+export interface ReturnResult {
+  /** Whether it is gone or belongs to another holder. */
+  readonly isReturned: boolean;
+  /** Sequence number of the node's lease of an address that stays one; 0 if there is none. */
+  readonly leaseNumber: bigint;
+}
+
+const NOT_RETURNED: ReturnResult = { isReturned: false, leaseNumber: 0n };
+
 /**
  * Returns addresses.
  * @param onSend - called before the request is sent: from then on they may be returned
- * @returns for each, whether it is gone or belongs to another holder
+ * @returns the result of each
  */
 export function returnAddresses(
   session: IpamSession,
   returns: AddressReturn[],
   signal: AbortSignal,
   onSend: () => void = () => undefined,
-): Promise<boolean[]> {
+): Promise<ReturnResult[]> {
   const { nodeName } = session;
-  const call = async (part: AddressReturn[]): Promise<boolean[]> => {
+  const call = async (part: AddressReturn[]): Promise<ReturnResult[]> => {
     const send = (api: LeaseApi, own: ReturnAddressesRequest['session']) => {
       onSend();
       return api.returnAddresses({ nodeName, returns: part, session: own }, signal);
     };
-    const { results } = await session.call(send, signal);
+    const { results, leaseSequenceNumbers } = await session.call(send, signal);
     const { ADDRESS_RELEASE_RESULT_UNREADABLE: unreadable } = AddressReleaseResult;
-    return part.map((_, index) => results[index] !== undefined && results[index] !== unreadable);
+    return part.map((_, index) => ({
+      isReturned: results[index] !== undefined && results[index] !== unreadable,
+      leaseNumber: leaseSequenceNumbers[index] ?? 0n,
+    }));
   };
-  return callInParts(returns, call, () => false);
+  return callInParts(returns, call, () => NOT_RETURNED);
 }
 
 /**

@@ -37,8 +37,8 @@ interface Refusal {
 }
 
 interface SettlementOptions {
-  readonly registry: Pick<AttachmentRegistry, 'all' | 'get' | 'withAddress' | 'setBound' | 'remove'>;
-  readonly stock: Pick<LeaseStock, 'recorded' | 'flush'>;
+  readonly registry: Pick<AttachmentRegistry, 'all' | 'get' | 'withAddress' | 'setBound' | 'renumber' | 'remove'>;
+  readonly stock: Pick<LeaseStock, 'recorded' | 'flush' | 'isTaken'>;
   readonly ended: EndedAddresses;
   readonly session: IpamSession;
   readonly events: AddressEvents;
@@ -184,16 +184,21 @@ export class Settlement {
     return { inMs: this.#due().length > 0 ? 0 : REFUSED_PAUSE_MS };
   }
 
-  /** What can be settled now. The pods that had an address before are settled first. */
+  /**
+   * What can be settled now. The pods that had an address before are settled first. Their return gives it a new sequence number,
+   * so it waits for the record of an ADD in progress that has the address.
+   */
   #due(): AttachmentRecord[] {
-    const { registry, clock } = this.#options;
+    const { registry, stock, clock } = this.#options;
     const nowMs = clock.monotonicMs();
+    const isTaken = ({ allocation }: AttachmentRecord) =>
+      allocation?.addresses.some(({ address }) => stock.isTaken(address)) === true;
     const hasEarlierHolder = ({ allocation }: AttachmentRecord) =>
       allocation?.addresses.some(({ address }) => registry.withAddress(address).some(({ state }) => state === 'dead'));
     return this.#pending().filter((record) => {
       const refused = this.#refused.get(formatAttachment(record.network.attachment));
       if (refused && nowMs < refused.untilMs) return false;
-      return record.state === 'dead' || !hasEarlierHolder(record);
+      return record.state === 'dead' ? !isTaken(record) : !hasEarlierHolder(record);
     });
   }
 
@@ -221,14 +226,20 @@ export class Settlement {
     const { session, stock, registry, ended } = this.#options;
     const returns = records.map(returnsOf);
     const onSend = () => records.forEach((record) => ended.returning(record));
-    const isFreed = await this.#inSpan('podwire.leases.return', records, () =>
+    const results = await this.#inSpan('podwire.leases.return', records, () =>
       returnAddresses(session, returns.flat(), signal, onSend),
     );
     stock.flush();
-    const results = isFreed.values();
-    for (const [index, record] of records.entries()) {
-      const isReturned = (returns[index] ?? []).map(() => results.next().value === true).every(Boolean);
-      if (!isReturned) {
+    let at = 0;
+    for (const record of records) {
+      const addresses = record.allocation?.addresses ?? [];
+      const own = results.slice(at, (at += addresses.length));
+      for (const [index, each] of addresses.entries()) {
+        const { leaseNumber = 0n } = own[index] ?? {};
+        // Before the record goes: the next process repeats the return, and gets the same answer.
+        if (leaseNumber > 0n) await registry.renumber(record, each, leaseNumber);
+      }
+      if (!own.every(({ isReturned }) => isReturned)) {
         const reason = 'podwire-ipam cannot read the block';
         this.#refuse(record, { reason, isTaken: false }, () => undefined);
       } else if (registry.get(record.network.attachment) === record) {

@@ -80,6 +80,8 @@ export class MemoryIpam {
   readonly holdings = new Map<string, Holding>();
   readonly sessions = new Map<string, StoredSession>();
   readonly listed = new Map<string, string>();
+  /** Ended attachments that nodes returned, by address, in order. */
+  readonly tenures = new Map<string, readonly string[]>();
   /** Of the next calls, in order; undefined: none. */
   readonly faults: (CallFault | undefined)[] = [];
   /** Of the next calls, in order: turns of the event loop until the execution, and from there until the answer. Default: 1. */
@@ -184,7 +186,12 @@ export class MemoryIpam {
             throw new Failure('INVALID_REQUEST', 'detach_time is missing');
           const sessionRevision = this.#heard(nodeName, session);
           const results = returns.map((each) => this.#return(nodeName, each));
-          return { results, sessionRevision };
+          const leaseSequenceNumbers = returns.map(({ allocation, keepAsLease }) => {
+            const held = this.holdings.get(allocation?.address ?? '');
+            const isOwnLease = held !== undefined && held.attachment === undefined && held.nodeName === nodeName;
+            return keepAsLease && isOwnLease ? held.sequenceNumber : 0n;
+          });
+          return { results, leaseSequenceNumbers, sessionRevision };
         }),
       reportInventory: (request) => this.#call('report', () => this.#report(request)),
       endpoint: () => Promise.resolve(undefined),
@@ -277,8 +284,9 @@ export class MemoryIpam {
       attachment && held.attachment && formatAttachment(held.attachment) === formatAttachment(attachment);
     if (held.sequenceNumber !== allocation?.sequenceNumber || !(isOwnLease || isOfAttachment))
       return AddressReleaseResult.ADDRESS_RELEASE_RESULT_MISMATCH;
+    if (attachment) this.tenures.set(address, [...(this.tenures.get(address) ?? []), formatAttachment(attachment)]);
     if (keepAsLease) {
-      this.holdings.set(address, { ...held, attachment: undefined, netns: undefined });
+      this.#hold(address, { ...held, attachment: undefined, netns: undefined });
       this.listed.set(address, nodeName);
     } else {
       this.listed.delete(address);
@@ -349,7 +357,7 @@ export class MemoryIpam {
   #hold(address: string, rest: Omit<Holding, 'sequenceNumber'>): bigint {
     const sequenceNumber = this.#sequenceNumber++;
     this.free = this.free.filter((each) => each !== address);
-    this.holdings.set(address, { sequenceNumber, ...rest });
+    this.holdings.set(address, { ...rest, sequenceNumber });
     return sequenceNumber;
   }
 

@@ -319,8 +319,9 @@ export interface AddressReturn {
     | Date
     | undefined;
   /**
-   * Whether the node keeps the address as an unbound lease with the same sequence number: it has given the address to a
-   * further pod meanwhile. Only with an attachment; its use is recorded in the history as at a return that frees it.
+   * Whether the node keeps the address as an unbound lease, a new allocation with a sequence number of its own: it has
+   * given the address to a further pod meanwhile. Only with an attachment; its use is recorded in the history as at a
+   * return that frees it.
    */
   keepAsLease: boolean;
 }
@@ -331,6 +332,12 @@ export interface ReturnAddressesResponse {
   results: AddressReleaseResult[];
   /** Revision of the session. */
   sessionRevision: bigint;
+  /**
+   * For each return with keep_as_lease, the sequence number of the node's unbound lease of the address, also if an
+   * earlier call made it, whose answer was lost; 0 if there is none, and for other returns. Further returns and
+   * bindings of the address name it.
+   */
+  leaseSequenceNumbers: bigint[];
 }
 
 function createBaseNodeSession(): NodeSession {
@@ -2081,7 +2088,7 @@ export const AddressReturn: MessageFns<AddressReturn> = {
 };
 
 function createBaseReturnAddressesResponse(): ReturnAddressesResponse {
-  return { results: [], sessionRevision: 0n };
+  return { results: [], sessionRevision: 0n, leaseSequenceNumbers: [] };
 }
 
 export const ReturnAddressesResponse: MessageFns<ReturnAddressesResponse> = {
@@ -2098,6 +2105,18 @@ export const ReturnAddressesResponse: MessageFns<ReturnAddressesResponse> = {
         throw new globalThis.Error("value provided for field message.sessionRevision of type uint64 too large");
       }
       writer.uint32(16).uint64(message.sessionRevision);
+    }
+    if (message.leaseSequenceNumbers.length !== 0) {
+      writer.uint32(26).fork();
+      for (const v of message.leaseSequenceNumbers) {
+        if (BigInt.asUintN(64, v) !== v) {
+          throw new globalThis.Error(
+            "a value provided in array field leaseSequenceNumbers of type uint64 is too large",
+          );
+        }
+        writer.uint64(v);
+      }
+      writer.join();
     }
     return writer;
   },
@@ -2141,6 +2160,24 @@ export const ReturnAddressesResponse: MessageFns<ReturnAddressesResponse> = {
             message.sessionRevision = reader.uint64() as bigint;
             continue;
           }
+          case 3: {
+            if (tag === 24) {
+              message.leaseSequenceNumbers.push(reader.uint64() as bigint);
+
+              continue;
+            }
+
+            if (tag === 26) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.leaseSequenceNumbers.push(reader.uint64() as bigint);
+              }
+
+              continue;
+            }
+
+            break;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2162,6 +2199,7 @@ export const ReturnAddressesResponse: MessageFns<ReturnAddressesResponse> = {
     message.sessionRevision = (object.sessionRevision !== undefined && object.sessionRevision !== null)
       ? BigInt(object.sessionRevision)
       : 0n;
+    message.leaseSequenceNumbers = object.leaseSequenceNumbers?.map((e) => BigInt(e)) || [];
     return message;
   },
 };
