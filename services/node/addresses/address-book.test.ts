@@ -546,6 +546,9 @@ describe('what a pod may get', () => {
     await del('a');
     await pass(300);
     expect(await take('b')).toEqual({ reason: 'unavailable' });
+    // A repeated DEL is no other end.
+    await del('a');
+    expect(await take('b')).toEqual({ reason: 'unavailable' });
   });
 });
 

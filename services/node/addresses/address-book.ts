@@ -112,8 +112,12 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
         this.#queue.request('inventory');
         this.#refill.list();
       },
-      onRestored: () => this.#stock.dropAll(),
+      onRestored: () => {
+        this.#stock.dropAll();
+        this.#ended.clear();
+      },
       onDisplaced: (failure) => {
+        this.#ended.clear();
         this.#stock.clear();
         events.displaced(failure);
       },

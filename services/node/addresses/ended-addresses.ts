@@ -8,7 +8,7 @@ import type { LeaseStock } from './stock.js';
 
 interface EndedAddressesOptions {
   readonly registry: Pick<AttachmentRegistry, 'all' | 'get' | 'withAddress' | 'markReused'>;
-  readonly stock: Pick<LeaseStock, 'coolDownMs' | 'isValid' | 'isTaken'>;
+  readonly stock: Pick<LeaseStock, 'coolDownMs' | 'isValid' | 'isTaken' | 'ended' | 'noteEnded'>;
   /** Whether something without a record has the address. */
   readonly isOccupied: (address: string) => boolean;
   /** Time since the boot, in milliseconds. */
@@ -18,27 +18,68 @@ interface EndedAddressesOptions {
 /**
  * The addresses of this node's own deleted pods, for its next pods while podwire-ipam is unreachable.
  *
- * An address whose return may have reached podwire-ipam is another node's by now. So a record of an earlier process, which may have
- * sent the return, is not used, nor one whose return was sent without an answer.
+ * An address whose return may have reached podwire-ipam is another node's by now: a record whose return was sent without an answer is
+ * not used. The lease file tells the next process of the records whose return was never sent. An end is stored late, at the cost of
+ * one address; that a return is about to be sent is stored before it is.
  */
 export class EndedAddresses {
   readonly #options: EndedAddressesOptions;
   /** End of the attachments of dead records whose return was never sent, by the clock of the boot. */
-  readonly #endedAtMs = new Map<string, number>();
+  readonly #endedAtMs: Map<string, number>;
+  /** Attachments of dead records whose return may have been sent: a further DEL of them is no end. */
+  readonly #sent: Set<string>;
+  /** Whether the file has other ends. */
+  #isOutdated = false;
 
+  /** @param options - with a loaded stock */
   constructor(options: EndedAddressesOptions) {
+    const { registry, stock } = options;
     this.#options = options;
+    const dead = registry.all().filter(({ state }) => state === 'dead');
+    const keys = new Set(dead.map(({ network }) => formatAttachment(network.attachment)));
+    this.#endedAtMs = new Map(stock.ended.filter(([key]) => keys.has(key)));
+    this.#sent = new Set([...keys].filter((key) => !this.#endedAtMs.has(key)));
   }
 
-  /** The attachment has ended now. */
+  /** The attachment has ended, now or before. */
   ended({ network }: AttachmentRecord): void {
     const key = formatAttachment(network.attachment);
-    if (!this.#endedAtMs.has(key)) this.#endedAtMs.set(key, this.#options.bootMs());
+    if (this.#endedAtMs.has(key) || this.#sent.has(key)) return;
+    this.#endedAtMs.set(key, this.#options.bootMs());
+    this.#isOutdated = true;
   }
 
-  /** A return of the record's addresses is about to be sent. */
-  returning({ network }: AttachmentRecord): void {
-    this.#endedAtMs.delete(formatAttachment(network.attachment));
+  /** Returns of the records' addresses are about to be sent, or podwire-ipam may have given the addresses to others. */
+  returning(records: readonly AttachmentRecord[]): void {
+    const stored = new Set(this.#options.stock.ended.map(([key]) => key));
+    const keys = records.map(({ network }) => formatAttachment(network.attachment));
+    for (const key of keys) {
+      this.#endedAtMs.delete(key);
+      this.#sent.add(key);
+    }
+    if (keys.some((key) => stored.has(key))) this.#store();
+  }
+
+  /** The addresses of the attachment are returned. */
+  returned({ network }: AttachmentRecord): void {
+    this.#sent.delete(formatAttachment(network.attachment));
+  }
+
+  /** Nothing of what has ended may be used any more: podwire-ipam may have given it to others without a return. */
+  clear(): void {
+    for (const key of this.#endedAtMs.keys()) this.#sent.add(key);
+    this.#endedAtMs.clear();
+    if (this.#options.stock.ended.length > 0) this.#store();
+  }
+
+  /** Stores the ends for the next process. */
+  flush(): void {
+    if (this.#isOutdated && this.#endedAtMs.size > 0) this.#store();
+  }
+
+  #store(): void {
+    this.#isOutdated = false;
+    this.#options.stock.noteEnded([...this.#endedAtMs]);
   }
 
   /** Marks the record whose pod ended first, and returns its address of the family. @returns undefined if there is none */
@@ -63,8 +104,7 @@ export class EndedAddresses {
     const latestMs = bootMs() - stock.coolDownMs;
     const dead = registry.all().flatMap((record) => {
       const endedMs = this.#endedAtMs.get(formatAttachment(record.network.attachment));
-      const isUsable = record.state === 'dead' && (record.allocation?.isBound === true || stock.isValid);
-      return isUsable && endedMs !== undefined && endedMs <= latestMs ? [{ record, endedMs }] : [];
+      return record.state === 'dead' && endedMs !== undefined && endedMs <= latestMs ? [{ record, endedMs }] : [];
     });
     return dead
       .toSorted((a, b) => a.endedMs - b.endedMs)
@@ -76,14 +116,17 @@ export class EndedAddresses {
       );
   }
 
-  /** Whether this attachment is the last one that had the address. */
+  /** Whether this attachment is the last one that had the address, which is the node's until its return. */
   #isFree(attachment: AttachmentRecord['network']['attachment'], address: string): boolean {
     const { registry, stock, isOccupied } = this.#options;
     if (stock.isTaken(address) || isOccupied(address)) return false;
     const last = this.#endedAtMs.get(formatAttachment(attachment));
+    const holders = registry.withAddress(address);
+    const isBound = holders.some(({ allocation }) => allocation?.isBound === true);
     return (
+      (isBound || stock.isValid) &&
       last !== undefined &&
-      registry.withAddress(address).every(({ state, network }) => {
+      holders.every(({ state, network }) => {
         const endedMs = this.#endedAtMs.get(formatAttachment(network.attachment));
         return state === 'dead' && endedMs !== undefined && endedMs <= last;
       })

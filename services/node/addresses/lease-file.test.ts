@@ -6,12 +6,12 @@ import { recordingLog } from '@podwire/shared/testing/server';
 import { afterEach, expect, test } from 'vitest';
 
 import { AddressEvents } from './events.js';
-import { NOTHING_STORED, TmpfsLeaseFile } from './lease-file.js';
+import { NOTHING_STORED, TmpfsLeaseFile, type StoredLeases } from './lease-file.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'podwire-leases-'));
 afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
-const LEASES = {
+const LEASES: StoredLeases = {
   leases: [
     { address: '10.65.0.7', sequenceNumber: 2n ** 60n, poolName: 'default' },
     { address: 'fd65::7', sequenceNumber: 3n, poolName: '' },
@@ -19,6 +19,7 @@ const LEASES = {
   validUntilMs: 3_600_000,
   coolDownMs: 30_000,
   session: { bootId: 'boot', generation: 7n, revision: 99n },
+  ended: [['net/a/eth0', 1234.5]],
 };
 
 function fileOf({ bootId = 'boot', nodeName = 'node-1' } = {}) {

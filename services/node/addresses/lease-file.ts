@@ -26,7 +26,15 @@ export interface StoredLeases {
   readonly coolDownMs: number;
   /** Undefined: the node had none. */
   readonly session: StoredSession | undefined;
+  /**
+   * Attachments of dead records whose return was never sent, with their ends by the clock of the boot in milliseconds. The return
+   * of any other dead record may have been sent.
+   */
+  readonly ended: readonly EndedAttachment[];
 }
+
+/** An attachment, formatted, and its end. */
+type EndedAttachment = readonly [attachment: string, endedAtMs: number];
 
 /** Stores the unbound leases and the session for the next process. Must not throw. */
 export interface LeaseFile {
@@ -39,6 +47,7 @@ export const NOTHING_STORED: StoredLeases = {
   validUntilMs: Number.NEGATIVE_INFINITY,
   coolDownMs: Number.POSITIVE_INFINITY,
   session: undefined,
+  ended: [],
 };
 
 const number64 = z
@@ -63,6 +72,7 @@ const STORED = z.strictObject({
   validUntilMs: z.number().nullable(),
   coolDownMs: z.number().nullable(),
   session: z.strictObject({ bootId: z.string(), generation: number64, revision: number64 }).nullable(),
+  ended: z.array(z.tuple([z.string(), z.number()])).default([]),
 });
 
 /** The process that the file belongs to. */
@@ -102,6 +112,7 @@ function decodeLeases(text: string, { nodeName, bootId }: FileOwner): StoredLeas
     validUntilMs: data.validUntilMs ?? NOTHING_STORED.validUntilMs,
     coolDownMs: data.coolDownMs ?? NOTHING_STORED.coolDownMs,
     session,
+    ended: data.ended,
   };
 }
 

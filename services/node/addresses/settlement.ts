@@ -77,15 +77,18 @@ export class Settlement {
   /** The addresses of the record have to be bound or returned. Returns at once. */
   request(record: AttachmentRecord): void {
     const { network, state, allocation } = record;
-    const { stock, ended, clock, request } = this.#options;
+    const { session, stock, ended, clock, request } = this.#options;
     const cause = trace.getActiveSpan()?.spanContext();
     const key = formatAttachment(network.attachment);
     if (cause) this.#causes.set(key, cause);
     this.#wired.add(key);
+    const isLost = session.refusal !== undefined || this.#refused.get(key)?.isTaken === true;
     this.#refused.delete(key);
     stock.recorded(allocation?.addresses ?? []);
     if (state === 'dead') {
-      ended.ended(record);
+      if (isLost) ended.returning([record]);
+      else ended.ended(record);
+      if (session.isUnreachable) ended.flush();
       // The record may be removed by hand, and is all that proves that its leases are taken.
       stock.flush();
     }
@@ -177,7 +180,9 @@ export class Settlement {
   }
 
   async #settle(signal: AbortSignal): Promise<NextRun | undefined> {
-    await this.#return(this.#due().filter(isFirstOfAddresses()), signal);
+    // The holders of an address in their order: the last one frees it.
+    const due = this.#due().toSorted((a, b) => orderOf(a) - orderOf(b) || a.updatedAtMs - b.updatedAtMs);
+    await this.#return(due.filter(isFirstOfAddresses()), signal);
     await this.bind(signal);
     this.#options.events.settled();
     if (this.#pending().length === 0) return undefined;
@@ -225,10 +230,10 @@ export class Settlement {
     if (records.length === 0) return;
     const { session, stock, registry, ended } = this.#options;
     const returns = records.map(returnsOf);
-    const onSend = () => records.forEach((record) => ended.returning(record));
-    const results = await this.#inSpan('podwire.leases.return', records, () =>
-      returnAddresses(session, returns.flat(), signal, onSend),
-    );
+    const onSend = () => ended.returning(records);
+    const call = () => returnAddresses(session, returns.flat(), signal, onSend);
+    // What was not sent can be used by the next process.
+    const results = await this.#inSpan('podwire.leases.return', records, call).finally(() => ended.flush());
     stock.flush();
     let at = 0;
     for (const record of records) {
@@ -246,6 +251,7 @@ export class Settlement {
         this.#forget(record);
         this.#wired.delete(formatAttachment(record.network.attachment));
         await registry.remove(record.network.attachment);
+        ended.returned(record);
       }
     }
   }
@@ -278,6 +284,11 @@ export class Settlement {
     });
     return withSpan(name, { 'podwire.attachments': records.length }, call, { links });
   }
+}
+
+/** A dead record whose address a further pod got comes first, whatever the clock says. */
+function orderOf({ isReused }: AttachmentRecord): number {
+  return isReused ? 0 : 1;
 }
 
 /** Selects dead records for one request, which names an address once. */

@@ -163,6 +163,17 @@ export class LeaseStock {
     this.#save();
   }
 
+  /** Dead records of earlier processes whose return was never sent. */
+  get ended(): StoredLeases['ended'] {
+    return this.#stored.ended;
+  }
+
+  /** Stores which returns were never sent. */
+  noteEnded(ended: StoredLeases['ended']): void {
+    this.#stored = { ...this.#stored, ended };
+    this.#save();
+  }
+
   /** Removes taken leases from the file. Call before a record ends: until then the record proves that they are taken. */
   flush(): void {
     if (this.#isOutdated) this.#save();
