@@ -89,8 +89,8 @@ export class LeasingNode {
   #isRegistered = false;
   #boot = newBoot();
   #process: NodeProcess | undefined;
-  /** Containers whose ADD has an address, and has not stored the record. */
-  readonly #unrecorded = new Set<string>();
+  /** Containers whose ADD has an address, and has not stored the record: whether podwire-ipam knows the container as its holder. */
+  readonly #unrecorded = new Map<string, boolean>();
   /** Containers that have an address. */
   readonly #held = new Set<string>();
   readonly #lasting = new Set<string>();
@@ -168,9 +168,12 @@ export class LeasingNode {
     const left = new MemoryRecordStore();
     for (const [key, text] of this.#boot.store.texts) left.texts.set(key, text);
     this.#boot.store = left;
-    for (const id of this.#unrecorded)
+    const nowMs = performance.now();
+    for (const [id, isBound] of this.#unrecorded)
       if (!left.texts.has(formatAttachment(attachmentOf(id)))) {
-        history.unused(id, performance.now());
+        // The next process returns it, and what podwire-ipam allocated to the container cools down.
+        if (isBound) history.releasing(id, nowMs);
+        else history.unused(id, nowMs);
         this.#held.delete(id);
       }
     this.#unrecorded.clear();
@@ -183,7 +186,7 @@ export class LeasingNode {
     const { history } = this.#options;
     this.#alive.kill();
     const nowMs = performance.now();
-    for (const id of this.#unrecorded) history.unused(id, nowMs);
+    for (const [id, isBound] of this.#unrecorded) if (!isBound) history.unused(id, nowMs);
     for (const id of this.#held) history.releasing(id, nowMs);
     for (const ids of [this.#unrecorded, this.#held, this.#lasting]) ids.clear();
     this.#boot = newBoot();
@@ -255,6 +258,17 @@ export class LeasingNode {
     ];
   }
 
+  /** Addresses of deleted pods that podwire-ipam was not able to release yet, by container. */
+  get unreturned(): ReadonlyMap<string, readonly string[]> {
+    const dead = this.#alive.registry.all().filter(({ state }) => state === 'dead');
+    return new Map(
+      dead.map(({ network, allocation }) => [
+        network.attachment.containerId,
+        (allocation?.addresses ?? []).map(({ address: text }) => `${text}/32`),
+      ]),
+    );
+  }
+
   /** The unbound leases that the node would give to pods. */
   get leases(): AllocatedAddress[] {
     return [...this.#file.load().leases];
@@ -321,7 +335,7 @@ export class LeasingNode {
     const [lease] = taken.leases ?? [];
     if (!lease) return this.#allocate(id, node);
     this.#allocated(id, `${lease.address}/32`);
-    this.#unrecorded.add(id);
+    this.#unrecorded.set(id, false);
     if (random() < 0.2) await sleep(random() * 50);
     if (node.isDead()) return false;
     if (random() < 0.02) {
@@ -357,8 +371,7 @@ export class LeasingNode {
       const [given] = endpoint?.addresses ?? [];
       if (node.isDead() || !given) return false;
       this.#allocated(id, given.address);
-      // Until it is recorded, the next process returns what an ADD of this one got.
-      this.#unrecorded.add(id);
+      this.#unrecorded.set(id, true);
       const allocated = { address: given.address.split('/')[0] ?? '', sequenceNumber: given.sequenceNumber };
       await this.#record(id, node, { ...allocated, isBound: true });
       if (node.isDead()) return false;

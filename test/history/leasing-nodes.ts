@@ -30,6 +30,8 @@ export class LeasingNodes {
   readonly nodes: readonly LeasingNode[];
   readonly #options: LeasingNodesOptions;
   readonly #twin: LeasingNode;
+  /** By address: containers of the other machine. Without a session it returns nothing, and the owner of the name keeps what is not its own. */
+  readonly #leftovers = new Map<string, string>();
   #isStopping = false;
 
   constructor(options: LeasingNodesOptions) {
@@ -76,6 +78,11 @@ export class LeasingNodes {
       .join(', ');
   }
 
+  /** What the other machine was not able to return, by address: the container that podwire-ipam knows as its holder. */
+  get leftovers(): ReadonlyMap<string, string> {
+    return this.#leftovers;
+  }
+
   /** SIGKILL of all nodes, for the end. */
   kill(): void {
     for (const node of this.nodes) node.kill();
@@ -101,6 +108,7 @@ export class LeasingNodes {
     await this.#twin.start();
     await this.#twin.run(1);
     this.#twin.kill();
+    for (const [id, addresses] of this.#twin.unreturned) for (const each of addresses) this.#leftovers.set(each, id);
   }
 
   /** Operators delete nodes that run. */
