@@ -147,6 +147,7 @@ function expectBlockOf(view: View, address: Address): Change[] {
 
 interface ReturnContext {
   readonly nodeName: string;
+  /** Empty for a node of the former release, whose leases are named by their sequence number alone. */
   readonly bootId: string;
   readonly nowMs: number;
 }
@@ -157,11 +158,23 @@ function evaluateReturn(view: View, returned: AddressReturn, context: ReturnCont
   const held = allocationOf(view, address);
   if (!held) return { held, result: { state: 'notAllocated' }, outdated: endedEndpoints(view, returned) };
   const holder = addressHolder(held);
-  if (holder.sequenceNumber !== sequenceNumber)
+  if (holder.sequenceNumber !== sequenceNumber && !isTakenBack(held, returned, context))
     return { held, result: { state: 'mismatch', holder }, outdated: endedEndpoints(view, returned) };
   const ending = endingOf(view, held, { ...returned, ...context });
   if (!ending) return { held, result: { state: 'mismatch', holder }, outdated: [] };
   return { held: ending, result: { state: 'released', holder }, outdated: [] };
+}
+
+/**
+ * Whether the node took the lease of an ended attachment back after another tool had released it: it has another sequence number,
+ * and has to cool down all the same.
+ */
+function isTakenBack(
+  { attributes }: HeldAddress,
+  { use }: AddressReturn,
+  { nodeName, bootId }: ReturnContext,
+): boolean {
+  return bootId !== '' && use !== undefined && use.isKept !== true && isLeaseOf(nodeName)(attributes);
 }
 
 /** How the allocation ends; undefined if it is not the one that is returned. */

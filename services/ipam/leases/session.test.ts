@@ -1,6 +1,7 @@
 import { formatAddress } from '@podwire/shared/net/address';
 import { describe, expect, test } from 'vitest';
 
+import { getAddress } from '../addresses/addresses.js';
 import { allocate } from '../addresses/allocate/allocate.js';
 import { continueAddressRelease } from '../addresses/release.js';
 import { requireReports } from '../blocks/epoch.js';
@@ -9,6 +10,7 @@ import { ALIVE_MS, type NodeSession } from '../records/session.js';
 import { address } from '../testing/allocations.js';
 import {
   attachment,
+  config,
   failureOf,
   NOW_MS,
   nodeRecord,
@@ -223,6 +225,23 @@ describe('the list of leases', () => {
     const returns = [{ allocation: { ...second!, address: address(formatAddress(second!.address)) }, use: undefined }];
     view.apply(continueReturn(view, { nodeName: 'n1', session: nameOf(current(view)), returns, nowMs: NOW_MS }));
     expect(listed(view)).toEqual(rest.map((each) => `${formatAddress(each.address)} ${each.sequenceNumber}`).sort());
+  });
+
+  test('a pod’s lease that another tool released, and the node took back, cools down when the pod has ended', () => {
+    const view = withNodes();
+    view.put(config({ cooldownSeconds: 30 }));
+    open(view);
+    const [first] = lease(view, 1).leases;
+    const allocation = { ...first!, address: address(formatAddress(first!.address)) };
+    releaseByOtherTool(view, formatAddress(first!.address));
+    const [again] = lease(view, 1).leases;
+    expect(again!.sequenceNumber).toBeGreaterThan(first!.sequenceNumber);
+    const use = { attachment: attachment('c1'), netns: undefined, attachedAtMs: NOW_MS, detachedAtMs: NOW_MS };
+    const input = { nodeName: 'n1', session: nameOf(current(view)), returns: [{ allocation, use }], nowMs: NOW_MS };
+    expect(view.apply(continueReturn(view, input)).results).toMatchObject([{ state: 'released' }]);
+    expect(listed(view)).toEqual([]);
+    expect(getAddress(view, first!.address, NOW_MS).state.kind).toBe('cooling');
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
   });
 
   test('keeps a lease that another tool released from other holders, until the node has it again', () => {

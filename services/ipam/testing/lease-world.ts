@@ -467,12 +467,13 @@ export class World {
     if (nodeName === undefined) return;
     const { view, nowMs } = this;
     const endedMs = nowMs + this.aheadMs;
-    const expected = unique.map(({ text, sequenceNumber, id }) => {
+    const expected = unique.map(({ text, sequenceNumber, id, isKept }) => {
       const holding = this.held.get(text);
       if (!holding) return 'notAllocated';
       const isLease = holding.id === undefined && holding.node === nodeName;
-      const isOwn = id !== undefined && holding.id === id;
-      return holding.sequenceNumber === sequenceNumber && (isLease || isOwn) ? 'released' : 'mismatch';
+      // The node took back what another tool had released.
+      if (isLease && id !== undefined && !isKept) return 'released';
+      return holding.sequenceNumber === sequenceNumber && (isLease || holding.id === id) ? 'released' : 'mismatch';
     });
     const times = { attachedAtMs: endedMs - 500, detachedAtMs: endedMs };
     const returns = unique.map(({ text, sequenceNumber, id, isKept }) => ({
