@@ -471,9 +471,9 @@ export class World {
       const holding = this.held.get(text);
       if (!holding) return 'notAllocated';
       const isLease = holding.id === undefined && holding.node === nodeName;
-      // The node took back what another tool had released.
       if (isLease && id !== undefined && !isKept) return 'released';
-      return holding.sequenceNumber === sequenceNumber && (isLease || holding.id === id) ? 'released' : 'mismatch';
+      const isOwner = isLease || (id !== undefined && holding.id === id);
+      return isOwner && holding.sequenceNumber === sequenceNumber ? 'released' : 'mismatch';
     });
     const times = { attachedAtMs: endedMs - 500, detachedAtMs: endedMs };
     const returns = unique.map(({ text, sequenceNumber, id, isKept }) => ({
