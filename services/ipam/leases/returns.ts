@@ -66,7 +66,7 @@ export interface ReturnStep {
 /**
  * Frees addresses of a node, as many of the first ones as fit in a transaction; call again for the rest. An address is
  * freed only if it is the named allocation: an unbound lease of the node, or an address of the attachment that had it.
- * What an attachment had cools down, unless the node keeps it: then it is allocated anew, because the history has one
+ * What an attachment had cools down, unless the node keeps it: then it is allocated again, because the history has one
  * entry of an allocation, and a repeated return must not end the further pod's. Idempotent.
  * @throws Failure SESSION_SUPERSEDED
  */
