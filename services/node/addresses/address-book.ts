@@ -197,7 +197,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   }
 
   hasLeases(families: readonly Family[]): boolean {
-    const canGive = !this.#isLocked && !this.refusal && this.#session.isSupported;
+    const canGive = this.#options.marks.highCount > 0 && !this.#isLocked && !this.refusal && this.#session.isSupported;
     const canReuse = (family: Family) => this.#session.isUnreachable && this.#ended.has(family);
     return canGive && families.every((family) => this.#stock.count(family) > 0 || canReuse(family));
   }
