@@ -50,7 +50,7 @@ export interface PluginDeps {
   readonly ipam: Peer;
   /** The node's dataplane, which serves until the plugin has stopped. */
   readonly dataplane: Dataplane;
-  /** Default: nobody is told. */
+  /** Notified of the beginning and the end of commands. Default: no listener. */
   readonly activity?: Activity;
 }
 

@@ -335,7 +335,7 @@ describe('a missing socket file', () => {
   });
 });
 
-test('tells when no request is in flight any more', async () => {
+test('notifies its listener when no request is in flight any more', async () => {
   let answerFirst: (answer: CniAnswer) => void = () => undefined;
   answer = () => new Promise((resolve) => (answerFirst = resolve));
   const first = send();

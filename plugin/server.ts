@@ -29,7 +29,7 @@ export interface CniServerOptions extends RouteOptions {
   readonly onDrained: () => void;
 }
 
-/** Of the work that waits until nobody waits for an answer. */
+/** A listener for work that waits until no request is in flight. */
 export interface Activity {
   busy(): void;
   idle(): void;

@@ -96,15 +96,21 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
   const opened: { addresses?: AddressBook } = {};
   const openAddresses: OpenNodeAddresses = async (parts) =>
     (opened.addresses = await openAddressBook(settings, { ...deps, ipam }, parts));
+  const stopAddresses = async (): Promise<void> => {
+    const { addresses } = opened;
+    delete opened.addresses;
+    await addresses?.stop();
+  };
   const close = async (): Promise<void> => {
-    await opened.addresses?.stop();
+    await stopAddresses();
     ipam.close();
   };
   return startBefore(close, async () => {
     const service = await startService(settings, { ...deps, ipam, openAddresses }, peerPlan);
     const dataplane = inProcessDataplane(service, new LocalCalls(deps));
     return startBefore(
-      () => service.stop(),
+      // The inventory reads the kernel, which the dataplane closes.
+      () => stopAddresses().then(() => service.stop()),
       () => {
         if (!opened.addresses) throw new Error('the dataplane must open the addresses');
         const activity = new IdleCollection(clock);

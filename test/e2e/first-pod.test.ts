@@ -149,9 +149,8 @@ describe('DEL', () => {
     const address = addressOf(await add(target));
     removePod(target);
     expect((await call('DEL', target)).exitCode).toBe(0);
-    expect(JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.BlockService/ListBlocks'))).not.toContain(
-      `"${address}"`,
-    );
+    const endpoints = () => JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.EndpointService/ListEndpoints'));
+    await expect.poll(endpoints).not.toContain(`"${address}/`);
   });
 });
 

@@ -88,7 +88,8 @@ test('a change of ipam.type across a restart: DEL releases an address at its own
   const [a, b] = [node.pod('former-a'), node.pod('former-b')];
   await node.add(a, { config: own });
   await node.add(b, { config: leased });
-  expect([node.holders().length, leases().length]).toEqual([1, 1]);
+  // podwire-ipam learns of the pod in the background.
+  await expect.poll(() => [node.holders().length, leases().length]).toEqual([1, 1]);
   await node.stack.kill('node');
   await node.stack.start('node');
   const changed = [
@@ -98,6 +99,6 @@ test('a change of ipam.type across a restart: DEL releases an address at its own
   for (const { pod, config } of [...changed, ...changed]) {
     expect(await node.call('DEL', pod, { config })).toMatchObject({ exitCode: 0, stdout: '' });
   }
-  expect([node.holders(), leases()]).toEqual([[], []]);
+  await expect.poll(() => [node.holders(), leases()]).toEqual([[], []]);
   expect(node.stack.ip('-br', 'link')).not.toContain('podw');
 });

@@ -35,6 +35,8 @@ const METHODS = {
     'podwire.ipam.v1.HistoryService/QueryAt',
     'podwire.ipam.v1.LeaseService/BindAddresses',
     'podwire.ipam.v1.LeaseService/LeaseAddresses',
+    'podwire.ipam.v1.LeaseService/OpenSession',
+    'podwire.ipam.v1.LeaseService/ReportInventory',
     'podwire.ipam.v1.LeaseService/ReturnAddresses',
     'podwire.ipam.v1.NodeService/AllocateTunnelAddress',
     'podwire.ipam.v1.NodeService/DeleteNode',

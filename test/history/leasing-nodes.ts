@@ -118,7 +118,8 @@ export class LeasingNodes {
       await sleep(3000 * random());
       const node = this.#anyNode();
       const replica = replicas[Math.floor(random() * replicas.length)];
-      if (!node || !replica) continue;
+      // The other machine would get the name of the first node.
+      if (!node || !replica || node === this.nodes[0]) continue;
       const force = random() < 0.5;
       const request = { ...DeleteNodeRequest.fromPartial({ name: node.name }), force };
       const outcome = await codeOf(

@@ -58,13 +58,17 @@ export class LostWireQueue {
     if (unanswered && !signal.aborted) this.#options.events.restorationsDelayed(unanswered.count, unanswered.failure);
   }
 
-  async #processRecord(record: AttachmentRecord, signal: AbortSignal): Promise<void> {
+  async #processRecord(queued: AttachmentRecord, signal: AbortSignal): Promise<void> {
     const { endpoint, registry, events, restore } = this.#options;
-    const { attachment } = record.network;
-    // podwire-ipam does not know the attachment yet.
-    if (registry.get(attachment)?.allocation?.isBound === false) return;
+    const { attachment } = queued.network;
+    const found = registry.get(attachment);
+    // A binding replaces the record, and leaves the network.
+    const record = found?.network === queued.network ? found : queued;
     const isCurrent = (): boolean => registry.get(attachment) === record;
-    const state = isCurrent() ? evaluateLoss(record, await endpoint(attachment, signal)) : undefined;
+    // podwire-ipam does not know the attachment yet, and lets no other holder have the lease.
+    const isLease = record.allocation?.isBound === false;
+    const evaluate = async () => (isLease ? 'held' : evaluateLoss(record, await endpoint(attachment, signal)));
+    const state = isCurrent() ? await evaluate() : undefined;
     if (state === 'endpoint-lost' && !this.#isDeletionOver(record)) return;
     this.#queued.delete(formatAttachment(attachment));
     if (!isCurrent()) return;

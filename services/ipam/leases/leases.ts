@@ -21,7 +21,7 @@ import type { Change, Decision, View } from '../records/view.js';
 import { reservedIn } from '../reservations/reservations.js';
 import { selectsAll } from '../selectors/selector.js';
 import { foreignAllocator } from './foreign-allocators.js';
-import { Reallocation } from './reallocation.js';
+import { retakeLeases } from './reallocation.js';
 import { requireSession, updateSession, type SessionName } from './session.js';
 
 /** A request for the unbound leases of a node. */
@@ -205,7 +205,7 @@ function freeFormer(view: View, leases: readonly HeldAddress[], former: FormerLe
 }
 
 /** Leases that one step takes back: each may need a block, its affinity and its pool. */
-const TAKEN_BACK_PER_STEP = 24;
+export const TAKEN_BACK_PER_STEP = 24;
 
 interface VanishedLeases {
   readonly session: NodeSession;
@@ -221,24 +221,17 @@ interface VanishedLeases {
  */
 function takeBack(view: View, { session, vanished, held, node, nowMs }: VanishedLeases): Decision<LeaseStep> {
   const { name: nodeName, bootId } = session;
-  const batch = vanished.slice(0, TAKEN_BACK_PER_STEP);
-  const attributes = leaseAttributes({ nodeName, bootId, nowMs });
-  const taken = new Reallocation(view, { nodeName, nowMs });
-  const lost = batch.filter(({ address }) => taken.take(address, attributes) !== undefined);
-  const { blocks } = taken;
+  const batch = vanished.slice(0, TAKEN_BACK_PER_STEP).map(({ address }) => address);
+  const { changes, blocks, lost } = retakeLeases(view, session, batch, nowMs);
   const holding = [
     ...held.filter(({ block }) => !isAmong(blocks, block)),
     ...ofBoot(leasesIn(blocks, nodeName), bootId),
   ];
   const leases = [...listedLeases(holding), ...vanished.slice(TAKEN_BACK_PER_STEP)];
-  const handleId = leaseHandle(nodeName);
   return {
     changes: [
       ...node.changes,
-      ...taken.changes,
-      ...blocks.map((value): Change => ({ type: 'put', record: { kind: 'block', value } })),
-      ...(blocks.length > 0 ? handleChanges(view, handleId, blocks) : []),
-      { type: 'expectUnreleased', handleId },
+      ...changes,
       ...updateSession({ session, nodeName, patch: { leases }, nowMs }).changes,
       ...(lost.length > 0 ? requestLeases(view, nodeName) : []),
     ],

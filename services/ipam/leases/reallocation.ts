@@ -2,11 +2,44 @@ import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, ordinalOf, prefixContains, prefixOf } from '@podwire/shared/net/prefix';
 
 import type { Demand } from '../blocks/demand.js';
+import { handleChanges } from '../blocks/holding.js';
 import { blockOf, overlappingRange } from '../blocks/lookup.js';
 import { beginSearch, claimOffer, expectPool } from '../blocks/search.js';
 import type { AllocationAttributes } from '../records/attributes.js';
 import { attributesAt, isHeld, releaseAddresses, takeOrdinals, type Block } from '../records/block.js';
+import { leaseAttributes, leaseHandle } from '../records/lease.js';
+import type { NodeSession } from '../records/session.js';
 import type { Change, View } from '../records/view.js';
+
+/** Leases that a node has again. */
+interface RetakenLeases {
+  readonly changes: readonly Change[];
+  /** The changed blocks, which the changes write. */
+  readonly blocks: readonly Block[];
+  /** Those that another holder got meanwhile. */
+  readonly lost: readonly Address[];
+}
+
+/** Allocates leases of a session again that another tool released. */
+export function retakeLeases(
+  view: View,
+  { name: nodeName, bootId }: Pick<NodeSession, 'name' | 'bootId'>,
+  addresses: readonly Address[],
+  nowMs: number,
+): RetakenLeases {
+  const attributes = leaseAttributes({ nodeName, bootId, nowMs });
+  const taken = new Reallocation(view, { nodeName, nowMs });
+  const lost = addresses.filter((address) => taken.take(address, attributes) !== undefined);
+  const { blocks } = taken;
+  const handleId = leaseHandle(nodeName);
+  const changes: Change[] = [
+    ...taken.changes,
+    ...blocks.map((value): Change => ({ type: 'put', record: { kind: 'block', value } })),
+    ...(blocks.length > 0 ? handleChanges(view, handleId, blocks) : []),
+    { type: 'expectUnreleased', handleId },
+  ];
+  return { changes, blocks, lost };
+}
 
 /**
  * Allocates certain addresses that are free or cool down: a node has them although the datastore lost their allocations,

@@ -22,6 +22,8 @@ import { isLease, isLeaseOf, leaseAttributes } from '../records/lease.js';
 import type { ListedLease, NodeSession } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
 import { beginMs, type AllocationName } from './bindings.js';
+import { TAKEN_BACK_PER_STEP } from './leases.js';
+import { retakeLeases } from './reallocation.js';
 import { requireSession, updateSession, type SessionName } from './session.js';
 
 /** An address that a node gives back. */
@@ -72,6 +74,8 @@ export interface ReturnStep {
  */
 export function continueReturn(view: View, { nodeName, returns, nowMs, ...rest }: ReturnInput): Decision<ReturnStep> {
   const session = requireSession(view, nodeName, rest.session);
+  const vanished = session ? vanishedLeases(view, session, returns) : [];
+  if (session && vanished.length > 0) return takeBack(view, { session, vanished, nowMs });
   const context = { nodeName, bootId: session?.bootId ?? '', nowMs };
   const evaluated = returns.map((each) => evaluateReturn(view, each, context));
   const { changes, outcome } = releaseEvaluated(view, evaluated, nowMs);
@@ -90,6 +94,41 @@ export function continueReturn(view: View, { nodeName, returns, nowMs, ...rest }
       ? [...changes, ...ended.flatMap((address) => expectBlockOf(view, address)), ...updated.changes]
       : [],
     outcome: { ...outcome, leaseNumbers, sessionRevision: updated.revision },
+  };
+}
+
+/** Listed leases that pods had and another tool released meanwhile. They have to cool down after their pods. */
+function vanishedLeases(view: View, { name, leases }: NodeSession, returns: readonly AddressReturn[]): Address[] {
+  const node = view.node(name);
+  if (!node || node.deletionTimeMs !== undefined) return [];
+  const listed = new Set(leases.map(({ address }) => formatAddress(address)));
+  return returns.flatMap(({ allocation: { address }, use }) => {
+    const isVanished =
+      use !== undefined && use.isKept !== true && listed.has(formatAddress(address)) && !allocationOf(view, address);
+    return isVanished && !unreadableBlockOf(view, address) ? [address] : [];
+  });
+}
+
+interface VanishedLeases {
+  readonly session: NodeSession;
+  readonly vanished: readonly Address[];
+  readonly nowMs: number;
+}
+
+/** A step without results, so that the next one releases them. Those that another holder got leave the list. */
+function takeBack(view: View, { session, vanished, nowMs }: VanishedLeases): Decision<ReturnStep> {
+  const batch = vanished.slice(0, TAKEN_BACK_PER_STEP);
+  const { changes, blocks, lost } = retakeLeases(view, session, batch, nowMs);
+  const retaken = batch.flatMap((address): ListedLease[] => {
+    const block = blocks.find(({ prefix }) => prefixContains(prefix, address));
+    const sequenceNumber = block?.sequenceNumbers[ordinalOf(block.prefix, address)] ?? 0n;
+    return lost.includes(address) ? [] : [{ address, sequenceNumber }];
+  });
+  const patch = { leases: changeList(session.leases, lost, retaken) };
+  const updated = updateSession({ session, nodeName: session.name, patch, nowMs });
+  return {
+    changes: [...changes, ...updated.changes],
+    outcome: { results: [], leaseNumbers: [], sessionRevision: updated.revision },
   };
 }
 

@@ -114,7 +114,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       },
       onRestored: () => {
         this.#stock.dropAll();
-        this.#ended.clear();
+        // podwire-ipam may know none of the addresses, also of pods that end before they are bound again.
+        this.#ended.returning(registry.all());
       },
       onDisplaced: (failure) => {
         this.#ended.clear();

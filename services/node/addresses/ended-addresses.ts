@@ -19,7 +19,7 @@ interface EndedAddressesOptions {
  * The addresses of this node's own deleted pods, for its next pods while podwire-ipam is unreachable.
  *
  * An address whose return may have reached podwire-ipam is another node's by now: a record whose return was sent without an answer is
- * not used. The lease file tells the next process of the records whose return was never sent. An end is stored late, at the cost of
+ * not used. The lease file names the records whose return was never sent, for the next process. An end is stored late, at the cost of
  * one address; that a return is about to be sent is stored before it is.
  */
 export class EndedAddresses {

@@ -30,6 +30,7 @@ test('whether a failure is retryable is a property of its code', () => {
     'DELEGATE_UNAVAILABLE',
     'NOT_READY',
     'PODS_AT_RISK',
+    'STORE_RESTORED',
     'STORE_UNAVAILABLE',
     'TOO_MANY_REQUESTS',
     'TOO_MANY_STREAMS',

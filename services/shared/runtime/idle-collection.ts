@@ -3,7 +3,7 @@ import { runInNewContext } from 'node:vm';
 
 import type { Clock } from './clock.js';
 
-/** How long nobody must have waited before a collection, in milliseconds. Restarted by each command, so none comes in a storm. */
+/** Time without a command before a collection, in milliseconds. Each command starts it again, so none comes in a storm. */
 const IDLE_MS = 4;
 
 /** V8 collects its young generation by itself at some megabytes; below this a collection would not be worth its time. */
@@ -17,7 +17,7 @@ interface Heap {
 }
 
 /**
- * Collects young garbage while nobody waits for this process: V8 would do it in the middle of a command, at the cost of a
+ * Collects young garbage while no caller waits for this process: V8 would do it in the middle of a command, at the cost of a
  * millisecond.
  */
 export class IdleCollection {
@@ -30,12 +30,12 @@ export class IdleCollection {
     this.#heap = heap;
   }
 
-  /** Someone waits from now on. */
+  /** A caller waits from now on. */
   busy(): void {
     this.#cancel();
   }
 
-  /** Nobody waits any more. */
+  /** No caller waits any more. */
   idle(): void {
     this.#cancel();
     this.#cancel = this.#clock.after(IDLE_MS, () => {
