@@ -237,6 +237,7 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
   const tasks = [
     pause.unlessLocked({ name: 'finish pool deletions', run: (signal) => ipam.pools.finishDeletions(signal) }),
     pause.unlessLocked({ name: 'finish node deletions', run: (signal) => ipam.nodes.finishDeletions(signal) }),
+    { name: 'end the wait after a restore', run: (signal: AbortSignal) => ipam.leases.endWait(signal) },
     { name: 'remove old history', run: (signal: AbortSignal) => expiry.run(signal) },
     { name: 'remove old release marks', run: (signal: AbortSignal) => marks.run(signal) },
     ...certificateTasks(config, deps),
@@ -294,7 +295,7 @@ async function loadDatastore({ store, ...limits }: OpenStore, { config, deps, ev
   const mirror = await Mirror.start({ store, keys, clock, random, report, observe: hub.observe }, never);
   const updater = new Updater({ store, mirror, keys, clock, random, ...limits, keepsHistory });
   try {
-    const epoch = { id: newUid(), nowMs: clock.nowMs(), importId: datastore };
+    const epoch = { id: newUid(), importId: datastore };
     const isRestored = await updater.update('epoch', (view) => beginEpoch(view, epoch), { signal: never });
     if (isRestored) events.datastoreRestored();
   } catch (error) {

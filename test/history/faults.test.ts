@@ -71,15 +71,7 @@ describe(`hundreds of callers of three replicas under faults (HISTORY_SEED=${see
 
   test('no address is held twice, and in the end exactly the acknowledged addresses are allocated', async () => {
     const callers = new Callers({ replicas, history, nodesCount: 12, random });
-    const leasing = new LeasingNodes({
-      // Replicas whose clocks differ by hours take a node that runs for a silent one, and let the other machine have its name.
-      hasTwin: false,
-      count: LEASING_NODES,
-      folder,
-      replicas,
-      history,
-      random,
-    });
+    const leasing = new LeasingNodes({ count: LEASING_NODES, folder, replicas, history, random });
     const running = Promise.all([callers.run(CALLERS), leasing.run()]);
     const count = (outcome: string): number => history.outcomes.get(outcome) ?? 0;
     const breaking = async (): Promise<void> => {

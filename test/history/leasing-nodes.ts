@@ -18,8 +18,6 @@ const DELETION_TIMEOUT_MS = 20_000;
 
 interface LeasingNodesOptions extends Omit<LeasingNodeOptions, 'name' | 'prefix'> {
   readonly count: number;
-  /** Whether another machine has the name of the first node. Default: it has. */
-  readonly hasTwin?: boolean;
   /** Frees leases behind the back of podwire-ipam; undefined: they stay. */
   readonly calico?: CalicoWriter;
 }
@@ -48,8 +46,7 @@ export class LeasingNodes {
   async run(): Promise<void> {
     await Promise.all(this.nodes.map((node) => node.start()));
     await Promise.all([
-      ...[this.#disturb(), this.#deleteNodes()],
-      ...(this.#options.hasTwin === false ? [] : [this.#runTwin()]),
+      ...[this.#disturb(), this.#deleteNodes(), this.#runTwin()],
       ...(this.#options.calico ? [this.#freeLeases(this.#options.calico)] : []),
       ...this.nodes.map((node) => node.run(PODS)),
     ]);

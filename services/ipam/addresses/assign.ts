@@ -92,7 +92,7 @@ const NAMED_BLOCKS = 100;
 export function assignAddresses(view: View, input: AssignmentInput): Decision<AssignmentStep> {
   const { request } = input;
   const node = ownerNode(view, input);
-  requireReports(view, input.nowMs);
+  requireReports(view);
   if (request.addresses.length > 0) return assignRequested(view, input, node);
   const before = heldByHandle(view, request.handleId);
   const counts = stepCounts(input, before);

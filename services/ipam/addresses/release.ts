@@ -7,7 +7,7 @@ import { EndpointEdits, isSameAllocation, type EndedAllocation } from '../blocks
 import { replacedEndpoints } from '../blocks/endpoint-key.js';
 import { addressOf, blocksOf, handleChanges, isRecounted, requireHandleReadable } from '../blocks/holding.js';
 import { allBlocks, unreadableBlockOf } from '../blocks/lookup.js';
-import { expectSessions, ofFewNodes, RunningNodes, type Liveness } from '../blocks/running-nodes.js';
+import { expectSessions, ofFewNodes, RunningNodes, type SilentNodes } from '../blocks/running-nodes.js';
 import {
   releaseHolder,
   releaseHeld,
@@ -95,7 +95,10 @@ export type AddressReleaseResult =
   /** Its block cannot be read, so its holder is unknown. Nothing was changed. */
   | { readonly state: 'unreadable' };
 
-interface AddressReleases extends Liveness {
+interface AddressReleases {
+  readonly nowMs: number;
+  /** Default: none. */
+  readonly silent?: SilentNodes | undefined;
   /** Without duplicate addresses. */
   readonly releases: readonly AddressRelease[];
   /** The node that releases, as no pod there has the addresses any more; undefined for other callers. */
@@ -118,7 +121,7 @@ const ENDPOINTS_PER_STEP = 25;
  * still name it. What another node that runs may use is kept. Idempotent.
  */
 export function continueAddressRelease(view: View, input: AddressReleases): Decision<AddressReleaseStep> {
-  const running = new RunningNodes(view, input);
+  const running = new RunningNodes(view, input.silent);
   const isOthers = ({ attributes }: HeldAddress): boolean => attributes.owner.node !== input.callingNode;
   const evaluated = input.releases.map((release): EvaluatedRelease => {
     const each = evaluateRelease(view, release);
@@ -239,7 +242,10 @@ function endpointsOfHandle(view: View, handle: string): StoredEndpoint[] {
   );
 }
 
-export interface HandleRelease extends Liveness {
+export interface HandleRelease {
+  readonly nowMs: number;
+  /** Default: none. */
+  readonly silent?: SilentNodes | undefined;
   readonly handleId: string;
   /**
    * Whether to search every block instead of those that the handle's record names. Finds addresses whose handle was
@@ -263,7 +269,7 @@ export function continueHandleRelease(view: View, release: HandleRelease): Decis
   const { handleId, nowMs } = release;
   const mark: Change = { type: 'release', handleId, nowMs };
   for (const id of storedHandleNames(handleId)) requireHandleReadable(view, id);
-  const running = new RunningNodes(view, release);
+  const running = new RunningNodes(view, release.silent);
   const all = heldByHandle(view, release);
   const held = all.filter(({ attributes }) => !running.mayUse(attributes));
   if (held.length < all.length) return releaseUnused(view, held, nowMs);

@@ -21,7 +21,7 @@ export class AuditContext {
   constructor(view: View, { nowMs, graceMs }: { readonly nowMs: number; readonly graceMs: number }) {
     this.view = view;
     this.nowMs = nowMs;
-    this.running = new RunningNodes(view, { nowMs });
+    this.running = new RunningNodes(view);
     this.graceMs = graceMs;
   }
 

@@ -56,9 +56,14 @@ describe('the audit', () => {
       { reportedAtMs: undefined },
       ['nodeUnreported: node n1 runs, and has never reported what it holds'],
     ],
-    ['does not run', { reportedAtMs: 0, heardAtMs: NOW_MS - ALIVE_MS }, []],
   ])('of a node that %s', (_, rest, findings) => {
     expect(audit(viewOf(rest))).toEqual(findings);
+  });
+
+  test('of a node that does not run has nothing', () => {
+    const view = viewOf({ reportedAtMs: 0 });
+    view.monotonicMs += ALIVE_MS;
+    expect(audit(view)).toEqual([]);
   });
 
   test('gives a new node time for its first report', () => {

@@ -1,6 +1,7 @@
 import { formatAddress } from '@podwire/shared/net/address';
 
-import { isAlive, type NodeSession } from '../records/session.js';
+import { isAlive } from '../blocks/running-nodes.js';
+import type { NodeSession } from '../records/session.js';
 import type { View } from '../records/view.js';
 import type { AuditContext } from './context.js';
 import { makeFinding, noRemedy, objectOf, type Finding } from './finding.js';
@@ -13,7 +14,7 @@ const UNREPORTED_MS = 10 * 60_000;
 /** Whether a node runs and does not report what it holds. */
 function isUnreported(view: View, session: NodeSession, nowMs: number): boolean {
   const sinceMs = session.reportedAtMs ?? view.node(session.name)?.createTimeMs ?? 0;
-  return isAlive(session, nowMs) && nowMs - sinceMs >= UNREPORTED_MS;
+  return isAlive(view, session.name) && nowMs - sinceMs >= UNREPORTED_MS;
 }
 
 /** Addresses that two nodes have, and a node without a report. */

@@ -1,31 +1,27 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { compareTexts } from '@podwire/shared/words/order';
 
-import { ALIVE_MS, type NodeSession, type StoreEpoch } from '../records/session.js';
+import type { StoreEpoch } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
 
 /**
  * Store epochs. A datastore that was restored from a backup does not know the addresses that were allocated since. So a
- * restore begins an epoch, in which every node known to run reports what it holds. New addresses wait for the reports,
+ * restore begins an epoch, in which every node with a session reports what it holds. New addresses wait for the reports,
  * for a minute at most. After that the blocks of a node that has not reported are left to that node.
  */
 
-/** How long new addresses wait for the reports of the nodes known to run, in milliseconds. */
+/** How long new addresses wait for the reports of the nodes, in milliseconds. */
 const WAIT_MS = 60_000;
 
-interface NewEpoch {
-  readonly id: string;
-  readonly nowMs: number;
-  /** ID of the last import into the datastore; empty for none. */
-  readonly importId: string;
+type NewEpoch = Omit<StoreEpoch, 'phase'>;
+
+/** A new epoch, because the datastore was restored. */
+export function restoredEpoch(epoch: NewEpoch): Change {
+  return putEpoch({ ...epoch, phase: 'waiting' });
 }
 
-/** A new epoch, because the datastore was restored. The sessions still have the times from before the restore. */
-export function restoredEpoch(view: View, { id, nowMs, importId }: NewEpoch): Change {
-  let newestMs: number | undefined;
-  for (const { heardAtMs } of view.sessions()) newestMs = Math.max(newestMs ?? heardAtMs, heardAtMs);
-  const heardSinceMs = newestMs === undefined ? nowMs : Math.max(0, newestMs - ALIVE_MS);
-  return { type: 'put', record: { kind: 'storeEpoch', value: { id, startedAtMs: nowMs, importId, heardSinceMs } } };
+function putEpoch(value: StoreEpoch): Change {
+  return { type: 'put', record: { kind: 'storeEpoch', value } };
 }
 
 /**
@@ -34,38 +30,40 @@ export function restoredEpoch(view: View, { id, nowMs, importId }: NewEpoch): Ch
  * @returns whether an epoch began because of an import
  */
 export function beginEpoch(view: View, begin: NewEpoch): Decision<boolean> {
-  const { id, nowMs, importId } = begin;
   const current = view.epoch();
-  if (current?.importId === importId || view.unreadableRecord({ kind: 'storeEpoch' }))
+  if (current?.importId === begin.importId || view.unreadableRecord({ kind: 'storeEpoch' }))
     return { changes: [], outcome: false };
-  const first: StoreEpoch = { id, startedAtMs: nowMs, importId, heardSinceMs: undefined };
-  const change: Change = current
-    ? restoredEpoch(view, begin)
-    : { type: 'put', record: { kind: 'storeEpoch', value: first } };
+  const change = current ? restoredEpoch(begin) : putEpoch({ ...begin, phase: 'first' });
   return { changes: [change], outcome: current !== undefined };
 }
 
-/** Whether new addresses may have to wait, because the epoch began after a restore less than a minute ago. */
-export function isNewEpoch({ startedAtMs, heardSinceMs }: StoreEpoch, nowMs: number): boolean {
-  return heardSinceMs !== undefined && Math.abs(nowMs - startedAtMs) < WAIT_MS;
+/** Whether new addresses may have to wait for reports. */
+export function isNewEpoch(view: View): boolean {
+  return view.epoch()?.phase === 'waiting' && view.epochAgeMs() < WAIT_MS;
 }
 
-/** Whether a node was known to run when the epoch began, and has not reported its inventory since. */
+/**
+ * Ends the wait for all replicas, also those that start later. Each one has waited for as long as it saw the epoch.
+ * Idempotent.
+ */
+export function endWait(view: View): Decision<undefined> {
+  const epoch = view.epoch();
+  const isOver = epoch?.phase === 'waiting' && !isNewEpoch(view);
+  return { changes: isOver ? [putEpoch({ ...epoch, phase: 'waited' })] : [], outcome: undefined };
+}
+
+/** Whether a node has not reported its inventory since the datastore was restored. */
 export function isAwaited(view: View, nodeName: string): boolean {
   const epoch = view.epoch();
-  const session = epoch?.heardSinceMs === undefined ? undefined : view.session(nodeName);
-  return epoch !== undefined && session !== undefined && isAwaitedIn(epoch, session);
+  if (!epoch || epoch.phase === 'first') return false;
+  const session = view.session(nodeName);
+  return session !== undefined && session.epoch !== epoch.id;
 }
 
-function isAwaitedIn({ id, heardSinceMs }: StoreEpoch, { epoch, heardAtMs }: NodeSession): boolean {
-  return heardSinceMs !== undefined && epoch !== id && heardAtMs >= heardSinceMs;
-}
-
-/** Names of the nodes that are awaited in an epoch that began just now, in order. */
-export function awaitedNodes(view: View, nowMs: number): string[] {
-  const epoch = view.epoch();
-  if (!epoch || !isNewEpoch(epoch, nowMs)) return [];
-  const awaited = [...view.sessions()].filter((session) => isAwaitedIn(epoch, session));
+/** Names of the nodes for whose reports new addresses wait, in order. */
+export function awaitedNodes(view: View): string[] {
+  if (!isNewEpoch(view)) return [];
+  const awaited = [...view.sessions()].filter(({ name }) => isAwaited(view, name));
   return awaited.map(({ name }) => name).sort(compareTexts);
 }
 
@@ -76,13 +74,11 @@ const NAMED_NODES = 8;
  * For decisions that take new addresses.
  * @throws Failure STORE_RESTORED while the datastore may not know every holder
  */
-export function requireReports(view: View, nowMs: number): void {
-  const names = awaitedNodes(view, nowMs);
-  const epoch = view.epoch();
-  if (!epoch || names.length === 0) return;
+export function requireReports(view: View): void {
+  const names = awaitedNodes(view);
+  if (names.length === 0) return;
   const named = names.slice(0, NAMED_NODES).join(', ');
   const more = names.length > NAMED_NODES ? ` and ${names.length - NAMED_NODES} more` : '';
-  const until = new Date(epoch.startedAtMs + WAIT_MS).toISOString();
-  const text = `the datastore was restored from a backup, and does not know the addresses that were allocated since: waiting until ${until} for the inventories of nodes ${named}${more}; repeat the request`;
+  const text = `the datastore was restored from a backup, and does not know the addresses that were allocated since: waiting for the inventories of nodes ${named}${more}, for a minute at most; repeat the request`;
   throw new Failure('STORE_RESTORED', text, { details: { nodes: named } });
 }

@@ -4,7 +4,7 @@ import type { HeldAddress } from '../records/block.js';
 import { isLease } from '../records/lease.js';
 import type { Decision, View } from '../records/view.js';
 import { requestInventory, requestLeases } from './node-requests.js';
-import { inUseFailure, RunningNodes, type Liveness, type SilentNodes } from './running-nodes.js';
+import { inUseFailure, RunningNodes, type SilentNodes } from './running-nodes.js';
 
 /** How long nodes may take to report their inventory, and to return leases, in milliseconds. */
 const REPORT_MS = 15_000;
@@ -48,15 +48,13 @@ export class NodeInquiry {
 
   /** The addresses of the scope that nodes that run may use. */
   kept(scope: Scope, silent: SilentNodes, signal: AbortSignal): Promise<HeldAddress[]> {
-    const nowMs = this.#options.clock.nowMs();
-    return read(this.#options, (view) => usedIn(view, scope, { nowMs, silent }), signal);
+    return read(this.#options, (view) => usedIn(view, scope, silent), signal);
   }
 
   /** Recalls the leases of the scope from nodes that run, and waits for their return for 2 s. */
   async recall(scope: Scope, signal: AbortSignal): Promise<void> {
-    const { updates, clock } = this.#options;
-    const leasesOf = (view: View): HeldAddress[] =>
-      usedIn(view, scope, { nowMs: clock.nowMs() }).filter(({ attributes }) => isLease(attributes));
+    const { updates } = this.#options;
+    const leasesOf = (view: View): HeldAddress[] => usedIn(view, scope).filter(({ attributes }) => isLease(attributes));
     const names = nodesOf(await updates.peek(leasesOf));
     await Promise.all(names.map((name) => this.#update(name, (view) => recall(view, name), signal)));
     const isDone = async (): Promise<boolean> => (await updates.peek(leasesOf)).length === 0;
@@ -95,8 +93,8 @@ export class NodeInquiry {
   }
 }
 
-function usedIn(view: View, scope: Scope, liveness: Liveness): HeldAddress[] {
-  const running = new RunningNodes(view, liveness);
+function usedIn(view: View, scope: Scope, silent?: SilentNodes): HeldAddress[] {
+  const running = new RunningNodes(view, silent);
   return [...scope(view)].filter(({ attributes }) => running.mayUse(attributes));
 }
 

@@ -6,7 +6,7 @@ import { compareTexts } from '@podwire/shared/words/order';
 import { attachmentOf, holderOf, type AllocationAttributes } from '../records/attributes.js';
 import type { HeldAddress } from '../records/block.js';
 import { isLease } from '../records/lease.js';
-import { isAlive } from '../records/session.js';
+import { ALIVE_MS } from '../records/session.js';
 import type { Change, View } from '../records/view.js';
 import { addressOf } from './holding.js';
 
@@ -21,29 +21,27 @@ import { addressOf } from './holding.js';
  */
 export type SilentNodes = ReadonlyMap<string, number>;
 
-export interface Liveness {
-  readonly nowMs: number;
-  /** Default: none. */
-  readonly silent?: SilentNodes | undefined;
+/** Whether the node runs, as far as podwire-ipam knows: its session changed in the last four minutes. */
+export function isAlive(view: View, nodeName: string): boolean {
+  return view.session(nodeName) !== undefined && view.sessionAgeMs(nodeName) < ALIVE_MS;
 }
 
 /** Which nodes run, as far as one view shows it. */
 export class RunningNodes {
   readonly #view: View;
-  readonly #liveness: Liveness;
+  readonly #silent: SilentNodes | undefined;
   readonly #known = new Map<string, boolean>();
 
-  constructor(view: View, liveness: Liveness) {
+  constructor(view: View, silent?: SilentNodes) {
     this.#view = view;
-    this.#liveness = liveness;
+    this.#silent = silent;
   }
 
   has(nodeName: string): boolean {
     const known = this.#known.get(nodeName);
     if (known !== undefined) return known;
-    const { nowMs, silent } = this.#liveness;
-    const session = this.#view.session(nodeName);
-    const isRunning = session !== undefined && isAlive(session, nowMs) && silent?.get(nodeName) !== session.revision;
+    const isSilent = this.#silent?.get(nodeName) === (this.#view.session(nodeName)?.revision ?? 0);
+    const isRunning = !isSilent && isAlive(this.#view, nodeName);
     this.#known.set(nodeName, isRunning);
     return isRunning;
   }

@@ -102,7 +102,7 @@ export function bindAddresses(view: View, input: BindingInput): Decision<Bound> 
   );
   const endpoint = { ...base, netns, addresses: [...base.addresses, ...added] };
   const listed = session?.leases.filter((lease) => !addresses.some(isAt(lease.address)));
-  const updated = updateSession({ session, nodeName, patch: listed ? { leases: listed } : {}, nowMs });
+  const updated = updateSession(view, { session, nodeName, patch: listed ? { leases: listed } : {}, nowMs });
   const changes: Change[] = [
     ...reallocated.changes,
     ...blocks.map((value): Change => ({ type: 'put', record: { kind: 'block', value } })),

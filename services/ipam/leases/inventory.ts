@@ -14,13 +14,13 @@ import {
   type PodIdentity,
 } from '../records/attributes.js';
 import { heldAddressesIn, isHeld, type Block, type HeldAddress } from '../records/block.js';
-import { isLease, isLeaseOf } from '../records/lease.js';
+import { isLease, isLeaseOf, leaseBootId } from '../records/lease.js';
 import { poolOf } from '../records/pool.js';
 import type { AddressConflict, ListedLease, NodeSession } from '../records/session.js';
 import type { Decision, View } from '../records/view.js';
 import type { AllocationName } from './bindings.js';
 import { inventoryDigest } from './inventory-digest.js';
-import { requireSession, updateSession, type SessionName } from './session.js';
+import { displacedBootId, requireSession, updateSession, type SessionName } from './session.js';
 
 /** An attachment that has addresses on a node. */
 export interface HeldAttachment {
@@ -69,11 +69,10 @@ export interface InventoryDifference {
 interface Comparison {
   readonly nodeName: string;
   readonly inventory: Inventory;
-  readonly nowMs: number;
 }
 
 /** Compares what a node holds with the datastore. Changes nothing. */
-export function compareInventory(view: View, { nodeName, inventory, nowMs }: Comparison): InventoryDifference {
+export function compareInventory(view: View, { nodeName, inventory }: Comparison): InventoryDifference {
   const { attachments, leases } = inventory;
   const findings: InventoryFinding[] = [];
   const conflicts: AddressConflict[] = [];
@@ -94,7 +93,7 @@ export function compareInventory(view: View, { nodeName, inventory, nowMs }: Com
     const found = findDifference(view, { nodeName, attachment: undefined, allocation, reported, isEnded: false });
     if (found) findings.push(found);
   }
-  const unknown = allocationsOf(view, nodeName, nowMs).filter((held) => !isReported(reported, held));
+  const unknown = allocationsOf(view, nodeName).filter((held) => !isReported(reported, held));
   return { findings, unknown: unknown.map((held) => describeUnknown(view, held)), conflicts, unbound };
 }
 
@@ -185,17 +184,19 @@ function describeUnknown(view: View, held: HeldAddress): UnknownAllocation {
  * The allocations that name a node and are leases or Podwire attachments', in any block. Without those of a displaced
  * machine, which may be cut off with its pods.
  */
-function allocationsOf(view: View, nodeName: string, nowMs: number): HeldAddress[] {
-  const { displaced } = view.session(nodeName) ?? {};
-  const isOfDisplaced = (attributes: AllocationAttributes): boolean =>
-    displaced !== undefined && nowMs < displaced.untilMs && (allocatedAtMs(attributes) ?? 0) <= displaced.sinceMs;
+function allocationsOf(view: View, nodeName: string): HeldAddress[] {
   const isCounted = (attributes: AllocationAttributes): boolean =>
-    attributes.owner.node === nodeName &&
-    (isLeaseOf(nodeName)(attributes) || attachmentOf(attributes) !== undefined) &&
-    !isOfDisplaced(attributes);
-  return [...allBlocks(view)].flatMap((block) =>
+    attributes.owner.node === nodeName && (isLeaseOf(nodeName)(attributes) || attachmentOf(attributes) !== undefined);
+  const held = [...allBlocks(view)].flatMap((block) =>
     nodesIn(block).has(nodeName) ? heldAddressesIn(block, isCounted) : [],
   );
+  const displaced = displacedBootId(view, nodeName);
+  return displaced === undefined ? held : held.filter((each) => (bootOf(view, each) ?? displaced) !== displaced);
+}
+
+/** The boot that an allocation was made for; undefined if it is not known. */
+function bootOf(view: View, held: HeldAddress): string | undefined {
+  return isLease(held.attributes) ? leaseBootId(held.attributes) : netnsOf(view, held)?.bootId;
 }
 
 /** Cache: every report looks at all blocks, most of which have not changed since the last one. */
@@ -210,9 +211,9 @@ function nodesIn(block: Block): ReadonlySet<string> {
 }
 
 /** The digest of what a node holds according to the datastore. */
-export function storedDigest(view: View, nodeName: string, nowMs: number): Buffer {
+export function storedDigest(view: View, nodeName: string): Buffer {
   return inventoryDigest(
-    allocationsOf(view, nodeName, nowMs).map((held) => {
+    allocationsOf(view, nodeName).map((held) => {
       const attachment = attachmentOf(held.attributes);
       const owner = attachment ? formatAttachment(attachment) : 'lease';
       return `${formatAddress(addressOf(held))} ${addressHolder(held).sequenceNumber} ${owner}\n`;
@@ -244,16 +245,14 @@ export interface InventoryReport extends Pick<InventoryDifference, 'findings' | 
 export function reportInventory(view: View, input: ReportInput): Decision<InventoryReport> {
   const { nodeName, digest, inventory, nowMs } = input;
   const session = requireSession(view, nodeName, input.session);
-  const isSameDigest = !inventory && storedDigest(view, nodeName, nowMs).equals(digest);
-  const { findings, unknown, conflicts, unbound } = inventory
-    ? compareInventory(view, { nodeName, inventory, nowMs })
-    : EQUAL;
+  const isSameDigest = !inventory && storedDigest(view, nodeName).equals(digest);
+  const { findings, unknown, conflicts, unbound } = inventory ? compareInventory(view, { nodeName, inventory }) : EQUAL;
   const isEqual = inventory ? findings.length + unknown.length === 0 : isSameDigest;
   const isReported = inventory !== undefined || isSameDigest;
   const { id = '' } = view.epoch() ?? {};
   const patch =
     session && isReported ? { ...listing(view, session, unbound), conflicts, reportedAtMs: nowMs, epoch: id } : {};
-  const { changes, isWritten, revision } = updateSession({ session, nodeName, patch, nowMs });
+  const { changes, isWritten, revision } = updateSession(view, { session, nodeName, patch, nowMs });
   return {
     changes: isWritten ? changes : [],
     outcome: { isEqual, findings, unknown, conflicts, sessionRevision: revision },

@@ -8,7 +8,7 @@ import { counter } from '@podwire/shared/telemetry/instruments';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { AddressReleaseResult } from '../addresses/release.js';
-import { awaitedNodes } from '../blocks/epoch.js';
+import { awaitedNodes, endWait } from '../blocks/epoch.js';
 import { requestInventory } from '../blocks/node-requests.js';
 import type { Events } from '../engine/events.js';
 import { nodeLane, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
@@ -151,10 +151,15 @@ export class Leases {
     return opened;
   }
 
+  /** Ends the wait for reports after a restore once it is over. Idempotent. */
+  async endWait(signal: AbortSignal): Promise<void> {
+    await this.#options.updates.update('epoch', endWait, { signal });
+  }
+
   /** So that new addresses wait no longer than necessary. Without it, the nodes report by themselves, but later. */
   async #requestInventories(signal: AbortSignal): Promise<void> {
-    const { updates, clock } = this.#options;
-    const names = await updates.peek((view) => awaitedNodes(view, clock.nowMs()).slice(0, ASKED_AT_ONCE));
+    const { updates } = this.#options;
+    const names = await updates.peek((view) => awaitedNodes(view).slice(0, ASKED_AT_ONCE));
     const ask = (name: string) => updates.update(nodeLane(name), (view) => requestInventory(view, name), { signal });
     await Promise.allSettled(names.map(ask));
   }

@@ -22,7 +22,7 @@ import { reservedIn } from '../reservations/reservations.js';
 import { selectsAll } from '../selectors/selector.js';
 import { foreignAllocator } from './foreign-allocators.js';
 import { retakeLeases } from './reallocation.js';
-import { requireSession, updateSession, type SessionName } from './session.js';
+import { displacedBootId, requireSession, updateSession, type SessionName } from './session.js';
 
 /** A request for the unbound leases of a node. */
 export interface LeaseRequest {
@@ -101,9 +101,9 @@ export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseSte
   const { nodeName, bootId, family, count } = request;
   const session = requireSession(view, nodeName, request.session);
   const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
-  requireReports(view, nowMs);
+  requireReports(view);
   const ofAllBoots = leasesOf(view, nodeName);
-  const former = ofAllBoots.filter(({ attributes }) => isFormer(leaseBootId(attributes), input, session));
+  const former = ofAllBoots.filter(({ attributes }) => isFormer(view, leaseBootId(attributes), request));
   const all = ofBoot(ofAllBoots, bootId);
   if (former.length > 0) return freeFormer(view, former, { session, nodeName, nowMs });
   const vanished = session ? vanishedLeases(session, all) : [];
@@ -123,7 +123,7 @@ export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseSte
     ...ofBoot(leasesIn(taken.blocks, nodeName), bootId),
   ];
   const holding = holdingAll.filter(({ block }) => block.prefix.family === family);
-  const updated = updateSession({ session, nodeName, patch: { leases: listedLeases(holdingAll) }, nowMs });
+  const updated = updateSession(view, { session, nodeName, patch: { leases: listedLeases(holdingAll) }, nowMs });
   const isShort = held.length + collected.count < count;
   const explanation = count > limit.count ? limit.explanation : shortageText(view, demand, pools);
   return {
@@ -166,10 +166,8 @@ function ofBoot(leases: readonly HeldAddress[], bootId: string): HeldAddress[] {
 }
 
 /** Whether a lease ended with its boot. A machine that was displaced may still give its leases to pods. */
-function isFormer(bootId: string, { request, nowMs }: LeaseInput, session: NodeSession | undefined): boolean {
-  const { displaced } = session ?? {};
-  const isKept = displaced?.bootId === bootId && nowMs < displaced.untilMs;
-  return bootId !== request.bootId && !isKept;
+function isFormer(view: View, bootId: string, request: LeaseRequest): boolean {
+  return bootId !== request.bootId && bootId !== displacedBootId(view, request.nodeName);
 }
 
 function isAmong(blocks: readonly Block[], { prefix }: Block): boolean {
@@ -200,7 +198,7 @@ interface FormerLeases {
 function freeFormer(view: View, leases: readonly HeldAddress[], former: FormerLeases): Decision<LeaseStep> {
   const batch = nextBatch(view, leases);
   const outcome: LeaseStep = { ...NO_CHANGE, state: 'more', freedCount: batch.length };
-  const { changes } = updateSession({ ...former, patch: {} });
+  const { changes } = updateSession(view, { ...former, patch: {} });
   return { changes: [...releaseHeld(view, batch, former.nowMs), ...changes], outcome };
 }
 
@@ -232,7 +230,7 @@ function takeBack(view: View, { session, vanished, held, node, nowMs }: Vanished
     changes: [
       ...node.changes,
       ...changes,
-      ...updateSession({ session, nodeName, patch: { leases }, nowMs }).changes,
+      ...updateSession(view, { session, nodeName, patch: { leases }, nowMs }).changes,
       ...(lost.length > 0 ? requestLeases(view, nodeName) : []),
     ],
     outcome: { ...NO_CHANGE, state: 'more', takenBackCount: batch.length - lost.length },

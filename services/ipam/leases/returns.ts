@@ -87,7 +87,7 @@ export function continueReturn(view: View, { nodeName, returns, nowMs, ...rest }
     return result?.state === 'released' && sequenceNumber > 0n ? [{ address, sequenceNumber }] : [];
   });
   const leases = session && changeList(session.leases, ended, kept);
-  const updated = updateSession({ session, nodeName, patch: leases ? { leases } : {}, nowMs });
+  const updated = updateSession(view, { session, nodeName, patch: leases ? { leases } : {}, nowMs });
   const isChanged = changes.length > 0 || updated.isWritten;
   return {
     changes: isChanged
@@ -125,7 +125,7 @@ function takeBack(view: View, { session, vanished, nowMs }: VanishedLeases): Dec
     return lost.includes(address) ? [] : [{ address, sequenceNumber }];
   });
   const patch = { leases: changeList(session.leases, lost, retaken) };
-  const updated = updateSession({ session, nodeName: session.name, patch, nowMs });
+  const updated = updateSession(view, { session, nodeName: session.name, patch, nowMs });
   return {
     changes: [...changes, ...updated.changes],
     outcome: { results: [], leaseNumbers: [], sessionRevision: updated.revision },

@@ -25,7 +25,7 @@ import { reportInventory } from './inventory.js';
 import { continueReturn } from './returns.js';
 import { openSession, type OpenedSession, type SessionName, type SessionRequest } from './session.js';
 
-const EPOCH = { id: 'e1', startedAtMs: NOW_MS - 3_600_000, importId: '', heardSinceMs: undefined };
+const EPOCH = { id: 'e1', importId: '', phase: 'first' } as const;
 
 const withNodes = () =>
   new TestView([
@@ -35,11 +35,11 @@ const withNodes = () =>
     { kind: 'storeEpoch', value: EPOCH },
   ]);
 
-function open(view: TestView, rest: Partial<SessionRequest> = {}, nowMs = NOW_MS): OpenedSession {
+function open(view: TestView, rest: Partial<SessionRequest> = {}): OpenedSession {
   const nodeName = rest.nodeName ?? 'n1';
   const expectedGeneration = view.session(nodeName)?.generation ?? 0;
   const usual = { nodeName, machineId: 'm1', bootId: 'b1', expectedGeneration, last: undefined, address: '192.0.2.1' };
-  return view.apply(openSession(view, { request: { ...usual, ...rest }, nowMs, epochId: 'e2' }));
+  return view.apply(openSession(view, { request: { ...usual, ...rest }, nowMs: NOW_MS, epochId: 'e2' }));
 }
 
 function nameOf({ bootId, generation, revision }: NodeSession): SessionName {
@@ -101,34 +101,37 @@ describe('a session', () => {
     const view = withNodes();
     open(view);
     const other = { machineId: 'm2', bootId: 'b9', address: '192.0.2.2' };
-    const { code, message } = failureOf(() => open(view, other, NOW_MS + ALIVE_MS - 1));
+    view.monotonicMs += ALIVE_MS - 1;
+    const { code, message } = failureOf(() => open(view, other));
     expect(code).toBe('NODE_NAME_TAKEN');
     expect(message).toContain('machine m1 (address 192.0.2.1, boot b1)');
     expect(message).toContain('machine m2 (address 192.0.2.2, boot b9)');
-    expect(open(view, other, NOW_MS + ALIVE_MS)).toMatchObject({ isOpened: true, generation: 2 });
-    expect(failureOf(() => open(view, {}, NOW_MS + ALIVE_MS)).code).toBe('NODE_NAME_TAKEN');
+    view.monotonicMs += 1;
+    expect(open(view, other)).toMatchObject({ isOpened: true, generation: 2 });
+    expect(failureOf(() => open(view)).code).toBe('NODE_NAME_TAKEN');
   });
 
   test('leaves what a displaced machine has to that machine for an hour', () => {
     const view = withNodes();
     open(view);
     const before = leasedIn(lease(view, 2));
-    const laterMs = NOW_MS + ALIVE_MS;
-    open(view, { machineId: 'm2', bootId: 'b2' }, laterMs);
+    view.monotonicMs += ALIVE_MS;
+    open(view, { machineId: 'm2', bootId: 'b2' });
     const session = nameOf(current(view));
-    const leaseAt = (nowMs: number) => {
+    const leaseAgain = () => {
       const asked = { nodeName: 'n1', bootId: 'b2', family: 4, count: 2, session } as const;
-      return leaseAddresses(view, { request: asked, unknownNodes: { policy: 'refuse' }, nowMs });
+      return leaseAddresses(view, { request: asked, unknownNodes: { policy: 'refuse' }, nowMs: NOW_MS });
     };
-    const step = leaseAt(laterMs).outcome;
+    const step = leaseAgain().outcome;
     expect(step).toMatchObject({ state: 'done', freedCount: 0 });
     expect(leasedIn(step).filter((each) => before.includes(each))).toEqual([]);
     const inventory = { attachments: [], leases: [] };
     const input = { nodeName: 'n1', session, digest: Buffer.alloc(32), inventory };
-    expect(reportInventory(view, { ...input, nowMs: laterMs }).outcome.unknown).toEqual([]);
-    const endMs = laterMs + 2 * 3_600_000;
-    expect(leaseAt(endMs).outcome).toMatchObject({ state: 'more', freedCount: 2 });
-    expect(reportInventory(view, { ...input, nowMs: endMs }).outcome.unknown).toHaveLength(2);
+    const unknown = () => reportInventory(view, { ...input, nowMs: NOW_MS }).outcome.unknown;
+    expect(unknown()).toEqual([]);
+    view.monotonicMs += 2 * 3_600_000;
+    expect(leaseAgain().outcome).toMatchObject({ state: 'more', freedCount: 2 });
+    expect(unknown()).toHaveLength(2);
   });
 
   test('is refused to a node that is not registered, or is being deleted', () => {
@@ -205,10 +208,10 @@ describe('a call of another session is refused', () => {
 describe('the time at which a node was heard of', () => {
   test('is written once in a minute', () => {
     const view = withNodes();
-    view.put({ kind: 'nodeSession', value: sessionOf('n1', { heardAtMs: NOW_MS - 59_000 }) });
-    const { sessionRevision } = lease(view, 0);
-    expect(sessionRevision).toBe(1);
-    view.put({ kind: 'nodeSession', value: sessionOf('n1', { heardAtMs: NOW_MS - 60_000 }) });
+    view.put({ kind: 'nodeSession', value: sessionOf('n1', { heardAtMs: 0 }) });
+    view.monotonicMs += 59_999;
+    expect(lease(view, 0).sessionRevision).toBe(1);
+    view.monotonicMs += 1;
     expect(lease(view, 0).sessionRevision).toBe(2);
     expect(current(view).heardAtMs).toBe(NOW_MS);
   });
@@ -360,25 +363,19 @@ describe('a node that has seen a later state of the datastore', () => {
     return view;
   }
 
-  test('begins an epoch, in which new addresses wait for the nodes known to run', () => {
-    const heardAtMs = NOW_MS - 3_600_000;
-    const view = restored(
-      sessionOf('n1', { machineId: 'm1', epoch: 'e1', heardAtMs }),
-      sessionOf('n2', { epoch: 'e1', heardAtMs: heardAtMs - 1000 }),
-      sessionOf('n3', { epoch: 'e1', heardAtMs: heardAtMs - ALIVE_MS - 1 }),
-    );
+  test('begins an epoch, in which new addresses wait for the reports of all nodes', () => {
+    const view = restored(sessionOf('n1', { machineId: 'm1', epoch: 'e1' }), sessionOf('n2', { epoch: 'e1' }));
     expect(open(view, { last })).toMatchObject({ isRestored: true, generation: 8, revision: 91 });
     const failure = failureOf(() => allocate(view, { request: request('c1'), nowMs: NOW_MS }));
     expect(failure.code).toBe('STORE_RESTORED');
-    expect(failure.message).toContain('nodes n1, n2;');
+    expect(failure.message).toContain('nodes n1, n2, ');
     expect(failureOf(() => lease(view)).code).toBe('STORE_RESTORED');
     expect(failureOf(() => lease(view, 0)).code).toBe('STORE_RESTORED');
     bind(view, 'c1', '10.0.0.1');
-    expect(() => requireReports(view, NOW_MS + 60_000)).not.toThrow();
     // The other node has seen a later state too, and begins no further epoch.
     expect(open(view, { nodeName: 'n2', machineId: 'machine-n2', last })).toMatchObject({ isRestored: false });
     for (const name of ['n1', 'n2']) view.put({ kind: 'nodeSession', value: { ...current(view, name), epoch: 'e2' } });
-    expect(() => requireReports(view, NOW_MS)).not.toThrow();
+    expect(() => requireReports(view)).not.toThrow();
   });
 
   test('returns a lease of the backup that a pod of another node has, and that pod gets it', () => {
@@ -408,34 +405,30 @@ describe('a node that has seen a later state of the datastore', () => {
   test('begins none when it was deleted and registered again, since the other nodes have seen nothing', () => {
     const view = restored(sessionOf('n2', { epoch: 'e1' }));
     expect(open(view, { last })).toMatchObject({ isRestored: false, generation: 8 });
-    expect(() => requireReports(view, NOW_MS)).not.toThrow();
+    expect(() => requireReports(view)).not.toThrow();
   });
 
   test('begins one when no node has a session', () => {
     const view = restored();
     expect(open(view, { last })).toMatchObject({ isRestored: true });
-    expect(failureOf(() => requireReports(view, NOW_MS)).message).toContain('nodes n1;');
+    expect(failureOf(() => requireReports(view)).message).toContain('nodes n1, ');
   });
 
   test('has its blocks to itself until it reports, also after the wait', () => {
-    const heardAtMs = NOW_MS - 3_600_000;
-    const view = restored(
-      sessionOf('n1', { machineId: 'm1', epoch: 'e1', heardAtMs }),
-      sessionOf('n2', { epoch: 'e1', heardAtMs }),
-    );
+    const view = restored(sessionOf('n1', { machineId: 'm1', epoch: 'e1' }), sessionOf('n2', { epoch: 'e1' }));
     view.apply(allocate(view, { request: request('c1', { nodeName: 'n2' }), nowMs: NOW_MS }));
     open(view, { last });
     view.put({ kind: 'nodeSession', value: { ...current(view), epoch: 'e2' } });
-    const later = NOW_MS + 120_000;
+    view.monotonicMs += 60_000;
     const given = [];
     for (let count = 0; count < 56; count++) {
-      const { endpoint } = view.apply(allocate(view, { request: request(`x${count}`), nowMs: later }));
+      const { endpoint } = view.apply(allocate(view, { request: request(`x${count}`), nowMs: NOW_MS }));
       given.push(...endpoint.addresses.map((each) => each.block.value));
     }
     const [owned] = view.affinitiesOf({ kind: 'host', name: 'n2' });
     expect(given).not.toContain(owned!.block.value);
-    expect(failureOf(() => allocate(view, { request: request('y'), nowMs: later })).code).toBe('POOLS_EXHAUSTED');
+    expect(failureOf(() => allocate(view, { request: request('y'), nowMs: NOW_MS })).code).toBe('POOLS_EXHAUSTED');
     view.put({ kind: 'nodeSession', value: { ...current(view, 'n2'), epoch: 'e2' } });
-    view.apply(allocate(view, { request: request('y'), nowMs: later }));
+    view.apply(allocate(view, { request: request('y'), nowMs: NOW_MS }));
   });
 });

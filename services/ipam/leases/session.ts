@@ -3,9 +3,10 @@ import { compareAddresses } from '@podwire/shared/net/address';
 
 import { authorizeNode } from '../blocks/demand.js';
 import { isNewEpoch, restoredEpoch } from '../blocks/epoch.js';
+import { isAlive } from '../blocks/running-nodes.js';
 import { requireReadable } from '../records/absence.js';
 import { versionOf } from '../records/versions.js';
-import { displace, isAlive, type ListedLease, type NodeSession } from '../records/session.js';
+import { DISPLACED_MS, type ListedLease, type NodeSession } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
 
 /** The session that a call of a node names. */
@@ -57,11 +58,12 @@ export function openSession(view: View, { request, nowMs, epochId }: SessionInpu
   const node = authorizeNode(view, { nodeName, unknownNodes: { policy: 'refuse' }, nowMs });
   requireReadable(view, { kind: 'nodeSession', name: nodeName });
   const stored = view.session(nodeName);
-  if (stored && stored.machineId !== machineId && isAlive(stored, nowMs)) throw nameTaken(stored, request);
+  const isDisplacing = stored !== undefined && stored.machineId !== machineId;
+  if (isDisplacing && isAlive(view, nodeName)) throw nameTaken(stored, request);
   const { generation = 0, revision = 0 } = stored ?? {};
   if (generation !== expectedGeneration)
     return { changes: [], outcome: { isOpened: false, generation, revision, isRestored: false } };
-  const isRestored = revealsRestore(view, { stored, last, nowMs });
+  const isRestored = revealsRestore(view, stored, last);
   const { id = '', importId = '' } = view.epoch() ?? {};
   const session: NodeSession = {
     reportedAtMs: undefined,
@@ -74,18 +76,14 @@ export function openSession(view: View, { request, nowMs, epochId }: SessionInpu
     name: nodeName,
     machineId,
     bootId,
-    ...(stored && stored.machineId !== machineId && { displaced: displace(stored, nowMs) }),
+    displacedBootId: isDisplacing ? stored.bootId : (stored?.displacedBootId ?? ''),
     generation: Math.max(generation, last?.generation ?? 0) + 1,
     address,
     revision: Math.max(revision, last?.revision ?? 0) + 1,
     heardAtMs: nowMs,
   };
   return {
-    changes: [
-      ...node.changes,
-      putSession(session),
-      ...(isRestored ? [restoredEpoch(view, { id: epochId, nowMs, importId })] : []),
-    ],
+    changes: [...node.changes, putSession(session), ...(isRestored ? [restoredEpoch({ id: epochId, importId })] : [])],
     outcome: { isOpened: true, generation: session.generation, revision: session.revision, isRestored },
   };
 }
@@ -105,22 +103,16 @@ function describeMachine({
   return `machine ${machineId} (address ${address || 'unknown'}, boot ${bootId})`;
 }
 
-interface KnownSessions {
-  readonly stored: NodeSession | undefined;
-  readonly last: SessionName | undefined;
-  readonly nowMs: number;
-}
-
 /**
  * Whether the node has seen a later state of the datastore than this one, and no epoch began because of it yet: until the
  * node reports in an epoch, its session may be older than the restore that began the epoch. A missing session may also
  * be that of a deleted node. It only counts where no other node could reveal a restore.
  */
-function revealsRestore(view: View, { stored, last, nowMs }: KnownSessions): boolean {
+function revealsRestore(view: View, stored: NodeSession | undefined, last: SessionName | undefined): boolean {
   if (!last) return false;
   const epoch = view.epoch();
   if (stored) return isBehind(stored, last) && stored.epoch === (epoch?.id ?? '');
-  if (epoch && isNewEpoch(epoch, nowMs)) return false;
+  if (isNewEpoch(view)) return false;
   for (const session of view.sessions()) if (session.epoch === epoch?.id) return false;
   return true;
 }
@@ -148,6 +140,12 @@ export function requireSession(view: View, nodeName: string, called: SessionName
   throw new Failure('SESSION_SUPERSEDED', text, { details: { node: nodeName } });
 }
 
+/** The boot whose allocations stay although another machine has the node's name now; undefined if there is none. */
+export function displacedBootId(view: View, nodeName: string): string | undefined {
+  const { displacedBootId: bootId = '' } = view.session(nodeName) ?? {};
+  return bootId !== '' && view.displacedAgeMs(nodeName) < DISPLACED_MS ? bootId : undefined;
+}
+
 /** Within this time the record is not written again only to say that the node was heard of, in milliseconds. */
 const HEARD_MS = 60_000;
 
@@ -172,13 +170,12 @@ interface UpdatedSession {
 }
 
 /** The session's part of a transaction of the node: writes the record if it changed, or compares it. */
-export function updateSession({ session, nodeName, patch, nowMs }: SessionUpdate): UpdatedSession {
+export function updateSession(view: View, { session, nodeName, patch, nowMs }: SessionUpdate): UpdatedSession {
   if (!session) return { changes: [expectNoSession(nodeName)], isWritten: false, revision: 0 };
-  const isHeard = Math.abs(nowMs - session.heardAtMs) < HEARD_MS;
+  const isHeard = view.sessionAgeMs(nodeName) < HEARD_MS;
   if (isHeard && isUnchanged(session, patch))
     return { changes: [expectSession(session)], isWritten: false, revision: session.revision };
-  const heardAtMs = isHeard ? session.heardAtMs : nowMs;
-  const value = { ...session, ...patch, heardAtMs, revision: session.revision + 1 };
+  const value = { ...session, ...patch, heardAtMs: nowMs, revision: session.revision + 1 };
   return { changes: [putSession(value)], isWritten: true, revision: value.revision };
 }
 
@@ -211,6 +208,15 @@ function expectSession(value: NodeSession): Change {
 
 function expectNoSession(name: string): Change {
   // Only the record's key counts: the commit compares what the view had under it, which is nothing.
-  const nothing = { machineId: '', bootId: '', generation: 0, address: '', revision: 0, heardAtMs: 0, epoch: '' };
+  const nothing = {
+    machineId: '',
+    bootId: '',
+    displacedBootId: '',
+    generation: 0,
+    address: '',
+    revision: 0,
+    heardAtMs: 0,
+    epoch: '',
+  };
   return expectSession({ name, ...nothing, leases: [], reportedAtMs: undefined, conflicts: [] });
 }

@@ -157,8 +157,8 @@ describe('the session of a node', () => {
     ['registered', [nodeRecord('n1')]],
     ['not registered', []],
   ])('goes with it, when the node is %s', (_, records) => {
-    const silent = session('n1', { heardAtMs: NOW_MS - ALIVE_MS });
-    const view = new TestView([...records, { kind: 'nodeSession', value: silent }]);
+    const view = new TestView([...records, { kind: 'nodeSession', value: session('n1') }]);
+    view.monotonicMs += ALIVE_MS;
     deleteNode(view, 'n1');
     expect(kinds(view)).toEqual([]);
   });
@@ -206,7 +206,7 @@ describe('a node that runs, and has given an address to a pod meanwhile', () => 
   });
 
   test('compares the session with each release', () => {
-    put(session('n1', { heardAtMs: NOW_MS - ALIVE_MS }));
+    view.monotonicMs += ALIVE_MS;
     const { changes } = continueNodeDeletion(view, { node: marked, nowMs: NOW_MS });
     expect(changes).toContainEqual({ type: 'expect', record: { kind: 'nodeSession', value: view.session('n1') } });
   });

@@ -11,7 +11,7 @@ import {
   releaseStep,
   type ReleaseStep,
 } from '../blocks/release-changes.js';
-import { RunningNodes, type Liveness } from '../blocks/running-nodes.js';
+import { RunningNodes, type SilentNodes } from '../blocks/running-nodes.js';
 import { endpointsOfNode } from '../endpoints/endpoints.js';
 import { attachmentOf, isVirtualMachine } from '../records/attributes.js';
 import { firstWritable } from '../records/block-stats.js';
@@ -77,7 +77,10 @@ export interface NodeDeletionStep {
   readonly isRemoved: boolean;
 }
 
-interface NodeDeletionProgress extends Liveness {
+interface NodeDeletionProgress {
+  readonly nowMs: number;
+  /** Default: none. */
+  readonly silent?: SilentNodes | undefined;
   /** What {@link beginNodeDeletion} returned. */
   readonly node: Node;
   /** Whether another process began the deletion. Default: false. */
@@ -92,10 +95,9 @@ const NO_RELEASES = { addresses: [], blocks: 0, isRemoved: false };
  */
 export function continueNodeDeletion(
   view: View,
-  { node: { name, uid }, isResumed = false, ...liveness }: NodeDeletionProgress,
+  { node: { name, uid }, isResumed = false, nowMs, silent }: NodeDeletionProgress,
 ): Decision<NodeDeletionStep> {
-  const { nowMs } = liveness;
-  const running = new RunningNodes(view, liveness);
+  const running = new RunningNodes(view, silent);
   const node = view.node(name);
   if (node?.uid !== uid) return { changes: [], outcome: { state: 'done', ...NO_RELEASES } };
   if (node.deletionTimeMs === undefined) {

@@ -7,13 +7,13 @@ import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Relief } from '../blocks/demand.js';
 import type { NodeInquiry } from '../blocks/running-nodes-operations.js';
-import { inUseFailure, RunningNodes, type SilentNodes } from '../blocks/running-nodes.js';
+import { inUseFailure, isAlive, type SilentNodes } from '../blocks/running-nodes.js';
 import type { Events } from '../engine/events.js';
 import { nodeLane, read, type IpamOptions } from '../engine/updates/operation.js';
 import type { HeldAddress } from '../records/block.js';
 import type { Node } from '../records/node.js';
 import type { Page } from '../records/page.js';
-import { isAlive, type NodeSession } from '../records/session.js';
+import type { NodeSession } from '../records/session.js';
 import type { View } from '../records/view.js';
 import { beginNodeDeletion, continueNodeDeletion, podsOfNode, type NodeDeletionStep } from './deletion.js';
 import {
@@ -171,8 +171,7 @@ export class Nodes {
 
   /** Whether a node was heard of just now. */
   isRunning(name: string, signal: AbortSignal): Promise<boolean> {
-    const nowMs = this.#options.clock.nowMs();
-    return read(this.#options, (view) => new RunningNodes(view, { nowMs }).has(name), signal);
+    return read(this.#options, (view) => isAlive(view, name), signal);
   }
 
   /**
@@ -205,8 +204,7 @@ export class Nodes {
     const nodes = await read(this.#options, (view) => view.nodes(), signal);
     for (const node of nodes.filter(({ deletionTimeMs }) => deletionTimeMs !== undefined))
       await this.#try(node, () => this.#runSteps(node, { isResumed: true }, signal), signal);
-    const nowMs = this.#options.clock.nowMs();
-    const ended = await read(this.#options, (view) => endedSessions(view, nowMs), signal);
+    const ended = await read(this.#options, endedSessions, signal);
     for (const { name } of ended)
       await this.#try({ name }, () => this.delete({ name, resourceVersion: '' }, signal), signal);
   }
@@ -275,6 +273,6 @@ export class Nodes {
 }
 
 /** Sessions of nodes that are not registered and do not run. */
-function endedSessions(view: View, nowMs: number): NodeSession[] {
-  return [...view.sessions()].filter((session) => !view.node(session.name) && !isAlive(session, nowMs));
+function endedSessions(view: View): NodeSession[] {
+  return [...view.sessions()].filter(({ name }) => !view.node(name) && !isAlive(view, name));
 }

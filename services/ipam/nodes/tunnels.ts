@@ -177,7 +177,7 @@ function takeAddress(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools
     const text = `no enabled IPv${family} pool allows ${encapsulation} tunnels; enable one with that encapsulation and Tunnel among its allowedUses`;
     throw new Failure('NO_POOL', `${text}, or release the tunnel's address`, { details: { node: nodeName } });
   }
-  requireReports(view, nowMs);
+  requireReports(view);
   const demand = demandOf(view, { nodeName, kind, nowMs }, pools);
   const [place] = chooseBlocks([blockChoices(beginSearch(view, demand, servingPools(view, demand)))]);
   if (place) {

@@ -9,7 +9,7 @@ import {
   orphanedAffinities,
   type ReleaseStep,
 } from '../blocks/release-changes.js';
-import { expectSessions, ofFewNodes, RunningNodes, type Liveness } from '../blocks/running-nodes.js';
+import { expectSessions, ofFewNodes, RunningNodes, type SilentNodes } from '../blocks/running-nodes.js';
 import { requirePool } from '../records/absence.js';
 import { countBlocks } from '../records/block-stats.js';
 import {
@@ -216,7 +216,10 @@ function inUseFailure(pool: Pool, holders: PoolHolders): Failure {
   return new Failure('POOL_IN_USE', text, { details: { pool: pool.name, allocated: String(holders.inUseCount) } });
 }
 
-interface PoolRelease extends Liveness {
+interface PoolRelease {
+  readonly nowMs: number;
+  /** Default: none. */
+  readonly silent?: SilentNodes | undefined;
   readonly poolName: string;
 }
 
@@ -226,11 +229,11 @@ interface PoolRelease extends Liveness {
  *
  * Idempotent; a missing pool has no addresses.
  */
-export function continuePoolRelease(view: View, { poolName, ...liveness }: PoolRelease): Decision<ReleaseStep> {
-  const running = new RunningNodes(view, liveness);
+export function continuePoolRelease(view: View, { poolName, nowMs, silent }: PoolRelease): Decision<ReleaseStep> {
+  const running = new RunningNodes(view, silent);
   const unused = heldInPool(view, poolName, (attributes) => !running.mayUse(attributes));
   const batch = nextBatch(view, ofFewNodes(view, unused));
-  return releaseStep(batch, [...releaseHeld(view, batch, liveness.nowMs), ...expectSessions(view, batch)]);
+  return releaseStep(batch, [...releaseHeld(view, batch, nowMs), ...expectSessions(view, batch)]);
 }
 
 /** The addresses of a pool that are in use or leased. */

@@ -17,15 +17,18 @@ export interface NodeSession {
   readonly address: string;
   /** Rises with each write of the record. */
   readonly revision: number;
-  /** When the node was last heard of, in epoch milliseconds. Calls within a minute of it do not renew it. */
+  /** When the node was last heard of, in epoch milliseconds, for messages. Calls within a minute do not renew it. */
   readonly heardAtMs: number;
   /**
    * All unbound leases of the node. No other holder is offered one of these addresses, even if its block says that it
    * is free because another writer released it.
    */
   readonly leases: readonly ListedLease[];
-  /** The machine that had the node's name before, if this one took the name over; absent if none did. */
-  readonly displaced?: DisplacedMachine | undefined;
+  /**
+   * Last boot of the machine that had the node's name before this one took the name over; empty if none had. That machine
+   * may be cut off, with pods and leases that no other holder may get: what was allocated for it stays for a time.
+   */
+  readonly displacedBootId: string;
   /** When the node last reported its inventory, in epoch milliseconds; undefined if it never did. */
   readonly reportedAtMs: number | undefined;
   /** ID of the store epoch ({@link StoreEpoch}) that the node reported its inventory in; empty if in none. */
@@ -35,19 +38,6 @@ export interface NodeSession {
    * offered one that becomes free.
    */
   readonly conflicts: readonly AddressConflict[];
-}
-
-/**
- * A machine that another one replaced after a silence. It may be cut off, with pods and leases that no other holder may get:
- * what was allocated for it stays for a time.
- */
-export interface DisplacedMachine {
-  /** Its last boot. */
-  readonly bootId: string;
-  /** When it was displaced, in epoch milliseconds. */
-  readonly sinceMs: number;
-  /** Until then its allocations stay, in epoch milliseconds. */
-  readonly untilMs: number;
 }
 
 /** An unbound lease. */
@@ -65,13 +55,8 @@ export interface AddressConflict {
   readonly holder: string;
 }
 
-/** A node of which nothing was heard for this long counts as not running, in milliseconds. */
+/** A node whose session has not changed for this long counts as not running, in milliseconds. */
 export const ALIVE_MS = 4 * 60_000;
-
-/** Whether the node runs, as far as podwire-ipam knows. A time in the future comes from another replica's clock. */
-export function isAlive({ heardAtMs }: Pick<NodeSession, 'heardAtMs'>, nowMs: number): boolean {
-  return nowMs - heardAtMs < ALIVE_MS;
-}
 
 /**
  * How long a node may give leases to pods after it asked for them, in milliseconds. The node measures it by its monotonic
@@ -79,27 +64,20 @@ export function isAlive({ heardAtMs }: Pick<NodeSession, 'heardAtMs'>, nowMs: nu
  */
 export const LEASE_VALID_MS = 3_600_000;
 
-/** For the difference between clocks, in milliseconds. */
-const CLOCK_MARGIN_MS = 300_000;
-
-/** The machine of a session that another machine replaces. */
-export function displace({ bootId, heardAtMs }: NodeSession, nowMs: number): DisplacedMachine {
-  return { bootId, sinceMs: nowMs, untilMs: Math.max(heardAtMs, nowMs) + LEASE_VALID_MS + CLOCK_MARGIN_MS };
-}
+/** How long the allocations of a displaced machine stay, in milliseconds: longer than its leases are valid. */
+export const DISPLACED_MS = LEASE_VALID_MS + 300_000;
 
 /**
  * A period in which the datastore only went forward. A new one begins when the datastore was restored from a backup.
- * Until the nodes known to run have reported in it what they hold, the datastore is not trusted to know every holder.
+ * Until the nodes have reported in it what they hold, the datastore is not trusted to know every holder.
  */
 export interface StoreEpoch {
   readonly id: string;
-  /** In epoch milliseconds. */
-  readonly startedAtMs: number;
   /** ID of the last import into the datastore when the epoch began; empty for none. */
   readonly importId: string;
   /**
-   * Nodes that were heard of since this time, in epoch milliseconds, were known to run when the epoch began. Undefined
-   * for the first epoch, which awaits no node.
+   * `first`: nothing was restored, and no node is awaited. `waiting`: new addresses wait for the nodes' reports. `waited`:
+   * they no longer do, but blocks of nodes without a report are left to these.
    */
-  readonly heardSinceMs: number | undefined;
+  readonly phase: 'first' | 'waiting' | 'waited';
 }

@@ -75,6 +75,13 @@ export interface View {
   node(name: string): Node | undefined;
   /** The session of a node. */
   session(nodeName: string): NodeSession | undefined;
+  /**
+   * How long this process has seen the node's session unchanged, in milliseconds. Replicas' clocks may differ, so that no
+   * decision depends on a time that another one wrote.
+   */
+  sessionAgeMs(nodeName: string): number;
+  /** How long this process has seen that the node's session displaced the machine that it names, in milliseconds. */
+  displacedAgeMs(nodeName: string): number;
   /** The sessions of all nodes, in no order. */
   sessions(): Iterable<NodeSession>;
   /**
@@ -85,6 +92,8 @@ export interface View {
   lessee(address: Address, exceptNode?: string): string | undefined;
   /** The current store epoch; undefined before the first. */
   epoch(): StoreEpoch | undefined;
+  /** How long this process has seen the current store epoch, in milliseconds. */
+  epochAgeMs(): number;
   /** All handles, in no order. For scans of everything, such as an audit. */
   handles(): Iterable<Handle>;
   /** All affinities, in no order. */

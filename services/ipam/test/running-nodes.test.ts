@@ -16,13 +16,14 @@ import { NOW_MS, request, session } from '../testing/records.js';
 let store: MemoryStore;
 let ipam: Ipam;
 let lines: readonly string[];
+let pass: (durationMs: number) => void;
 let putSession: (name: string, rest?: Partial<NodeSession>) => Promise<unknown>;
 
 const REGISTRATION = { ipv4: undefined, ipv6: undefined, labels: {}, interfaces: [], tunnelMacs: new Map() };
 
 beforeEach(async () => {
   store = new MemoryStore();
-  ({ ipam, lines } = await startIpam(store));
+  ({ ipam, lines, pass } = await startIpam(store));
   const { updater } = await startReplica(store);
   const checked = checkPool({ name: 'p', cidr: '10.0.0.0/24', blockSizeBits: 0, disabled: false });
   if (!checked.ok) throw new Error('the pool is at fault');
@@ -110,7 +111,7 @@ describe.each(Object.entries(RELEASES))('%s', (method, release) => {
   });
 
   test('releases the address once nothing was heard of the node for 4 minutes', async () => {
-    await putSession('n1', { heardAtMs: NOW_MS - ALIVE_MS });
+    pass(ALIVE_MS);
     expect(await release(false)).toEqual([]);
     expect(await holders()).toEqual([]);
   });
@@ -130,7 +131,7 @@ describe.each(Object.entries(RELEASES))('%s', (method, release) => {
   });
 
   test('with force keeps the addresses of a node that calls, but does not report', async () => {
-    const stop = answer('n1', () => putSession('n1', { heardAtMs: NOW_MS }));
+    const stop = answer('n1', () => putSession('n1'));
     expect(await release(true)).toEqual(['pod-c1']);
     stop();
     expect(await holders()).toEqual(['c1']);
@@ -151,7 +152,8 @@ test('a pool keeps the pods of nodes that run, and loses those of others', async
   await allocate('c1', 'n1');
   await allocate('c2', 'n2');
   await allocate('c3', 'n3');
-  await putSession('n2', { heardAtMs: NOW_MS - ALIVE_MS });
+  pass(ALIVE_MS);
+  await putSession('n1');
   const stop = answer('n1', () => putSession('n1', { reportedAtMs: NOW_MS }));
   const deleted = await ipam.pools.delete(
     { name: 'p', resourceVersion: '', whenInUse: 'release', force: true },
@@ -166,8 +168,9 @@ test('a release of many nodes with sessions takes several transactions', async (
   const names = Array.from({ length: 12 }, (_, index) => `m${index}`);
   for (const name of names) {
     await allocate(name, name);
-    await putSession(name, { heardAtMs: NOW_MS - ALIVE_MS });
+    await putSession(name);
   }
+  pass(ALIVE_MS);
   const { releasedAddresses, isGone } = await ipam.pools.delete(
     { name: 'p', resourceVersion: '', whenInUse: 'release' },
     forever,
@@ -220,7 +223,7 @@ describe('a node', () => {
     await ipam.nodes.delete({ name: 'n1', resourceVersion: '' }, forever);
     await ipam.nodes.finishDeletions(forever);
     expect((await readAll(store, keys)).session('n1')).toBeDefined();
-    await putSession('n1', { heardAtMs: NOW_MS - ALIVE_MS });
+    pass(ALIVE_MS);
     await ipam.nodes.finishDeletions(forever);
     const view = await readAll(store, keys);
     expect([view.session('n1'), view.node('n1')]).toEqual([undefined, undefined]);

@@ -264,7 +264,7 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
     of: OF_C1,
     damage: (view) => {
       const conflicts = [{ address: prefix(`${OF_C1}/32`), attachment: 'net/c9/eth0', holder: 'net/c1/eth0 on n1' }];
-      view.put({ kind: 'nodeSession', value: session('n2', { conflicts }) });
+      view.put({ kind: 'nodeSession', value: session('n2', { conflicts, reportedAtMs: LATER_MS }) });
     },
     repaired: false,
   },
@@ -272,7 +272,7 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
     name: 'a node that runs without reports',
     kind: 'nodeUnreported',
     of: 'n1',
-    damage: (view) => view.put({ kind: 'nodeSession', value: session('n1', { heardAtMs: LATER_MS }) }),
+    damage: (view) => view.put({ kind: 'nodeSession', value: session('n1') }),
     repaired: false,
   },
   {

@@ -14,11 +14,15 @@ export interface StartedIpam {
   readonly events: Events;
   /** The log, each line as JSON. */
   readonly lines: string[];
+  /** Advances the monotonic clock. */
+  readonly pass: (durationMs: number) => void;
 }
 
-/** All of IPAM but its borders, as one replica on a store, with a frozen clock. */
+/** All of IPAM but its borders, as one replica on a store, with a wall clock that stands still. */
 export async function startIpam(store: Store): Promise<StartedIpam> {
-  const { updater } = await startReplica(store);
+  let monotonicMs = 0;
+  const clock = { ...instantClock, monotonicMs: () => monotonicMs };
+  const { updater } = await startReplica(store, { clock });
   const lines: string[] = [];
   const destination = new Writable({
     write(chunk: Buffer, _, done) {
@@ -32,10 +36,10 @@ export async function startIpam(store: Store): Promise<StartedIpam> {
   const ipam = new Ipam({
     updates: updater,
     events,
-    clock: { ...instantClock, nowMs: () => NOW_MS },
+    clock: { ...clock, nowMs: () => NOW_MS },
     newUid: () => `uid-${uids++}`,
     history: { log: new HistoryLog(store, keys), retentionHours: 168 },
     unknownNodes: 'register',
   });
-  return { ipam, events, lines };
+  return { ipam, events, lines, pass: (durationMs) => void (monotonicMs += durationMs) };
 }

@@ -93,7 +93,7 @@ export class World {
         kind: 'reservation',
         value: { name: 'r', prefixes: RESERVED.map((each) => prefix(`${each}/32`)), uid: 'u', createTimeMs: NOW_MS },
       },
-      { kind: 'storeEpoch', value: { id: 'e1', startedAtMs: NOW_MS, importId: '', heardSinceMs: undefined } },
+      { kind: 'storeEpoch', value: { id: 'e1', importId: '', phase: 'first' } },
     ]);
     for (const node of NODES) this.open(node, 'process');
   }
@@ -153,6 +153,7 @@ export class World {
         break;
       case 'wait':
         this.nowMs += asked.seconds * 1000;
+        view.monotonicMs += asked.seconds * 1000;
         break;
       case 'set clocks':
         this.aheadMs = asked.aheadSeconds * 1000;
@@ -177,7 +178,7 @@ export class World {
     const known = { nodeName: node, bootId: `b${boot}`, address: '', last };
     const asked = { ...known, machineId, expectedGeneration: stored?.generation ?? 0 };
     const decide = () => openSession(view, { request: asked, nowMs, epochId: `e${nowMs}-${this.openedCount++}` });
-    if (by === 'twin' && stored && nowMs - stored.heardAtMs < 240_000) {
+    if (by === 'twin' && stored && view.sessionAgeMs(node) < 240_000) {
       expect(failureOf(decide).code).toBe('NODE_NAME_TAKEN');
       return;
     }
@@ -280,7 +281,7 @@ export class World {
         done += this.view.apply(continueReturn(this.view, left)).results.length;
       }
     }
-    expect(() => requireReports(this.view, nowMs)).not.toThrow();
+    expect(() => requireReports(this.view)).not.toThrow();
     this.intrude();
     for (const node of order) this.bindAll(node);
     this.release('intruder');
@@ -373,8 +374,7 @@ export class World {
 
   /** Whether the boot is of a machine that another one replaced a short time ago. */
   isDisplaced(node: string, boot: number): boolean {
-    const { displaced } = this.view.session(node) ?? {};
-    return displaced?.bootId === `b${boot}` && this.nowMs < displaced.untilMs;
+    return this.view.session(node)?.displacedBootId === `b${boot}` && this.view.displacedAgeMs(node) < 3_900_000;
   }
 
   lease(node: string, count: number): void {

@@ -24,9 +24,15 @@ export class TestView extends Snapshot {
   readonly history: HistoryEntry[] = [];
   /** Whether the view may lack changes of other replicas. */
   isBehind = false;
+  /** The monotonic clock. */
+  monotonicMs = 0;
 
   constructor(records: readonly RecordValue[] = []) {
-    super(keys, () => !this.isBehind);
+    super(
+      keys,
+      () => !this.isBehind,
+      () => this.monotonicMs,
+    );
     for (const record of records) this.put(record);
   }
 

@@ -163,7 +163,7 @@ interface Granted {
 function grantAll(view: View, { request, nowMs }: AllocationInput, held: readonly HeldAddress[]): Granted {
   const { attachment, families, pools, poolChoices, nodeName, unknownNodes } = request;
   if (families.length === 0) return { grants: [], changes: [] };
-  requireReports(view, nowMs);
+  requireReports(view);
   const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
   checkRequestedPools(view, { pools, poolChoices, families });
   const demands = families.map((family) => demandOf(family, { request, nowMs, node }));

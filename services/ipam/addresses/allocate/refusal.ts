@@ -5,6 +5,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Demand } from '../../blocks/demand.js';
 import { holdersText, leasesIn, leasesText, sumLeases, type NodeLeases } from '../../blocks/leased-addresses.js';
+import { isAlive } from '../../blocks/running-nodes.js';
 import {
   beginSearch,
   blockCap,
@@ -30,7 +31,6 @@ import {
 } from '../../records/block-stats.js';
 import { sameOwner, usedCount, type Block, type BlockOwner } from '../../records/block.js';
 import type { Pool } from '../../records/pool.js';
-import { isAlive } from '../../records/session.js';
 import type { UnreadableBlock, UnreadableRecord, View } from '../../records/view.js';
 import { hasRoom, reservedFreeCount } from '../../reservations/reservations.js';
 import { takeFirst } from './block-choice.js';
@@ -147,9 +147,8 @@ export function isRecallable(view: View, nodeName: string): boolean {
 }
 
 /** Nodes of the former release have no session. */
-function isHeardOf(view: View, nodeName: string, nowMs: number): boolean {
-  const session = view.session(nodeName);
-  return !session || isAlive(session, nowMs);
+function isHeardOf(view: View, nodeName: string): boolean {
+  return !view.session(nodeName) || isAlive(view, nodeName);
 }
 
 /** Whether the demand's owner may use a block's free addresses: its own, or one that it may borrow from. */
@@ -285,7 +284,7 @@ export function explainRefusal(view: View, demand: Demand, subject: string): str
       : '';
   const leases = sumLeases(explanations.map(({ recallable }) => recallable));
   const ofPools = new Set(explanations.flatMap((explanation) => remediesOf(search, explanation)));
-  const remedies = [...ofPools, ...remediesOfLeases(view, leases, demand.nowMs)];
+  const remedies = [...ofPools, ...remediesOfLeases(view, leases)];
   return `${summary}: ${texts.join('; ')}.${strict} ${remedies.length === 1 ? 'Remedy' : 'Remedies'}: ${remedies.join('; ')}`;
 }
 
@@ -300,10 +299,10 @@ function remediesOf({ config: { strictAffinity } }: Search, explanation: PoolExp
 }
 
 /** The remedies for unbound leases that the demand could use. */
-function remediesOfLeases(view: View, leases: readonly NodeLeases[], nowMs: number): string[] {
+function remediesOfLeases(view: View, leases: readonly NodeLeases[]): string[] {
   const holders = holdersText(view, leases);
   if (holders === undefined) return [];
-  const isRecalled = leases.some(({ nodeName }) => isHeardOf(view, nodeName, nowMs));
+  const isRecalled = leases.some(({ nodeName }) => isHeardOf(view, nodeName));
   return isRecalled ? ['retry, as leased addresses are recalled', holders] : [holders];
 }
 

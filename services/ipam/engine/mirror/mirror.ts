@@ -97,7 +97,11 @@ export class Mirror {
 
   private constructor(options: MirrorOptions) {
     this.#options = options;
-    this.view = new Snapshot(options.keys, (key) => this.showsAllBefore(key));
+    this.view = new Snapshot(
+      options.keys,
+      (key) => this.showsAllBefore(key),
+      () => options.clock.monotonicMs(),
+    );
   }
 
   /**

@@ -23,7 +23,9 @@ import {
 import { sameOwner, type Affinity, type AffinityState, type Block, type BlockOwner } from '../../records/block.js';
 import { formatEndpointKey, makeEndpoint, type AnyEndpoint } from '../../records/endpoint.js';
 import { encodeRecord, serialize } from '../../records/json/registry.js';
+import type { NodeSession, StoreEpoch } from '../../records/session.js';
 import { foreignRecord, session } from '../../testing/records.js';
+import { TestView } from '../../testing/test-view.js';
 import type { EndpointRecord, RecordValue, UnreadableBlock, View } from '../../records/view.js';
 import { MemoryStore } from '../testing/memory-store.js';
 import { emptyBlock, forever, keys, prefix, settleEvents, startReplica } from '../testing/stores.js';
@@ -188,6 +190,29 @@ function scanning(all: ReadonlyMap<string, RecordValue>, unreadable: readonly Un
     unreadableRecord: (name) => unreadable.find(({ key }) => key === keys.ofName(name)),
   };
 }
+
+it('shows for how long a session and an epoch are unchanged, also when they are listed again', () => {
+  const view = new TestView();
+  const put = (rest: Partial<NodeSession> = {}) => view.put({ kind: 'nodeSession', value: session('n1', rest) });
+  const putEpoch = (id: string, phase: StoreEpoch['phase']) =>
+    view.put({ kind: 'storeEpoch', value: { id, importId: '', phase } });
+  const ages = () => [view.sessionAgeMs('n1'), view.displacedAgeMs('n1'), view.epochAgeMs()];
+  expect(view.sessionAgeMs('n1')).toBe(0);
+  put({ displacedBootId: 'b0' });
+  putEpoch('e1', 'first');
+  view.monotonicMs = 10;
+  put({ displacedBootId: 'b0' });
+  putEpoch('e1', 'waiting');
+  expect(ages()).toEqual([10, 10, 10]);
+  put({ displacedBootId: 'b0', revision: 2 });
+  putEpoch('e2', 'waiting');
+  expect(ages()).toEqual([0, 10, 0]);
+  view.monotonicMs = 15;
+  const draft = view.clone(() => true);
+  expect([draft.sessionAgeMs('n1'), draft.displacedAgeMs('n1'), draft.epochAgeMs()]).toEqual([5, 15, 5]);
+  put({ displacedBootId: 'b1', revision: 3 });
+  expect(ages()).toEqual([0, 0, 5]);
+});
 
 function shown(view: Indexed): unknown {
   const cidrsOf = (blocks: Iterable<Block>): string[] => [...blocks].map((block) => formatPrefix(block.prefix));

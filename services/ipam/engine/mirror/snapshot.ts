@@ -41,6 +41,15 @@ const UNREADABLE_BLOCKS: ListOrder<UnreadableBlock, Prefix, undefined> = {
   compare: comparePrefixes,
 };
 
+/** A session, and when parts of it were first seen, by the monotonic clock. */
+interface SeenSession {
+  readonly session: NodeSession;
+  /** Its revision. */
+  readonly sinceMs: number;
+  /** The machine that it displaced. */
+  readonly displacedSinceMs: number;
+}
+
 /**
  * Decoded records with the indexes that decisions need. Knows nothing of revisions or stored forms. A clone shares
  * everything that it does not change: see {@link Snapshot.clone}.
@@ -48,6 +57,7 @@ const UNREADABLE_BLOCKS: ListOrder<UnreadableBlock, Prefix, undefined> = {
 export class Snapshot implements View {
   protected readonly keys: RecordKeys;
   readonly #showsAllBefore: (key: string) => boolean;
+  readonly #monotonicMs: () => number;
   #records = new LayeredMap<string, RecordValue>();
   #pools: readonly Pool[] = [];
   #reservations: readonly Reservation[] = [];
@@ -64,16 +74,22 @@ export class Snapshot implements View {
   /** Keys of endpoints by a hash of the container's ID, which takes a fraction of the memory of the ID. */
   #ofContainers = new LayeredMap<number, readonly string[]>();
   /** By the names of the nodes. */
-  #sessions = new LayeredMap<string, NodeSession>();
+  #sessions = new LayeredMap<string, SeenSession>();
   /** Names of the nodes whose sessions claim an address, by {@link addressKey}. */
   #lessees = new LayeredMap<bigint, readonly string[]>();
   #unreadable = new LayeredMap<string, UnreadableRecord>();
   #unreadableBlocks = new SortedList(UNREADABLE_BLOCKS);
+  /** When the epoch was first seen. */
+  #epochSinceMs = 0;
 
-  /** @param showsAllBefore - whether all commits before the last write of the key's record are applied */
-  constructor(keys: RecordKeys, showsAllBefore: (key: string) => boolean) {
+  /**
+   * @param showsAllBefore - whether all commits before the last write of the key's record are applied
+   * @param monotonicMs - the monotonic clock, in milliseconds. Default: it stands still
+   */
+  constructor(keys: RecordKeys, showsAllBefore: (key: string) => boolean, monotonicMs = (): number => 0) {
     this.keys = keys;
     this.#showsAllBefore = showsAllBefore;
+    this.#monotonicMs = monotonicMs;
   }
 
   /**
@@ -81,7 +97,7 @@ export class Snapshot implements View {
    * @param showsAllBefore - as for the constructor
    */
   clone(showsAllBefore: (key: string) => boolean): Snapshot {
-    const clone = new Snapshot(this.keys, showsAllBefore);
+    const clone = new Snapshot(this.keys, showsAllBefore, this.#monotonicMs);
     clone.#records = new LayeredMap(this.#records);
     clone.#pools = this.#pools;
     clone.#reservations = this.#reservations;
@@ -93,6 +109,7 @@ export class Snapshot implements View {
     clone.#foreignEndpoints = this.#foreignEndpoints;
     clone.#ofContainers = new LayeredMap(this.#ofContainers);
     clone.#sessions = new LayeredMap(this.#sessions);
+    clone.#epochSinceMs = this.#epochSinceMs;
     clone.#lessees = new LayeredMap(this.#lessees);
     clone.#unreadable = new LayeredMap(this.#unreadable);
     clone.#unreadableBlocks = this.#unreadableBlocks;
@@ -134,11 +151,14 @@ export class Snapshot implements View {
         if (before?.kind === 'nodeSession') this.#unlistLeases(before.value);
         this.#listSession(record.value);
         break;
+      case 'storeEpoch':
+        if (before?.kind !== 'storeEpoch' || before.value.id !== record.value.id)
+          this.#epochSinceMs = this.#monotonicMs();
+        break;
       case 'handle':
       case 'config':
       case 'clusterInformation':
       case 'requestPolicies':
-      case 'storeEpoch':
     }
   }
 
@@ -249,7 +269,15 @@ export class Snapshot implements View {
   }
 
   #listSession(session: NodeSession): void {
-    this.#sessions.set(session.name, session);
+    const before = this.#sessions.get(session.name);
+    const nowMs = this.#monotonicMs();
+    const isUnchanged = before?.session.revision === session.revision;
+    const isSameMachine = before?.session.displacedBootId === session.displacedBootId;
+    this.#sessions.set(session.name, {
+      session,
+      sinceMs: before && isUnchanged ? before.sinceMs : nowMs,
+      displacedSinceMs: before && isSameMachine ? before.displacedSinceMs : nowMs,
+    });
     for (const key of claimedKeys(session)) this.#lessees.set(key, [...(this.#lessees.get(key) ?? []), session.name]);
   }
 
@@ -358,11 +386,19 @@ export class Snapshot implements View {
   }
 
   session(nodeName: string): NodeSession | undefined {
-    return this.#sessions.get(nodeName);
+    return this.#sessions.get(nodeName)?.session;
   }
 
-  sessions(): Iterable<NodeSession> {
-    return this.#sessions.values();
+  *sessions(): Iterable<NodeSession> {
+    for (const { session } of this.#sessions.values()) yield session;
+  }
+
+  sessionAgeMs(nodeName: string): number {
+    return this.#ageMs(this.#sessions.get(nodeName)?.sinceMs);
+  }
+
+  displacedAgeMs(nodeName: string): number {
+    return this.#ageMs(this.#sessions.get(nodeName)?.displacedSinceMs);
   }
 
   lessee(address: Address, exceptNode?: string): string | undefined {
@@ -371,6 +407,14 @@ export class Snapshot implements View {
 
   epoch(): StoreEpoch | undefined {
     return this.#recordOf('storeEpoch', this.keys.epoch)?.value;
+  }
+
+  epochAgeMs(): number {
+    return this.#ageMs(this.#epochSinceMs);
+  }
+
+  #ageMs(sinceMs: number | undefined): number {
+    return sinceMs === undefined ? 0 : this.#monotonicMs() - sinceMs;
   }
 
   *handles(): Iterable<Handle> {

@@ -62,8 +62,9 @@ interface Replica {
 export async function startReplica(store: Store, options: Partial<UpdaterOptions> = {}): Promise<Replica> {
   const events: MirrorEvent[] = [];
   const report = (event: MirrorEvent): number => events.push(event);
-  const mirror = await Mirror.start({ store, keys, clock: instantClock, random: () => 0.5, report }, forever);
-  const updater = new Updater({ store, mirror, keys, clock: instantClock, random: () => 0.5, ...options });
+  const { clock = instantClock } = options;
+  const mirror = await Mirror.start({ store, keys, clock, random: () => 0.5, report }, forever);
+  const updater = new Updater({ store, mirror, keys, clock, random: () => 0.5, ...options });
   return { mirror, updater, events };
 }
 

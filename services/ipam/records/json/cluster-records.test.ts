@@ -224,7 +224,7 @@ describe('the history', () => {
 
 describe("a node's session", () => {
   const KEY = '/calico/podwire/nodes/node-1';
-  const SESSION = `{"machineId":"m1","bootId":"b1","generation":3,"address":"192.0.2.1","revision":41,"heardAtMs":1787380405100,
+  const SESSION = `{"machineId":"m1","bootId":"b1","displacedBootId":"b0","generation":3,"address":"192.0.2.1","revision":41,"heardAtMs":1787380405100,
    "leases":[{"address":"10.65.0.9","sequenceNumber":1755842000123456791}],"reportedAtMs":1787380405000,"epoch":"e1",
    "conflicts":[{"address":"fd00::7","attachment":"net/c1/eth0","holder":"net.c2 on node-2"}],"later":{"x":1}}`;
 
@@ -235,6 +235,7 @@ describe("a node's session", () => {
         name: 'node-1',
         machineId: 'm1',
         bootId: 'b1',
+        displacedBootId: 'b0',
         generation: 3,
         address: '192.0.2.1',
         revision: 41,
@@ -261,8 +262,8 @@ describe("a node's session", () => {
 });
 
 describe('the store epoch', () => {
-  it.each([
-    '{"id":"e1","startedAtMs":5,"importId":"i","heardSinceMs":null,"later":1}',
-    '{"id":"e2","startedAtMs":5,"importId":"","heardSinceMs":4}',
-  ])('%s is read and written', (text) => expect(rewrite('/calico/podwire/epoch', text)).toEqual(JSON.parse(text)));
+  it.each(['{"id":"e1","importId":"i","phase":"first","later":1}', '{"id":"e2","importId":"","phase":"waiting"}'])(
+    '%s is read and written',
+    (text) => expect(rewrite('/calico/podwire/epoch', text)).toEqual(JSON.parse(text)),
+  );
 });

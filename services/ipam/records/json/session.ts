@@ -1,6 +1,6 @@
 import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 
-import type { AddressConflict, DisplacedMachine, ListedLease, NodeSession, StoreEpoch } from '../session.js';
+import type { AddressConflict, ListedLease, NodeSession, StoreEpoch } from '../session.js';
 import {
   field,
   isAbsent,
@@ -20,7 +20,6 @@ import type { RecordName } from './keys.js';
 
 export function decodeSession(raw: JsonObject, { name }: RecordName & { kind: 'nodeSession' }): NodeSession {
   const reported = field(raw, 'reportedAtMs');
-  const displaced = field(raw, 'displaced');
   return {
     name,
     machineId: readText(field(raw, 'machineId')),
@@ -30,7 +29,7 @@ export function decodeSession(raw: JsonObject, { name }: RecordName & { kind: 'n
     revision: readInteger(field(raw, 'revision')),
     heardAtMs: readInteger(field(raw, 'heardAtMs')),
     leases: readList(field(raw, 'leases')).map(decodeLease),
-    ...(isAbsent(displaced) ? {} : { displaced: decodeDisplaced(displaced) }),
+    displacedBootId: readOptionalText(field(raw, 'displacedBootId')) ?? '',
     reportedAtMs: isAbsent(reported) ? undefined : readInteger(reported),
     epoch: readOptionalText(field(raw, 'epoch')) ?? '',
     conflicts: readList(field(raw, 'conflicts')).map(decodeConflict),
@@ -42,15 +41,6 @@ function decodeLease(source: Field): ListedLease {
   return {
     address: readAddress(field(raw, 'address', source.path)),
     sequenceNumber: readUint64(field(raw, 'sequenceNumber', source.path)),
-  };
-}
-
-function decodeDisplaced(source: Field): DisplacedMachine {
-  const raw = readObject(source);
-  return {
-    bootId: readText(field(raw, 'bootId', source.path)),
-    sinceMs: readInteger(field(raw, 'sinceMs', source.path)),
-    untilMs: readInteger(field(raw, 'untilMs', source.path)),
   };
 }
 
@@ -74,17 +64,17 @@ function readInteger(source: Field): number {
 }
 
 export function encodeSession(session: NodeSession, raw: JsonObject): JsonObject {
-  const { machineId, bootId, generation, address, revision, heardAtMs, reportedAtMs, epoch } = session;
+  const { machineId, bootId, displacedBootId, generation, address, revision, heardAtMs, reportedAtMs, epoch } = session;
   return {
     ...raw,
     machineId,
     bootId,
+    displacedBootId,
     generation,
     address,
     revision,
     heardAtMs,
     leases: session.leases.map((lease) => ({ ...lease, address: formatAddress(lease.address) })),
-    ...(session.displaced && { displaced: { ...session.displaced } }),
     reportedAtMs: reportedAtMs ?? null,
     epoch,
     conflicts: session.conflicts.map((conflict) => ({ ...conflict, address: formatAddress(conflict.address) })),
@@ -92,15 +82,21 @@ export function encodeSession(session: NodeSession, raw: JsonObject): JsonObject
 }
 
 export function decodeEpoch(raw: JsonObject): StoreEpoch {
-  const heardSince = field(raw, 'heardSinceMs');
   return {
     id: readText(field(raw, 'id')),
-    startedAtMs: readInteger(field(raw, 'startedAtMs')),
     importId: readOptionalText(field(raw, 'importId')) ?? '',
-    heardSinceMs: isAbsent(heardSince) ? undefined : readInteger(heardSince),
+    phase: readPhase(field(raw, 'phase')),
   };
 }
 
-export function encodeEpoch({ id, startedAtMs, importId, heardSinceMs }: StoreEpoch, raw: JsonObject): JsonObject {
-  return { ...raw, id, startedAtMs, importId, heardSinceMs: heardSinceMs ?? null };
+const PHASES: readonly StoreEpoch['phase'][] = ['first', 'waiting', 'waited'];
+
+function readPhase(source: Field): StoreEpoch['phase'] {
+  const phase = PHASES.find((each) => each === source.value);
+  if (!phase) throw unreadable(source, PHASES.join(', '));
+  return phase;
+}
+
+export function encodeEpoch({ id, importId, phase }: StoreEpoch, raw: JsonObject): JsonObject {
+  return { ...raw, id, importId, phase };
 }

@@ -2223,7 +2223,7 @@ export const LeaseServiceService = {
    * Another machine may do so once nothing was heard of the owner for some minutes.
    *
    * `last` reveals a datastore that was restored from a backup: it has a lower generation or revision than the node has
-   * seen. Then allocations wait until the nodes that are known to run have reported their inventories.
+   * seen. Then allocations wait until the nodes have reported their inventories, for a minute at most.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION
    * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both;
@@ -2338,7 +2338,7 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
    * Another machine may do so once nothing was heard of the owner for some minutes.
    *
    * `last` reveals a datastore that was restored from a backup: it has a lower generation or revision than the node has
-   * seen. Then allocations wait until the nodes that are known to run have reported their inventories.
+   * seen. Then allocations wait until the nodes have reported their inventories, for a minute at most.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION
    * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both;
@@ -2406,7 +2406,7 @@ export interface LeaseServiceClient extends Client {
    * Another machine may do so once nothing was heard of the owner for some minutes.
    *
    * `last` reveals a datastore that was restored from a backup: it has a lower generation or revision than the node has
-   * seen. Then allocations wait until the nodes that are known to run have reported their inventories.
+   * seen. Then allocations wait until the nodes have reported their inventories, for a minute at most.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION
    * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both;
