@@ -209,6 +209,14 @@ describe('a report', () => {
     expect(view.session('n1')?.conflicts).toEqual([]);
   });
 
+  test('writes the block of such an address, so that a replica without the list loses its comparison', () => {
+    const view = viewOf(['free']);
+    const inventory = inventoryOf([{ id: 'a', ordinal: 0, isCurrent: true, isEnded: false }]);
+    const input = { nodeName: 'n1', session: NAME, digest: Buffer.alloc(32), inventory, nowMs: NOW_MS };
+    const [value] = view.blocks();
+    expect(reportInventory(view, input).changes).toContainEqual({ type: 'put', record: { kind: 'block', value } });
+  });
+
   test('of another session is refused', () => {
     const view = viewOf([]);
     view.put({ kind: 'nodeSession', value: sessionOf('n1', { generation: 2 }) });

@@ -1,10 +1,10 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
-import { compareAddresses, formatAddress, type Address } from '@podwire/shared/net/address';
+import { compareAddresses, formatAddress } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
 
 import { addressHolder, allocationOf, netnsOf } from '../addresses/addresses.js';
 import { addressOf, sameAttachment } from '../blocks/holding.js';
-import { allBlocks, unreadableBlockOf } from '../blocks/lookup.js';
+import { allBlocks, blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import {
   allocatedAtMs,
   attachmentOf,
@@ -17,7 +17,7 @@ import { heldAddressesIn, isHeld, type Block, type HeldAddress } from '../record
 import { isLease, isLeaseOf, leaseBootId } from '../records/lease.js';
 import { poolOf } from '../records/pool.js';
 import type { AddressConflict, ListedLease, NodeSession } from '../records/session.js';
-import type { Decision, View } from '../records/view.js';
+import type { Change, Decision, View } from '../records/view.js';
 import type { AllocationName } from './bindings.js';
 import { inventoryDigest } from './inventory-digest.js';
 import { displacedBootId, requireSession, updateSession, type SessionName } from './session.js';
@@ -250,24 +250,37 @@ export function reportInventory(view: View, input: ReportInput): Decision<Invent
   const isEqual = inventory ? findings.length + unknown.length === 0 : isSameDigest;
   const isReported = inventory !== undefined || isSameDigest;
   const { id = '' } = view.epoch() ?? {};
-  const patch =
-    session && isReported ? { ...listing(view, session, unbound), conflicts, reportedAtMs: nowMs, epoch: id } : {};
+  const added = session && isReported ? unlisted(view, session, unbound) : [];
+  const leases = [...(session?.leases ?? []), ...added].sort((a, b) => compareAddresses(a.address, b.address));
+  const patch = isReported ? { leases, conflicts, reportedAtMs: nowMs, epoch: id } : {};
   const { changes, isWritten, revision } = updateSession(view, { session, nodeName, patch, nowMs });
   return {
-    changes: isWritten ? changes : [],
+    changes: isWritten ? [...changes, ...rewriteBlocks(view, added)] : [],
     outcome: { isEqual, findings, unknown, conflicts, sessionRevision: revision },
   };
 }
 
 const EQUAL: InventoryDifference = { findings: [], unknown: [], conflicts: [], unbound: [] };
 
-function listing(view: View, { leases }: NodeSession, unbound: readonly AllocationName[]): Pick<NodeSession, 'leases'> {
+/** Addresses that one report adds to the list. Each may take a write of its block. */
+const LISTED_PER_REPORT = 64;
+
+function unlisted(view: View, { leases }: NodeSession, unbound: readonly AllocationName[]): ListedLease[] {
   const known = new Set(leases.map(({ address }) => formatAddress(address)));
   const isNew = ({ address }: ListedLease): boolean =>
     !known.has(formatAddress(address)) && poolOf(view.pools(), hostPrefix(address)) !== undefined;
-  const added = unbound.filter(isNew).map(({ address: { family, value }, sequenceNumber }): ListedLease => {
-    const address: Address = { family, value };
-    return { address, sequenceNumber };
-  });
-  return { leases: [...leases, ...added].sort((a, b) => compareAddresses(a.address, b.address)) };
+  const added = unbound.filter(isNew).slice(0, LISTED_PER_REPORT);
+  return added.map(({ address: { family, value }, sequenceNumber }) => ({
+    address: { family, value },
+    sequenceNumber,
+  }));
+}
+
+/**
+ * Writes the blocks of listed addresses as they are: a replica that has not seen the list yet, and gives one of the
+ * addresses to another holder, loses its comparison.
+ */
+function rewriteBlocks(view: View, listed: readonly ListedLease[]): Change[] {
+  const blocks = new Set(listed.flatMap(({ address }) => blockOf(view, address) ?? []));
+  return [...blocks].map((value): Change => ({ type: 'put', record: { kind: 'block', value } }));
 }
