@@ -1,8 +1,5 @@
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
 import { connect, createServer, type Socket } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -12,13 +9,6 @@ import { FlakyProxy } from './flaky-proxy.js';
 /** Not `once`, which takes the earlier reset for its own failure. */
 function closing(socket: Socket): Promise<void> {
   return new Promise((resolve) => socket.once('close', () => resolve()));
-}
-
-/** What a client receives from now on. */
-function receivedBy(client: Socket): () => string {
-  let received = '';
-  client.on('data', (chunk) => (received += String(chunk)));
-  return () => received;
 }
 
 describe('a flaky proxy', () => {
@@ -77,41 +67,13 @@ describe('a flaky proxy', () => {
     client.write('one');
     await once(client, 'data');
     proxy.mode = 'silent';
-    const received = receivedBy(client);
+    let got = '';
+    client.on('data', (chunk) => (got += String(chunk)));
     client.write('two');
     await sleep(100);
-    expect(received()).toBe('');
+    expect(got).toBe('');
     proxy.mode = 'open';
     await once(client, 'data');
-    expect(received()).toBe('two');
-  });
-
-  it('loses answers while it is answerless', async () => {
-    const client = dial();
-    client.write('one');
-    await once(client, 'data');
-    proxy.mode = 'answerless';
-    const received = receivedBy(client);
-    client.write('two');
-    await sleep(100);
-    proxy.mode = 'open';
-    client.write('three');
-    await once(client, 'data');
-    expect(received()).toBe('three');
-  });
-
-  it('is between unix sockets too', async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'podwire-proxy-'));
-    const [path, target] = [join(folder, 'near'), join(folder, 'far')];
-    const server = createServer((socket) => socket.pipe(socket)).listen(target);
-    await once(server, 'listening');
-    const between = await FlakyProxy.startUnix(path, target);
-    const client = connect(path);
-    client.write('hello');
-    expect(String((await once(client, 'data'))[0])).toBe('hello');
-    client.destroy();
-    await between.close();
-    server.close();
-    rmSync(folder, { recursive: true });
+    expect(got).toBe('two');
   });
 });

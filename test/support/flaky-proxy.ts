@@ -1,5 +1,5 @@
 import { once } from 'node:events';
-import { connect, createServer, type Server, type Socket } from 'node:net';
+import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
 
 /** The modes of connections through a proxy. */
 export type ProxyMode =
@@ -8,38 +8,25 @@ export type ProxyMode =
   /** New connections are closed at once. */
   | 'refusing'
   /** Connections stay open, and nothing passes, like a network without routes. Held bytes pass when it opens. */
-  | 'silent'
-  /** Requests pass, and their answers are lost. */
-  | 'answerless';
+  | 'silent';
 
-/** A port on 127.0.0.1, or the path of a unix socket. */
-type Target = { readonly port: number; readonly host: string } | { readonly path: string };
-
-/** A proxy on 127.0.0.1 or on a unix socket whose connections can be cut or held at any moment. */
+/** A TCP proxy on 127.0.0.1 whose connections can be cut or held at any moment. */
 export class FlakyProxy {
-  readonly #target: Target;
+  readonly #target: AddressInfo;
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
   #mode: ProxyMode = 'open';
   cuts = 0;
 
-  private constructor(target: Target) {
+  private constructor(target: AddressInfo) {
     this.#target = target;
     this.#server = createServer({ allowHalfOpen: true }, (socket) => this.#accept(socket));
   }
 
   /** @param port - where the real server listens on 127.0.0.1 */
   static async start(port: number): Promise<FlakyProxy> {
-    const proxy = new FlakyProxy({ port, host: '127.0.0.1' });
+    const proxy = new FlakyProxy({ address: '127.0.0.1', family: 'IPv4', port });
     proxy.#server.listen(0, '127.0.0.1');
-    await once(proxy.#server, 'listening');
-    return proxy;
-  }
-
-  /** @param target - the unix socket of the real server, which may not be there yet */
-  static async startUnix(path: string, target: string): Promise<FlakyProxy> {
-    const proxy = new FlakyProxy({ path: target });
-    proxy.#server.listen(path);
     await once(proxy.#server, 'listening');
     return proxy;
   }
@@ -62,7 +49,7 @@ export class FlakyProxy {
   cut(): void {
     for (const socket of this.#sockets) {
       this.cuts++;
-      this.#reset(socket);
+      socket.resetAndDestroy();
     }
   }
 
@@ -74,26 +61,20 @@ export class FlakyProxy {
 
   #accept(near: Socket): void {
     if (this.#mode === 'refusing') {
-      this.#reset(near);
+      near.resetAndDestroy();
       return;
     }
-    const far = connect({ ...this.#target, allowHalfOpen: true });
-    this.#join(near, far, () => true);
-    this.#join(far, near, () => this.#mode !== 'answerless');
+    const far = connect({ port: this.#target.port, host: this.#target.address, allowHalfOpen: true });
+    this.#join(near, far);
+    this.#join(far, near);
     if (this.#mode === 'silent') for (const socket of [near, far]) socket.pause();
   }
 
-  /** Unix sockets know no reset. */
-  #reset(socket: Socket): void {
-    if ('path' in this.#target) socket.destroy();
-    else socket.resetAndDestroy();
-  }
-
-  #join(socket: Socket, other: Socket, passes: () => boolean): void {
+  #join(socket: Socket, other: Socket): void {
     this.#sockets.add(socket);
     socket.setNoDelay(true);
     // Not `pipe`, which would resume a socket that has to be silent.
-    socket.on('data', (chunk) => passes() && other.write(chunk));
+    socket.on('data', (chunk) => other.write(chunk));
     socket.on('end', () => other.end());
     socket.on('error', () => other.destroy());
     socket.on('close', () => {

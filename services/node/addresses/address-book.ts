@@ -344,7 +344,6 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
         this.giveBack(taken);
         return undefined;
       }
-      this.#stock.takeReused(lease);
       this.#options.events.reused(lease.address);
       taken.push(lease);
     }

@@ -25,8 +25,11 @@ async function scene() {
   const network = { ...podNetwork('a'), addresses: [address] };
   await registry.record(network, IDENTITY, allocation);
   const start = () => {
+    const taken = new Set<string>();
     const stock = {
-      ...{ coolDownMs: COOL_DOWN_MS, isValid: false, isTaken: () => false },
+      ...{ coolDownMs: COOL_DOWN_MS, isValid: false },
+      isTaken: (address: string) => taken.has(address),
+      takeReused: ({ address }: { readonly address: string }) => taken.add(address),
       ended: file.ended,
       noteEnded: (ended: StoredLeases['ended']) => (stock.ended = file.ended = ended),
     };
@@ -46,6 +49,13 @@ test('the next process uses an address after the cool-down since the end in the 
   expect(next.has(4)).toBe(false);
   times.bootMs += 1;
   expect(await next.take(4)).toMatchObject({ address: '10.65.0.1', sequenceNumber: 5n });
+});
+
+test('two ADDs at the same time do not get the same address', async () => {
+  const { former, times } = await scene();
+  times.bootMs += COOL_DOWN_MS;
+  const taken = await Promise.all([former.take(4), former.take(4)]);
+  expect(taken.flatMap((lease) => lease?.address ?? [])).toEqual(['10.65.0.1']);
 });
 
 test.each([

@@ -8,7 +8,7 @@ import type { LeaseStock } from './stock.js';
 
 interface EndedAddressesOptions {
   readonly registry: Pick<AttachmentRegistry, 'all' | 'get' | 'withAddress' | 'markReused'>;
-  readonly stock: Pick<LeaseStock, 'coolDownMs' | 'isValid' | 'isTaken' | 'ended' | 'noteEnded'>;
+  readonly stock: Pick<LeaseStock, 'coolDownMs' | 'isValid' | 'isTaken' | 'takeReused' | 'ended' | 'noteEnded'>;
   /** Whether something without a record has the address. */
   readonly isOccupied: (address: string) => boolean;
   /** Time since the boot, in milliseconds. */
@@ -82,14 +82,18 @@ export class EndedAddresses {
     this.#options.stock.noteEnded([...this.#endedAtMs]);
   }
 
-  /** Marks the record whose pod ended first, and returns its address of the family. @returns undefined if there is none */
+  /** Takes the address of the family whose pod ended first, and marks the record. @returns undefined if there is none */
   async take(family: Family): Promise<Lease | undefined> {
-    const { registry } = this.#options;
+    const { registry, stock } = this.#options;
     for (const [record, address] of this.#candidates(family)) {
       const allocated = record.allocation?.addresses.find((each) => each.address === address);
       if (!allocated || !(await registry.markReused(record))) continue;
       // A return was sent, or another ADD was faster.
-      if (this.#isFree(record.network.attachment, address)) return { ...allocated, poolName: '' };
+      if (!this.#isFree(record.network.attachment, address)) continue;
+      const lease = { ...allocated, poolName: '' };
+      // At once: another ADD may have marked the same record.
+      stock.takeReused(lease);
+      return lease;
     }
     return undefined;
   }
