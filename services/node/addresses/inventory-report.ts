@@ -17,6 +17,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { AddressEvents } from './events.js';
 import { inventoryOf, isGarbage, type Inventory, type KeptAllocation } from './inventory.js';
 import { returnAddresses } from './lease-calls.js';
+import { familyOf } from './lease.js';
 import type { IpamSession } from './session.js';
 import type { LeaseStock } from './stock.js';
 
@@ -159,8 +160,7 @@ export class InventoryReporter {
     const isReturned = async (): Promise<boolean> => {
       if (this.#isRecorded(unknown) || !isCandidate()) return false;
       const links = await this.#options.links();
-      const key = formatAttachment(attachment);
-      if (!registry.get(attachment) && links.some((link) => formatAttachment(link.attachment) === key)) return false;
+      if (!registry.get(attachment) && links.some((link) => mayHave(link, unknown))) return false;
       // Another pod of this node has the address: it must not go to other nodes before it is bound.
       const isWired = links.some((link) => addressesOf(link).includes(allocation.address));
       const keepAsLease = isWired || stock.isInUse(allocation.address);
@@ -185,6 +185,15 @@ export class InventoryReporter {
     const { allocation: recorded } = this.#options.registry.get(attachment) ?? {};
     return recorded?.addresses.some(({ address }) => address === allocation.address) === true;
   }
+}
+
+/** Whether it is the wire of the attachment, and may have the allocation's address: a pod has one of each family. */
+function mayHave(link: AttachedLink, { attachment, allocation: { address } }: UnknownAttachment): boolean {
+  const addresses = addressesOf(link).filter((each) => familyOf({ address: each }) === familyOf({ address }));
+  return (
+    formatAttachment(link.attachment) === formatAttachment(attachment) &&
+    (addresses.length === 0 || addresses.includes(address))
+  );
 }
 
 /** Without prefix length. */
