@@ -3,10 +3,11 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 
 import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import { LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
 import { Peer } from '@podwire/shared/rpc/client';
 import { afterEach, describe, expect, test } from 'vitest';
 
-import { FlakyProxy } from '../support/flaky-proxy.js';
+import { GrpcProxy } from '../support/grpc-proxy.js';
 import { allocations, attachedPods, auditFindings, settled } from '../support/leftovers.js';
 import { callCni, makePod, NETWORK, removePod, type CniAnswer, type Pod } from '../support/pods.js';
 import { pings, rpc } from '../support/programs.js';
@@ -18,6 +19,8 @@ import { Stack } from '../support/stack.js';
 const SHORT_DEADLINES = { PODWIRE_NODE_ADD_TIMEOUT_MS: '3000', PODWIRE_NODE_CLEAN_UP_TIMEOUT_MS: '2000' };
 
 const SMALL_POOL = { ...SHORT_DEADLINES, PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/26' };
+
+const LEASES = 'podwire-lease.node-1';
 
 interface Holder {
   readonly handle: string;
@@ -71,6 +74,13 @@ class LeasingNode {
     }
   }
 
+  /** Number of leases that podwire-node has for the next pods. */
+  leaseCount(): number {
+    const status = rpc(this.stack.sockets.dataplane, 'podwire.dataplane.v1.NodeService/GetNodeStatus');
+    const { leaseCount = 0 }: { readonly leaseCount?: number } = JSON.parse(JSON.stringify(status));
+    return leaseCount;
+  }
+
   async del(pod: Pod): Promise<void> {
     expect(await this.call('DEL', pod)).toEqual({ exitCode: 0, stdout: '', stderr: '' });
   }
@@ -87,7 +97,7 @@ class LeasingNode {
     );
     expect(sorted(ofEndpoints)).toEqual(sorted(holders));
     const { handles = [] } = this.#ask('HandleService/ListHandles');
-    const ofPods = handles.map(({ handleId }) => handleId).filter((id) => id !== 'podwire-lease.node-1');
+    const ofPods = handles.map(({ handleId }) => handleId).filter((id) => id !== LEASES);
     expect(ofPods.toSorted()).toEqual(holders.map(({ handle }) => handle).toSorted());
     expect((await attachedPods(stack)).map(({ attachment }) => `${NETWORK}.${attachment!.containerId}`).sort()).toEqual(
       holders.map(({ handle }) => handle).sort(),
@@ -229,7 +239,7 @@ test('another node gets the leases whose answers were lost too', async () => {
   const path = join(mkdtempSync(join(tmpdir(), 'podwire-proxy-')), 'ipam.sock');
   node = new LeasingNode({ ...SMALL_POOL, PODWIRE_NODE_IPAM_ADDRESS: `unix:${path}` });
   const { stack } = node;
-  const proxy = await FlakyProxy.startUnix(path, stack.sockets.ipam);
+  const proxy = await GrpcProxy.start(path, stack.sockets.ipam);
   try {
     await stack.start();
     const holders = await node.addAll(node.pods('lease-known', 2));
@@ -238,13 +248,17 @@ test('another node gets the leases whose answers were lost too', async () => {
       const blocks = JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.BlockService/ListBlocks'));
       return blocks.split(`"handleId":"${text}`).length - 1;
     };
-    const counts = () => [count(NETWORK), count('podwire-lease.node-1')].join();
-    const known = counts();
-    proxy.mode = 'answerless';
+    const counts = () => [count(NETWORK), count(LEASES)];
+    await expect.poll(() => node!.leaseCount()).toBeGreaterThanOrEqual(6);
+    const { bindAddresses, leaseAddresses } = LeaseServiceService;
+    proxy.answerless = new Set([leaseAddresses.path]);
     holders.push(...(await node.addAll(node.pods('lease-lost', 4))));
-    // The first call is executed. The node then waits for the answer that opens its session again.
-    await expect.poll(counts, { timeout: 30_000 }).not.toBe(known);
-    proxy.mode = 'open';
+    // An eighth of the free addresses: more leases than the node knows.
+    await expect.poll(counts, { timeout: 60_000 }).toEqual([6, 7]);
+    proxy.answerless = new Set([leaseAddresses.path, bindAddresses.path]);
+    holders.push(...(await node.addAll(node.pods('lease-unbound', 1))));
+    await expect.poll(counts, { timeout: 60_000 }).toEqual([7, 6]);
+    proxy.answerless = new Set();
     proxy.cut();
     await expectUsedUp(stack, holders.length);
     await expectHeld(stack, holders);
