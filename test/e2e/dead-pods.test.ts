@@ -4,7 +4,7 @@ import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/i
 import { Peer } from '@podwire/shared/rpc/client';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
-import { allocations, attachedPods } from '../support/leftovers.js';
+import { allocations, attachedPods, settled } from '../support/leftovers.js';
 import { callCni, makePod, NETWORK, removePod } from '../support/pods.js';
 import { run } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
@@ -82,6 +82,7 @@ test('a deleted interface is restored while IPAM has its address, not after anot
   const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
   const attachment = { network: NETWORK, containerId: pod.containerId, interfaceName: 'eth0' };
   const release = () => ipam.call(AddressServiceService.release, { attachment }, limits());
+  await settled(stack);
   expect((await release()).addresses).toHaveLength(1);
   cut();
   await expect

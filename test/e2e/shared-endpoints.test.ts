@@ -69,16 +69,21 @@ async function added(name: string): Promise<{ readonly pod: Pod; readonly addres
   return { pod, address: result.ips[0]!.address.replace(/\/\d+$/, '') };
 }
 
-/** The handles of pods, without that of the node's leases. */
-const podHandles = () => [...etcd.dump(HANDLES).keys()].filter((key) => key !== `${HANDLES}podwire-lease.node-1`);
+const isLease = (text: string) => text.includes('podwire-lease.');
 
-/** The texts of all endpoints and handles, and the holder of each address. */
+/** The handles of pods, without that of the node's leases. */
+const podHandles = () => [...etcd.dump(HANDLES)].filter(([key]) => !isLease(key));
+
+/** The texts of the endpoints and handles of pods, and the holder of each of their addresses. A listing may add leases. */
 function recorded(): unknown {
-  const held = [...etcd.dump(BLOCKS)].map(([key, text]) => {
+  const held = [...etcd.dump(BLOCKS)].flatMap(([key, text]) => {
     const block: { allocations: (number | null)[]; attributes: unknown[] } = JSON.parse(text);
-    return [key, block.allocations.map((index) => (index === null ? null : block.attributes[index]))];
+    return block.allocations.flatMap((index, ordinal) => {
+      const holder = index === null ? '' : JSON.stringify(block.attributes[index]);
+      return holder === '' || isLease(holder) ? [] : [`${key} ${ordinal} ${holder}`];
+    });
   });
-  return { held, endpoints: [...etcd.dump(ENDPOINTS)], handles: [...etcd.dump(HANDLES)] };
+  return { held, endpoints: [...etcd.dump(ENDPOINTS)], handles: podHandles() };
 }
 
 const endpointKeyOf = ({ name }: Pod) => `${ENDPOINTS}default/node--1-k8s-${name.replaceAll('-', '--')}-eth0`;
@@ -140,7 +145,6 @@ test('a pod of Calico is listed with its creator, and deleted by Podwire’s DEL
   // Podwire has no record of Calico's pods.
   await stack.kill('node');
   for (const name of readdirSync(stack.recordsDirectory)) rmSync(join(stack.recordsDirectory, name));
-  await stack.start('node');
   // As Calico's plugin writes it: the attributes have neither network nor interface, and the endpoint has no annotations.
   const [key, text] = [...etcd.dump(BLOCKS)].find(([, value]) => value.includes(pod.containerId)) ?? ['', ''];
   etcd.ctl('put', key, text.replace(`"network":"${NETWORK}","interface":"eth0",`, ''));
@@ -149,9 +153,10 @@ test('a pod of Calico is listed with its creator, and deleted by Podwire’s DEL
   );
   delete endpoint.metadata.annotations;
   etcd.ctl('put', endpointKeyOf(pod), JSON.stringify(endpoint));
+  await stack.start('node');
   const row = new RegExp(`^default/calicos +${address.replaceAll('.', '\\.')} +node-1 .* Calico `, 'm');
   await expect.poll(async () => (await ctl('get', 'workloadendpoints', '-A')).output).toMatch(row);
   expect(await ctl('audit')).toMatchObject({ exitCode: 0 });
   expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
-  expect([...etcd.dump(ENDPOINTS).keys(), ...podHandles()]).toEqual([]);
+  expect([...etcd.dump(ENDPOINTS), ...podHandles()]).toEqual([]);
 }, 120_000);

@@ -66,8 +66,8 @@ export class LeasingNodes {
     for (const node of this.nodes) await node.restart();
     for (const node of this.nodes)
       await until(
-        async () => node.isSettled && keysOf(await node.leasesInIpam()) === keysOf(node.leases),
-        () => `the leases of ${node.name} stay ${keysOf(node.leases)}`,
+        async () => node.isSettled && keysOf(await node.leasesInIpam()).join() === keysOf(node.leases).join(),
+        () => `the leases of ${node.name} stay ${keysOf(node.leases).join()}`,
       );
   }
 
@@ -76,6 +76,11 @@ export class LeasingNodes {
     return this.nodes
       .map(({ name, leases, unsettled }) => `${name} has ${[`${leases.length} leases`, ...unsettled].join('; ')}`)
       .join(', ');
+  }
+
+  /** The unbound leases that the nodes would give to pods, each with its sequence number, sorted. */
+  get leases(): string[] {
+    return keysOf(this.nodes.flatMap(({ leases }) => leases));
   }
 
   /** What the other machine was not able to return, by address: the container that podwire-ipam knows as its holder. */
@@ -152,11 +157,8 @@ export class LeasingNodes {
   }
 }
 
-function keysOf(addresses: readonly AllocatedAddress[]): string {
-  return addresses
-    .map(({ address, sequenceNumber }) => `${address}#${sequenceNumber}`)
-    .sort()
-    .join();
+function keysOf(addresses: readonly AllocatedAddress[]): string[] {
+  return addresses.map(({ address, sequenceNumber }) => `${address}#${sequenceNumber}`).sort();
 }
 
 /** @returns the code of the failure; `done` without one */
