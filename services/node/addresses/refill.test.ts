@@ -38,7 +38,7 @@ async function scene(limit?: number) {
   const listingCount = () => ipam.executed.filter((method) => method === 'lease').length;
   await add('first');
   await pass(3000);
-  return { ipam, pass, add, listingCount };
+  return { ipam, node, pass, add, listingCount };
 }
 
 test('a refill begins 50 ms after the pod that reached the mark', async () => {
@@ -66,4 +66,17 @@ test('with a small limit, pods that follow each other find leases: those before 
     await pass(100);
   }
   expect(ipam.leaseCount).toBeLessThanOrEqual(2);
+});
+
+test('a recall leaves the addresses of pods whose records were removed by hand before they were bound', async () => {
+  const { ipam, node, add, pass } = await scene();
+  await add('a');
+  node.empty(false);
+  // The recall precedes the first listing.
+  ipam.faults.push('refused');
+  await node.restart();
+  node.recall(1n);
+  await pass(1000);
+  const pods = [...node.pods].map(([key, { address }]) => [address, key]);
+  expect(pods.map(([address = '']) => [address, ipam.holderOf(address)])).toEqual(pods);
 });

@@ -124,9 +124,9 @@ export class LeaseStock {
     this.#save();
   }
 
-  /** Removes the leases of the family beyond the first ones, in order to return them. */
+  /** Removes the leases of the family beyond the first ones, in order to return them. Pods without a record keep theirs. */
   withdraw(family: Family, keptCount: number): readonly Lease[] {
-    const withdrawn = this.#available.filter((lease) => familyOf(lease) === family).slice(keptCount);
+    const withdrawn = this.#free(family).slice(keptCount);
     if (withdrawn.length === 0) return withdrawn;
     this.#available = this.#available.filter((lease) => !withdrawn.includes(lease));
     this.#save();
