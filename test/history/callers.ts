@@ -9,6 +9,9 @@ import type { Replica } from './replica.js';
 /** Time limit for one call: shorter than the faults last, so that outcomes become unknown. */
 const CALL_TIMEOUT_MS = 2_000;
 
+/** Most containers that stay: on a slow machine a run has many allocations, which must not use up the pool. */
+const LASTING = 100;
+
 export interface CallersOptions {
   readonly replicas: readonly Replica[];
   readonly history: History;
@@ -25,6 +28,7 @@ export class Callers {
   readonly #options: CallersOptions;
   #stopping = false;
   #serial = 0;
+  #lastingCount = 0;
 
   constructor(options: CallersOptions) {
     this.#options = options;
@@ -46,7 +50,8 @@ export class Callers {
         node: Math.floor(this.#options.random() * this.#options.nodesCount),
       };
       if (!(await this.#allocate(container))) await this.#release(container);
-      else if (this.#options.random() < 0.85) {
+      else if (this.#options.random() < 0.15 && this.#lastingCount < LASTING) this.#lastingCount++;
+      else {
         await sleep(this.#options.random() * 200);
         await this.#release(container);
         // A runtime's second DEL, late: it must not release an address that another container has by now.

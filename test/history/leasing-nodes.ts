@@ -32,7 +32,7 @@ export class LeasingNodes {
   readonly #twin: LeasingNode;
   /** By address: containers of the other machine. Without a session it returns nothing, and the owner of the name keeps what is not its own. */
   readonly #leftovers = new Map<string, string>();
-  #isStopping = false;
+  #isDisturbed = true;
 
   constructor(options: LeasingNodesOptions) {
     const { count, ...rest } = options;
@@ -52,8 +52,13 @@ export class LeasingNodes {
     ]);
   }
 
+  /** Ends the disturbances; pods still come and go. */
+  calm(): void {
+    this.#isDisturbed = false;
+  }
+
   stop(): void {
-    this.#isStopping = true;
+    this.calm();
     for (const node of [...this.nodes, this.#twin]) node.stop();
   }
 
@@ -95,7 +100,7 @@ export class LeasingNodes {
 
   async #disturb(): Promise<void> {
     const { random } = this.#options;
-    while (!this.#isStopping) {
+    while (this.#isDisturbed) {
       await sleep(600 * random());
       const node = this.#anyNode();
       const fault = random();
@@ -108,8 +113,8 @@ export class LeasingNodes {
   /** Starts once the first node has an address, so that the name is taken. */
   async #runTwin(): Promise<void> {
     const [first] = this.nodes;
-    while (first?.podCount === 0 && !this.#isStopping) await sleep(10);
-    if (this.#isStopping) return;
+    while (first?.podCount === 0 && this.#isDisturbed) await sleep(10);
+    if (!this.#isDisturbed) return;
     await this.#twin.start();
     await this.#twin.run(1);
     this.#twin.kill();
@@ -119,7 +124,7 @@ export class LeasingNodes {
   /** Operators delete nodes that run. */
   async #deleteNodes(): Promise<void> {
     const { random, history, replicas } = this.#options;
-    while (!this.#isStopping) {
+    while (this.#isDisturbed) {
       await sleep(3000 * random());
       const node = this.#anyNode();
       const replica = replicas[Math.floor(random() * replicas.length)];
@@ -137,7 +142,7 @@ export class LeasingNodes {
 
   async #freeLeases(calico: CalicoWriter): Promise<void> {
     const { random, history } = this.#options;
-    while (!this.#isStopping) {
+    while (this.#isDisturbed) {
       await sleep(1000 * random());
       const node = this.#anyNode();
       const lease = node?.leases[Math.floor(random() * node.leases.length)];
