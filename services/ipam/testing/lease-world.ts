@@ -169,7 +169,7 @@ export class World {
     return { bootId, generation, revision };
   }
 
-  /** A process, a boot, or another machine opens the session of a node. */
+  /** A process, a boot, or another machine opens the session of a node. Allocations of this millisecond are of the former machine. */
   open(node: string, by: string, last?: SessionName): void {
     const { view, nowMs } = this;
     const stored = view.session(node);
@@ -185,16 +185,15 @@ export class World {
     expect(view.apply(decide())).toMatchObject({ isOpened: true });
     this.boots.set(node, boot);
     if (by !== 'process') for (const text of this.vanishedOf(node)) this.vanished.delete(text);
+    if (by === 'twin') this.nowMs++;
     this.sessions.set(node, [...(this.sessions.get(node) ?? []), this.session(node)]);
   }
 
   /** No call of an earlier session is executed. */
   callLate(node: string, index: number): void {
     const { view, nowMs } = this;
-    const session = this.sessions
-      .get(node)!
-      .slice(0, -1)
-      .at(-1 - index);
+    const former = this.sessions.get(node)!.slice(0, -1);
+    const session = former.at(-1 - index);
     if (!session) return;
     const before = view.snapshot();
     const asked = { nodeName: node, bootId: session.bootId, family: 4, count: 8, session } as const;
@@ -256,7 +255,7 @@ export class World {
     expect([unknown, conflicts]).toEqual([[], []]);
   }
 
-  /** The nodes go on with what they have: every pod keeps its address, in any order of reports. */
+  /** The nodes go on with what they have: every pod keeps its address, in any order of reports. A second report ends conflicts. */
   restore(order: readonly string[]): void {
     const { backup, nowMs } = this;
     if (!backup) return;
@@ -286,6 +285,7 @@ export class World {
     for (const node of order) this.bindAll(node);
     this.release('intruder');
     this.adopt();
+    for (const node of order) this.report(node);
   }
 
   /** A new pod gets no address that a pod has, bound or not. */
