@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { ClusterWatch } from '@podwire/dataplane/node/cluster-watch';
 import { ClusterEvents } from '@podwire/dataplane/node/events';
 import type { AttachedLink } from '@podwire/dataplane/pods/kernel';
-import type { AllocatedAddress } from '@podwire/dataplane/records/record';
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import { AttachmentRegistry } from '@podwire/dataplane/records/registry';
 import { MemoryRecordStore } from '@podwire/dataplane/testing/memory-record-store';
 import { address, podNetwork } from '@podwire/dataplane/testing/pods';

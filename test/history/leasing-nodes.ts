@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { DeleteNodeRequest, NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
-import type { AllocatedAddress } from '@podwire/dataplane/records/record';
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { CalicoWriter } from '../support/calico-writer.js';

@@ -4,7 +4,7 @@ import { compareNames } from '@podwire/shared/words/order';
 
 import { openFailure, ownNamespaceFailure } from '../pods/errno.js';
 import type { AttachedLink, Kernel, PodSession } from '../pods/kernel.js';
-import type { NetnsIdentity } from '../records/record.js';
+import type { NamespaceIdentity } from '../records/record.js';
 import { attachmentOfAlias, ROUTE_PROTOCOL } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
 import { POD_LIST_BOUNDS, type PodListBounds } from './pod-lists.js';
@@ -67,7 +67,7 @@ export class NetlinkKernel implements Kernel {
     return new NetlinkSession({ host: this.#node, pod }, this.#podLists);
   }
 
-  async identify(netns: string): Promise<NetnsIdentity | undefined> {
+  async identify(netns: string): Promise<NamespaceIdentity | undefined> {
     try {
       const namespace = await openPod(netns);
       await namespace.close();

@@ -1,7 +1,7 @@
 import { NetlinkError, type LinkSelector, type Namespace, type Outcome, type Step as Request } from '@podwire/netlink';
 
 import type { BatchOutcome, PodSession, StepFailure } from '../pods/kernel.js';
-import type { NetnsIdentity } from '../records/record.js';
+import type { NamespaceIdentity } from '../records/record.js';
 import type { Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
 import {
@@ -41,7 +41,7 @@ export class NetlinkSession implements PodSession {
     this.#pod = boundedPod(namespaces.pod, bounds);
   }
 
-  get identity(): NetnsIdentity {
+  get identity(): NamespaceIdentity {
     return this.#namespaces.pod.identity;
   }
 

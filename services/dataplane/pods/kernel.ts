@@ -2,7 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import type { NetnsIdentity } from '../records/record.js';
+import type { NamespaceIdentity } from '../records/record.js';
 import type { Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
 import type { Rule, Side, Step } from '../wiring/step.js';
@@ -33,7 +33,7 @@ export interface Kernel {
    * Identifies the network namespace at a path.
    * Result: its identity, or undefined when the path has no network namespace. Idempotent.
    */
-  identify(netns: string): Promise<NetnsIdentity | undefined>;
+  identify(netns: string): Promise<NamespaceIdentity | undefined>;
 
   /**
    * Result: the node's link of that name, or undefined when there is none. Idempotent.
@@ -78,7 +78,7 @@ export interface Kernel {
 /** The node's network namespace and one pod's, for the time of one call. */
 export interface PodSession {
   /** Of the pod's namespace. */
-  readonly identity: NetnsIdentity;
+  readonly identity: NamespaceIdentity;
 
   /**
    * Reads the objects of a wanted state, and possible conflicts.

@@ -2,7 +2,7 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { withAttachment } from '@podwire/shared/runtime/log';
 import { withSpan } from '@podwire/shared/telemetry/span';
-import type { NetnsIdentity } from '../records/record.js';
+import type { NamespaceIdentity } from '../records/record.js';
 
 /** Lock keys of an operation. */
 export interface LockKeys {
@@ -56,7 +56,7 @@ export class OperationsInFlight {
 
   /** Runs `work` exclusively in a pod: a rollback of namespace-wide settings must not overwrite another interface's change. */
   runInPod<Answer>(
-    { device, inode }: NetnsIdentity,
+    { device, inode }: NamespaceIdentity,
     signal: AbortSignal,
     work: () => Promise<Answer>,
   ): Promise<Answer> {

@@ -3,7 +3,8 @@ import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/nam
 import { Failure } from '@podwire/shared/failure/failure';
 import { withSpan } from '@podwire/shared/telemetry/span';
 
-import { compareIdentities, type AttachmentRecord, type RecordedAllocation } from '../records/record.js';
+import { compareIdentities, type AttachmentRecord } from '../records/record.js';
+import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import type { AttachmentRegistry } from '../records/registry.js';
 import { corrections, diff, differences, withoutLostRoutes, withPodChanges } from '../wiring/diff.js';
 import type { Difference } from '../wiring/difference.js';

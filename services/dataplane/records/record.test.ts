@@ -3,7 +3,8 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import { address, podNetwork } from '../testing/pods.js';
-import { decodeRecord, encodeRecord, type AttachmentRecord, type RecordedAllocation } from './record.js';
+import { decodeRecord, encodeRecord, type AttachmentRecord } from './record.js';
+import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 
 const uint64 = fc.bigInt({ min: 0n, max: 2n ** 64n - 1n });
 const optionalCount = fc.option(fc.integer({ min: 68, max: 1500 }), { nil: undefined });

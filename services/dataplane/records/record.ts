@@ -1,3 +1,4 @@
+import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import { attachmentFaults, interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import { parseJson } from '@podwire/shared/json/parse';
 import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
@@ -8,7 +9,7 @@ import { z } from 'zod';
 import type { PodNetwork } from '../wiring/network.js';
 
 /** Identifies a network namespace within one boot. */
-export interface NetnsIdentity {
+export interface NamespaceIdentity {
   /** Device and inode of the namespace's file. The kernel reuses the inode once the namespace is gone. */
   readonly device: bigint;
   readonly inode: bigint;
@@ -22,39 +23,13 @@ export interface NetnsIdentity {
  */
 export type RecordState = 'attached' | 'detaching' | 'dead';
 
-/** Names one allocation of an address, and no later one. */
-export interface AllocatedAddress {
-  /** Without prefix length, in canonical form. */
-  readonly address: string;
-  readonly sequenceNumber: bigint;
-}
-
-/** A Kubernetes pod. */
-export interface PodName {
-  readonly namespace: string;
-  readonly name: string;
-  /** Empty if the runtime did not pass it on. */
-  readonly uid: string;
-}
-
-/** The allocation of an attachment's addresses in podwire-ipam. */
-export interface RecordedAllocation {
-  /** All addresses of the attachment. */
-  readonly addresses: readonly AllocatedAddress[];
-  /** The node's name in the request. */
-  readonly nodeName: string;
-  readonly pod: PodName | undefined;
-  /** Whether podwire-ipam has recorded it for the attachment. Until then the addresses are leases of the node. */
-  readonly isBound: boolean;
-}
-
 /** The node's record of an attachment: everything needed to wire the pod again, to detect its death, and to settle its addresses. */
 export interface AttachmentRecord {
   readonly network: PodNetwork;
   /** Absent: the addresses are not podwire-ipam's, or an earlier release recorded the attachment. */
   readonly allocation?: RecordedAllocation;
   /** The namespace at the path when the pod was wired. */
-  readonly identity: NetnsIdentity;
+  readonly identity: NamespaceIdentity;
   /** Of the boot in which it was wired (proc(5), /proc/sys/kernel/random/boot_id). */
   readonly bootId: string;
   readonly state: RecordState;
@@ -204,7 +179,7 @@ const STORED = z
  * Compares two observed identities. Without the kernel's cookie an equal inode proves nothing: the next namespace often gets the
  * same one.
  */
-export function compareIdentities(a: NetnsIdentity, b: NetnsIdentity): 'same' | 'other' | 'unknown' {
+export function compareIdentities(a: NamespaceIdentity, b: NamespaceIdentity): 'same' | 'other' | 'unknown' {
   if (a.device !== b.device || a.inode !== b.inode) return 'other';
   if (a.cookie === null || b.cookie === null) return 'unknown';
   return a.cookie === b.cookie ? 'same' : 'other';

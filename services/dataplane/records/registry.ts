@@ -7,12 +7,11 @@ import type { RecordStore, UnreadableRecord } from './record-store.js';
 import {
   compareIdentities,
   encodeRecord,
-  type AllocatedAddress,
   type AttachmentRecord,
-  type RecordedAllocation,
   type RecordState,
-  type NetnsIdentity,
+  type NamespaceIdentity,
 } from './record.js';
+import type { AllocatedAddress, RecordedAllocation } from '@podwire/shared/attachment/allocation';
 
 interface RegistryOptions {
   readonly store: RecordStore;
@@ -116,7 +115,7 @@ export class AttachmentRegistry {
   }
 
   /** Whether another attachment has an interface in the same namespace, or may have, where the kernel reports no cookie. */
-  hasOtherInterface(attachment: Attachment, identity: NetnsIdentity): boolean {
+  hasOtherInterface(attachment: Attachment, identity: NamespaceIdentity): boolean {
     const key = formatAttachment(attachment);
     // Runs on every ADD, so it copies no list.
     for (const [other, record] of this.#records) {
@@ -142,7 +141,7 @@ export class AttachmentRegistry {
    * nothing changes. Never rejects.
    * @param allocation - undefined keeps that of an earlier wiring with the same addresses
    */
-  async record(network: PodNetwork, identity: NetnsIdentity, allocation?: RecordedAllocation): Promise<void> {
+  async record(network: PodNetwork, identity: NamespaceIdentity, allocation?: RecordedAllocation): Promise<void> {
     const before = this.get(network.attachment);
     const nowMs = this.#options.clock.nowMs();
     const isSameWire = before !== undefined && compareIdentities(before.identity, identity) !== 'other';

@@ -8,7 +8,8 @@ import type { AttachmentEvents } from '../pods/events.js';
 import { findHostLinks } from '../pods/host-links.js';
 import type { Kernel } from '../pods/kernel.js';
 import type { Dataplane } from '../pods/pods.js';
-import type { AllocatedAddress, AttachmentRecord } from '../records/record.js';
+import type { AttachmentRecord } from '../records/record.js';
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import type { AttachmentRegistry } from '../records/registry.js';
 import { isMadeFor } from '../wiring/wire.js';
 

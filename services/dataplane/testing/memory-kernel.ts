@@ -9,7 +9,7 @@ import {
 } from '../kernel/pod-lists.js';
 import { kernelFailure, openFailure, ownNamespaceFailure } from '../pods/errno.js';
 import type { AttachedLink, BatchOutcome, Kernel, Links, PodSession, StepFailure } from '../pods/kernel.js';
-import type { NetnsIdentity } from '../records/record.js';
+import type { NamespaceIdentity } from '../records/record.js';
 import {
   attachmentOfAlias,
   isSourceRule,
@@ -169,7 +169,7 @@ export class MemoryKernel implements Kernel {
     return this.#session(found, netns);
   }
 
-  identify(netns: string): Promise<NetnsIdentity | undefined> {
+  identify(netns: string): Promise<NamespaceIdentity | undefined> {
     return this.#request('identify', 'namespace.open', () => {
       const found = this.#paths.get(netns);
       return found instanceof MemoryNamespace ? this.#identityOf(found) : undefined;
@@ -240,7 +240,7 @@ export class MemoryKernel implements Kernel {
     return namespaces.join('\n');
   }
 
-  #identityOf(namespace: MemoryNamespace): NetnsIdentity {
+  #identityOf(namespace: MemoryNamespace): NamespaceIdentity {
     const identity = this.#identities.of(namespace);
     return this.reportsCookies ? identity : { ...identity, cookie: null };
   }
@@ -516,7 +516,7 @@ const FIRST_INODE = 4_026_531_840n;
 
 /** Identities of the fake's namespaces. As in the kernel, the inode of a deleted one is soon reused. */
 class Identities {
-  readonly #identities = new Map<MemoryNamespace, NetnsIdentity>();
+  readonly #identities = new Map<MemoryNamespace, NamespaceIdentity>();
   #nextCookie = 1n;
 
   remove(namespace: MemoryNamespace): void {
@@ -524,7 +524,7 @@ class Identities {
   }
 
   /** A namespace gets its identity at the first request. */
-  of(namespace: MemoryNamespace): NetnsIdentity {
+  of(namespace: MemoryNamespace): NamespaceIdentity {
     const known = this.#identities.get(namespace);
     if (known) return known;
     const identity = { device: NSFS_DEVICE, inode: this.#freeInode(), cookie: this.#nextCookie++ };

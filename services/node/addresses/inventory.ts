@@ -1,7 +1,8 @@
 import { hash } from 'node:crypto';
 
 import type { InventoryAttachment, UnknownAllocation } from '@podwire/proto/podwire/ipam/v1/lease';
-import type { AllocatedAddress, AttachmentRecord } from '@podwire/dataplane/records/record';
+import type { AttachmentRecord } from '@podwire/dataplane/records/record';
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import type { AttachmentUsage } from '@podwire/plugin/clients/clients';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 

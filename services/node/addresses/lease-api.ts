@@ -13,7 +13,7 @@ import {
   type ReturnAddressesRequest,
   type ReturnAddressesResponse,
 } from '@podwire/proto/podwire/ipam/v1/lease';
-import type { AllocatedAddress } from '@podwire/dataplane/records/record';
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import type { HeldEndpoint } from '@podwire/dataplane/repair/lost-wires';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';

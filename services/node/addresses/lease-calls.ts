@@ -7,7 +7,8 @@ import type {
   LeaseAddressesResponse,
   ReturnAddressesRequest,
 } from '@podwire/proto/podwire/ipam/v1/lease';
-import type { AllocatedAddress, AttachmentRecord } from '@podwire/dataplane/records/record';
+import type { AttachmentRecord } from '@podwire/dataplane/records/record';
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 

@@ -1,4 +1,4 @@
-import type { AllocatedAddress } from '@podwire/dataplane/records/record';
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import type { Family } from '@podwire/shared/net/address';
 
 /** An address that podwire-ipam has lent to this node, and that no pod has. */

@@ -1,4 +1,4 @@
-import type { AllocatedAddress } from '@podwire/dataplane/records/record';
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import type { Family } from '@podwire/shared/net/address';
 
 import { NOTHING_STORED, type LeaseFile, type StoredLeases, type StoredSession } from './lease-file.js';

@@ -11,7 +11,7 @@ import type {
   ReportInventoryResponse,
   UnknownAllocation,
 } from '@podwire/proto/podwire/ipam/v1/lease';
-import type { AllocatedAddress } from '@podwire/dataplane/records/record';
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';

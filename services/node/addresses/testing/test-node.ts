@@ -3,7 +3,7 @@ import { parseAddress, type Address } from '@podwire/shared/net/address';
 import { createLogger } from '@podwire/shared/runtime/log';
 import type { ManualClock } from '@podwire/shared/testing/manual-clock';
 import type { AttachedLink } from '@podwire/dataplane/pods/kernel';
-import type { AllocatedAddress } from '@podwire/dataplane/records/record';
+import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import { AttachmentRegistry } from '@podwire/dataplane/records/registry';
 import { MemoryRecordStore } from '@podwire/dataplane/testing/memory-record-store';
 import { podNetwork } from '@podwire/dataplane/testing/pods';
