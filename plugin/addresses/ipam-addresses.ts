@@ -167,8 +167,7 @@ async function nodeGateway(scope: GatewayScope, prefix: Prefix, call: IpamCall):
     limits,
   );
   const [first] = endpoint.addresses;
-  const address = first === undefined ? undefined : splitCidr(first)?.address;
-  return address && formatAddress(address);
+  return first && formatAddress(first);
 }
 
 /** The first configured gateway inside the prefix. */
@@ -275,12 +274,10 @@ export function resultIps(
 ): Promise<ResultIp[]> {
   const { endpoint, poolNames } = allocation;
   return Promise.all(
-    endpoint.addresses.map(async (cidr, index) => {
+    endpoint.addresses.map(async (address, index) => {
       const poolName = poolNames[index] ?? '';
-      const address = splitCidr(cidr)?.address;
-      if (!address) throw new Failure('INTERNAL', `podwire-ipam: returned the invalid address ${JSON.stringify(cidr)}`);
       const prefix = await poolPrefix(poolName, tools);
-      const text = cidr.slice(0, cidr.indexOf('/'));
+      const text = formatAddress(address);
       if (isBroadcast(address, prefix)) {
         throw new Failure(
           'ADDRESS_REFUSED',

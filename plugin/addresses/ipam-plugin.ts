@@ -6,7 +6,6 @@ import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import { parseJson } from '@podwire/shared/json/parse';
-import { familyBits, formatAddress } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { killProcessGroup } from '@podwire/shared/runtime/process-group';
@@ -62,26 +61,20 @@ interface DelegateTools {
 
 /**
  * ADD of the delegate.
- * @returns the addresses as CIDRs of full length, at least one, and DNS settings for the result, if there are any
+ * @returns the addresses, at least one, and DNS settings for the result, if there are any
  * @throws Failure, as {@link callDelegate}; DELEGATE_FAILED when the result is invalid or has no address. The delegate may
  *   hold addresses all the same.
  */
 export async function addByDelegate(delegate: Delegate, tools: DelegateTools) {
   const { stdout } = await callDelegate(delegate, 'ADD', tools);
   const { ips, rest } = readResult(delegate, stdout);
-  const addresses = ips.map(({ address }) => {
-    const cidr = fullLength(address);
-    if (cidr !== undefined) return cidr;
-    throw delegateFailure(delegate, 'ADD', `returned the address ${quote(address)}, which is not a CIDR`);
+  const addresses = ips.map(({ address: cidr }) => {
+    const address = splitCidr(cidr)?.address;
+    if (address) return address;
+    throw delegateFailure(delegate, 'ADD', `returned the address ${quote(cidr)}, which is not a CIDR`);
   });
   if (addresses.length === 0) throw delegateFailure(delegate, 'ADD', 'returned no address');
   return { addresses, dns: nonEmptyDns(DNS.safeParse(rest.dns).data) };
-}
-
-/** The address of a result with its full prefix length; undefined if it is not a CIDR. */
-export function fullLength(cidr: string): string | undefined {
-  const address = splitCidr(cidr)?.address;
-  return address && `${formatAddress(address)}/${familyBits(address.family)}`;
 }
 
 /**

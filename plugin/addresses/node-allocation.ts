@@ -2,11 +2,10 @@ import type { AllocatedAddress, NetnsIdentity } from '@podwire/shared/attachment
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { derivedNames } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Family } from '@podwire/shared/net/address';
+import { parseAddress, type Family } from '@podwire/shared/net/address';
 import { counter, onFirstUse } from '@podwire/shared/telemetry/instruments';
 
 import type { Allocation, Endpoint, NodeAddresses, RecordedPod, TakenLeases } from '../clients/clients.js';
-import { isIpv6 } from '../cni/annotations.js';
 import type { PodRequest } from '../cni/pod-request.js';
 import type { AddressRequest, AddressTools } from './address-provider.js';
 
@@ -54,7 +53,7 @@ async function findAllocation(
   const taken = await nodeAddresses.take(attachment, familiesOf(podRequest), limits.signal);
   if (!taken.leases) return { reason: taken.reason };
   const { leases } = taken;
-  const endpoint = endpointOf(attachment, leases, leases.map(fullLength));
+  const endpoint = endpointOf(attachment, leases);
   return {
     allocation: { endpoint, alreadyAllocated: false, poolNames: leases.map(({ poolName }) => poolName), leases },
   };
@@ -104,7 +103,7 @@ export function recordedEndpoint(
   const recorded = nodeAddresses.recorded(attachment);
   if (!recorded?.allocation || recorded.isDead) return undefined;
   const { addresses, isBound } = recorded.allocation;
-  return { endpoint: endpointOf(attachment, addresses, recorded.addresses), isBound };
+  return { endpoint: endpointOf(attachment, addresses), isBound };
 }
 
 /**
@@ -113,24 +112,21 @@ export function recordedEndpoint(
  */
 function repeatedAllocation(
   attachment: Attachment,
-  { addresses, allocation, netnsInode }: RecordedPod,
+  { allocation, netnsInode }: RecordedPod,
   netns: NetnsIdentity,
 ): Allocation | undefined {
   if (!allocation || (allocation.isBound && netnsInode !== netns.inode)) return undefined;
   return {
-    endpoint: endpointOf(attachment, allocation.addresses, addresses),
+    endpoint: endpointOf(attachment, allocation.addresses),
     alreadyAllocated: true,
     poolNames: [],
     isBound: allocation.isBound,
   };
 }
 
-function endpointOf(attachment: Attachment, held: readonly AllocatedAddress[], addresses: readonly string[]): Endpoint {
+function endpointOf(attachment: Attachment, held: readonly AllocatedAddress[]): Endpoint {
+  const addresses = held.flatMap(({ address }) => parseAddress(address) ?? []);
   const { hostInterfaceName, mac } = derivedNames(attachment);
   const names = held.map(({ address, sequenceNumber }) => ({ address, sequenceNumber }));
   return { addresses, addressesFromIpam: true, held: names, macAddress: mac, hostInterfaceName };
-}
-
-function fullLength({ address }: AllocatedAddress): string {
-  return `${address}/${isIpv6(address) ? 128 : 32}`;
 }

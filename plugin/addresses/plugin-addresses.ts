@@ -1,17 +1,17 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { derivedNames } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
+import { splitCidr } from '@podwire/shared/net/prefix';
 
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Allocation, Endpoint, Ipam } from '../clients/clients.js';
-import { isIpv6 } from '../cni/annotations.js';
 import type { Result } from '../cni/result.js';
 import type { AddressProvider, AddressRequest } from './address-provider.js';
 import { authorize } from './ipam-addresses.js';
 import {
   addByDelegate,
   callDelegate,
-  fullLength,
   isRefusal,
   pluginName,
   programOf,
@@ -73,7 +73,7 @@ async function allocate(
   tools: Parameters<typeof addByDelegate>[1],
 ): Promise<Allocation> {
   const { addresses, dns } = await addByDelegate(delegate, tools);
-  const returned = addresses.map((cidr) => cidr.split('/')[0]);
+  const returned = addresses.map(formatAddress);
   const missing = podRequest.addresses.find((address) => !returned.includes(address));
   if (missing !== undefined) {
     throw new Failure(
@@ -91,7 +91,7 @@ export function addressesWithoutIpam({
   const endpointFor = ({ attachment, podRequest }: AddressRequest): Endpoint =>
     endpointOf(
       attachment,
-      podRequest.addressesWithoutIpam.map((address) => `${address}/${isIpv6(address) ? 128 : 32}`),
+      podRequest.addressesWithoutIpam.flatMap((text) => parseAddress(text) ?? []),
     );
   return {
     async allocate(request, _, limits) {
@@ -111,13 +111,13 @@ function endpointFromResult(attachment: Attachment, prevResult: Result | undefin
     ({ name, sandbox }) => name === attachment.interfaceName && (sandbox ?? '') !== '',
   );
   const addresses = ips.flatMap((each) =>
-    each.interface === podInterfaceIndex ? (fullLength(each.address) ?? []) : [],
+    each.interface === podInterfaceIndex ? (splitCidr(each.address)?.address ?? []) : [],
   );
   return addresses.length === 0 ? undefined : endpointOf(attachment, addresses);
 }
 
 /** The endpoint of an attachment whose addresses podwire-ipam does not allocate. */
-function endpointOf(attachment: Attachment, addresses: readonly string[]): Endpoint {
+function endpointOf(attachment: Attachment, addresses: readonly Address[]): Endpoint {
   const { hostInterfaceName, mac } = derivedNames(attachment);
   return { addresses, addressesFromIpam: false, held: [], macAddress: mac, hostInterfaceName };
 }

@@ -5,8 +5,9 @@ import type {
   RecordedAllocation,
 } from '@podwire/shared/attachment/allocation';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { Difference, PodNetwork } from '@podwire/shared/attachment/pod-network';
 import type { Failure } from '@podwire/shared/failure/failure';
-import type { Family } from '@podwire/shared/net/address';
+import type { Address, Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { IntervalRecorder } from '@podwire/shared/telemetry/intervals';
 
@@ -26,8 +27,8 @@ export interface Limits {
 
 /** Addresses and interface names of an attachment. */
 export interface Endpoint {
-  /** Addresses as CIDRs of full length (`10.65.0.7/32`), at least one. */
-  readonly addresses: readonly string[];
+  /** At least one. */
+  readonly addresses: readonly Address[];
   /** Whether podwire-ipam allocated them. */
   readonly addressesFromIpam: boolean;
   /** The same addresses with sequence numbers, so that a release frees no later allocation. */
@@ -120,37 +121,17 @@ export interface Ipam {
   unreachablePeer(): string | undefined;
 }
 
-/** The desired state of one attachment in the kernel. */
-export interface DesiredPod extends Endpoint {
-  readonly attachment: Attachment;
-  /** Path of the pod's network namespace. */
-  readonly netns: string;
-  /** MTU of both ends in bytes; 0 leaves it to the dataplane. */
-  readonly mtuBytes: number;
-  readonly ipForwarding: boolean;
-  /** Source prefixes that the pod may use beside its own addresses, as CIDRs. */
-  readonly sourcePrefixes: readonly string[];
-  /** Number of transmit and of receive queues; 0 leaves it to the kernel. */
-  readonly queueCount: number;
-}
-
 /** One end of a veth pair. */
-export interface Interface {
+interface Interface {
   readonly name: string;
-  readonly macAddress: Mac;
+  /** Null: the kernel reports none. */
+  readonly mac: Mac | null;
   readonly mtuBytes: number;
 }
 
 export interface Wire {
-  readonly hostInterface: Interface;
-  readonly podInterface: Interface;
-}
-
-/** A difference between the desired and the actual state of the kernel, in the notation of `ip` and `sysctl`. */
-export interface Difference {
-  readonly object: string;
-  readonly wanted: string;
-  readonly actual: string;
+  readonly host: Interface;
+  readonly pod: Interface;
 }
 
 export interface Detachment {
@@ -174,8 +155,6 @@ export interface NodeWire {
 
 /** The node's record of an attachment. */
 export interface RecordedPod {
-  /** Its addresses as CIDRs of full length. */
-  readonly addresses: readonly string[];
   /** Undefined: its addresses are not podwire-ipam's, or an earlier release recorded it. */
   readonly allocation: RecordedAllocation | undefined;
   /** Inode of its network namespace. */
@@ -247,11 +226,11 @@ export interface Dataplane {
    * A failure of the dataplane means that it rolled back; after a timeout or an abort the outcome is unknown.
    * @param allocation - for the record; undefined: the addresses are not podwire-ipam's
    */
-  attachPod(pod: DesiredPod, limits: Limits, allocation?: RecordedAllocation): Promise<Wire>;
+  attachPod(network: PodNetwork, limits: Limits, allocation?: RecordedAllocation): Promise<Wire>;
   /** Detaching what is not attached succeeds. */
   detachPod(detachment: Detachment, limits: Limits): Promise<void>;
   /** @returns the first difference, in the order of repair, or undefined */
-  checkPod(pod: DesiredPod, limits: Limits): Promise<Difference | undefined>;
+  checkPod(network: PodNetwork, limits: Limits): Promise<Difference | undefined>;
   /** Whether the kernel holds a wire of the attachment. */
   isAttached(attachment: Attachment, limits: Limits): Promise<boolean>;
   /** Removes the network's wires that are not in `valid`. Continues after a wire that cannot be removed. Idempotent. */

@@ -16,7 +16,7 @@ import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/requ
 import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
-import { splitCidr } from '@podwire/shared/net/prefix';
+import { formatPrefix, splitCidr } from '@podwire/shared/net/prefix';
 import type { Peer } from '@podwire/shared/rpc/client';
 
 import type { Endpoint, Ipam, Limits, NodeEndpoint, PolicyInput } from './clients.js';
@@ -66,7 +66,7 @@ export function ipamClient(options: IpamClientOptions): Ipam {
       const response = await peer.call(allocate, message, limits);
       const endpoint = peer.required(response.endpoint, 'an endpoint');
       const poolNames = endpoint.addresses.map(({ poolName }) => poolName);
-      return { endpoint: endpointOf(endpoint), alreadyAllocated: response.alreadyAllocated, poolNames };
+      return { endpoint: endpointOf(peer, endpoint), alreadyAllocated: response.alreadyAllocated, poolNames };
     },
 
     async authorize({ pod, addresses, policyInput }, limits) {
@@ -86,7 +86,7 @@ export function ipamClient(options: IpamClientOptions): Ipam {
     async getEndpoint(attachment, limits) {
       try {
         const response = await peer.call(getEndpoint, { attachment }, limits);
-        return endpointOf(peer.required(response.endpoint, 'an endpoint'));
+        return endpointOf(peer, peer.required(response.endpoint, 'an endpoint'));
       } catch (failure) {
         if (failure instanceof Failure && failure.code === 'ENDPOINT_NOT_FOUND') return undefined;
         throw failure;
@@ -112,13 +112,16 @@ function requestsOf({
     families: chosenFamilies.map(familyMessage),
     addressesWithoutIpam: [...addressesWithoutIpam],
     macAddress,
-    sourcePrefixes: [...sourcePrefixes],
+    sourcePrefixes: sourcePrefixes.map(formatPrefix),
   };
 }
 
-function endpointOf({ addresses, macAddress, hostInterfaceName }: EndpointMessage): Endpoint {
-  const cidrs = addresses.map(({ address }) => address);
-  return { addresses: cidrs, addressesFromIpam: true, held: heldAddresses(addresses), macAddress, hostInterfaceName };
+function endpointOf(peer: RetryingPeer, message: EndpointMessage): Endpoint {
+  const { macAddress, hostInterfaceName } = message;
+  const addresses = message.addresses.map(({ address }) =>
+    peer.required(splitCidr(address)?.address, 'a valid address'),
+  );
+  return { addresses, addressesFromIpam: true, held: heldAddresses(message.addresses), macAddress, hostInterfaceName };
 }
 
 /** The addresses of an endpoint with their sequence numbers. */

@@ -2,7 +2,7 @@ import type { Violation } from '@podwire/shared/failure/failure';
 import { parseJson } from '@podwire/shared/json/parse';
 import { formatAddress, parseAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { parseMac, type Mac } from '@podwire/shared/net/mac';
-import { formatPrefix, parsePrefix, splitCidr } from '@podwire/shared/net/prefix';
+import { parsePrefix, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
 import { z } from 'zod';
 
 /** Requests in Calico's annotations of a pod (`cni.projectcalico.org/…`). */
@@ -14,8 +14,8 @@ export interface Annotations {
   /** Addresses that no IPAM allocates. */
   readonly addressesWithoutIpam: RequestedAddresses | undefined;
   readonly mac: RequestedMac | undefined;
-  /** Source prefixes that the pod may use beside its own addresses, as CIDRs. */
-  readonly sourcePrefixes: readonly string[];
+  /** Source prefixes that the pod may use beside its own addresses. */
+  readonly sourcePrefixes: readonly Prefix[];
 }
 
 /** Requests in Calico's annotations of a namespace, for its pods. */
@@ -133,10 +133,10 @@ function readFamilies(
   return families.length === 0 ? undefined : { source, value: families.sort() };
 }
 
-function readPrefixes(source: string, texts: readonly string[], report: ReportViolation): string[] {
+function readPrefixes(source: string, texts: readonly string[], report: ReportViolation): Prefix[] {
   return texts.flatMap((text) => {
     const parsed = parsePrefix(text);
-    if (parsed.ok) return [formatPrefix(parsed.prefix)];
+    if (parsed.ok) return [parsed.prefix];
     report({ field: source, reason: `has ${JSON.stringify(text)}, which ${reasonOf(parsed.fault)}` });
     return [];
   });

@@ -32,12 +32,12 @@ export interface NodeConfig extends NetworkConfig {
 
 /** The keys that ADD and CHECK use. */
 export interface AttachConfig extends NodeConfig {
-  /** MTU of the pod's interface in bytes; 0: the dataplane's default. */
-  readonly mtuBytes: number;
+  /** MTU of the pod's interface in bytes; undefined: the dataplane's default. */
+  readonly mtuBytes: number | undefined;
   /** Whether the pod forwards packets between its own interfaces. */
   readonly ipForwarding: boolean;
-  /** Number of transmit and of receive queues of the pod's interface; 0: the kernel's default. */
-  readonly queueCount: number;
+  /** Number of transmit and of receive queues of the pod's interface; undefined: the kernel's default. */
+  readonly queueCount: number | undefined;
   /** Keys of Calico's configuration that Podwire ignores. */
   readonly ignoredKeys: readonly string[];
   /** ADD: result of the previous plugins of the chain. CHECK: result of the whole chain's ADD. */
@@ -172,9 +172,9 @@ export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): Attach
     cniVersion,
     name: config.name,
     otherIpam,
-    mtuBytes: config.mtu,
+    mtuBytes: config.mtu || undefined,
     nodeName: nodeNameOf(keys),
-    queueCount: config.num_queues,
+    queueCount: config.num_queues || undefined,
     requestSources,
     ignoredKeys: ignoredKeys(keys, otherIpam),
     ipForwarding: config.container_settings?.allow_ip_forwarding ?? false,

@@ -186,7 +186,12 @@ describe('a pod gets', () => {
       'source prefixes, where that is allowed',
       annotated({ allowedSourcePrefixes: ['8.8.8.0/24', 'FD00::/8'] }, ALLOWED),
       '',
-      { sourcePrefixes: ['8.8.8.0/24', 'fd00::/8'] },
+      {
+        sourcePrefixes: [
+          { family: 4, value: 0x08_08_08_00n, length: 24 },
+          { family: 6, value: 0xfdn << 120n, length: 8 },
+        ],
+      },
     ],
     ['nothing from empty annotations', annotated({ floatingIPs: '[]', ipAddrsNoIpam: '[ ]'.replace(' ', '') }), '', {}],
     [

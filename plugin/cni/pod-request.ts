@@ -1,6 +1,7 @@
 import { violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
+import type { Prefix } from '@podwire/shared/net/prefix';
 
 import { isIpv6, type Sourced, type RequestedAddresses, type RequestedMac } from './annotations.js';
 import type { RequestSources } from './request-sources.js';
@@ -17,8 +18,8 @@ export interface PodRequest {
   readonly addressesWithoutIpam: readonly string[];
   /** MAC address of the pod's interface instead of the derived one. */
   readonly macAddress: Mac | undefined;
-  /** Source prefixes that the pod may use beside its own addresses, as CIDRs. */
-  readonly sourcePrefixes: readonly string[];
+  /** Source prefixes that the pod may use beside its own addresses. */
+  readonly sourcePrefixes: readonly Prefix[];
   /** The families, if the pod or its namespace chose them. */
   readonly chosenFamilies: readonly Family[];
   /** The pools, each with its origin. */

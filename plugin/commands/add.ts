@@ -1,10 +1,13 @@
 import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { violationsFailure, type Failure } from '@podwire/shared/failure/failure';
+import { familiesOf } from '@podwire/shared/net/address';
+import { defaultRoute, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type { AddressProvider, ProvidedAllocation } from '../addresses/address-provider.js';
 import { readIpamOptions, resultIps } from '../addresses/ipam-addresses.js';
 import type { Providers } from '../addresses/providers.js';
-import type { Dataplane, DesiredPod, Endpoint, Interface, Ipam, Limits } from '../clients/clients.js';
+import type { Dataplane, Endpoint, Ipam, Limits, Wire } from '../clients/clients.js';
 import { addResult, writeResult } from '../cni/result.js';
 import type { KnownAllocations } from '../journal/known-allocations.js';
 import type { NetnsReader } from '../requests/netns.js';
@@ -53,17 +56,16 @@ export async function add(request: AttachRequest, limits: Limits, deps: AddDeps)
     allocation = allocated;
     const { endpoint, dns } = allocation;
 
-    const wire = await dataplane.attachPod(desiredPod(request, endpoint), limits, recordOf(request, allocation, deps));
+    const wire = await dataplane.attachPod(podNetwork(request, endpoint), limits, recordOf(request, allocation, deps));
     limits.signal.throwIfAborted();
     await releases.added(attachment, endpoint.held);
 
-    const { name, mac, mtu } = describe(wire.podInterface);
     return addResult({
       cniVersion: config.cniVersion,
       prevResult: config.prevResult,
-      hostInterface: describe(wire.hostInterface),
-      podInterface: { name, mac, mtu, sandbox: request.netns },
-      addresses: endpoint.addresses,
+      hostInterface: describe(wire.host),
+      podInterface: { ...describe(wire.pod), sandbox: request.netns },
+      addresses: endpoint.addresses.map((address) => formatPrefix(hostPrefix(address))),
       dns: config.requestSources.dns ?? dns,
     });
   } catch (error) {
@@ -96,8 +98,8 @@ function warnIgnored({ attachment, config, pod }: AttachRequest, { onceLogger }:
   onceLogger.warnIgnoredAnnotations(name, config.requestSources.ignoredAnnotations);
 }
 
-function describe({ name, macAddress, mtuBytes }: Interface) {
-  return { name, mac: macAddress, mtu: mtuBytes };
+function describe({ name, mac, mtuBytes }: Wire['pod']) {
+  return { name, mac: mac ?? '', mtu: mtuBytes };
 }
 
 /** What the node records of an allocation; nothing if it is not podwire-ipam's. */
@@ -110,19 +112,23 @@ function recordOf(
   return { addresses: endpoint.held, nodeName: config.nodeName ?? nodeName, pod, isBound };
 }
 
-/** The desired state of an attachment in the kernel. */
-export function desiredPod(request: AttachRequest, endpoint: Endpoint): DesiredPod {
+/** The wanted network of an attachment. */
+export function podNetwork(request: AttachRequest, endpoint: Endpoint): PodNetwork {
   const { attachment, netns, config, podRequest } = request;
-  const { macAddress, ...allocated } = endpoint;
+  const { addresses, addressesFromIpam, macAddress, hostInterfaceName } = endpoint;
   return {
-    macAddress: podRequest.macAddress ?? macAddress,
     attachment,
     netns,
+    hostInterfaceName,
+    mac: podRequest.macAddress ?? macAddress,
+    addresses,
+    routes: familiesOf(addresses).map(defaultRoute),
     mtuBytes: config.mtuBytes,
     ipForwarding: config.ipForwarding,
     sourcePrefixes: podRequest.sourcePrefixes,
+    txQueueLength: undefined,
     queueCount: config.queueCount,
-    ...allocated,
+    ...(addressesFromIpam && { addressesFromIpam }),
   };
 }
 

@@ -1,11 +1,13 @@
+import type { Difference } from '@podwire/shared/attachment/pod-network';
 import { Failure } from '@podwire/shared/failure/failure';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type { Providers } from '../addresses/providers.js';
-import type { Dataplane, Difference, Endpoint, Limits } from '../clients/clients.js';
+import type { Dataplane, Endpoint, Limits } from '../clients/clients.js';
 import type { Result } from '../cni/result.js';
 import type { AttachRequest } from '../requests/request.js';
 import type { NetnsReader } from '../requests/netns.js';
-import { desiredPod } from './add.js';
+import { podNetwork } from './add.js';
 
 export interface CheckDeps {
   readonly dataplane: Pick<Dataplane, 'checkPod'>;
@@ -45,7 +47,7 @@ async function firstDifference(
   if (!hasPodInterface(request))
     return { object: `prevResult interface ${attachment.interfaceName}`, wanted: 'present', actual: 'missing' };
   const resultDifference = recordDifference(endpoint, config.prevResult, (cidr) => cidr);
-  return resultDifference ?? dataplane.checkPod(desiredPod(request, endpoint), limits);
+  return resultDifference ?? dataplane.checkPod(podNetwork(request, endpoint), limits);
 }
 
 /** Whether the result has the pod's interface, inside a container. Its MAC address is not compared: the pod may change it. */
@@ -61,7 +63,9 @@ function recordDifference(
   addressOf: (cidr: string) => string,
 ): Difference | undefined {
   const resultAddresses = (prevResult?.ips ?? []).map(({ address }) => addressOf(address));
-  const missing = endpoint.addresses.map(addressOf).find((address) => !resultAddresses.includes(address));
+  const missing = endpoint.addresses
+    .map((address) => addressOf(formatPrefix(hostPrefix(address))))
+    .find((address) => !resultAddresses.includes(address));
   if (missing === undefined) return undefined;
   return {
     object: 'prevResult ips',

@@ -69,7 +69,7 @@ export class FakeNodeAddresses implements NodeAddresses {
       ...dataplane,
       attachPod: async (pod, limits, allocation) => {
         const wire = await dataplane.attachPod(pod, limits, allocation);
-        const record = { addresses: pod.addresses, allocation, netnsInode: 7n, isDetaching: false, isDead: false };
+        const record = { allocation, netnsInode: 7n, isDetaching: false, isDead: false };
         this.records.set(formatAttachment(pod.attachment), record);
         return wire;
       },

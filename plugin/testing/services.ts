@@ -10,7 +10,10 @@ import { Pool, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
 import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import type { Difference, PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { handleId, HOST_MAC, hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { formatAddress } from '@podwire/shared/net/address';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -18,12 +21,12 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { expect, vi } from 'vitest';
 
-import type { Dataplane, DesiredPod, Difference, Limits, Wire } from '../clients/clients.js';
+import type { Dataplane, Limits, Wire } from '../clients/clients.js';
 import { DATAPLANE_CALLS, type LocalCalls } from '../clients/local-calls.js';
 
 /** The node's dataplane with a list of interfaces as its kernel. */
 export class FakeDataplane {
-  readonly #wires = new Map<string, DesiredPod>();
+  readonly #wires = new Map<string, PodNetwork>();
   readonly #foreign = new Set<string>();
   readonly #stubborn = new Set<string>();
   readonly #drift: Difference[] = [];
@@ -62,8 +65,9 @@ export class FakeDataplane {
   /** The interfaces, each as `host-interface -> interface@netns mac addresses mtu forwarding`. */
   toString(): string {
     const lines = [...this.#wires.values()].map((pod) => {
-      const { attachment, hostInterfaceName: host, netns, macAddress, addresses, mtuBytes, ipForwarding } = pod;
-      return `${host} -> ${attachment.interfaceName}@${netns} ${macAddress} ${addresses.join(',')} mtu ${mtuBytes} forwarding ${ipForwarding}`;
+      const { attachment, hostInterfaceName: host, netns, mac, mtuBytes = 0, ipForwarding } = pod;
+      const addresses = pod.addresses.map((address) => formatPrefix(hostPrefix(address)));
+      return `${host} -> ${attachment.interfaceName}@${netns} ${mac} ${addresses.join(',')} mtu ${mtuBytes} forwarding ${ipForwarding}`;
     });
     return lines.join('\n');
   }
@@ -96,7 +100,7 @@ export class FakeDataplane {
         call('wires', {}, limits, () =>
           [...this.#wires.values()].map(({ attachment, addresses }) => ({
             attachment,
-            addresses: addresses.map((cidr) => cidr.replace(/\/\d+$/, '')),
+            addresses: addresses.map(formatAddress),
           })),
         ),
     };
@@ -119,20 +123,16 @@ export class FakeDataplane {
       .map(({ attachment }) => ({ attachment, message: 'link del: EBUSY' }));
   }
 
-  #attach(wanted: DesiredPod): Wire {
-    const { attachment, netns, hostInterfaceName: name, macAddress } = wanted;
+  #attach(wanted: PodNetwork): Wire {
+    const { attachment, netns, hostInterfaceName: name, mac, mtuBytes = 1500 } = wanted;
     if (this.#foreign.has(`${netns} ${attachment.interfaceName}`)) {
       throw new Failure('INTERFACE_EXISTS', `${netns} has an interface ${attachment.interfaceName} already`);
     }
     this.#wires.set(formatAttachment(attachment), wanted);
-    const mtuBytes = wanted.mtuBytes || 1500;
-    return {
-      hostInterface: { name, macAddress: HOST_MAC, mtuBytes },
-      podInterface: { name: attachment.interfaceName, macAddress, mtuBytes },
-    };
+    return { host: { name, mac: HOST_MAC, mtuBytes }, pod: { name: attachment.interfaceName, mac, mtuBytes } };
   }
 
-  #check({ attachment }: DesiredPod): Difference | undefined {
+  #check({ attachment }: PodNetwork): Difference | undefined {
     const object = `pod link ${attachment.interfaceName}`;
     if (!this.#wires.has(formatAttachment(attachment))) return { object, wanted: 'present', actual: 'missing' };
     return this.#drift[0];

@@ -81,7 +81,7 @@ describe('on the real kernel', () => {
   test('failures keep their code and their fields', async () => {
     await expect(bench.attach({ ...podMessage('a', 'fd00::7'), netns: '' })).rejects.toMatchObject({
       code: 'INVALID_REQUEST',
-      violations: [{ field: 'pod.netns' }, { field: 'pod.addresses[0]' }],
+      violations: [{ field: 'pod.addresses[0]' }, { field: 'pod.netns' }],
     });
     await expect(bench.attach(podMessage('nowhere', '10.65.0.7'))).rejects.toMatchObject({ code: 'INVALID_NETNS' });
     await expect(bench.list(1, 'nonsense')).rejects.toMatchObject({

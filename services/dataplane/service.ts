@@ -39,7 +39,8 @@ import { RoutePlanner } from './routes/planner.js';
 import { RouteReconciler } from './routes/reconciler.js';
 import { VXLAN_DEVICE } from './routes/wanted.js';
 import { dataplaneServices, NodeSide, PodEnvironment, type ReportingFollower, type ServedParts } from './startup.js';
-import { familiesOf, DEFAULT_MTU_BYTES } from './wiring/network.js';
+import { DEFAULT_MTU_BYTES } from './wiring/network.js';
+import { familiesOf } from '@podwire/shared/net/address';
 
 /** The service's dependencies on its process. */
 export interface ServiceDeps {

@@ -5,7 +5,8 @@ import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
-import { wantedState, type PodNetwork } from '../wiring/network.js';
+import { wantedState } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { NetlinkKernel } from './pod-kernel.js';
 import { observeHost, observePod, type Listing, type PodListing } from './pod-observe.js';
 

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 
 /** Network of attachments made through Calico's contract. No network of Podwire's own plugin may have this name. */
 export const CALICO_NETWORK = 'calico';

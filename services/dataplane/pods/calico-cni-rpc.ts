@@ -17,7 +17,7 @@ import { readChecked, Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { CALICO_NETWORK, calicoAttachment } from './calico-attachment.js';
 import type { AttachResult } from './conflicts.js';
 import { readAttachment, readPodNetwork } from './pods-rpc.js';
@@ -143,7 +143,7 @@ async function attach(dataplane: Dataplane, network: PodNetwork, signal: AbortSi
   } catch (error) {
     if (!(error instanceof Failure) || error.code !== 'HOST_INTERFACE_TAKEN') throw error;
     const { hostInterfaceName } = network;
-    const { links } = await dataplane.list({ limit: Infinity, after: '' });
+    const links = await dataplane.list();
     const earlier = links.find(({ link }) => link.name === hostInterfaceName)?.attachment;
     if (earlier?.network !== CALICO_NETWORK) throw error;
     await dataplane.detach({ attachment: earlier, hostInterfaceName }, signal);
@@ -183,7 +183,7 @@ interface DetachOptions {
 /** Finds the host end by the name that Add received: from the records, or from the link's alias. */
 async function detach({ dataplane, attachment, netns }: DetachOptions, signal: AbortSignal): Promise<void> {
   if (await dataplane.detach({ attachment, netns, hostInterfaceName: hostInterfaceName(attachment) }, signal)) return;
-  const { links } = await dataplane.list({ limit: Infinity, after: '' });
+  const links = await dataplane.list();
   const name = formatAttachment(attachment);
   for (const { attachment: other, link } of links) {
     if (formatAttachment(other) !== name) continue;

@@ -5,9 +5,8 @@ import { formatAddress } from '@podwire/shared/net/address';
 import type { Condition } from '../conditions/conditions.js';
 import type { AttachmentRecord } from '../records/record.js';
 import type { LostAddress, SharedAddress } from '../records/registry.js';
-import type { Difference } from '../wiring/difference.js';
+import type { Difference } from '@podwire/shared/attachment/pod-network';
 import type { ObservedLink } from '../wiring/observed.js';
-import type { AttachedLink } from './kernel.js';
 
 /** Rejects an operation that would take an address from its latest holder. @throws Failure ROUTE_TAKEN when an address is lost */
 export function rejectLostAddresses([lost]: readonly LostAddress[]): void {
@@ -25,25 +24,6 @@ export function addressConflicts(shared: readonly SharedAddress[]): Condition[] 
       `${address} was assigned to ${holder} while ${others.join(', ')} had it, for example after a restore of IPAM’s datastore. ` +
       `The node routes it to ${holder}; the others cannot use it. Run podwirectl who ${address} and delete the pod that it does not report`,
   }));
-}
-
-export interface PageRequest {
-  readonly limit: number;
-  /** Only links whose names come after this one; empty for the first page. */
-  readonly after: string;
-}
-
-export interface AttachedPage {
-  readonly links: readonly AttachedLink[];
-  /** Name of the last link when more pages follow. */
-  readonly last: string | undefined;
-}
-
-/** @param all - in the order of the links' names */
-export function pageOf(all: readonly AttachedLink[], { limit, after }: PageRequest): AttachedPage {
-  const following = all.filter(({ link }) => link.name > after);
-  const links = following.slice(0, limit);
-  return { links, last: following.length > limit ? links.at(-1)?.link.name : undefined };
 }
 
 /** A pod that is wired. */

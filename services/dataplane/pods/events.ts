@@ -6,7 +6,7 @@ import { counter, gauge } from '@podwire/shared/telemetry/instruments';
 
 import type { Condition } from '../conditions/conditions.js';
 import type { UnreadableRecord } from '../records/record-store.js';
-import type { Difference } from '../wiring/difference.js';
+import type { Difference } from '@podwire/shared/attachment/pod-network';
 import { formatStep, type Step } from '../wiring/step.js';
 
 /** Most differences of one pod that are logged: a pod can fill its own namespace with thousands. */

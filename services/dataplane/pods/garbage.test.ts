@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { address, podNetwork, startNode } from '../testing/pods.js';
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { calicoAttachment } from './calico-attachment.js';
 
 const never = () => new AbortController().signal;

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 

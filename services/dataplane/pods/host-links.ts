@@ -1,11 +1,13 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { formatAddress } from '@podwire/shared/net/address';
+import { splitCidr } from '@podwire/shared/net/prefix';
 
 import { differences, withPodChanges } from '../wiring/diff.js';
-import type { Difference } from '../wiring/difference.js';
+import type { Difference } from '@podwire/shared/attachment/pod-network';
 import { aliasOf, type Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
 import { arePeers, isMadeFor, findObstacle } from '../wiring/wire.js';
-import type { Kernel } from './kernel.js';
+import type { AttachedLink, Kernel } from './kernel.js';
 
 /**
  * Finds the host end of a wire that an operator renamed (`ip link set podw… name …`). Its alias stays, and identifies the
@@ -59,4 +61,12 @@ export function renameDifference({ host }: Wanted, found: ObservedLink): Differe
 async function findByAlias(attachment: Attachment, kernel: Pick<Kernel, 'veths'>): Promise<ObservedLink | undefined> {
   const alias = aliasOf(attachment);
   return (await kernel.veths()).find((link) => link.alias === alias);
+}
+
+/** The addresses that the node routes to a wire, without prefix length. */
+export function addressesOf({ addresses }: Pick<AttachedLink, 'addresses'>): string[] {
+  return addresses.flatMap((cidr) => {
+    const parts = splitCidr(cidr);
+    return parts ? [formatAddress(parts.address)] : [];
+  });
 }

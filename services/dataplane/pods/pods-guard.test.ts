@@ -4,7 +4,7 @@ import { expect, test } from 'vitest';
 
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Events } from './events.js';
 import type { PodGuard } from './kernel.js';
 import { Dataplane } from './pods.js';

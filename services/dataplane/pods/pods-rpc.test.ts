@@ -250,13 +250,13 @@ describe('a pod', () => {
       txQueueLength: 0,
       queueCount: 5000,
     };
-    expect(Object.keys(violations(wrong))).toEqual([
+    expect(Object.keys(violations(wrong)).sort()).toEqual([
+      'pod.addresses[0]',
       'pod.attachment',
-      'pod.netns',
       'pod.host_interface_name',
       'pod.mac_address',
-      'pod.addresses[0]',
       'pod.mtu_bytes',
+      'pod.netns',
       'pod.queue_count',
       'pod.routes[0]',
       'pod.source_prefixes[0]',

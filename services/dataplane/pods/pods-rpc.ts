@@ -33,6 +33,7 @@ import { parseMac } from '@podwire/shared/net/mac';
 import {
   defaultRoute,
   formatPrefix,
+  hostPrefix,
   parsePrefix,
   prefixContains,
   splitCidr,
@@ -42,10 +43,12 @@ import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { Difference } from '../wiring/difference.js';
-import { familiesOf, GATEWAY, GATEWAY_ADDRESS, type PodNetwork } from '../wiring/network.js';
+import type { Difference } from '@podwire/shared/attachment/pod-network';
+import { GATEWAY, GATEWAY_ADDRESS } from '../wiring/network.js';
+import { familiesOf } from '@podwire/shared/net/address';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import type { ObservedLink } from '../wiring/observed.js';
-import type { DetachRequest, PageRequest } from './conflicts.js';
+import type { DetachRequest } from './conflicts.js';
 import type { GarbageCollector, GarbageRequest } from './garbage.js';
 import type { AttachedLink } from './kernel.js';
 import type { Dataplane } from './pods.js';
@@ -85,38 +88,89 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
   const pod = message ?? ABSENT_POD;
   const check = message ? checks : undefined;
   const attachment = readAttachment(pod.attachment, { at: 'pod.attachment', check });
-  check?.check('pod.netns', netnsFault(pod.netns));
-  check?.check('pod.host_interface_name', hostInterfaceNameFault(pod.hostInterfaceName));
   const mac = parseMac(pod.macAddress);
   check?.check(
     'pod.mac_address',
     mac === undefined ? `is ${quote(pod.macAddress)}: not a unicast MAC address` : undefined,
   );
-  const addresses = readAddresses(pod.addresses, check);
-  check?.check('pod.mtu_bytes', mtuFault(pod.mtuBytes, familiesOf(addresses)));
-  check?.check('pod.queue_count', queueCountFault(pod.queueCount));
-  return {
-    attachment,
+  const addresses = pod.addresses.map((cidr, position) => readAddress(cidr, `pod.addresses[${position}]`, check));
+  const routes = readPrefixes(pod.routes, 'pod.routes', check);
+  const sourcePrefixes = readPrefixes(pod.sourcePrefixes, 'pod.source_prefixes', check);
+  const network = {
     netns: pod.netns,
     hostInterfaceName: pod.hostInterfaceName,
-    mac: mac ?? '',
-    addresses,
-    routes:
-      pod.routes.length > 0
-        ? readPrefixes(pod.routes, { at: 'pod.routes', addresses, check, faultOf: routeFault })
-        : familiesOf(addresses).map(defaultRoute),
     mtuBytes: zeroAsUndefined(pod.mtuBytes),
     ipForwarding: pod.ipForwarding,
-    sourcePrefixes: readPrefixes(pod.sourcePrefixes, {
-      at: 'pod.source_prefixes',
-      addresses,
-      check,
-      faultOf: sourcePrefixFault,
-    }),
     txQueueLength: zeroAsUndefined(pod.txQueueLength),
     queueCount: zeroAsUndefined(pod.queueCount),
-    ...(pod.addressesFromIpam === true && { addressesFromIpam: true }),
+    ...(pod.addressesFromIpam === true && { addressesFromIpam: true as const }),
   };
+  if (check) checkNetwork({ ...network, addresses, routes, sourcePrefixes }, check);
+  const known = addresses.flatMap((address) => address ?? []);
+  return {
+    ...network,
+    attachment,
+    mac: mac ?? '',
+    addresses: known,
+    routes: routes.length > 0 ? routes.flatMap((route) => route ?? []) : familiesOf(known).map(defaultRoute),
+    sourcePrefixes: sourcePrefixes.flatMap((prefix) => prefix ?? []),
+  };
+}
+
+/** Checks a network that this process made as those of requests are checked. @throws Failure INVALID_REQUEST */
+export function checkedNetwork(method: string, network: PodNetwork): PodNetwork {
+  return readChecked(method, (checks) => {
+    readAttachment(network.attachment, { at: 'pod.attachment', check: checks });
+    checkNetwork(network, checks);
+    return network;
+  });
+}
+
+type CheckedFields = 'netns' | 'hostInterfaceName' | 'mtuBytes' | 'queueCount';
+
+/** What is checked of a network; undefined stands for a text that is reported already. */
+interface CheckedNetwork extends Pick<PodNetwork, CheckedFields> {
+  readonly addresses: readonly (Address | undefined)[];
+  readonly routes: readonly (Prefix | undefined)[];
+  readonly sourcePrefixes: readonly (Prefix | undefined)[];
+}
+
+function checkNetwork(network: CheckedNetwork, checks: Checks): void {
+  const { netns, hostInterfaceName, addresses, routes, sourcePrefixes, mtuBytes = 0, queueCount = 0 } = network;
+  const families = familiesOf(addresses.flatMap((address) => address ?? []));
+  checks.check('pod.netns', netnsFault(netns));
+  checks.check('pod.host_interface_name', hostInterfaceNameFault(hostInterfaceName));
+  if (addresses.length === 0) checks.check('pod.addresses', 'is empty; a pod has at least one address');
+  checkEach(
+    'pod.addresses',
+    addresses.map((address) => address && hostPrefix(address)),
+    unusableFault,
+    checks,
+  );
+  checks.check('pod.mtu_bytes', mtuFault(mtuBytes, families));
+  checks.check('pod.queue_count', queueCountFault(queueCount));
+  // Families are unknown for addresses that could not be read.
+  const familyFault = ({ family }: Prefix) =>
+    families.length > 0 && !families.includes(family)
+      ? `is of IPv${family}, but the pod has no IPv${family} address`
+      : undefined;
+  checkEach('pod.routes', routes, (route) => familyFault(route) ?? routeFault(route), checks);
+  checkEach('pod.source_prefixes', sourcePrefixes, (prefix) => familyFault(prefix) ?? unusableFault(prefix), checks);
+}
+
+function checkEach(
+  field: string,
+  list: readonly (Prefix | undefined)[],
+  faultOf: (prefix: Prefix) => string | undefined,
+  checks: Checks,
+): void {
+  const texts = list.map((prefix) => prefix && formatPrefix(prefix));
+  for (const [position, prefix] of list.entries()) {
+    if (!prefix) continue;
+    const first = texts.indexOf(texts[position]);
+    const repeatFault = first < position ? `repeats [${first}]` : undefined;
+    checks.check(`${field}[${position}]`, faultOf(prefix) ?? repeatFault);
+  }
 }
 
 const ABSENT_POD: PodNetworkMessage = {
@@ -178,52 +232,27 @@ function queueCountFault(count: number): string | undefined {
   return count > QUEUE_COUNT_MAX ? `is ${count}; it has to be 0, or from 1 to ${QUEUE_COUNT_MAX}` : undefined;
 }
 
-function readAddresses(cidrs: readonly string[], check: Checks | undefined): Address[] {
-  if (cidrs.length === 0) check?.check('pod.addresses', 'is empty; a pod has at least one address');
-  return cidrs.flatMap((cidr, position) => {
-    const parts = splitCidr(cidr);
-    check?.check(`pod.addresses[${position}]`, addressFault(cidr, parts) ?? repeatFault(cidrs, position));
-    return parts ? [parts.address] : [];
+function readAddress(cidr: string, field: string, check: Checks | undefined): Address | undefined {
+  const parts = splitCidr(cidr);
+  if (!parts) check?.check(field, `is ${quote(cidr)}: not a CIDR like 10.65.0.7/32`);
+  else if (parts.length !== familyBits(parts.address.family))
+    check?.check(field, `is ${quote(cidr)}: its length has to be ${familyBits(parts.address.family)}`);
+  else return parts.address;
+  return undefined;
+}
+
+function readPrefixes(cidrs: readonly string[], field: string, check: Checks | undefined): (Prefix | undefined)[] {
+  return cidrs.map((cidr, position) => {
+    const parsed = parsePrefix(cidr);
+    if (parsed.ok) return parsed.prefix;
+    check?.check(`${field}[${position}]`, `is ${quote(cidr)}: ${parsed.fault}`);
+    return undefined;
   });
 }
 
-function addressFault(cidr: string, parts: ReturnType<typeof splitCidr>): string | undefined {
-  if (!parts) return `is ${quote(cidr)}: not a CIDR like 10.65.0.7/32`;
-  const { address, length } = parts;
-  if (length !== familyBits(address.family))
-    return `is ${quote(cidr)}: its length has to be ${familyBits(address.family)}`;
-  const unusable = UNUSABLE.find(([range]) => contains(range, address));
-  return unusable && `is ${formatAddress(address)}, in ${unusable[0]}, which is reserved for ${unusable[1]}`;
-}
-
-function contains(range: string, inner: Address | Prefix): boolean {
+function contains(range: string, inner: Prefix): boolean {
   const parsed = parsePrefix(range);
   return parsed.ok && prefixContains(parsed.prefix, inner);
-}
-
-interface PrefixList {
-  /** Path of the message's field. */
-  readonly at: string;
-  readonly addresses: readonly Address[];
-  readonly check: Checks | undefined;
-  /** The fault of a prefix in a family that the pod has an address of. */
-  readonly faultOf: (prefix: Prefix) => string | undefined;
-}
-
-function readPrefixes(cidrs: readonly string[], { at, addresses, check, faultOf }: PrefixList): Prefix[] {
-  const families = familiesOf(addresses);
-  // Families are unknown for addresses that could not be read.
-  const isOtherFamily = ({ family }: Prefix) => families.length > 0 && !families.includes(family);
-  const fault = (prefix: Prefix) =>
-    isOtherFamily(prefix)
-      ? `is of IPv${prefix.family}, but the pod has no IPv${prefix.family} address`
-      : faultOf(prefix);
-  return cidrs.flatMap((cidr, position) => {
-    const parsed = parsePrefix(cidr);
-    const reason = parsed.ok ? fault(parsed.prefix) : `is ${quote(cidr)}: ${parsed.fault}`;
-    check?.check(`${at}[${position}]`, reason ?? repeatFault(cidrs, position));
-    return parsed.ok ? [parsed.prefix] : [];
-  });
 }
 
 function routeFault(prefix: Prefix): string | undefined {
@@ -234,14 +263,10 @@ function routeFault(prefix: Prefix): string | undefined {
   return unroutable && `is in ${unroutable}, which cannot be routed through a gateway`;
 }
 
-function sourcePrefixFault(prefix: Prefix): string | undefined {
+function unusableFault(prefix: Prefix): string | undefined {
   const unusable = UNUSABLE.find(([range]) => contains(range, prefix));
-  return unusable && `is ${formatPrefix(prefix)}, in ${unusable[0]}, which is reserved for ${unusable[1]}`;
-}
-
-function repeatFault(list: readonly string[], position: number): string | undefined {
-  const first = list.indexOf(list[position] ?? '');
-  return first < position ? `repeats [${first}]` : undefined;
+  const text = prefix.length === familyBits(prefix.family) ? formatAddress(prefix) : formatPrefix(prefix);
+  return unusable && `is ${text}, in ${unusable[0]}, which is reserved for ${unusable[1]}`;
 }
 
 function quote(text: string): string {
@@ -284,8 +309,7 @@ export function collectGarbage(garbage: GarbageCollector): Handler<CollectGarbag
   };
 }
 
-/** @throws Failure INVALID_REQUEST */
-export function readGarbageRequest({ validAttachments, network }: CollectGarbageRequest): GarbageRequest {
+function readGarbageRequest({ validAttachments, network }: CollectGarbageRequest): GarbageRequest {
   return readChecked('CollectGarbage', (check) => {
     if (!validAttachments) check.check('valid_attachments', 'is missing; set it to an empty list if nothing may stay');
     if (network !== '') check.check('network', identifierFault(network, MAX_NETWORK_BYTES));
@@ -327,19 +351,18 @@ const SCOPE: ListScope = ['pods'];
 
 export function listPods(dataplane: Dataplane): Handler<ListPodsRequest, ListPodsResponse> {
   return async (message) => {
-    const { links, last } = await dataplane.list(readPage(message));
+    const { limit, after } = readChecked('ListPods', (checks) => ({
+      limit: readPageSize(message, checks),
+      after: readPageToken(message, SCOPE, checks),
+    }));
+    const following = (await dataplane.list()).filter(({ link }) => link.name > after);
+    const links = following.slice(0, limit);
+    const last = following.length > limit ? links.at(-1)?.link.name : undefined;
     return {
       pods: links.map(attachedPodMessage),
       nextPageToken: last === undefined ? '' : formatPageToken(SCOPE, last),
     };
   };
-}
-
-function readPage(message: ListPodsRequest): PageRequest {
-  return readChecked('ListPods', (checks) => ({
-    limit: readPageSize(message, checks),
-    after: readPageToken(message, SCOPE, checks),
-  }));
 }
 
 function attachedPodMessage({ attachment, link, addresses }: AttachedLink): AttachedPod {

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { AttachmentRecord } from '../records/record.js';
 import { MemoryKernel, type Operation } from '../testing/memory-kernel.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 
@@ -326,28 +326,6 @@ describe('check', () => {
   test('of a namespace that is gone is refused', async () => {
     const { dataplane } = node();
     expect(await codeOf(dataplane.check(podNetwork('gone'), never()))).toBe('INVALID_NETNS');
-  });
-});
-
-describe('list', () => {
-  test('returns page after page, each attachment once', async () => {
-    const { dataplane, pod } = node();
-    const names = ['a', 'b', 'c', 'd', 'e'];
-    for (const [at, name] of names.entries()) {
-      await dataplane.attach(
-        pod(name, { hostInterfaceName: `podw${name}`, addresses: [address(`10.65.0.${at}`)] }),
-        never(),
-      );
-    }
-    const pages = [];
-    let after: string | undefined = '';
-    while (after !== undefined) {
-      const page = await dataplane.list({ limit: 2, after });
-      pages.push(page.links.map(({ link }) => link.name));
-      after = page.last;
-    }
-    expect(pages).toEqual([['podwa', 'podwb'], ['podwc', 'podwd'], ['podwe']]);
-    expect(await dataplane.list({ limit: 5, after: '' })).toMatchObject({ last: undefined });
   });
 });
 

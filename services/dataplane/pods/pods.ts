@@ -7,20 +7,13 @@ import { compareIdentities, type AttachmentRecord } from '../records/record.js';
 import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import type { AttachmentRegistry } from '../records/registry.js';
 import { corrections, diff, differences, withoutLostRoutes, withPodChanges } from '../wiring/diff.js';
-import type { Difference } from '../wiring/difference.js';
-import { wantedState, DEFAULT_MTU_BYTES, type PodNetwork, type Wanted } from '../wiring/network.js';
+import type { Difference } from '@podwire/shared/attachment/pod-network';
+import { wantedState, DEFAULT_MTU_BYTES, type Wanted } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
 import { withSourceRouting } from '../wiring/source-routing.js';
 import { hostInterfaceTakenFailure, isMadeFor, emptyObservation, findObstacle, wireState } from '../wiring/wire.js';
-import {
-  pageOf,
-  rejectLostAddresses,
-  type AttachResult,
-  type AttachedPage,
-  type DetachRequest,
-  type RepairResult,
-  type PageRequest,
-} from './conflicts.js';
+import { rejectLostAddresses, type AttachResult, type DetachRequest, type RepairResult } from './conflicts.js';
 import { isOfMissingLink } from './errno.js';
 import type { Events } from './events.js';
 import { renameDifference, wireDifferences, findHostLinks, findRenamedHostLink } from './host-links.js';
@@ -243,8 +236,8 @@ export class Dataplane {
   }
 
   /** The attachments that the kernel holds, in the order of their host interfaces' names. */
-  async list(page: PageRequest): Promise<AttachedPage> {
-    return pageOf(await this.#kernel.attachedLinks(), page);
+  list(): Promise<readonly AttachedLink[]> {
+    return this.#kernel.attachedLinks();
   }
 
   /** Resolves when no call is in flight, rollbacks included: the kernel can then be closed. */

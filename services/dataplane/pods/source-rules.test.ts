@@ -4,7 +4,8 @@ import type { RecordStore } from '../records/record-store.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, secondInterface, testRegistry } from '../testing/pods.js';
-import { tableOf, type PodNetwork } from '../wiring/network.js';
+import { tableOf } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 

@@ -6,7 +6,7 @@ import { parseMac } from '@podwire/shared/net/mac';
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { z } from 'zod';
 
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 
 /** Identifies a network namespace within one boot. */
 export interface NamespaceIdentity {

@@ -2,7 +2,7 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import type { RecordStore, UnreadableRecord } from './record-store.js';
 import {
   compareIdentities,

@@ -2,7 +2,7 @@ import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { describe, expect, test } from 'vitest';
 
 import { address, BOOT, detachRequest, never, podNetwork, scene } from '../testing/pods.js';
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 
 /** A pod whose whole wire is lost without a DetachPod, as after a DEL of Calico's plugin or an operator's `ip link delete`. */
 

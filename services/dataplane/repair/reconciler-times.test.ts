@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { address, BOOT, FakeEndpoints, never, podNetwork, startNode } from '../testing/pods.js';
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 
 /** The reconciler's own work and its times, with the longest random intervals. */
 

@@ -18,7 +18,7 @@ import {
   summaryOf,
 } from '../testing/pods.js';
 import { storedRecord } from '../testing/contracts/record-store-contract.js';
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 
 describe('after a restart', () => {
   test('pods notice nothing: no step is applied', async () => {

@@ -16,7 +16,8 @@ import {
   type InterceptedKernel,
 } from '../testing/kernels.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
-import { linkLocal, type PodNetwork } from '../wiring/network.js';
+import { linkLocal } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 
 /** The whole dataplane on the real kernel: IPv6, both families, and several interfaces. */
 

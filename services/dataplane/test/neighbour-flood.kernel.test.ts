@@ -10,7 +10,8 @@ import { send, solicitation } from '../testing/frames.js';
 import { addPod, cleanUp, setNodeForwarding, canPing, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { reconcilerOptions, until } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
-import { GATEWAY, type PodNetwork } from '../wiring/network.js';
+import { GATEWAY } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 
 /** A pod that fills the kernel's neighbour table, which all namespaces share, and other pods that need it. */
 

@@ -22,7 +22,7 @@ import {
 } from '../testing/kernels.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { describeSharedAddresses } from '../testing/contracts/record-store-contract.js';
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 
 /** The whole dataplane on the real kernel. */
 
@@ -280,7 +280,7 @@ describe('detach', () => {
     const names = pods.map((network) => network.attachment.containerId);
     const before = snapshot(...names);
     await Promise.all(pods.map((network) => dataplane.attach(network, never())));
-    const { links } = await dataplane.list({ limit: 100, after: '' });
+    const links = await dataplane.list();
     expect(links.map((link) => link.addresses)).toHaveLength(50);
     expect(links.every((link) => link.link.running)).toBe(true);
     const again = pods.map((network) => dataplane.attach(network, never()));

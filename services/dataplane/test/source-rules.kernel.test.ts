@@ -19,7 +19,8 @@ import {
   snapshot,
 } from '../testing/kernels.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, secondInterface, testRegistry } from '../testing/pods.js';
-import { type PodNetwork, tableOf } from '../wiring/network.js';
+import { tableOf } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 
 /** A pod answers by the interface that received the request: on the real kernel, whose strict filter drops other packets. */
 

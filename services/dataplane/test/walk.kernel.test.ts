@@ -4,7 +4,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { walkSteps, walk, type NodeOperator } from '../testing/pods-walk.js';
-import type { PodNetwork } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 
 /** Fixed, so that every run is the same; change it for other walks. A failure prints it, with the moves. */
 const SEED = 20_261_121;

@@ -3,7 +3,8 @@ import fc from 'fast-check';
 import { expect } from 'vitest';
 
 import type { Kernel } from '../pods/kernel.js';
-import { attachmentOfAlias, type PodNetwork } from '../wiring/network.js';
+import { attachmentOfAlias } from '../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { MemoryRecordStore } from './memory-record-store.js';
 import { address, FakeEndpoints, killableKernel, podNetwork, startNode } from './pods.js';
 

@@ -6,7 +6,9 @@ import { MemoryKernel } from '../testing/memory-kernel.js';
 import { show, type MemoryNamespace } from '../testing/memory-namespace.js';
 import { address, podNetwork } from '../testing/pods.js';
 import { diff } from './diff.js';
-import { wantedState, familiesOf, type PodNetwork } from './network.js';
+import { wantedState } from './network.js';
+import { familiesOf } from '@podwire/shared/net/address';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { rollbackSteps, type Step } from './step.js';
 import { findObstacle } from './wire.js';
 

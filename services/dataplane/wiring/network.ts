@@ -1,8 +1,9 @@
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { formatAttachment, parseAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { HOST_MAC } from '@podwire/shared/attachment/names';
-import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { familiesOf, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
-import { formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type { LinkSpec, Neighbour, Route, Rule, SysctlKey } from './step.js';
 
@@ -180,11 +181,6 @@ function podSysctls6(name: string): WantedSysctl[] {
   return [...switches, ...own].map((sysctl) => ({ ...sysctl, early: true }));
 }
 
-/** The families that a pod has addresses of. */
-export function familiesOf(addresses: readonly Address[]): Family[] {
-  return ([4, 6] as const).filter((family) => addresses.some((address) => address.family === family));
-}
-
 /** A sysctl whose key has the link's name as its fourth segment. */
 function linkSysctl(key: SysctlKey, value: string): WantedSysctl {
   return { ...namespaceSysctl(key, value), device: key[3] };
@@ -232,32 +228,6 @@ export function linkLocal(mac: Mac): Address {
 interface NodeDefaults {
   /** MTU of pods that request none. */
   readonly mtuBytes: number;
-}
-
-/** A validated request for one attachment. */
-export interface PodNetwork {
-  readonly attachment: Attachment;
-  /** Path of the pod's network namespace. */
-  readonly netns: string;
-  readonly hostInterfaceName: string;
-  /** MAC address of the pod's end. */
-  readonly mac: Mac;
-  /** At least one. */
-  readonly addresses: readonly Address[];
-  /** Destinations that the pod reaches through its gateway; the default routes have been filled in. */
-  readonly routes: readonly Prefix[];
-  /** Undefined: as the node's. */
-  readonly mtuBytes: number | undefined;
-  /** Whether the pod forwards packets between its own interfaces. */
-  readonly ipForwarding: boolean;
-  /** Source prefixes that the pod may send from besides its addresses. */
-  readonly sourcePrefixes: readonly Prefix[];
-  /** Transmit queue length of each end, in packets; undefined: the kernel's default. */
-  readonly txQueueLength: number | undefined;
-  /** Number of transmit queues, and of receive queues, at each end; undefined: the kernel's default. */
-  readonly queueCount: number | undefined;
-  /** podwire-ipam assigned the addresses: a lost wire is restored only while it holds them for the attachment. */
-  readonly addressesFromIpam?: true;
 }
 
 /**

@@ -1,5 +1,6 @@
 import type { ClusterChange, ClusterView } from '@podwire/dataplane/cluster/cluster';
 import type { Condition } from '@podwire/dataplane/conditions/conditions';
+import { addressesOf } from '@podwire/dataplane/pods/host-links';
 import type { NodeAddressHooks, NodeAddressParts } from '@podwire/dataplane/node-addresses';
 import type { AttachmentRecord } from '@podwire/dataplane/records/record';
 import type { HeldEndpoint } from '@podwire/dataplane/repair/lost-wires';
@@ -15,7 +16,7 @@ import type {
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { untilAborted } from '@podwire/shared/failure/signal';
-import { familyBits, formatAddress, type Family } from '@podwire/shared/net/address';
+import type { Family } from '@podwire/shared/net/address';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -23,7 +24,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { bootClock } from './boot-clock.js';
 import { EndedAddresses } from './ended-addresses.js';
 import type { AddressEvents } from './events.js';
-import { addressesOf, InventoryReporter } from './inventory-report.js';
+import { InventoryReporter } from './inventory-report.js';
 import type { LeaseApi } from './lease-api.js';
 import { bindAddresses } from './lease-calls.js';
 import type { LeaseFile } from './lease-file.js';
@@ -404,9 +405,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   }
 }
 
-function recordedPod({ network, allocation, identity, state }: AttachmentRecord): RecordedPod {
+function recordedPod({ allocation, identity, state }: AttachmentRecord): RecordedPod {
   return {
-    addresses: network.addresses.map((address) => `${formatAddress(address)}/${familyBits(address.family)}`),
     allocation,
     netnsInode: identity.inode,
     isDetaching: state === 'detaching',

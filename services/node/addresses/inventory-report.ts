@@ -5,12 +5,11 @@ import type {
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import type { AttachmentRecord } from '@podwire/dataplane/records/record';
 import type { AttachmentRegistry } from '@podwire/dataplane/records/registry';
+import { addressesOf } from '@podwire/dataplane/pods/host-links';
 import type { AttachedLink } from '@podwire/dataplane/pods/kernel';
 import type { NodeEndpoint, PluginAttachments } from '@podwire/plugin/clients/clients';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
-import { formatAddress } from '@podwire/shared/net/address';
-import { splitCidr } from '@podwire/shared/net/prefix';
 import type { NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -194,14 +193,6 @@ function mayHave(link: AttachedLink, { attachment, allocation: { address } }: Un
     formatAttachment(link.attachment) === formatAttachment(attachment) &&
     (addresses.length === 0 || addresses.includes(address))
   );
-}
-
-/** Without prefix length. */
-export function addressesOf({ addresses }: Pick<AttachedLink, 'addresses'>): string[] {
-  return addresses.flatMap((cidr) => {
-    const parts = splitCidr(cidr);
-    return parts ? [formatAddress(parts.address)] : [];
-  });
 }
 
 function ofAttachment(unknown: UnknownAllocation): UnknownAttachment[] {

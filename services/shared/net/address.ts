@@ -72,3 +72,8 @@ function parseIpv6(text: string): Address | undefined {
 function toInteger(bytes: readonly number[]): bigint {
   return bytes.reduce((value, byte) => (value << 8n) | BigInt(byte), 0n);
 }
+
+/** The families of the addresses, IPv4 first. */
+export function familiesOf(addresses: readonly Address[]): Family[] {
+  return ([4, 6] as const).filter((family) => addresses.some((address) => address.family === family));
+}

@@ -3,7 +3,7 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import type { Kernel } from '../../pods/kernel.js';
 import type { RecordStore } from '../../records/record-store.js';
 import type { AttachmentRecord } from '../../records/record.js';
-import type { PodNetwork } from '../../wiring/network.js';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { MemoryRecordStore } from '../memory-record-store.js';
 import { BY_FAMILY, detachRequest, never, podNetwork, startNode } from '../pods.js';
 

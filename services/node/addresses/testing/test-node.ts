@@ -7,7 +7,7 @@ import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import { AttachmentRegistry } from '@podwire/dataplane/records/registry';
 import { MemoryRecordStore } from '@podwire/dataplane/testing/memory-record-store';
 import { podNetwork } from '@podwire/dataplane/testing/pods';
-import type { PodNetwork } from '@podwire/dataplane/wiring/network';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import type { PluginAttachments } from '@podwire/plugin/clients/clients';
 
 import { AddressBook } from '../address-book.js';
