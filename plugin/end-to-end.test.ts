@@ -12,7 +12,7 @@ import type { Running } from '@podwire/shared/runtime/lifecycle';
 import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
-import type { PluginDeps } from './composition.js';
+import type { PluginDeps } from './service.js';
 import { startPlugin } from './service.js';
 import { BOOT, CONFIG, ENVIRONMENT, NOTHING, Plugin, recordingLog, settingsIn } from './testing/plugin.js';
 

@@ -10,18 +10,37 @@ import {
 } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
+import type { Clock } from '@podwire/shared/runtime/clock';
 import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 import { markFailed, withSpan } from '@podwire/shared/telemetry/span';
 
 import { statedVersion } from './cni/config.js';
-import { COMMANDS } from './cni/environment.js';
+import type { Limits } from './clients/clients.js';
+import { COMMANDS, readCommand } from './cni/environment.js';
+import { version } from './commands/status.js';
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
-import { dispatch, type DispatchOptions, type TimedCommand } from './dispatch.js';
-import { Duration, isPast, type CommandEvents, type CommandName, type CutOff } from './events.js';
+import {
+  Duration,
+  isPast,
+  requireCompatibleShim,
+  type CommandEvents,
+  type CommandName,
+  type CutOff,
+} from './events.js';
 import type { RecentCommands } from './recent-commands.js';
-import { Superseded } from './requests/attachment-queue.js';
-import { ProcessStopping, type CniRequest, type ContainerRequest } from './requests/request.js';
+import { Superseded, type AttachmentQueue } from './requests/attachment-queue.js';
+import type { OnceLogger } from './requests/once-logger.js';
+import {
+  ProcessStopping,
+  readAttachRequest,
+  readDelRequest,
+  type AttachRequest,
+  type CniRequest,
+  type ContainerRequest,
+  type DelRequest,
+} from './requests/request.js';
+import type { Spool } from './spool/spool.js';
 
 /** Output and exit code of the shim. */
 export interface CniAnswer {
@@ -32,7 +51,26 @@ export interface CniAnswer {
   readonly isForNextProcess?: boolean;
 }
 
-interface RunOptions extends DispatchOptions {
+/** Commands with a configurable timeout. STATUS has a fixed one; VERSION calls no service. */
+export type TimedCommand = 'ADD' | 'CHECK' | 'DEL' | 'GC';
+
+/** What each command does, once its request is validated and it is its turn. */
+export interface Commands {
+  readonly add: (request: AttachRequest, limits: Limits) => Promise<object>;
+  readonly check: (request: AttachRequest, limits: Limits) => Promise<undefined>;
+  readonly del: (request: DelRequest, limits: Limits) => Promise<undefined>;
+  readonly gc: (request: CniRequest, limits: Limits) => Promise<undefined>;
+  readonly status: (request: CniRequest) => Promise<undefined>;
+}
+
+export interface RunOptions {
+  readonly commands: Commands;
+  readonly queue: AttachmentQueue;
+  readonly spool: Pick<Spool, 'replayOf'>;
+  /** Timeout of a command from its arrival, including the wait in the queue, in milliseconds. */
+  readonly timeoutMs: Readonly<Record<TimedCommand, number>>;
+  readonly clock: Clock;
+  readonly onceLogger: OnceLogger;
   readonly events: CommandEvents;
   readonly recent: RecentCommands;
   readonly nodeName: string;
@@ -95,20 +133,70 @@ export function run(
 }
 
 async function outcomeOf(call: Call): Promise<Outcome> {
-  const { command, request, duration, spans } = call;
-  const onContainer = (container: ContainerRequest): void => {
-    call.container = container;
-    for (const span of spans) setAttributes(span, container);
-    if (request.isSpooled) call.span.setAttribute('podwire.spooled', true);
-  };
+  const { command } = call;
   try {
-    const result = await dispatch(request, { recorder: duration.recorder, onContainer }, call);
+    const result = await dispatch(call);
     const stdout = result === undefined ? '' : `${JSON.stringify(result)}\n`;
     const addresses = command === 'ADD' ? addressesOf(result) : [];
     return { answer: { exitCode: 0, stdout }, result: 'success', addresses };
   } catch (error) {
     return fail(error, call);
   }
+}
+
+/** Validates the command and runs it in its turn. @returns the result, if the command has one. @throws Failure */
+async function dispatch(call: Call): Promise<object | undefined> {
+  const { request, commands, onceLogger } = call;
+  const command = readCommand(request.variables);
+  requireCompatibleShim(command, request, onceLogger);
+  switch (command) {
+    case 'ADD':
+      return inTurn(command, readAttachRequest(command, request), commands.add, call);
+    case 'CHECK':
+      return inTurn(command, readAttachRequest(command, request), commands.check, call);
+    case 'DEL':
+      return inTurn(command, readDelRequest(request), commands.del, call);
+    case 'GC':
+      return commands.gc(request, limitsOf(command, call));
+    case 'STATUS':
+      return commands.status(request);
+    case 'VERSION':
+      return version(request);
+  }
+}
+
+/** Runs a command of an attachment after the earlier ones of the attachment. */
+function inTurn<Request extends ContainerRequest>(
+  command: 'ADD' | 'CHECK' | 'DEL',
+  container: Request,
+  work: (request: Request, limits: Limits) => Promise<object | undefined>,
+  call: Call,
+): Promise<object | undefined> {
+  const { queue, spool, span, spans, request, duration } = call;
+  const { attachment } = container;
+  call.container = container;
+  for (const each of spans) setAttributes(each, container);
+  if (request.isSpooled) span.setAttribute('podwire.spooled', true);
+  const limits = limitsOf(command, call);
+  const wait = duration.recorder.begin('attachment queue', 'queue');
+  return withAttachment(attachment, async () => {
+    try {
+      const replay = command === 'ADD' ? spool.replayOf(attachment) : undefined;
+      // Only then: an ADD otherwise enters the queue in its order of arrival.
+      if (replay) await replay;
+      const { startedNs, cancel } = request;
+      return await queue.run({ command, attachment, startedNs, deadlineMs: limits.deadlineMs, cancel }, () => {
+        duration.recorder.end(wait);
+        return work(container, limits);
+      });
+    } finally {
+      duration.recorder.end(wait);
+    }
+  });
+}
+
+function limitsOf(command: TimedCommand, { request, duration: { recorder }, clock, timeoutMs }: Call): Limits {
+  return { deadlineMs: clock.nowMs() + timeoutMs[command], signal: request.cancel.signal, recorder };
 }
 
 function fail(error: unknown, call: Call): Outcome {

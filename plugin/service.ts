@@ -3,23 +3,48 @@ import { closeSync, openSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { tracedMessage } from '@podwire/shared/failure/status';
+import type { Peer } from '@podwire/shared/rpc/client';
+import type { Boot } from '@podwire/shared/runtime/boot';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { wallClockNs } from '@podwire/shared/runtime/wall-clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { wallClockNs } from '@podwire/shared/runtime/wall-clock';
 import { counter } from '@podwire/shared/telemetry/instruments';
 
 import { isGatewayHolder } from './addresses/ipam-addresses.js';
+import { IpamCircuitBreaker } from './addresses/ipam-plugin.js';
 import { ProviderHistory } from './addresses/provider-history.js';
-import type { PluginAttachments } from './clients/clients.js';
-import { ReadyLease, ReadinessRecord } from './commands/readiness-record.js';
-import { composePlugin, type PluginDeps, type PluginParts, type PluginState } from './composition.js';
+import { Providers } from './addresses/providers.js';
+import type { Dataplane, NodeAddresses, PluginAttachments, Limits } from './clients/clients.js';
+import { ipamClient } from './clients/ipam.js';
+import { add } from './commands/add.js';
+import { check } from './commands/check.js';
+import { del } from './commands/del.js';
+import { gc } from './commands/gc.js';
+import { ReadinessEvents } from './commands/readiness-events.js';
+import { ReadinessRecord, ReadyLease } from './commands/readiness-record.js';
+import { Readiness } from './commands/readiness.js';
+import { Releases } from './commands/release.js';
+import { status } from './commands/status.js';
+import { CommandEvents } from './events.js';
 import { createJournalApi } from './journal/api.js';
 import { DirectoryJournalStore } from './journal/directory-store.js';
-import { nodeNetnsReader } from './requests/netns.js';
-import { CniServer } from './server.js';
+import type { JournalStore } from './journal/entry.js';
+import { JournalEvents } from './journal/events.js';
+import { Journal } from './journal/journal.js';
+import { KnownAllocations } from './journal/known-allocations.js';
+import { Replay, type ReplayOptions } from './journal/replay.js';
+import { RecentCommands } from './recent-commands.js';
+import { AttachmentQueue } from './requests/attachment-queue.js';
+import { nodeNetnsReader, type NetnsReader } from './requests/netns.js';
+import { OnceLogger } from './requests/once-logger.js';
+import type { CniRequest } from './requests/request.js';
+import { run, type CniAnswer, type Commands, type RunOptions } from './run.js';
+import { CniServer, type Activity } from './server.js';
 import type { PluginSettings } from './settings.js';
 import { SpoolDirectory, spoolName } from './spool/spool-directory.js';
+import { Spool } from './spool/spool.js';
 
 /** Generous: the shim reads all of its input before it sends. */
 const REQUEST_TIMEOUT_MS = 10_000;
@@ -32,6 +57,24 @@ const READY_FILE = 'node-ready';
 
 /** Beside the socket, for the same reason (kSpoolFolder, shim/src/protocol.h). */
 const SPOOL_DIRECTORY = 'spool';
+
+/** Dependencies of the plugin on its process. */
+export interface PluginDeps {
+  /** The node's leases and records. */
+  readonly nodeAddresses: NodeAddresses;
+  readonly log: Logger;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** The current boot of the machine. */
+  readonly boot: Boot;
+  /** podwire-ipam. It need not run yet. */
+  readonly ipam: Peer;
+  /** The node's dataplane, which serves until the plugin has stopped. */
+  readonly dataplane: Dataplane;
+  /** Notified of the beginning and the end of commands. Default: no listener. */
+  readonly activity?: Activity;
+}
 
 /**
  * Starts the server of the CNI commands. No other process uses its socket and its journal.
@@ -82,6 +125,88 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
       await replay.stop();
       await journal.close();
     },
+  };
+}
+
+/** What the commands have on disk, and the end of their process. */
+export interface PluginState {
+  readonly journalStore: JournalStore;
+  readonly history: ProviderHistory;
+  readonly readinessRecord: ReadinessRecord;
+  readonly spoolDirectory: SpoolDirectory;
+  readonly netns: NetnsReader;
+  /** Fires on SIGTERM: no more commands are accepted. */
+  readonly stopping: AbortSignal;
+  /** Fires when the grace period for running commands is over. Releases without a caller are then left to the journal. */
+  readonly ending: AbortSignal;
+}
+
+/** A plugin without its server. */
+export type PluginParts = ReturnType<typeof composePlugin>;
+
+/** Composes the commands: each gets what it uses. */
+export function composePlugin(settings: PluginSettings, deps: PluginDeps, state: PluginState) {
+  const { log, clock, random, nodeAddresses, dataplane } = deps;
+  const { nodeName, delServiceTimeoutMs, cleanUpTimeoutMs } = settings;
+  const ipam = ipamClient({ peer: deps.ipam, clock, random, nodeName });
+  const circuitBreaker = new IpamCircuitBreaker(clock);
+  const { history } = state;
+  const providers = new Providers({ ipam, nodeAddresses, nodeName, clock, circuitBreaker, history });
+
+  const queue = new AttachmentQueue(clock);
+  const journal = new Journal({
+    store: state.journalStore,
+    maxEntriesCount: settings.journalMaxEntriesCount,
+    clock,
+    events: new JournalEvents(log),
+  });
+  const known = new KnownAllocations();
+  const releases = new Releases({ dataplane, nodeAddresses, providers, journal, known, queue, log });
+  const limitsOf = (signal: AbortSignal): Limits => ({ deadlineMs: clock.nowMs() + delServiceTimeoutMs, signal });
+  const execute = executeEntry(releases, limitsOf);
+  const replay = new Replay({ journal, clock, random, events: new JournalEvents(log), execute });
+
+  const readiness = new Readiness({
+    providers,
+    dataplane,
+    nodeName,
+    clock,
+    journal,
+    record: state.readinessRecord,
+    events: new ReadinessEvents(log),
+    isStrict: settings.strictStatus,
+  });
+
+  const onceLogger = new OnceLogger(log);
+  const timeouts = { delServiceTimeoutMs, cleanUpTimeoutMs };
+  const made = { ipam, providers, queue, journal, known, releases, onceLogger };
+  const parts = { ...deps, ...state, ...made, ...timeouts, nodeName };
+  const commands: Commands = {
+    add: (request, limits) => add(request, limits, parts),
+    check: (request, limits) => check(request, limits, parts),
+    del: (request, limits) => del(request, limits, parts),
+    gc: (request, limits) => gc(request, limits, parts),
+    status: (request) => status(request, readiness),
+  };
+  const runRequest = (request: CniRequest, send?: (answer: CniAnswer) => void): Promise<CniAnswer> =>
+    run(request, runOptions, send);
+  const spool: Spool = new Spool({ directory: state.spoolDirectory, run: runRequest, log, clock, random });
+  const recent = new RecentCommands(nodeName);
+  const { addTimeoutMs, delTimeoutMs } = settings;
+  const timeoutMs = { ADD: addTimeoutMs, CHECK: addTimeoutMs, DEL: delTimeoutMs, GC: addTimeoutMs };
+  const running = { commands, queue, spool, timeoutMs, clock, onceLogger };
+  const runOptions: RunOptions = { ...running, events: new CommandEvents(), recent, nodeName, log };
+  return { run: runRequest, queue, journal, releases, providers, replay, readiness, recent, spool };
+}
+
+/** Executes a journal entry in the queue of its attachment. */
+function executeEntry(releases: Releases, limitsOf: (signal: AbortSignal) => Limits): ReplayOptions['execute'] {
+  return async (entry, skip, signal) => {
+    const incomplete = await releases.replay(entry, { limitsOf: () => limitsOf(signal), skip });
+    if (!incomplete) return undefined;
+    const { call, failure } = incomplete;
+    if (failure.retryable) return { service: call.service, reason: tracedMessage(failure) };
+    throw failure;
   };
 }
 

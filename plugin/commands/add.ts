@@ -13,21 +13,17 @@ import type { KnownAllocations } from '../journal/known-allocations.js';
 import type { NetnsReader } from '../requests/netns.js';
 import type { OnceLogger } from '../requests/once-logger.js';
 import type { AttachRequest } from '../requests/request.js';
-import type { Releases } from './release.js';
-import type { FailedAdd } from './undo.js';
+import { undo, type UndoDeps } from './release.js';
 
-export interface AddDeps {
+export interface AddDeps extends UndoDeps {
   readonly dataplane: Pick<Dataplane, 'attachPod' | 'isAttached'>;
   readonly ipam: Ipam;
   readonly providers: Providers;
-  readonly releases: Releases;
   readonly known: KnownAllocations;
   readonly netns: NetnsReader;
   /** Default for network configurations without a node name. */
   readonly nodeName: string;
   readonly onceLogger: OnceLogger;
-  /** Rolls back. @returns the error to throw */
-  readonly undo: (failedAdd: FailedAdd, limits: Limits) => Promise<unknown>;
 }
 
 /**
@@ -72,7 +68,7 @@ export async function add(request: AttachRequest, limits: Limits, deps: AddDeps)
     if (isHeld) throw error;
     // Without an answer of Allocate, a wire proves that an earlier ADD holds the addresses.
     const action = allocation ? 'detach-and-release' : 'release-unless-attached';
-    throw await deps.undo({ attachment, provider, allocation, action, error }, limits);
+    throw await undo({ attachment, provider, allocation, action, error }, limits, deps);
   }
 }
 
@@ -160,7 +156,7 @@ async function addAddresses(request: AttachRequest, limits: Limits, deps: AddDep
     return writeResult({ interfaces: [], ips, routes: options.routes, rest }, config.cniVersion);
   } catch (error) {
     if (allocation?.alreadyAllocated) throw error;
-    throw await deps.undo({ attachment, provider, allocation, action: 'release', error }, limits);
+    throw await undo({ attachment, provider, allocation, action: 'release', error }, limits, deps);
   }
 }
 

@@ -6,6 +6,7 @@ import {
   type Attachment,
 } from '@podwire/shared/attachment/attachment';
 import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
+import type { Boot } from '@podwire/shared/runtime/boot';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
@@ -14,7 +15,6 @@ import type { AddressCollection, Mode } from '../addresses/address-provider.js';
 import type { Providers } from '../addresses/providers.js';
 import type { Dataplane, Limits, NodeAddresses, NodeEndpoint } from '../clients/clients.js';
 import type { Journal } from '../journal/journal.js';
-import type { Boot } from '../requests/netns.js';
 import type { QueuePosition, AttachmentQueue } from '../requests/attachment-queue.js';
 import { startedAtMs, readNodeRequest, type CniRequest } from '../requests/request.js';
 import { failureOf, type Releases } from './release.js';

@@ -55,6 +55,17 @@ interface ReleasesOptions {
   readonly log: Logger;
 }
 
+/** An ADD to roll back. */
+interface FailedAdd {
+  readonly attachment: Attachment;
+  readonly provider: AddressProvider;
+  /** Undefined if Allocate has not answered: whether it allocated is unknown. */
+  readonly allocation: ProvidedAllocation | undefined;
+  /** What may have to be released. */
+  readonly action: ReleaseAction;
+  readonly error: unknown;
+}
+
 /** Enough for an operator to see the cause. Each costs a call in every round and every GC. */
 const MAX_REFUSED_COUNT = 16;
 
@@ -81,12 +92,10 @@ export class Releases {
 
   /**
    * Takes back what a failed ADD has allocated, and may have wired.
-   * @param allocation - undefined if it is unknown whether there is one
    * @returns the failed call, if any; the rest is pending
    */
   async undo(
-    { attachment, action }: Pick<Release, 'attachment' | 'action'>,
-    { provider, allocation, isRefused }: UndoneAllocation,
+    { attachment, action, provider, allocation, error }: FailedAdd,
     options: ReleaseOptions,
   ): Promise<IncompleteRelease | undefined> {
     const { known } = this.#options;
@@ -97,7 +106,7 @@ export class Releases {
       await this.#call({ service: provider.name, action: 'release' }, options, allocation.undo);
     });
     // The rollback calls the provider only after it found no wire.
-    if (isRefused && incomplete?.call.service === provider.name) known.recordRefused(attachment);
+    if (provider.isRefusal(error) && incomplete?.call.service === provider.name) known.recordRefused(attachment);
     if (incomplete) await this.#settle(release, incomplete);
     return incomplete;
   }
@@ -258,13 +267,6 @@ export class Releases {
   }
 }
 
-interface UndoneAllocation {
-  readonly provider: AddressProvider;
-  readonly allocation: ProvidedAllocation | undefined;
-  /** Whether a plugin rejected the ADD. */
-  readonly isRefused: boolean;
-}
-
 /**
  * An error as a Failure, so that the caller can continue. Logs a defect.
  * @param what - names the work in the log
@@ -279,7 +281,7 @@ export function failureOf(error: unknown, what: string, log: Logger): Failure {
  * Timeout of a call in two cases: a rollback calls a service that the ADD timed out on, or the process is stopping. In
  * milliseconds. Enough for a running service; the journal retries.
  */
-export const UNRESPONSIVE_SERVICE_TIMEOUT_MS = 500;
+const UNRESPONSIVE_SERVICE_TIMEOUT_MS = 500;
 
 /** The clock, and the end of the process for work without a caller. */
 export interface ProcessEnd {
@@ -296,4 +298,49 @@ export function limitsAfterDisconnect(limits: Limits, { ending, clock }: Process
   if (!ending.aborted) return { ...limits, signal: ending };
   const lastMs = Math.min(limits.deadlineMs, clock.nowMs() + UNRESPONSIVE_SERVICE_TIMEOUT_MS);
   return { ...limits, deadlineMs: lastMs, signal: new AbortController().signal };
+}
+
+/** Dependencies of the rollback of an ADD. */
+export interface UndoDeps extends ProcessEnd {
+  readonly releases: Releases;
+  /** Timeout of the rollback, in milliseconds, in addition to the ADD's own. */
+  readonly cleanUpTimeoutMs: number;
+}
+
+/**
+ * Rolls back a failed ADD within the clean-up timeout. What it cannot roll back stays pending, as a runtime need not send a DEL
+ * after a failed ADD.
+ * @returns the error for ADD to throw: its own, with the failure of the rollback if there is one
+ */
+export async function undo(failedAdd: FailedAdd, limits: Limits, deps: UndoDeps): Promise<unknown> {
+  const { error } = failedAdd;
+  // ADD has not changed anything. What the attachment holds is an earlier ADD's, and a pod may use it.
+  if (error instanceof Failure && error.code === 'REQUEST_DENIED') return error;
+  const incomplete = await deps.releases.undo(failedAdd, { limitsOf: rollbackLimits(error, limits, deps) });
+  return incomplete ? withUndoFailure(error, incomplete.failure) : error;
+}
+
+/**
+ * Waits only briefly for a service that may have caused the ADD's timeout. An IPAM plugin is a program, which has a timeout of
+ * its own.
+ */
+function rollbackLimits(error: unknown, limits: Limits, deps: UndoDeps): (service: string) => Limits {
+  const { clock, cleanUpTimeoutMs } = deps;
+  const overallMs = clock.nowMs() + cleanUpTimeoutMs;
+  const hasNoAnswer = error instanceof Failure && (error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED');
+  return (service) => {
+    const isShort = hasNoAnswer && (service === 'dataplane' || service === 'podwire-ipam');
+    const shortMs = isShort ? clock.nowMs() + UNRESPONSIVE_SERVICE_TIMEOUT_MS : overallMs;
+    return limitsAfterDisconnect({ ...limits, deadlineMs: Math.min(overallMs, shortMs) }, deps);
+  };
+}
+
+function withUndoFailure(error: unknown, undoFailure: Failure): Failure {
+  const isSame = error instanceof Failure && error.message === undoFailure.message;
+  const text = isSame
+    ? 'the rollback failed for the same reason and is pending on this node'
+    : `the rollback failed and is pending on this node: ${undoFailure.message}`;
+  if (!(error instanceof Failure)) return new Failure('INTERNAL', `internal error; ${text}`, { cause: error });
+  const { code, message, violations, details } = error;
+  return new Failure(code, `${message}; ${text}`, { violations, details, cause: error });
 }

@@ -2,13 +2,7 @@ import type { NetnsIdentity } from '@podwire/shared/attachment/allocation';
 import { statfsSync, statSync, type BigIntStats } from 'node:fs';
 
 import { Failure } from '@podwire/shared/failure/failure';
-
-/** The current boot of the machine. */
-export interface Boot {
-  readonly id: string;
-  /** Epoch milliseconds, with a resolution of one second. */
-  readonly startedAtMs: number;
-}
+import type { Boot } from '@podwire/shared/runtime/boot';
 
 export interface NetnsReader {
   /**

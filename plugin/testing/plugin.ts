@@ -17,7 +17,7 @@ import type { Dataplane } from '../clients/clients.js';
 import { LocalCalls } from '../clients/local-calls.js';
 import type { Variables } from '../cni/environment.js';
 import { ReadinessRecord } from '../commands/readiness-record.js';
-import { composePlugin, type PluginParts } from '../composition.js';
+import { composePlugin, type PluginParts } from '../service.js';
 import type { Journal } from '../journal/journal.js';
 import type { RecentCommands } from '../recent-commands.js';
 import type { NetnsReader } from '../requests/netns.js';

@@ -31,7 +31,7 @@ import { Dataplane } from './pods/pods.js';
 import { DirectoryRecordStore } from './records/record-store.js';
 import type { AttachmentRecord } from './records/record.js';
 import { AttachmentRegistry } from './records/registry.js';
-import type { Boot } from './repair/boot.js';
+import type { Boot } from '@podwire/shared/runtime/boot';
 import { AttachmentReconciler } from './repair/reconciler.js';
 import { observeRoutes, ReconcileEvents } from './routes/events.js';
 import type { NodeKernel } from './routes/kernel.js';

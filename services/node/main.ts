@@ -2,7 +2,7 @@
 import { hostname } from 'node:os';
 import process from 'node:process';
 
-import { readBoot } from '@podwire/dataplane/repair/boot';
+import { readBoot } from '@podwire/shared/runtime/boot';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';

@@ -1,5 +1,5 @@
 import type { PeerPlan } from '@podwire/dataplane/bird/peers-file';
-import type { Boot } from '@podwire/dataplane/repair/boot';
+import type { Boot } from '@podwire/shared/runtime/boot';
 import type { OpenNodeAddresses } from '@podwire/dataplane/node-addresses';
 import { prepareService, startService } from '@podwire/dataplane/service';
 import { LocalCalls } from '@podwire/plugin/clients/local-calls';

@@ -53,13 +53,11 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/cni/annotations.ts': 'plugin/cni/pod-request.test.ts',
   'plugin/clients/ipam.ts': 'plugin/commands/requests.test.ts',
   'plugin/clients/local-calls.ts': 'services/node/in-process-dataplane.test.ts',
-  'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/readiness-probe.ts': 'plugin/commands/readiness.test.ts',
   'plugin/routes.ts': 'plugin/server.test.ts',
   'plugin/requests/http-request.ts': 'plugin/server.test.ts',
   'plugin/spool/spooled-del.ts': 'plugin/spool/spool.test.ts',
   'plugin/addresses/providers.ts': 'plugin/addresses/provider-history.test.ts',
-  'plugin/dispatch.ts': 'plugin/run.test.ts',
   'plugin/addresses/plugin-addresses.ts': 'plugin/addresses/delegated-addresses.test.ts',
 
   // A real service and its clients.
@@ -113,7 +111,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/node/tunnel-addresses.ts': 'services/dataplane/startup.test.ts',
 
   // A node that is killed, restarted, changed by others and left, on the fake kernel.
-  'services/dataplane/repair/pod-repair.ts': 'services/dataplane/test/filled-pod.kernel.test.ts',
 
   // The node's addresses, with podwire-ipam in memory: one scenario each, then arbitrary faults.
   'services/node/addresses/settlement.ts': 'services/node/addresses/address-book.test.ts',

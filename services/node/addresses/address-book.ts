@@ -19,6 +19,7 @@ import { untilAborted } from '@podwire/shared/failure/signal';
 import type { Family } from '@podwire/shared/net/address';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
+import type { Boot } from '@podwire/shared/runtime/boot';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { bootClock } from './boot-clock.js';
@@ -40,7 +41,7 @@ export interface AddressBookOptions extends NodeAddressParts {
   readonly marks: LeaseMarks;
   readonly nodeName: string;
   readonly machineId: string;
-  readonly boot: { readonly id: string; readonly startedAtMs: number };
+  readonly boot: Boot;
   readonly events: AddressEvents;
   readonly clock: Clock;
   /** Uniform in [0, 1). */

@@ -11,6 +11,7 @@ import type { NodeEndpoint, PluginAttachments } from '@podwire/plugin/clients/cl
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { NextRun } from '@podwire/shared/reconcile/work-queue';
+import type { Boot } from '@podwire/shared/runtime/boot';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { AddressEvents } from './events.js';
@@ -41,7 +42,7 @@ interface InventoryReporterOptions {
   readonly session: IpamSession;
   readonly plugin: () => PluginAttachments;
   readonly links: () => Promise<readonly AttachedLink[]>;
-  readonly boot: { readonly id: string; readonly startedAtMs: number };
+  readonly boot: Boot;
   readonly events: AddressEvents;
   readonly clock: Pick<Clock, 'nowMs'>;
   /** Uniform in [0, 1). */

@@ -5,6 +5,7 @@ import type { AttachmentRecord } from '@podwire/dataplane/records/record';
 import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import type { AttachmentUsage } from '@podwire/plugin/clients/clients';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import type { Boot } from '@podwire/shared/runtime/boot';
 
 /** The largest inventory of the contract. */
 const MAX_ATTACHMENTS_COUNT = 4096;
@@ -53,13 +54,6 @@ export function inventoryOf({ records, leases, kept }: Holdings): Inventory {
 
 function lineOf({ address, sequenceNumber }: AllocatedAddress, owner: string): string {
   return `${address} ${sequenceNumber} ${owner}\n`;
-}
-
-/** The current boot of the machine. */
-interface Boot {
-  readonly id: string;
-  /** In epoch milliseconds. */
-  readonly startedAtMs: number;
 }
 
 /**

@@ -1,12 +1,12 @@
 import { readFileSync } from 'node:fs';
 
-import { Failure } from '@podwire/shared/failure/failure';
-import { messageOf } from '@podwire/shared/failure/thrown';
+import { Failure } from '../failure/failure.js';
+import { messageOf } from '../failure/thrown.js';
 
 /** The current boot of the machine. */
 export interface Boot {
   readonly id: string;
-  /** Start of the boot, in epoch milliseconds. */
+  /** Start of the boot, in epoch milliseconds, with a resolution of one second. */
   readonly startedAtMs: number;
 }
 
