@@ -16,6 +16,9 @@ import { isMadeFor } from '../wiring/wire.js';
 /** After this time a missing endpoint counts as lost, not as being deleted, in milliseconds. */
 const DELETION_TIMEOUT_MS = 10_000;
 
+/** IPAM is unreachable, or the caller has gone. */
+const UNANSWERED_CODES: ReadonlySet<FailureCode> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED', 'CANCELLED']);
+
 interface LostWireQueueOptions {
   readonly kernel: Kernel;
   readonly dataplane: Dataplane;
@@ -55,8 +58,17 @@ export class LostWireQueue {
 
   /** Asks IPAM about each queued wire. Never rejects: unanswered requests are retried. */
   async process(signal: AbortSignal): Promise<void> {
-    const unanswered = await processEach([...this.#queued.values()], (record) => this.#processRecord(record, signal));
-    if (unanswered && !signal.aborted) this.#options.events.restorationsDelayed(unanswered.count, unanswered.failure);
+    let failure: unknown;
+    for (const record of [...this.#queued.values()]) {
+      try {
+        await this.#processRecord(record, signal);
+      } catch (error) {
+        failure ??= error;
+        // Further calls would fail too.
+        if (error instanceof Failure && UNANSWERED_CODES.has(error.code)) break;
+      }
+    }
+    if (failure !== undefined && !signal.aborted) this.#options.events.restorationsDelayed(this.#queued.size, failure);
   }
 
   async #processRecord(queued: AttachmentRecord, signal: AbortSignal): Promise<void> {
@@ -134,40 +146,4 @@ function evaluateLoss({ network, identity, bootId }: AttachmentRecord, endpoint:
   if (!endpoint?.netns) return 'endpoint-lost';
   const { netns } = endpoint;
   return netns.bootId === bootId && netns.inode === identity.inode ? 'held' : 'differs';
-}
-
-/** Items that IPAM has not answered for. */
-interface Unanswered {
-  readonly count: number;
-  /** The first failure. */
-  readonly failure: unknown;
-}
-
-/** IPAM is unreachable, or the caller has gone: further calls would fail too. */
-const UNANSWERED_CODES: ReadonlySet<FailureCode> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED', 'CANCELLED']);
-
-/**
- * Processes items one after another. Continues after one that IPAM refuses, such as an unreadable record; stops when IPAM does not
- * answer.
- * @returns undefined when nothing is left. Never rejects.
- */
-async function processEach<Item>(
-  items: readonly Item[],
-  process: (item: Item) => Promise<void>,
-): Promise<Unanswered | undefined> {
-  const failures: unknown[] = [];
-  for (const [position, item] of items.entries()) {
-    try {
-      await process(item);
-    } catch (failure) {
-      failures.push(failure);
-      const rest = items.length - position - 1;
-      if (isUnanswered(failure)) return { count: failures.length + rest, failure: failures[0] };
-    }
-  }
-  return failures.length > 0 ? { count: failures.length, failure: failures[0] } : undefined;
-}
-
-function isUnanswered(failure: unknown): boolean {
-  return failure instanceof Failure && UNANSWERED_CODES.has(failure.code);
 }

@@ -1,9 +1,10 @@
 import { setMaxListeners } from 'node:events';
 
-import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { formatAttachment, parseAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { forEachConcurrently } from '@podwire/shared/reconcile/concurrently';
 import { WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Condition } from '../conditions/conditions.js';
 import { ConditionReporter } from '../conditions/reporter.js';
@@ -15,8 +16,7 @@ import type { AttachmentRecord } from '../records/record.js';
 import type { AttachmentRegistry } from '../records/registry.js';
 import { LostWireQueue, type EndpointLookup } from './lost-wires.js';
 import { OrphanCollector } from './orphans.js';
-import { PodRepairer } from './pod-repair.js';
-import { recover, type RecoveryScope } from './recovery.js';
+import { recover, type RecoveryScope, type RepairOutcome } from './recovery.js';
 
 /** Mean time between two checks for dead namespaces: both observations fit well within a minute. */
 const SWEEP_INTERVAL_MS = 15_000;
@@ -56,6 +56,11 @@ const CHECKS_AT_ONCE = 2;
 /** Additional concurrent repairs triggered by kernel events: all pods of a node may be changed at once. */
 const REPAIRS_AT_ONCE = 4;
 
+interface Unreadable {
+  readonly attachment: Attachment;
+  readonly failure: Failure;
+}
+
 interface ReconcilerOptions {
   readonly kernel: Kernel;
   readonly dataplane: Dataplane;
@@ -75,15 +80,14 @@ interface ReconcilerOptions {
 export class AttachmentReconciler {
   readonly #options: ReconcilerOptions;
   readonly #orphans: OrphanCollector;
-  readonly #repairer: PodRepairer;
   readonly #lostWires: LostWireQueue;
   readonly #reporter: ConditionReporter;
   readonly #stopped = new AbortController();
-  readonly #work = new Set<Promise<void>>();
-  /** Attachments queued for a repair, in order. */
-  readonly #waiting = new Map<string, Attachment>();
-  #repairWorkers = 0;
+  /** Attachments whose last repair could not read the pod. */
+  readonly #unreadable = new Map<string, Unreadable>();
   readonly #tasks: WorkQueue<Task>;
+  /** By attachment: repairs that kernel events cause. */
+  readonly #repairs: WorkQueue<string>;
   /** By host interface: runs what {@link #lateChecks} has. */
   readonly #lateQueue: WorkQueue<string>;
   readonly #lateChecks = new Map<string, LateCheck>();
@@ -98,13 +102,9 @@ export class AttachmentReconciler {
     this.#orphans = new OrphanCollector(options);
     const restore = (record: AttachmentRecord) => this.#repair(record.network.attachment, record);
     this.#lostWires = new LostWireQueue({ restore, ...options });
-    const onLostWire = (record: AttachmentRecord): void => {
-      this.#lostWires.add(record);
-      if (this.#isStarted) this.#tasks.request('lost-wires');
-    };
-    this.#repairer = new PodRepairer({ onLostWire, ...options });
     this.#reporter = new ConditionReporter(options);
     this.#tasks = this.#queue((task: Task) => this.#run(task));
+    this.#repairs = this.#queue((key: string) => this.#repairChanged(key), REPAIRS_AT_ONCE);
     this.#lateQueue = this.#queue((name: string) => this.#runLateCheck(name));
     // Every concurrent check adds a listener; Node warns of a leak above ten.
     setMaxListeners(0, this.#stopped.signal);
@@ -141,11 +141,17 @@ export class AttachmentReconciler {
     }
   }
 
-  #queue<Key>(reconcile: (key: Key) => Promise<NextRun | undefined>): WorkQueue<Key> {
+  #queue<Key>(reconcile: (key: Key) => Promise<NextRun | undefined>, concurrency?: number): WorkQueue<Key> {
     const onFailure = (defect: unknown): void => {
       throw defect;
     };
-    return new WorkQueue({ reconcile, retryInMs: () => 0, onFailure, clock: this.#options.clock });
+    return new WorkQueue({
+      reconcile,
+      retryInMs: () => 0,
+      onFailure,
+      clock: this.#options.clock,
+      ...(concurrency && { concurrency }),
+    });
   }
 
   #jittered(meanMs: number): number {
@@ -154,14 +160,20 @@ export class AttachmentReconciler {
 
   /** Conditions of the attachments. */
   conditions(): readonly Condition[] {
-    return [...addressConflicts(this.#options.registry.sharedAddresses()), ...this.#repairer.conditions()];
+    const { registry } = this.#options;
+    for (const [key, { attachment }] of this.#unreadable)
+      if (registry.get(attachment)?.state !== 'attached') this.#unreadable.delete(key);
+    const unreadable = [...this.#unreadable].map(([key, { failure }]) => ({
+      reason: 'PodUnreadable',
+      message: `${key} is neither checked nor repaired: ${failure.message}`,
+    }));
+    return [...addressConflicts(registry.sharedAddresses()), ...unreadable];
   }
 
   /** Resolves when no work is in flight. Pods keep their networks. */
   async stop(): Promise<void> {
     this.#stopped.abort();
-    await Promise.all([this.#tasks.stop(), this.#lateQueue.stop()]);
-    while (this.#work.size > 0) await Promise.allSettled(this.#work);
+    await Promise.all([this.#tasks.stop(), this.#repairs.stop(), this.#lateQueue.stop()]);
   }
 
   /**
@@ -171,23 +183,15 @@ export class AttachmentReconciler {
   repairByHostInterface(name: string): void {
     const record = this.#options.registry.byHostInterface(name);
     if (!record || this.#stopped.signal.aborted) return;
-    const { attachment } = record.network;
-    const key = formatAttachment(attachment);
-    if (this.#waiting.has(key)) return;
-    this.#waiting.set(key, attachment);
-    if (this.#repairWorkers < REPAIRS_AT_ONCE) this.#spawn(() => this.#repairWaiting());
+    this.#repairs.request(formatAttachment(record.network.attachment));
   }
 
-  async #repairWaiting(): Promise<void> {
-    this.#repairWorkers++;
-    for (const [key, attachment] of this.#waiting) {
-      // A call that wires it causes these events.
-      await new Promise((resolve) => setImmediate(resolve));
-      // Another attachment may have taken the name meanwhile.
-      if (!this.#waiting.delete(key)) continue;
-      if (!this.#isStopped() && !this.#options.dataplane.isWiring(attachment)) await this.#repair(attachment);
-    }
-    this.#repairWorkers--;
+  async #repairChanged(key: string): Promise<undefined> {
+    // A call that wires it causes these events.
+    await new Promise((resolve) => setImmediate(resolve));
+    const attachment = parseAttachment(key);
+    if (attachment && !this.#isStopped() && !this.#options.dataplane.isWiring(attachment))
+      await this.#repair(attachment);
   }
 
   /**
@@ -248,7 +252,8 @@ export class AttachmentReconciler {
     const scope = this.#pendingRecovery ?? 'all';
     this.#pendingRecovery = scope;
     this.#reporter.report(this.conditions());
-    const isClean = await recover({ repairer: this.#repairer, ...this.#options }, scope, this.#stopped.signal);
+    const repair = (attachment: Attachment) => this.#repairRecorded(attachment);
+    const isClean = await recover({ repair, ...this.#options }, scope, this.#stopped.signal);
     this.#reporter.report(this.conditions());
     this.#pendingRecovery = isClean ? undefined : 'incomplete';
   }
@@ -301,9 +306,31 @@ export class AttachmentReconciler {
 
   async #repair(attachment: Attachment, confirmed?: AttachmentRecord): Promise<void> {
     await this.#try(`repair of ${formatAttachment(attachment)}`, async () => {
-      const { outcome } = await this.#repairer.repair(attachment, this.#stopped.signal, confirmed);
+      const { outcome } = await this.#repairRecorded(attachment, confirmed);
       if (outcome === 'unreadable') this.#reporter.report(this.conditions());
     });
+  }
+
+  /**
+   * Repairs the differences from an attachment's record. Skips a pod that cannot be read until the next repair; queues a wire
+   * that is lost.
+   * @param confirmed - the record whose addresses IPAM has confirmed
+   * @throws Failure as Dataplane.repairRecorded, but for POD_UNREADABLE
+   */
+  async #repairRecorded(attachment: Attachment, confirmed?: AttachmentRecord): Promise<RepairOutcome> {
+    const key = formatAttachment(attachment);
+    try {
+      const result = await this.#options.dataplane.repairRecorded(attachment, this.#stopped.signal, confirmed);
+      this.#unreadable.delete(key);
+      if (result.outcome !== 'wire-lost') return result;
+      this.#lostWires.add(result.record);
+      if (this.#isStarted) this.#tasks.request('lost-wires');
+      return result;
+    } catch (failure) {
+      if (!(failure instanceof Failure) || failure.code !== 'POD_UNREADABLE') throw failure;
+      this.#unreadable.set(key, { attachment, failure });
+      return { outcome: 'unreadable' };
+    }
   }
 
   async #finishDetach(attachment: Attachment): Promise<void> {
@@ -324,11 +351,6 @@ export class AttachmentReconciler {
     } catch (error) {
       if (!this.#stopped.signal.aborted) this.#options.events.taskFailed(task, error);
     }
-  }
-
-  #spawn(work: () => Promise<void>): void {
-    const running = work().finally(() => this.#work.delete(running));
-    this.#work.add(running);
   }
 }
 

@@ -4,21 +4,24 @@ import { forEachConcurrently } from '@podwire/shared/reconcile/concurrently';
 
 import type { AttachmentEvents, RecoverySummary } from '../pods/events.js';
 import type { Kernel } from '../pods/kernel.js';
+import type { RepairResult } from '../pods/conflicts.js';
 import type { Dataplane } from '../pods/pods.js';
 import type { AttachmentRecord } from '../records/record.js';
 import type { AttachmentRegistry } from '../records/registry.js';
 import { attachmentOfAlias } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
 import { isMadeFor } from '../wiring/wire.js';
-import type { PodRepairer } from './pod-repair.js';
 
 /** Concurrent recoveries: leaves the other threads of the service to calls. */
 const RECOVERY_CONCURRENCY = 4;
 
+export type RepairOutcome = RepairResult | { readonly outcome: 'unreadable' };
+
 interface RecoveryOptions {
   readonly kernel: Kernel;
   readonly dataplane: Dataplane;
-  readonly repairer: PodRepairer;
+  /** Repairs an attachment from its record. */
+  readonly repair: (attachment: Attachment) => Promise<RepairOutcome>;
   readonly registry: AttachmentRegistry;
   readonly events: AttachmentEvents;
 }
@@ -89,7 +92,7 @@ async function applyFinding(
 ): Promise<Outcome | undefined> {
   switch (finding.type) {
     case 'repair':
-      return repairRecorded(finding, options, signal);
+      return repairRecorded(finding, options);
     case 'finish-detach':
       return finishDetach(finding, options, signal);
     case 'adopt':
@@ -102,10 +105,9 @@ type FindingOf<Type extends Finding['type']> = Extract<Finding, { readonly type:
 
 async function repairRecorded(
   { record }: FindingOf<'repair'>,
-  { repairer }: RecoveryOptions,
-  signal: AbortSignal,
+  { repair }: RecoveryOptions,
 ): Promise<Outcome | undefined> {
-  const result = await repairer.repair(record.network.attachment, signal);
+  const result = await repair(record.network.attachment);
   switch (result.outcome) {
     case 'matches':
       return result.differences.length > 0 ? 'repaired' : 'kept';
