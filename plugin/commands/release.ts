@@ -114,7 +114,7 @@ export class Releases {
   /** An ADD has succeeded. */
   async added(attachment: Attachment, held: readonly AllocatedAddress[]): Promise<void> {
     const { known, journal, nodeAddresses } = this.#options;
-    // The node's record has those of podwire-ipam that it wired.
+    // The node's record has the addresses that podwire-ipam gave to its attachments.
     if (!nodeAddresses.recorded(attachment)?.allocation) known.record(attachment, held);
     await journal.added(attachment);
   }

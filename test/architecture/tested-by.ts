@@ -110,7 +110,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // The node side: its exchange with IPAM, over real sockets, with the fake and with podwire-ipam.
   'services/dataplane/node/tunnel-addresses.ts': 'services/dataplane/startup.test.ts',
 
-  // A node that is killed, restarted, changed by others and left, on the fake kernel.
+  // A node that is killed, restarted, changed by another program and left, on the fake kernel.
 
   // The node's addresses, with podwire-ipam in memory: one scenario each, then arbitrary faults.
   'services/node/addresses/settlement.ts': 'services/node/addresses/address-book.test.ts',

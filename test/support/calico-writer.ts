@@ -146,7 +146,7 @@ export class CalicoWriter {
       const transaction = [...conditions, '', ...operations, '', '', ''].join('\n');
       if ((await this.#ctl(['txn'], transaction)).startsWith('SUCCESS')) return true;
     }
-    throw new Error(`${keys.join(', ')}: changed by others at each of ${ATTEMPTS} attempts`);
+    throw new Error(`${keys.join(', ')}: changed by another writer at each of ${ATTEMPTS} attempts`);
   }
 
   async #read(key: string): Promise<{ readonly text: string; readonly revision: number }> {

@@ -147,7 +147,7 @@ export class LivePods {
     await expect.poll(silent, AGREEMENT).toEqual([]);
   }
 
-  /** Waits until podwire-ipam has the addresses of all pods and no others, and an audit finds nothing. */
+  /** Waits until podwire-ipam has the addresses of all pods and no further one, and an audit finds nothing. */
   async expectStored(ipamSocket: string): Promise<void> {
     await expect.poll(() => storedAddresses(ipamSocket), AGREEMENT).toEqual(this.#stored());
     await expect.poll(() => findings(ipamSocket), AGREEMENT).toEqual([]);

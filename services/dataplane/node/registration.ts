@@ -184,7 +184,7 @@ export class Registration implements IpamFollower {
     const isOwner = await name.claim(address, signal);
     const limits = { deadlineMs: clock.nowMs() + CALL_TIMEOUT_MS, signal };
     const { created } = await ipam.call(NodeServiceService.registerNode, request, limits);
-    // Another machine may have registered its addresses meanwhile: those of the one that gets the name count.
+    // Another machine may have registered its addresses meanwhile: the addresses of the machine that gets the name count.
     if (!isOwner) return { inMs: BACKOFF.baseMs };
     this.#registered = request;
     events.registered(request, created);

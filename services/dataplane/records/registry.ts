@@ -184,7 +184,7 @@ export class AttachmentRegistry {
 
   /**
    * Notes that podwire-ipam has recorded the allocation of a record, unless the record was replaced since. Never rejects.
-   * @param allocated - the addresses as podwire-ipam has them now; others stay as they are
+   * @param allocated - the addresses as podwire-ipam has them now; all other addresses of the record stay as they are
    */
   async setBound(record: AttachmentRecord, allocated: readonly AllocatedAddress[]): Promise<void> {
     const { allocation } = record;

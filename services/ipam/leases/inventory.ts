@@ -181,8 +181,8 @@ function describeUnknown(view: View, held: HeldAddress): UnknownAllocation {
 }
 
 /**
- * The allocations that name a node and are leases or Podwire attachments', in any block. Without those of a displaced
- * machine, which may be cut off with its pods.
+ * The allocations that name a node and are leases or Podwire attachments', in any block. What a displaced
+ * machine has does not count: it may be cut off with its pods.
  */
 function allocationsOf(view: View, nodeName: string): HeldAddress[] {
   const isCounted = (attributes: AllocationAttributes): boolean =>

@@ -269,7 +269,7 @@ interface Limit {
 /** The part of the free addresses that one node may lease, so that leases do not use up a small pool. */
 const SHARE = 8n;
 
-/** How many leases a node may hold where others need the addresses. */
+/** How many leases a node may hold where other nodes need the addresses. */
 const SCARCE_COUNT = 2;
 
 interface LimitInput {

@@ -59,7 +59,7 @@ interface ReturnInput {
 export interface ReturnStep {
   /** Results of the first returns, in their order. */
   readonly results: readonly AddressReleaseResult[];
-  /** Sequence numbers of the node's leases that kept addresses are now, by the results; 0 for others. */
+  /** Sequence numbers of the node's leases that kept addresses are now, by the results; 0 for all other results. */
   readonly leaseNumbers: readonly bigint[];
   /** 0 for a node of the former release. */
   readonly sessionRevision: number;

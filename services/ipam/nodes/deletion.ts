@@ -120,7 +120,7 @@ export function continueNodeDeletion(
   }
   if (!view.showsAllBefore({ kind: 'node', value: node }))
     return { changes: [], outcome: { state: 'behind', ...NO_RELEASES } };
-  // A node that runs registers again. Its session keeps others from the addresses that it may give to pods.
+  // A node that runs registers again. Its session keeps other holders from the addresses that it may give to pods.
   const removal: Change[] = session && !running.has(name) ? [removalOf(session)] : expected;
   return {
     changes: [{ type: 'delete', record: { kind: 'node', value: node } }, ...removal],

@@ -148,7 +148,7 @@ describe.each(Object.entries(RELEASES))('%s', (method, release) => {
   });
 });
 
-test('a pool keeps the pods of nodes that run, and loses those of others', async () => {
+test('a pool keeps the pods of nodes that run, and loses the pods of silent nodes', async () => {
   await allocate('c1', 'n1');
   await allocate('c2', 'n2');
   await allocate('c3', 'n3');

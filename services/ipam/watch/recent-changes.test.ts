@@ -123,7 +123,7 @@ describe('recent changes', () => {
     expect(objectAt(recent, 3)?.formerScopes).toBe(objectAt(recent, 1)?.formerScopes);
   });
 
-  test('include changes of the lock, which are dropped like the others', () => {
+  test('include changes of the lock, which are dropped like all other changes', () => {
     const told = new Telling(8);
     const { recent } = told;
     recent.lockChanged(11);

@@ -49,7 +49,7 @@ export class EndedAddresses {
     this.#isOutdated = true;
   }
 
-  /** Returns of the records' addresses are about to be sent, or podwire-ipam may have given the addresses to others. */
+  /** Returns of the records' addresses are about to be sent, or podwire-ipam may have given the addresses to other holders. */
   returning(records: readonly AttachmentRecord[]): void {
     const stored = new Set(this.#options.stock.ended.map(([key]) => key));
     const keys = records.map(({ network }) => formatAttachment(network.attachment));
@@ -65,7 +65,7 @@ export class EndedAddresses {
     this.#sent.delete(formatAttachment(network.attachment));
   }
 
-  /** Nothing of what has ended may be used any more: podwire-ipam may have given it to others without a return. */
+  /** Nothing of what has ended may be used any more: podwire-ipam may have given it to another holder without a return. */
   clear(): void {
     for (const key of this.#endedAtMs.keys()) this.#sent.add(key);
     this.#endedAtMs.clear();

@@ -19,7 +19,7 @@ export interface KeptAllocation extends AllocatedAddress {
 interface Holdings {
   /** Of attachments whose wire is complete, or was. */
   readonly records: readonly AttachmentRecord[];
-  /** Available ones, and those of ADDs in progress. */
+  /** Available leases, and leases of ADDs in progress. */
   readonly leases: readonly AllocatedAddress[];
   readonly kept: readonly KeptAllocation[];
 }

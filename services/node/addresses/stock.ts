@@ -53,7 +53,7 @@ export class LeaseStock {
     return this.#stored.coolDownMs;
   }
 
-  /** Whether podwire-ipam gives no lease of this node to others. */
+  /** Whether podwire-ipam gives no lease of this node to another holder. */
   get isValid(): boolean {
     return this.#options.bootMs() < this.#stored.validUntilMs;
   }
@@ -63,7 +63,7 @@ export class LeaseStock {
     return this.isValid ? this.#free(family).length : 0;
   }
 
-  /** Leases that are in podwire-ipam without an attachment: the available ones, and those of ADDs in progress. */
+  /** Leases that are in podwire-ipam without an attachment: the available ones, and the leases of ADDs in progress. */
   unbound(): readonly Lease[] {
     return [...this.#available, ...this.#taken.values()];
   }

@@ -484,7 +484,7 @@ export class Snapshot implements View {
   }
 }
 
-/** Every address of IPv6 has a larger key than those of IPv4. */
+/** Every IPv6 address has a larger key than every IPv4 address. */
 function addressKey({ family, value }: Address): bigint {
   return family === 4 ? value : value + 0x1_0000_0000n;
 }

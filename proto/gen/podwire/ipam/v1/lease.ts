@@ -176,13 +176,10 @@ export interface LeaseAddressesResponse {
   explanation: string;
   /**
    * Number of leases of the family that the node may hold now: fewer in a pool that is nearly full, or in which another
-   * writer allocates. Return the others.
+   * writer allocates. The node returns what it holds above it.
    */
   limit: number;
-  /**
-   * How long the node may give the leases to pods without a further answer, counted from the request. Then podwire-ipam
-   * may give them to others.
-   */
+  /** How long the node may give the leases to pods without a further answer, counted from the request. */
   validFor:
     | Duration
     | undefined;
