@@ -117,8 +117,7 @@ export class Audits {
 
   /** What nodes and datastore do not agree on, as currently known to this replica. */
   sessions(): Promise<SessionState> {
-    const nowMs = this.#options.clock.nowMs();
-    return this.#options.updates.peek((view) => sessionState(view, nowMs));
+    return this.#options.updates.peek(sessionState);
   }
 
   /**

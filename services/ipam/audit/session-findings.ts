@@ -12,13 +12,12 @@ import { makeFinding, noRemedy, objectOf, type Finding } from './finding.js';
 const UNREPORTED_MS = 10 * 60_000;
 
 /** Whether a node runs and does not report what it holds. */
-function isUnreported(view: View, session: NodeSession, nowMs: number): boolean {
-  const sinceMs = session.reportedAtMs ?? view.node(session.name)?.createTimeMs ?? 0;
-  return isAlive(view, session.name) && nowMs - sinceMs >= UNREPORTED_MS;
+function isUnreported(view: View, { name }: NodeSession): boolean {
+  return isAlive(view, name) && view.reportAgeMs(name) >= UNREPORTED_MS;
 }
 
 /** Addresses that two nodes have, and a node without a report. */
-export function findSessionFaults({ view, nowMs }: AuditContext, session: NodeSession): Finding[] {
+export function findSessionFaults({ view }: AuditContext, session: NodeSession): Finding[] {
   const { name, conflicts, reportedAtMs } = session;
   const subject = { type: 'node', name } as const;
   const found = conflicts.map(({ address, attachment, holder }) =>
@@ -30,7 +29,7 @@ export function findSessionFaults({ view, nowMs }: AuditContext, session: NodeSe
       remedy: noRemedy('two pods may share the address; delete one of them, and it gets another address'),
     }),
   );
-  if (!isUnreported(view, session, nowMs)) return found;
+  if (!isUnreported(view, session)) return found;
   const since = reportedAtMs === undefined ? 'never' : `not since ${new Date(reportedAtMs).toISOString()}`;
   const unreported = makeFinding({
     kind: 'nodeUnreported',
@@ -49,12 +48,12 @@ export interface SessionState {
   readonly unreportedCount: number;
 }
 
-export function sessionState(view: View, nowMs: number): SessionState {
+export function sessionState(view: View): SessionState {
   const sessions = [...view.sessions()];
   return {
     conflicts: sessions.flatMap(({ name: nodeName, conflicts: { length: count } }) =>
       count > 0 ? [{ nodeName, count }] : [],
     ),
-    unreportedCount: sessions.filter((session) => isUnreported(view, session, nowMs)).length,
+    unreportedCount: sessions.filter((session) => isUnreported(view, session)).length,
   };
 }

@@ -82,6 +82,8 @@ export interface View {
   sessionAgeMs(nodeName: string): number;
   /** How long this process has seen that the node's session displaced the machine that it names, in milliseconds. */
   displacedAgeMs(nodeName: string): number;
+  /** How long this process has seen no report of the node's inventory, in milliseconds. */
+  reportAgeMs(nodeName: string): number;
   /** The sessions of all nodes, in no order. */
   sessions(): Iterable<NodeSession>;
   /**

@@ -212,6 +212,9 @@ it('shows for how long a session and an epoch are unchanged, also when they are 
   expect([draft.sessionAgeMs('n1'), draft.displacedAgeMs('n1'), draft.epochAgeMs()]).toEqual([5, 15, 5]);
   put({ displacedBootId: 'b1', revision: 3 });
   expect(ages()).toEqual([0, 0, 5]);
+  expect(view.reportAgeMs('n1')).toBe(15);
+  put({ displacedBootId: 'b1', revision: 4, reportedAtMs: 1 });
+  expect(view.reportAgeMs('n1')).toBe(0);
 });
 
 function shown(view: Indexed): unknown {

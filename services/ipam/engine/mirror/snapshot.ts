@@ -48,6 +48,8 @@ interface SeenSession {
   readonly sinceMs: number;
   /** The machine that it displaced. */
   readonly displacedSinceMs: number;
+  /** The time of its node's last report. */
+  readonly reportedSinceMs: number;
 }
 
 /**
@@ -272,11 +274,13 @@ export class Snapshot implements View {
     const before = this.#sessions.get(session.name);
     const nowMs = this.#monotonicMs();
     const isUnchanged = before?.session.revision === session.revision;
+    const isSameReport = before?.session.reportedAtMs === session.reportedAtMs;
     const isSameMachine = before?.session.displacedBootId === session.displacedBootId;
     this.#sessions.set(session.name, {
       session,
       sinceMs: before && isUnchanged ? before.sinceMs : nowMs,
       displacedSinceMs: before && isSameMachine ? before.displacedSinceMs : nowMs,
+      reportedSinceMs: before && isSameReport ? before.reportedSinceMs : nowMs,
     });
     for (const key of claimedKeys(session)) this.#lessees.set(key, [...(this.#lessees.get(key) ?? []), session.name]);
   }
@@ -399,6 +403,10 @@ export class Snapshot implements View {
 
   displacedAgeMs(nodeName: string): number {
     return this.#ageMs(this.#sessions.get(nodeName)?.displacedSinceMs);
+  }
+
+  reportAgeMs(nodeName: string): number {
+    return this.#ageMs(this.#sessions.get(nodeName)?.reportedSinceMs);
   }
 
   lessee(address: Address, exceptNode?: string): string | undefined {
