@@ -8,7 +8,6 @@ import type { Method } from './testing/services.js';
 
 const SUCCESS = { exitCode: 0, stdout: '' };
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
-const IPAM = { plugin: 'podwire-ipam' };
 const NODE = { cniVersion: '1.1.0' };
 const EMPTY_LIST = { ...NODE, 'cni.dev/valid-attachments': [] };
 
@@ -57,30 +56,6 @@ describe('podwire-ipam of an earlier release', () => {
     expect(plugin.journal.isIdle).toBe(true);
   });
 
-  test('without GetPool: an ADD as IPAM plugin is 105, and leaves nothing', async () => {
-    lacking('GetPool');
-    expect(errorOf(await plugin.run('ADD', { rest: IPAM }))).toMatchObject({ code: 105 });
-    expect(plugin.state()).toBe('\n--\n');
-  });
-
-  test('without GetEndpoint: CHECK is 105', async () => {
-    const added = await plugin.run('ADD');
-    lacking('GetEndpoint');
-    const config = { prevResult: JSON.parse(added.stdout) };
-    expect(errorOf(await plugin.run('CHECK', { config }))).toMatchObject({ code: 105 });
-  });
-
-  test('without Release: DEL succeeds through the journal', async () => {
-    await plugin.run('ADD');
-    lacking('Release');
-    expect(await plugin.run('DEL')).toEqual(SUCCESS);
-    expect(plugin.journal.entries()).toMatchObject([{ attachment: ATTACHMENT }]);
-    // The service is updated.
-    plugin.script.lacks.clear();
-    await plugin.replayed();
-    expect(plugin.state()).toBe('\n--\n');
-  });
-
   test('without ReleaseAddresses: the journal and GC release by attachment', async () => {
     await plugin.run('ADD');
     lacking('ReleaseAddresses');
@@ -90,11 +65,6 @@ describe('podwire-ipam of an earlier release', () => {
     plugin.ipam.put({ ...ATTACHMENT, containerId: 'left' });
     expect(await plugin.run('GC', { config: EMPTY_LIST })).toEqual(SUCCESS);
     expect(plugin.state()).toBe('\n--\n');
-  });
-
-  test('without ListEndpoints: GC is 105, as the held addresses are unknown', async () => {
-    lacking('ListEndpoints');
-    expect(errorOf(await plugin.run('GC', { config: EMPTY_LIST }))).toMatchObject({ code: 105 });
   });
 
   test('without ExplainAllocation: STATUS uses the other answers', async () => {

@@ -1,5 +1,5 @@
 import { mkdtempSync, rmSync, statSync } from 'node:fs';
-import { createServer, request as httpRequest, type RequestOptions } from 'node:http';
+import { request as httpRequest, type RequestOptions } from 'node:http';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -309,29 +309,6 @@ describe('a missing socket file', () => {
     letGo({ exitCode: 0, stdout: 'late' });
     expect(await inFlight).toMatchObject({ status: 200, body: 'late' });
     expect(record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringContaining('was deleted'));
-  });
-
-  test('is created again together with its directory, repeatedly', async () => {
-    for (let time = 0; time < 3; time++) {
-      rmSync(folder, { recursive: true });
-      await looked();
-      await vi.waitFor(async () => expect((await healthz()).status).toBe(200), { interval: 5, timeout: 20_000 });
-    }
-  });
-
-  test('is left to another process that listens there, with one log line', async () => {
-    rmSync(path);
-    const other = createServer((_, response) => response.end('other')).listen(path);
-    await new Promise((resolve) => other.once('listening', resolve));
-    await looked();
-    await looked();
-    await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1, timeout: 20_000 });
-    expect((await healthz()).body).toBe('other');
-    const lines = record.lines().filter(({ msg }) => String(msg).includes('no call reaches'));
-    expect(lines).toEqual([expect.objectContaining({ msg: expect.stringContaining('another process listens') })]);
-    await server.stop();
-    expect((await healthz()).body).toBe('other');
-    await new Promise((resolve) => other.close(resolve));
   });
 });
 

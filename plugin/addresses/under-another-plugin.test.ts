@@ -48,19 +48,6 @@ describe('podwire-ipam under another plugin', () => {
     expect(plugin.script.calls.filter((call) => call.includes('Pod'))).toEqual([]);
   });
 
-  test('allocates addresses for the node itself where the runtime requests that', async () => {
-    const variables = { CNI_NETNS: OWN_NETNS, CNI_CONTAINERID: 'node-ingress' };
-    const refused = await plugin.run('ADD', { variables, rest });
-    expect(JSON.parse(refused.stdout)).toMatchObject({ code: 4, msg: expect.stringContaining(OWN_NETNS) });
-    const meant = { ...rest, overridesNetns: true };
-    const added = await plugin.run('ADD', { variables, rest: meant });
-    expect(JSON.parse(added.stdout)).toMatchObject({ ips: [{ address: '10.65.0.0/26' }] });
-    const config = { prevResult: JSON.parse(added.stdout) };
-    expect(await plugin.run('CHECK', { variables, rest: meant, config })).toEqual({ exitCode: 0, stdout: '' });
-    expect(await plugin.run('DEL', { variables, rest: meant })).toEqual({ exitCode: 0, stdout: '' });
-    expect(plugin.ipam.toString()).not.toContain('node-ingress');
-  });
-
   test('creates no interface in the node, whatever the runtime requests', async () => {
     const refused = { variables: { CNI_NETNS: OWN_NETNS }, rest: { overridesNetns: true } };
     expect(JSON.parse((await plugin.run('ADD', refused)).stdout)).toMatchObject({ code: 4 });

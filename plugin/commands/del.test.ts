@@ -109,15 +109,6 @@ describe('DEL succeeds, and the journal completes it later', () => {
     expect(stored()).toEqual([]);
   });
 
-  test('when Calico’s tools have locked the datastore; the address is released after the unlock', async () => {
-    plugin.script.failNext('Release', new Failure('STORE_LOCKED', 'the datastore is locked'));
-    expect(await plugin.run('DEL')).toEqual(DONE);
-    expect(waiting()).toEqual([`release ${SUBJECT}`]);
-    await plugin.replayed();
-    expect(plugin.state()).toBe(NOTHING);
-    expect(stored()).toEqual([]);
-  });
-
   test('with the namespace of the first DEL, also when later DELs name none', async () => {
     await hastily();
     await plugin.stopServices();

@@ -29,21 +29,6 @@ const asked = (method: string) =>
   plugin.script.requests.filter((each) => each.method === method).map(({ request }) => request);
 
 describe('ADD asks IPAM for', () => {
-  test('what the configuration requests', async () => {
-    await add({ ipam: { type: 'podwire-ipam', assign_ipv6: 'true', ipv4_pools: ['a'], ipv6_pools: ['fd00::/48'] } });
-    expect(asked('Allocate')).toEqual([
-      expect.objectContaining({ families: [4, 6], pools: ['a', 'fd00::/48'], addresses: [] }),
-    ]);
-  });
-
-  test('the addresses of CNI_ARGS', async () => {
-    const result = await add({}, { variables: { CNI_ARGS: 'IP=10.65.0.9,fd65::9' } });
-    expect(asked('Allocate')).toEqual([
-      expect.objectContaining({ families: [], pools: [], addresses: ['10.65.0.9', 'fd65::9'] }),
-    ]);
-    expect(result.ips.map(({ address }: { address: string }) => address)).toEqual(['10.65.0.9/32', 'fd65::9/128']);
-  });
-
   test('nothing where IPAM is not used', async () => {
     const annotations = { 'cni.projectcalico.org/ipAddrsNoIpam': '["192.0.2.7","2001:db8::7"]' };
     const config = { feature_control: { ip_addrs_no_ipam: true }, runtimeConfig: { [CAPABILITY]: annotations } };

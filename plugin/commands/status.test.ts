@@ -60,35 +60,6 @@ describe('STATUS', () => {
     });
   });
 
-  test('is 50 while a service hangs', async () => {
-    await plugin.start();
-    const letGo = plugin.script.hold('ExplainAllocation');
-    const expected = { code: 50, msg: expect.stringContaining('podwire-ipam does not answer') };
-    await vi.waitFor(async () => expect(await error()).toMatchObject(expected), BUSY);
-    letGo();
-    await untilReady();
-  });
-
-  test('waits 0.3 s for the services, however late the shim started', async () => {
-    await plugin.start();
-    const letGo = plugin.script.hold('ExplainAllocation');
-    const answer = await plugin.run('STATUS', {
-      config: { cniVersion: '1.1.0' },
-      rest: { startedNs: BigInt(Date.now() - 5000) * 1_000_000n },
-    });
-    expect(JSON.parse(answer.stdout).msg).toMatch(/^podwire-ipam .*within 300 ms(:|;|$)/);
-    letGo();
-  });
-
-  test('is 50 when there is no address, with the reason', async () => {
-    await plugin.start();
-    for (let count = 0; count < 64; count++) {
-      plugin.ipam.put({ network: 'net', containerId: `c${count}`, interfaceName: 'eth0' });
-    }
-    const expected = { code: 50, msg: expect.stringContaining('has no address left') };
-    await vi.waitFor(async () => expect(await error()).toMatchObject(expected), BUSY);
-  });
-
   test('asks for the pods of the network: families and pools of the configuration, on the configured node', async () => {
     await plugin.start();
     const explained = async (config: object) => {
@@ -120,13 +91,6 @@ describe('STATUS', () => {
       if (plugin.script.unusedFaults().length === 0) plugin.script.failNext('ExplainAllocation', failure);
       expect(await error()).toMatchObject({ code: 50, msg: expect.stringContaining('not read yet') });
     }, BUSY);
-  });
-
-  test('is ready with a service of a release without ExplainAllocation', async () => {
-    await plugin.start();
-    plugin.script.lacks.add('ExplainAllocation');
-    await untilReady();
-    expect(plugin.script.calls).toContain('ExplainAllocation');
   });
 
   test('is 51 while pending releases are in memory only', async () => {
@@ -185,11 +149,6 @@ describe('STATUS of a node that was ready', () => {
     const letGo = plugin.script.hold('ExplainAllocation');
     expect(await status()).toEqual(READY);
     letGo();
-  });
-
-  test('stays ready while podwire-ipam is down and the dataplane hangs', async () => {
-    await plugin.stopServices();
-    expect(await status()).toEqual(READY);
   });
 
   test('stays ready while the journal cannot be stored: metrics and log report that', async () => {

@@ -43,22 +43,6 @@ describe('entries', () => {
     expect(journal.get(attachment('c'))).toMatchObject({ reason: 'again', sinceMs: 1_000_000 });
   });
 
-  test('that are done are removed, from the store too', async () => {
-    await add('a', 'b');
-    await journal.done(attachment('a'));
-    await journal.done(attachment('a'));
-    await journal.done(attachment('never'));
-    expect(names(await open())).toEqual(['b']);
-  });
-
-  test('that are discarded are removed, from the store too', async () => {
-    await add('a', 'b');
-    const entry = journal.get(attachment('a'))!;
-    await journal.discard(entry, ['host-local', 'podwire-ipam']);
-    await journal.discard(entry, ['host-local']);
-    expect([names(), names(await open())]).toEqual([['b'], ['b']]);
-  });
-
   test('that replaced a discarded one stay', async () => {
     await add('a');
     const before = journal.get(attachment('a'))!;

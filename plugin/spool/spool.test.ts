@@ -16,8 +16,6 @@ import { RecordingTracer } from '../testing/tracer.js';
 import { SpoolDirectory } from './spool-directory.js';
 import { Spool } from './spool.js';
 
-const SUBJECT = 'net/c0ffee/eth0';
-
 /** For a busy machine. */
 const WAIT = { timeout: 20_000, interval: 5 };
 
@@ -32,16 +30,6 @@ describe('with the commands', () => {
 
   const files = () => (existsSync(plugin.spoolPath) ? readdirSync(plugin.spoolPath) : []);
   const messages = () => plugin.record.lines().map(({ msg }) => msg);
-
-  test('a spooled DEL is executed at start, and its file removed', async () => {
-    await plugin.run('ADD');
-    spoolDel(plugin.spoolPath);
-    plugin.spool.start();
-    await vi.waitFor(() => expect(files()).toEqual([]), WAIT);
-    expect(plugin.state()).toBe(NOTHING);
-    await vi.waitFor(() => expect(messages()).toContain(`spool: the spooled DEL of ${SUBJECT} is done`), WAIT);
-    expect(plugin.recent.text()).toContain('DEL');
-  });
 
   test('its span is that of an ordinary DEL in the runtime’s trace, without the shim’s', async () => {
     const tracer = new RecordingTracer();

@@ -1,18 +1,5 @@
-import { spawn, type ChildProcess } from 'node:child_process';
-import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
-
-import { NodeServiceService, TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
-import {
-  EncapsulationMode,
-  Pool,
-  PoolDeletionMode,
-  PoolServiceService,
-  PoolState,
-} from '@podwire/proto/podwire/ipam/v1/pool';
+import { TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
+import { PoolState } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
@@ -212,78 +199,5 @@ describe('with a fake IPAM', () => {
     await poll(() => network.listenersCount).toBe(1);
     await side.stop();
     expect([network.listenersCount, network.isClosed]).toEqual([0, true]);
-  });
-});
-
-describe('with podwire-ipam itself', () => {
-  const MAIN = fileURLToPath(new URL('../ipam/dist/main.js', import.meta.url));
-  const limits = () => ({ deadlineMs: Date.now() + TIMEOUT_MS });
-  let folder: string;
-  let child: ChildProcess;
-
-  function start(): void {
-    const env = {
-      PATH: process.env.PATH,
-      PODWIRE_IPAM_LISTEN: `unix:${join(folder, 'run', 'ipam.sock')}`,
-      PODWIRE_IPAM_STORE_DIRECTORY: join(folder, 'store'),
-      PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/16',
-      PODWIRE_IPAM_LOG_LEVEL: 'warn',
-    };
-    child = spawn(process.execPath, [MAIN], { env, stdio: ['ignore', 'ignore', 'inherit'] });
-  }
-
-  async function kill(): Promise<void> {
-    if (child.exitCode !== null || child.signalCode !== null) return;
-    const exited = once(child, 'exit');
-    child.kill('SIGKILL');
-    await exited;
-  }
-
-  beforeEach(() => {
-    folder = mkdtempSync(join(tmpdir(), 'podwire-node-side-'));
-    make(`unix:${join(folder, 'run', 'ipam.sock')}`);
-  });
-
-  afterEach(async () => {
-    await side.stop();
-    peer.close();
-    await kill();
-    rmSync(folder, { recursive: true });
-  });
-
-  test('a node that started before IPAM registers, gets its tunnel address, and continues after IPAM was killed', async () => {
-    side.start();
-    start();
-    const node = async () => {
-      const { node: one } = await peer.call(NodeServiceService.getNode, { name: 'n1' }, limits());
-      return one;
-    };
-    await poll(() => node().catch(() => undefined)).toMatchObject({ ipv4Address: '192.0.2.7/24' });
-    await poll(reasons).toEqual([]);
-    const pool = Pool.fromPartial({
-      name: 'tunnelled',
-      cidr: '10.70.0.0/16',
-      vxlanMode: EncapsulationMode.ENCAPSULATION_MODE_ALWAYS,
-    });
-    await peer.call(PoolServiceService.createPool, { pool }, limits());
-    const tunnels = async () => (await node())?.tunnels.find(({ kind }) => kind === TUNNEL);
-    await poll(tunnels).toEqual({
-      kind: TUNNEL,
-      address: expect.stringMatching(/^10\.70\./),
-      macAddress: tunnelMac('n1', 4),
-    });
-
-    await kill();
-    await poll(reasons).toEqual(['IpamUnreachable']);
-    network.set({ eth0: ['192.0.2.8/24'] });
-    start();
-    await poll(async () => (await node())?.ipv4Address).toBe('192.0.2.8/24');
-    await poll(reasons).toEqual([]);
-    await peer.call(
-      PoolServiceService.deletePool,
-      { name: 'tunnelled', resourceVersion: '', mode: PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES },
-      limits(),
-    );
-    await poll(async () => (await tunnels())?.address).toBe('');
   });
 });

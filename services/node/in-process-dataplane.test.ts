@@ -73,18 +73,6 @@ test('refuses what the gRPC methods refuse, with the same fields', async () => {
   });
 });
 
-test('removes the wires that are not valid, and names those that stay', async () => {
-  const [a, b] = [pod('a', '10.65.0.7'), pod('b', '10.65.0.8')];
-  for (const each of [a, b]) await dataplane.attachPod(each, limits());
-  expect(await dataplane.collectGarbage({ network: 'other', valid: [] }, limits())).toEqual([]);
-  kernel.failNext('link-delete', { errno: 'EBUSY' });
-  expect(await dataplane.collectGarbage({ network: 'net', valid: [b.attachment] }, limits())).toEqual([
-    { attachment: a.attachment, message: expect.stringContaining('EBUSY') },
-  ]);
-  expect(await dataplane.collectGarbage({ network: 'net', valid: [b.attachment] }, limits())).toEqual([]);
-  expect(await dataplane.wires(limits())).toMatchObject([{ attachment: b.attachment }]);
-});
-
 test('an attachment whose interface name another one has is detached', async () => {
   const a = pod('a', '10.65.0.7');
   await dataplane.attachPod({ ...a, hostInterfaceName: hostInterfaceName(attachmentOf('b')) }, limits());

@@ -104,6 +104,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/routes/convergence.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
   'services/dataplane/routes/round.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
   'services/dataplane/routes/status.ts': 'services/dataplane/routes/reconciler.test.ts',
+  'services/dataplane/routes/events.ts': 'services/dataplane/routes/reconciler.test.ts',
   'services/dataplane/routes/kernel-events.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
   'services/dataplane/conditions/reporter.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
 

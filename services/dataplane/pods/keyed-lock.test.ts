@@ -37,28 +37,6 @@ describe('the keyed lock', () => {
     expect(lock.heldCount).toBe(0);
   });
 
-  test('runs different keys at the same time', async () => {
-    const lock = new KeyedLock();
-    const log: string[] = [];
-    const [a, b] = [task(log, 'a'), task(log, 'b')];
-    const all = [lock.run('one', never, a.work), lock.run('two', never, b.work)];
-    await turns();
-    expect(log).toEqual(['a begins', 'b begins']);
-    a.end();
-    b.end();
-    await Promise.all(all);
-    expect(lock.heldCount).toBe(0);
-  });
-
-  test('continues with the next when work fails', async () => {
-    const lock = new KeyedLock();
-    const failing = lock.run('key', never, () => Promise.reject(new Error('broken')));
-    const next = lock.run('key', never, () => Promise.resolve('next'));
-    await expect(failing).rejects.toThrow('broken');
-    expect(await next).toBe('next');
-    expect(lock.heldCount).toBe(0);
-  });
-
   test('ends a wait when its signal fires; later waiters keep their order', async () => {
     const lock = new KeyedLock();
     const log: string[] = [];

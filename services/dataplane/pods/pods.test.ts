@@ -80,27 +80,6 @@ describe('attach', () => {
     expect(kernel.print()).toBe(before);
   });
 
-  test('continues with a wire that a killed service created but did not record', async () => {
-    const { kernel, dataplane, pod } = node();
-    const network = pod('a');
-    await dataplane.attach(network, never());
-    const whole = kernel.print();
-    const link = kernel.host.find(network.hostInterfaceName);
-    kernel.host.setLink(link, { up: false, alias: '' });
-    await dataplane.attach(network, never());
-    expect(kernel.print()).toBe(whole);
-  });
-
-  test('recreates a wire whose peer is in a namespace that the pod has left', async () => {
-    const { kernel, dataplane, pod } = node();
-    await dataplane.attach(pod('a'), never());
-    const moved = podNetwork('a', { netns: '/run/netns/a-again' });
-    kernel.addNamespace(moved.netns);
-    await dataplane.attach(moved, never());
-    expect(kernel.namespace('/run/netns/a').links).toEqual([]);
-    expect(await dataplane.check(moved, never())).toEqual([]);
-  });
-
   test('takes over the route of an earlier pod, and logs it', async () => {
     const { kernel, dataplane, pod, lines } = node();
     const [old, next] = [pod('old'), pod('next')];
@@ -250,40 +229,12 @@ describe('attach', () => {
 });
 
 describe('detach', () => {
-  test('removes the wire with everything on it; a second time there is nothing', async () => {
-    const { kernel, dataplane, pod } = node();
-    const network = pod('a');
-    const before = kernel.print();
-    await dataplane.attach(network, never());
-    expect(await dataplane.detach(detachment(network), never())).toBe(true);
-    expect(kernel.print()).toBe(before);
-    expect(await dataplane.detach(detachment(network), never())).toBe(false);
-  });
-
   test('removes a wire that was not recorded', async () => {
     const { kernel, dataplane, pod } = node();
     const network = pod('a');
     await dataplane.attach(network, never());
     kernel.host.setLink(kernel.host.find(network.hostInterfaceName), { up: false, alias: '' });
     expect(await dataplane.detach(detachment(network), never())).toBe(true);
-  });
-
-  test('works when the pod’s namespace is gone', async () => {
-    const { kernel, dataplane, pod } = node();
-    const network = pod('a');
-    await dataplane.attach(network, never());
-    kernel.removeNamespace(network.netns);
-    expect(await dataplane.detach(detachment(network), never())).toBe(false);
-  });
-
-  test('keeps an interface that was not made for the attachment', async () => {
-    const { kernel, dataplane, pod } = node();
-    const [mine, others] = [pod('mine'), pod('others', { addresses: [address('10.65.0.8')] })];
-    await dataplane.attach(others, never());
-    const before = kernel.print();
-    const wrong = { attachment: mine.attachment, hostInterfaceName: others.hostInterfaceName };
-    expect(await codeOf(dataplane.detach(wrong, never()))).toBe('HOST_INTERFACE_TAKEN');
-    expect(kernel.print()).toBe(before);
   });
 
   test.each<Operation>(['link-get', 'link-delete'])('reports that %s failed', async (operation) => {

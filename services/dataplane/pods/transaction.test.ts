@@ -103,58 +103,6 @@ describe('a plan that fails', () => {
     expect(kernel.print()).toBe(before);
   });
 
-  describe.each(Object.entries(BY_FAMILY))('of %s', (_, of) => {
-    const own = wantedState(podNetwork('a', of));
-    const other = wantedState(
-      podNetwork('a', {
-        ...BY_FAMILY['both families'],
-        addresses: [address('fd65::9'), address('10.65.0.9')],
-        mac: '02:00:00:00:00:99',
-        mtuBytes: 1400,
-        ipForwarding: true,
-      }),
-    );
-
-    /** Fails at one step after the other, until none is left. @returns the number of failures, and the changes that remained */
-    async function failEverywhere(prepare: (session: PodSession) => Promise<readonly Step[]>) {
-      const notUndone: number[] = [];
-      for (let position = 0; ; position++) {
-        const { kernel, session } = await node();
-        const namespace = kernel.namespace(NETNS);
-        namespace.writeSysctl('net/ipv6/conf/all/disable_ipv6', '1');
-        namespace.writeSysctl('net/ipv6/conf/lo/disable_ipv6', '0');
-        namespace.writeSysctl('net/ipv6/conf/all/forwarding', '1');
-        const steps = await prepare(session);
-        const before = kernel.print();
-        kernel.failNext('any step', { after: position, errno: 'ENOBUFS' });
-        const result = await apply(session, { steps, later: [] });
-        const step = steps[position];
-        if (!step) return { failures: position, notUndone, unused: kernel.unusedFaults };
-        const goesOn = step.type === 'sysctl-write' && step.optional;
-        if (result.applied !== goesOn || (!goesOn && kernel.print() !== before)) notUndone.push(position);
-      }
-    }
-
-    test('at any step of wiring leaves nothing', async () => {
-      const prepare = () => Promise.resolve(diff(own, emptyObservation()));
-      const { failures, notUndone, unused } = await failEverywhere(prepare);
-      expect({ notUndone, unused }).toEqual({ notUndone: [], unused: 1 });
-      expect(failures).toBeGreaterThanOrEqual(fresh.length);
-    });
-
-    test('at any step of a repair restores the state before', async () => {
-      const prepare = async (session: PodSession) => {
-        expect(await apply(session, { steps: diff(own, await session.observe(own)), later: [] })).toMatchObject({
-          applied: true,
-        });
-        return diff(other, await session.observe(other));
-      };
-      const { failures, notUndone, unused } = await failEverywhere(prepare);
-      expect({ notUndone, unused }).toEqual({ notUndone: [], unused: 1 });
-      expect(failures).toBeGreaterThanOrEqual(9);
-    });
-  });
-
   const repaired = podNetwork('a', {
     mac: '02:00:00:00:00:99',
     mtuBytes: 1400,

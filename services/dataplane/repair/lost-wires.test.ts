@@ -37,16 +37,6 @@ async function lostScene(rest: Partial<PodNetwork> = { addressesFromIpam: true }
 }
 
 describe('a wire that is lost completely', () => {
-  test('is restored while IPAM has its addresses', async () => {
-    const { cut, look, isWired, node, network } = await lostScene();
-    cut();
-    await node.reconciler.check();
-    expect(isWired()).toBe(false);
-    await look();
-    expect(isWired()).toBe(true);
-    expect(await node.dataplane.check(network, never())).toEqual([]);
-  });
-
   test('is not restored once IPAM has released its addresses; its record is removed', async () => {
     const { cut, release, look, isWired, isRecorded, logged, node } = await lostScene();
     cut();

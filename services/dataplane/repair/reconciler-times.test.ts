@@ -118,15 +118,6 @@ describe('periodically, from its start', () => {
     expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(2);
   });
 
-  test('incomplete changes are finished or undone at the start', async () => {
-    await wire('a');
-    const wired = kernel.print();
-    const bare = { name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 } as const;
-    kernel.host.addLink(bare, 'veth');
-    node.reconciler.start();
-    expect(await secondsUntil(() => kernel.print() === wired, 0)).toBe(0);
-  });
-
   test('the late check of an earlier wiring does not replace that of the next wiring of the interface', async () => {
     const four = hostPrefix(address('192.0.2.1'));
     const { hostInterfaceName, attachment } = await wire('a', { sourcePrefixes: [four] });

@@ -12,19 +12,6 @@ describe('drift later', () => {
     expect(kernel.print()).toBe(before);
   });
 
-  test('is repaired when the kernel reports the interface; an unknown interface is ignored', async () => {
-    const { kernel, attachPod, node } = await scene();
-    const a = await attachPod('a');
-    const before = kernel.print();
-    kernel.host.routes.splice(0);
-    node.reconciler.repairByHostInterface('eth0');
-    for (let event = 0; event < 5; event++) node.reconciler.repairByHostInterface(a.hostInterfaceName);
-    const opened = kernel.openSessions;
-    await expect.poll(() => kernel.print()).toBe(before);
-    await node.reconciler.stop();
-    expect([opened, kernel.openSessions]).toEqual([0, 0]);
-  });
-
   test('caused by a call in flight is left to the call', async () => {
     const { kernel, attachPod, node } = await scene();
     const a = await attachPod('a');
@@ -54,24 +41,6 @@ describe('drift later', () => {
     await checking;
     await expect.poll(() => kernel.print()).toBe(before);
     await node.reconciler.stop();
-  });
-
-  test('is repaired at a kernel event, except events of its own wiring', async () => {
-    const { kernel, attachPod, node, advance, restart } = await scene();
-    const a = await attachPod('a');
-    const before = kernel.print();
-    kernel.host.routes.splice(0);
-    const broken = kernel.print();
-    node.reconciler.handleLinkChange(a.hostInterfaceName);
-    node.reconciler.handleLinkChange('eth0');
-    await node.reconciler.stop();
-    expect(kernel.print(), 'reported right after the wiring').toBe(broken);
-
-    const later = await restart();
-    await advance(2000);
-    later.reconciler.handleLinkChange(a.hostInterfaceName);
-    await expect.poll(() => kernel.print()).toBe(before);
-    await later.reconciler.stop();
   });
 
   test('is not repaired for a detached pod, even when another interface had its name', async () => {
@@ -124,17 +93,6 @@ describe('drift later', () => {
     await node.reconciler.check();
     expect(kernel.host.links).toEqual([]);
   });
-});
-
-test('the full check stores records that the store refused before', async () => {
-  const { store, attachPod, node, restart } = await scene();
-  store.isFull = true;
-  const a = await attachPod('a');
-  await node.reconciler.check();
-  expect(store.texts.size).toBe(0);
-  store.isFull = false;
-  await node.reconciler.check();
-  expect((await restart()).registry.get(a.attachment)).toMatchObject({ state: 'attached', network: a });
 });
 
 describe('a renamed host interface', () => {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { address, matchingObservation, withChanges, podNetwork } from '../testing/pods.js';
+import { matchingObservation, withChanges, podNetwork } from '../testing/pods.js';
 import { corrections, diff, differences } from './diff.js';
 import { wantedState } from './network.js';
 import type { Observed, ObservedRoute } from './observed.js';
@@ -177,33 +177,6 @@ describe('the workload’s own objects stay', () => {
     ],
   ])('%s', (_, observed) => {
     expect(diff(wanted, observed)).toEqual([]);
-  });
-});
-
-test('another address replaces the one before: added first, deleted last', () => {
-  const next = podNetwork('a', { hostInterfaceName: 'podwa', addresses: [address('10.65.0.8')] });
-  expect(diff(wantedState(next), good).map(formatStep)).toEqual([
-    'ip -n pod address add 10.65.0.8/32 dev eth0',
-    `ip neighbour replace 10.65.0.8 dev podwa lladdr ${next.mac} nud permanent`,
-    'ip route add 10.65.0.8 dev podwa proto 87 scope link',
-    'ip -n pod address delete 10.65.0.7/32 dev eth0',
-    'ip route delete 10.65.0.7 dev podwa proto 87 scope link',
-    `ip neighbour delete 10.65.0.7 dev podwa`,
-  ]);
-});
-
-test('a wire whose peer is in another namespace is recreated', () => {
-  const elsewhere: Observed = {
-    ...good,
-    pod: { ...good.pod, link: undefined, addresses: [], routes: [], neighbours: [] },
-  };
-  const commands = diff(wanted, elsewhere).map(formatStep);
-  expect(commands.slice(0, 2)).toEqual(['ip link delete podwa', expect.stringMatching(/^ip link add podwa /)]);
-  expect(commands).toContain('ip route add 10.65.0.7 dev podwa proto 87 scope link');
-  expect(differences(wanted, elsewhere)[0]).toEqual({
-    object: 'host link podwa',
-    wanted: 'its peer in the pod',
-    actual: 'its peer elsewhere',
   });
 });
 

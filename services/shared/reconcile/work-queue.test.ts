@@ -34,31 +34,6 @@ function start(reconcile: Reconcile, rest: Partial<WorkQueueOptions<string>> = {
   return { queue, clock, failures, runs: () => runs };
 }
 
-test('runs once for each request', async () => {
-  const { queue, runs } = start(done);
-  expect(runs()).toBe(0);
-  queue.request('a');
-  await idle();
-  expect(runs()).toBe(1);
-  queue.request('a');
-  await idle();
-  expect(runs()).toBe(2);
-});
-
-test('runs once more for many requests during a run, never twice at once', async () => {
-  const gates: (() => void)[] = [];
-  const { queue, runs } = start(() => new Promise((resolve) => gates.push(() => resolve(undefined))));
-  for (let count = 0; count < 5; count++) queue.request('a');
-  expect([runs(), gates.length]).toEqual([1, 1]);
-  queue.request('a');
-  gates.shift()?.();
-  await idle();
-  expect([runs(), gates.length]).toEqual([2, 1]);
-  gates.shift()?.();
-  await idle();
-  expect(runs()).toBe(2);
-});
-
 test('retries a failed run with a growing back-off, which a success resets', async () => {
   const { queue, runs, clock, failures } = start((_, run) =>
     run <= 4 || run === 6 ? Promise.reject(new Error(`run ${run}`)) : done(),
