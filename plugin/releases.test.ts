@@ -1,5 +1,4 @@
 // Shim, podwire-node and podwire-ipam of different releases, at each border between them.
-import { Failure } from '@podwire/shared/failure/failure';
 import { RELEASE } from '@podwire/shared/rpc/release';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
@@ -7,7 +6,6 @@ import { Plugin } from './testing/plugin.js';
 import type { Method } from './testing/services.js';
 
 const SUCCESS = { exitCode: 0, stdout: '' };
-const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
 const NODE = { cniVersion: '1.1.0' };
 const EMPTY_LIST = { ...NODE, 'cni.dev/valid-attachments': [] };
 
@@ -54,17 +52,6 @@ describe('podwire-ipam of an earlier release', () => {
     expect(errorOf(await plugin.run('ADD'))).toMatchObject({ code: 105, msg: expect.stringContaining('Allocate') });
     expect(plugin.state()).toBe('\n--\n');
     expect(plugin.journal.isIdle).toBe(true);
-  });
-
-  test('without ReleaseAddresses: the journal and GC release by attachment', async () => {
-    await plugin.run('ADD');
-    lacking('ReleaseAddresses');
-    plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
-    expect(await plugin.run('DEL')).toEqual(SUCCESS);
-    await plugin.replayed();
-    plugin.ipam.put({ ...ATTACHMENT, containerId: 'left' });
-    expect(await plugin.run('GC', { config: EMPTY_LIST })).toEqual(SUCCESS);
-    expect(plugin.state()).toBe('\n--\n');
   });
 
   test('without ExplainAllocation: STATUS uses the other answers', async () => {

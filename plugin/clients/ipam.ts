@@ -144,17 +144,11 @@ type UpkeepCalls = Pick<Ipam, 'releaseHeld' | 'endpointsOf' | 'refusalOf' | 'isS
 
 /** Calls of GC, STATUS and the journal. */
 function upkeepCalls(peer: RetryingPeer, options: IpamClientOptions): UpkeepCalls {
-  const { release, releaseAddresses, explainAllocation } = AddressServiceService;
+  const { releaseAddresses, explainAllocation } = AddressServiceService;
   return {
     async releaseHeld(attachment, held, limits) {
       const releases = held.map((each) => ({ handleId: handleId(attachment), ...each }));
-      try {
-        await peer.call(releaseAddresses, { releases, nodeName: options.nodeName }, limits);
-      } catch (failure) {
-        // An earlier release of podwire-ipam releases by attachment. The attachment's queue excludes a later ADD.
-        if (!(failure instanceof Failure && failure.code === 'UNIMPLEMENTED')) throw failure;
-        await peer.call(release, { attachment }, limits);
-      }
+      await peer.call(releaseAddresses, { releases, nodeName: options.nodeName }, limits);
     },
 
     async endpointsOf({ nodeName, network }, limits) {

@@ -194,10 +194,6 @@ export function readMac(source: string, text: string, report: ReportViolation): 
   return undefined;
 }
 
-export function isIpv6(address: string): boolean {
-  return address.includes(':');
-}
-
 /** Requested pools of one family. */
 interface PoolTexts {
   readonly texts: readonly string[];

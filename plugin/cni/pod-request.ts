@@ -1,9 +1,9 @@
 import { violationsFailure, type Violation } from '@podwire/shared/failure/failure';
-import type { Family } from '@podwire/shared/net/address';
+import { familyOf, type Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { isIpv6, type Sourced, type RequestedAddresses, type RequestedMac } from './annotations.js';
+import type { Sourced, RequestedAddresses, RequestedMac } from './annotations.js';
 import type { RequestSources } from './request-sources.js';
 
 /** The effective request of a pod, resolved from all its sources. */
@@ -115,7 +115,7 @@ function familyFaults(
   families: Sourced<readonly Family[]> | undefined,
 ): Violation[] {
   if (!addresses || !families) return [];
-  const mismatch = addresses.value.find((address) => !families.value.includes(isIpv6(address) ? 6 : 4));
+  const mismatch = addresses.value.find((address) => !families.value.includes(familyOf(address)));
   if (mismatch === undefined) return [];
   return [{ field: addresses.source, reason: `requests ${mismatch}, but ${families.source} excludes its family` }];
 }

@@ -1,3 +1,4 @@
+import { familyOf, type Family } from '@podwire/shared/net/address';
 import { z } from 'zod';
 
 import { hasResultMtu, SUPPORTED_VERSIONS, type CniVersion } from './version.js';
@@ -211,7 +212,7 @@ function withoutFamily(ip: ResultIp): ResultIp {
 }
 
 function withFamily(ip: ResultIp): ResultIp {
-  return { version: isIpv6(ip.address) ? '6' : '4', ...ip };
+  return { version: `${familyOf(ip.address)}`, ...ip };
 }
 
 function withoutLaterFields(each: ResultInterface): ResultInterface {
@@ -219,24 +220,20 @@ function withoutLaterFields(each: ResultInterface): ResultInterface {
 }
 
 function oldForm(result: Result): Record<string, unknown> {
-  const [ip4, ip6] = [oldIp(result, false), oldIp(result, true)];
+  const [ip4, ip6] = [oldIp(result, 4), oldIp(result, 6)];
   if (!ip4 && !ip6) throw new RangeError('cannot convert: no valid IP addresses');
   return { ...(ip4 && { ip4 }), ...(ip6 && { ip6 }) };
 }
 
-function oldIp({ ips, routes }: Result, wantsIpv6: boolean): Record<string, unknown> | undefined {
-  const first = ips.find(({ address }) => isIpv6(address) === wantsIpv6);
+function oldIp({ ips, routes }: Result, family: Family): Record<string, unknown> | undefined {
+  const first = ips.find(({ address }) => familyOf(address) === family);
   if (!first) return undefined;
   const familyRoutes = routes
-    .filter(({ dst }) => isIpv6(dst) === wantsIpv6)
+    .filter(({ dst }) => familyOf(dst) === family)
     .map(({ dst, gw }) => (gw === undefined ? { dst } : { dst, gw }));
   return {
     ip: first.address,
     ...without(first, 'address', 'interface'),
     ...(familyRoutes.length > 0 && { routes: familyRoutes }),
   };
-}
-
-function isIpv6(address: string): boolean {
-  return address.includes(':');
 }

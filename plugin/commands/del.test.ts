@@ -245,7 +245,7 @@ describe('DEL succeeds, and the journal completes it later', () => {
   test('and a second DEL that completed it removes the entry', async () => {
     plugin.script.lacks.add('Release').add('ReleaseAddresses');
     expect(await plugin.run('DEL')).toEqual(DONE);
-    const releases = () => plugin.script.calls.filter((call) => call.startsWith('Release '));
+    const releases = () => plugin.script.calls.filter((call) => call.startsWith('Release'));
     await vi.waitFor(() => expect(releases()).toHaveLength(2), { interval: 1, timeout: 20_000 });
     expect(waiting()).toEqual([`release ${SUBJECT}`]);
     plugin.script.lacks.clear();

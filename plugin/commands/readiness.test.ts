@@ -14,8 +14,7 @@ import { readNodeRequest, type NodeRequest } from '../requests/request.js';
 import { MemoryJournalStore } from '../testing/journal-store.js';
 import { FakeNodeAddresses } from '../testing/node-addresses.js';
 import { BOOT_ID, recordingLog } from '../testing/plugin.js';
-import { ReadinessEvents } from './readiness-events.js';
-import { Readiness } from './readiness.js';
+import { Readiness, ReadinessEvents } from './readiness.js';
 import { ReadinessRecord } from './readiness-record.js';
 
 const REQUEST: NodeRequest = readNodeRequest('STATUS', {

@@ -53,7 +53,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/cni/annotations.ts': 'plugin/cni/pod-request.test.ts',
   'plugin/clients/ipam.ts': 'plugin/commands/requests.test.ts',
   'plugin/clients/local-calls.ts': 'services/node/in-process-dataplane.test.ts',
-  'plugin/commands/readiness-probe.ts': 'plugin/commands/readiness.test.ts',
   'plugin/routes.ts': 'plugin/server.test.ts',
   'plugin/requests/http-request.ts': 'plugin/server.test.ts',
   'plugin/spool/spooled-del.ts': 'plugin/spool/spool.test.ts',

@@ -1,7 +1,8 @@
 import type { Address, Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
-import { familyOf, type End, type Repair } from './difference.js';
+import type { End, Repair } from './difference.js';
+import { familyOf } from '@podwire/shared/net/address';
 import type { Difference } from '@podwire/shared/attachment/pod-network';
 import { repairLink } from './repair-link.js';
 import { clearNeighbours, deleteNeighbours, repairNeighbours, permanentAddresses } from './repair-neighbours.js';

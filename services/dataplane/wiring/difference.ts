@@ -1,5 +1,4 @@
 import type { Difference } from '@podwire/shared/attachment/pod-network';
-import type { Family } from '@podwire/shared/net/address';
 
 import type { WantedEnd } from './network.js';
 import type { ObservedEnd } from './observed.js';
@@ -16,9 +15,4 @@ export interface End {
   readonly side: Side;
   readonly wanted: WantedEnd;
   readonly observed: ObservedEnd;
-}
-
-/** Of an address or a CIDR. */
-export function familyOf(text: string): Family {
-  return text.includes(':') ? 6 : 4;
 }

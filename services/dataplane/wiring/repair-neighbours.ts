@@ -1,4 +1,5 @@
-import { familyOf, type End, type Repair } from './difference.js';
+import type { End, Repair } from './difference.js';
+import { familyOf } from '@podwire/shared/net/address';
 import { keyText } from './observed.js';
 import { formatNeighbour, type Neighbour, type Step } from './step.js';
 

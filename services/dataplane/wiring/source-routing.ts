@@ -1,3 +1,5 @@
+import { familyOf } from '@podwire/shared/net/address';
+
 import { GATEWAY, METRIC, ROUTE_PROTOCOL, RULE_PRIORITY, tableOf, type Wanted, type WantedEnd } from './network.js';
 import type { ObservedEnd, ObservedRoute } from './observed.js';
 import type { Route, Rule } from './step.js';
@@ -50,10 +52,6 @@ export function withSourceRouting(asked: Wanted, pod: PodRoutes): Wanted {
   });
   const rules = addresses.map((source): Rule => ({ source, table, priority: RULE_PRIORITY, protocol: ROUTE_PROTOCOL }));
   return { ...wanted, pod: { ...wanted.pod, routes: [...wanted.pod.routes, ...routes], rules } };
-}
-
-function familyOf(cidr: string): 4 | 6 {
-  return cidr.includes(':') ? 6 : 4;
 }
 
 /** Most interfaces of one pod that can have routes to one destination. */

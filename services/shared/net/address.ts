@@ -77,3 +77,8 @@ function toInteger(bytes: readonly number[]): bigint {
 export function familiesOf(addresses: readonly Address[]): Family[] {
   return ([4, 6] as const).filter((family) => addresses.some((address) => address.family === family));
 }
+
+/** The family of an address or a CIDR in its text form. */
+export function familyOf(text: string): Family {
+  return text.includes(':') ? 6 : 4;
+}
