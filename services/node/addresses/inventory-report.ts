@@ -10,6 +10,7 @@ import type { AttachedLink } from '@podwire/dataplane/pods/kernel';
 import type { NodeEndpoint, PluginAttachments } from '@podwire/plugin/clients/clients';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
 import type { NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Boot } from '@podwire/shared/runtime/boot';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -153,9 +154,14 @@ export class InventoryReporter {
   async #returnIfGarbage(unknown: UnknownAttachment, signal: AbortSignal): Promise<boolean> {
     const { registry, stock, plugin, session, boot, events, clock, onLeasesDiffer } = this.#options;
     const { attachment, allocation, netns } = unknown;
-    // A record has all addresses of its attachment.
-    const isCandidate = () =>
-      registry.get(attachment) !== undefined || isGarbage(unknown, plugin().usageOf(attachment), boot);
+    const isCandidate = (): boolean => {
+      const record = registry.get(attachment);
+      if (!record) return isGarbage(unknown, plugin().usageOf(attachment), boot);
+      // A record has all addresses of its attachment. One without an allocation is of a caller that allocated them itself.
+      return (
+        record.allocation !== undefined || !record.network.addresses.map(formatAddress).includes(allocation.address)
+      );
+    };
     if (!isCandidate()) return false;
     const isReturned = async (): Promise<boolean> => {
       if (this.#isRecorded(unknown) || !isCandidate()) return false;
