@@ -1,3 +1,5 @@
+import { createServer } from 'node:net';
+
 import { Metadata, status, type Client } from '@grpc/grpc-js';
 import type { GetPoolResponse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
@@ -111,9 +113,20 @@ test('a connection with rare calls is kept', async () => {
   expect([connection.client === client, proxy.connections]).toEqual([true, 1]);
 });
 
+test('a connect to a service of this machine that hangs is abandoned', async () => {
+  const path = servers.address('later').slice('unix:'.length);
+  const hanging = createServer(() => undefined).listen(path);
+  const timeouts = { keepaliveIntervalMs: NEVER_MS, keepaliveTimeoutMs: NEVER_MS, connectTimeoutMs: 200 };
+  const connection = connected(timeouts, servers.address('later'));
+  await expect(call(connection.client)).rejects.toMatchObject({ code: status.UNAVAILABLE });
+  hanging.close();
+  await servers.serve({ addresses: [servers.address('later')] });
+  await untilAnswered(connection);
+});
+
 test('a connection to a service of this machine is neither probed nor closed', async () => {
   const connection = connected(
-    { keepaliveIntervalMs: 1, keepaliveTimeoutMs: 1, connectTimeoutMs: 1 },
+    { keepaliveIntervalMs: 1, keepaliveTimeoutMs: 1, connectTimeoutMs: NEVER_MS },
     servers.address('later'),
   );
   const { client } = connection;

@@ -11,9 +11,9 @@ import type { CertificateSource, ClientTls } from '../tls/certificate-source.js'
 
 import { MAX_REQUEST_BYTES } from './message-size.js';
 
-/** Timeouts of a TCP connection. */
+/** Timeouts of a connection. */
 export interface ConnectionTimeouts {
-  /** Interval between keepalive pings, in milliseconds; they are also sent without a call in flight. */
+  /** Interval between keepalive pings over TCP, in milliseconds; they are also sent without a call in flight. */
   readonly keepaliveIntervalMs: number;
   /** Timeout for the answer to a keepalive ping, in milliseconds. */
   readonly keepaliveTimeoutMs: number;
@@ -75,7 +75,7 @@ function tlsCredentials({ certificates }: ClientTls): ChannelCredentials {
  * A power failure or a network partition closes no TCP connection: the kernel retransmits for 15 minutes and waits two
  * minutes for a connect, while the address may lead to another replica by then. So keepalive pings check the peer, and
  * a client whose connect hangs, for which gRPC has no timeout, is replaced. Calls in flight then fail with UNAVAILABLE.
- * A unix socket needs neither: the kernel always reports the end of the peer.
+ * A unix socket needs no pings: the kernel always reports the end of the peer.
  *
  * The service refuses calls on a connection whose certificate has expired since it was made. So a client with a renewed
  * certificate replaces the current one as soon as it is connected: a certificate that the service does not accept changes
@@ -86,7 +86,7 @@ function tlsCredentials({ certificates }: ClientTls): ChannelCredentials {
  */
 export class Connection {
   readonly #address: string;
-  readonly #timeouts: ConnectionTimeouts | undefined;
+  readonly #timeouts: ConnectionTimeouts;
   readonly #credentials: ChannelCredentials;
   readonly #serverName: ChannelOptions;
   #client: Client;
@@ -105,7 +105,7 @@ export class Connection {
     this.#address = address;
     this.#serverName = tls ? { 'grpc.ssl_target_name_override': tls.serverName } : {};
     this.#credentials = tls ? tlsCredentials(tls) : credentials.createInsecure();
-    this.#timeouts = address.startsWith('unix:') ? undefined : timeouts;
+    this.#timeouts = timeouts;
     this.#client = this.#open();
     if (tls?.certificates.hasIdentity === true) this.#follow(tls.certificates);
   }
@@ -151,7 +151,7 @@ export class Connection {
       this.#next = undefined;
       this.#retire(this.#client);
       this.#client = next;
-      if (this.#timeouts) this.#limitConnecting(next, this.#timeouts.connectTimeoutMs);
+      this.#limitConnecting(next);
     });
   }
 
@@ -164,22 +164,24 @@ export class Connection {
   }
 
   #open(): Client {
-    const timeouts = this.#timeouts;
-    if (!timeouts) return new Client(this.#address, this.#credentials, CHANNEL);
+    const { keepaliveIntervalMs, keepaliveTimeoutMs } = this.#timeouts;
     const client = new Client(this.#address, this.#credentials, {
-      'grpc.keepalive_time_ms': timeouts.keepaliveIntervalMs,
-      'grpc.keepalive_timeout_ms': timeouts.keepaliveTimeoutMs,
-      'grpc.keepalive_permit_without_calls': 1,
+      ...(!this.#address.startsWith('unix:') && {
+        'grpc.keepalive_time_ms': keepaliveIntervalMs,
+        'grpc.keepalive_timeout_ms': keepaliveTimeoutMs,
+        'grpc.keepalive_permit_without_calls': 1,
+      }),
       // A shared pool would hand the stalled connect of the replaced client to the new one.
       'grpc.use_local_subchannel_pool': 1,
       ...this.#serverName,
       ...CHANNEL,
     });
-    this.#limitConnecting(client, timeouts.connectTimeoutMs);
+    this.#limitConnecting(client);
     return client;
   }
 
-  #limitConnecting(client: Client, connectMs: number): void {
+  #limitConnecting(client: Client): void {
+    const { connectTimeoutMs } = this.#timeouts;
     const channel = client.getChannel();
     const watch = (): void => {
       if (this.#isClosed || client !== this.#client) return;
@@ -187,7 +189,7 @@ export class Connection {
       clearTimeout(this.#connectTimer);
       if (state === connectivityState.READY) this.#connectFactor = 1;
       if (state === connectivityState.CONNECTING) {
-        this.#connectTimer = setTimeout(() => this.#reconnect(), connectMs * this.#connectFactor).unref();
+        this.#connectTimer = setTimeout(() => this.#reconnect(), connectTimeoutMs * this.#connectFactor).unref();
       }
       channel.watchConnectivityState(state, Infinity, watch);
     };
