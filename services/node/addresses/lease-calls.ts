@@ -65,21 +65,20 @@ const NOT_RETURNED: ReturnResult = { isReturned: false, leaseNumber: 0n };
 
 /**
  * Returns addresses.
- * @param onSend - called before the request is sent: from then on they may be returned
+ * @param atSending - called when the request is sent, with its returns: from then on they may be returned. Before, while the session
+ * is opened, pods may still get the addresses, so it gives the returns to send, in their order
  * @returns the result of each
  */
 export function returnAddresses(
   session: IpamSession,
   returns: AddressReturn[],
   signal: AbortSignal,
-  onSend: () => void = () => undefined,
+  atSending: (part: AddressReturn[]) => AddressReturn[] = (part) => part,
 ): Promise<ReturnResult[]> {
   const { nodeName } = session;
   const call = async (part: AddressReturn[]): Promise<ReturnResult[]> => {
-    const send = (api: LeaseApi, own: ReturnAddressesRequest['session']) => {
-      onSend();
-      return api.returnAddresses({ nodeName, returns: part, session: own }, signal);
-    };
+    const send = (api: LeaseApi, own: ReturnAddressesRequest['session']) =>
+      api.returnAddresses({ nodeName, returns: atSending(part), session: own }, signal);
     const { results, leaseSequenceNumbers } = await session.call(send, signal);
     const { ADDRESS_RELEASE_RESULT_UNREADABLE: unreadable } = AddressReleaseResult;
     return part.map((_, index) => ({

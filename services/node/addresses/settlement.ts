@@ -1,4 +1,5 @@
 import { trace, type Link, type SpanContext } from '@opentelemetry/api';
+import type { AddressReturn } from '@podwire/proto/podwire/ipam/v1/lease';
 import type { AttachmentRecord } from '@podwire/dataplane/records/record';
 import type { AttachmentRegistry } from '@podwire/dataplane/records/registry';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
@@ -230,8 +231,13 @@ export class Settlement {
     if (records.length === 0) return;
     const { session, stock, registry, ended } = this.#options;
     const returns = records.map(returnsOf);
-    const onSend = () => ended.returning(records);
-    const call = () => returnAddresses(session, returns.flat(), signal, onSend);
+    const atSending = (part: AddressReturn[]) => {
+      ended.returning(records);
+      // A pod may have got the address since the records were read.
+      const isReused = ({ attachment }: AddressReturn) => attachment && registry.get(attachment)?.isReused;
+      return part.map((each) => ({ ...each, keepAsLease: isReused(each) === true }));
+    };
+    const call = () => returnAddresses(session, returns.flat(), signal, atSending);
     // What was not sent can be used by the next process.
     const results = await this.#inSpan('podwire.leases.return', records, call).finally(() => ended.flush());
     stock.flush();

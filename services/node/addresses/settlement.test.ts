@@ -1,0 +1,39 @@
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
+import { podNetwork } from '@podwire/dataplane/testing/pods';
+import { expect, test } from 'vitest';
+
+import { MemoryIpam, turns } from './testing/memory-ipam.js';
+import { TestNode } from './testing/test-node.js';
+
+test('an address that a pod gets while its return waits for the session stays with the node', async () => {
+  const clock = new ManualClock();
+  const ipam = new MemoryIpam(['10.65.0.1', '10.65.0.2'], clock);
+  const node = new TestNode('node-1', ipam, clock);
+  const pass = async (ms: number) => {
+    for (let left = ms; left > 0; left -= 100) {
+      clock.advance(100);
+      await turns(10);
+    }
+  };
+  await node.start();
+  await pass(1000);
+  expect([await node.add('a'), await node.add('b')]).toEqual([true, true]);
+  await pass(2000);
+  const [address] = [...node.pods.values()].map((pod) => pod.address);
+  ipam.faults.push('refused');
+  await node.del('b');
+  await pass(300);
+  // OpenSession.
+  ipam.delays.push(100);
+  await node.del('a');
+  await pass(400);
+  ipam.executed.splice(0);
+  expect(await node.add('c')).toBe(true);
+  while (!ipam.executed.includes('return')) await turns(1);
+  const others = ['d', 'e'].map((name) => ipam.allocate('node-2', podNetwork(name).attachment)?.address);
+  expect(others).not.toContain(address);
+  await pass(2000);
+  expect([...node.pods.values()]).toMatchObject([{ address }]);
+  expect(ipam.holderOf(address!)).toBe('net/node-1-c/eth0');
+  await node.book.stop();
+});
