@@ -84,6 +84,8 @@ export class Mirror {
   /** Keys of the entries in state `deleted`. */
   readonly #deleted = new Set<string>();
   readonly #marks = new ReleaseRevisions();
+  /** By key: revisions of changes that lost commits and reads have brought, and the watch has not yet. */
+  readonly #met = new Map<string, number>();
   readonly #stop = new AbortController();
   #position = 0;
   /** Every change of a pool up to this revision is applied. */
@@ -131,6 +133,14 @@ export class Mirror {
   /** Whether all commits before the last write of the key's record are applied. */
   showsAllBefore(key: string): boolean {
     return this.modRevision(key) <= this.#position;
+  }
+
+  /**
+   * The revision at which the record is known before the watch has brought it: the view may lack older changes of other records.
+   * 0 if it is not.
+   */
+  metRevision(key: string): number {
+    return this.#met.get(key) ?? 0;
   }
 
   /** All changes up to it are applied. */
@@ -195,7 +205,7 @@ export class Mirror {
    * @param poolsCompared - whether the transaction required that no pool had changed
    */
   applyConflict(conflict: LostComparison, { poolsCompared }: { readonly poolsCompared: boolean }): void {
-    this.#applySnapshot({ records: conflict.changed, revision: conflict.revision }, conflict.missing);
+    this.#applyAhead({ records: conflict.changed, revision: conflict.revision }, conflict.missing);
     if (poolsCompared) this.#poolsPosition = Math.max(this.#poolsPosition, conflict.revision);
   }
 
@@ -209,7 +219,7 @@ export class Mirror {
       doubtful.keys.length > 0 ? store.read(doubtful.keys, signal) : undefined,
       doubtful.pools ? store.list(keys.pools, signal) : undefined,
     ]);
-    if (records) this.#applySnapshot(records, doubtful.keys);
+    if (records) this.#applyAhead(records, doubtful.keys);
     if (!pools) return;
     this.#applySnapshot(
       pools,
@@ -350,6 +360,15 @@ export class Mirror {
     }
   }
 
+  /** Applies what the watch may not have brought yet. */
+  #applyAhead(snapshot: StoredSnapshot, covered: readonly string[]): void {
+    this.#applySnapshot(snapshot, covered);
+    for (const key of [...snapshot.records.map((record) => record.key), ...covered]) {
+      const revision = this.#entries.get(key)?.revision ?? 0;
+      if (revision > this.#position) this.#met.set(key, revision);
+    }
+  }
+
   /** @param covered - keys that the snapshot would show if they existed */
   #applySnapshot({ records, revision }: StoredSnapshot, covered: readonly string[]): void {
     const present = covered.length > 0 ? new Set<string>() : undefined;
@@ -412,6 +431,7 @@ export class Mirror {
       this.#revisionWaiters.delete(waiter);
       waiter.resolve();
     }
+    for (const [key, met] of this.#met) if (met <= this.#position) this.#met.delete(key);
     for (const key of this.#deleted) {
       if ((this.#entries.get(key)?.revision ?? 0) > this.#position) continue;
       this.#entries.delete(key);

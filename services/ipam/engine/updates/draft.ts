@@ -99,6 +99,17 @@ export class Draft {
   }
 
   /**
+   * The revision that the watch has to reach before an allocation may use its blocks: the view may lack a lease that a session lists
+   * in a block, and another tool has released. 0 for none.
+   */
+  awaitedRevision(changes: readonly Change[]): number {
+    const [session] = this.#view.sessions();
+    if (!session || !changes.some(({ type }) => type === 'expectUnreleased')) return 0;
+    const blocks = this.#withKeys(changes).filter(({ change }) => change.record.kind === 'block');
+    return Math.max(0, ...blocks.map(({ key }) => this.#mirror.metRevision(key)));
+  }
+
+  /**
    * How many operations the transaction has after these changes: comparisons or writes, whichever are more, as etcd counts
    * them against its limit.
    */

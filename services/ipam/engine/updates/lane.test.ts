@@ -9,7 +9,15 @@ const nothing = (): void => undefined;
 
 function request(isAnswered = false): UpdateRequest {
   const told = { succeed: nothing, fail: nothing, endWait: nothing };
-  const known = { isAnswered, isFresh: true, hasWaited: false, attempts: 0, keys: [], signal: forever };
+  const known = {
+    isAnswered,
+    isFresh: true,
+    awaitedRevision: 0,
+    hasWaited: false,
+    attempts: 0,
+    keys: [],
+    signal: forever,
+  };
   return { decide: () => 'folded', ...told, ...known, context: context.active() };
 }
 

@@ -22,7 +22,7 @@ type Folded =
   | 'failed'
   /** The transaction has no room for its changes. */
   | 'full'
-  /** Its result may be out of date, and no comparison protects it. */
+  /** Its result may be out of date, and no comparison protects it, or not from all that matters. */
   | 'unsure';
 
 /** Limits of a transaction. */
@@ -44,6 +44,8 @@ export interface UpdateRequest {
   isAnswered: boolean;
   /** Whether the mirror has everything acknowledged before the request arrived. */
   isFresh: boolean;
+  /** The mirror's position has passed it, or everything up to it was listed. */
+  awaitedRevision: number;
   /** Whether it has waited for the in-flight transactions of aborted callers. */
   hasWaited: boolean;
   attempts: number;
@@ -79,6 +81,7 @@ export function makeRequest<Outcome>(caller: RequestInput<Outcome>): UpdateReque
   const request: UpdateRequest = {
     isAnswered: false,
     isFresh: caller.isFresh,
+    awaitedRevision: 0,
     hasWaited: false,
     attempts: 0,
     keys: [],
@@ -93,6 +96,11 @@ export function makeRequest<Outcome>(caller: RequestInput<Outcome>): UpdateReque
         requireUnlocked(draft.view, changes);
         const isCompared = changes.some((change) => draft.isCompared(change));
         if (!isCompared && !request.isFresh) return 'unsure';
+        const awaitedRevision = draft.awaitedRevision(changes);
+        if (awaitedRevision > request.awaitedRevision) {
+          request.awaitedRevision = awaitedRevision;
+          return 'unsure';
+        }
         const keys = foldWithin(draft, changes, limits);
         if (!keys) return 'full';
         request.keys = keys;
