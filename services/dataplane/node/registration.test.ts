@@ -8,6 +8,7 @@ import { afterEach, describe, expect, test, vi } from 'vitest';
 
 import { FakeNodeNetwork, FREE_NAME } from '../testing/ipam.js';
 import { recordingLog } from '../testing/pods.js';
+import { node } from '../testing/routes.js';
 import { ClusterEvents } from './events.js';
 import { AddressAnnouncer, Registration, type NodeNameClaim, type RegistrationOptions } from './registration.js';
 
@@ -92,6 +93,21 @@ describe('the node’s name', () => {
     await settled(calls, 4);
     expect(calls).toEqual([claim, register, claim, register]);
     await vi.waitFor(() => expect(registration.registered).toBeDefined(), { timeout: 20_000, interval: 2 });
+  });
+
+  test('addresses that another machine registered late are replaced by those of the machine that has the name', async () => {
+    const { clock, calls } = scene({});
+    await settled(calls, 2);
+    await vi.waitFor(() => expect(registration.registered).toBeDefined(), { timeout: 20_000, interval: 2 });
+    const show = (ipv4: string) =>
+      registration.follow({ self: 'n1', cluster: { nodes: new Map([['n1', node('n1', { ipv4 })]]) } });
+    show('198.51.100.7/24');
+    show('198.51.100.8/24');
+    await vi.waitFor(() => expect(clock.nextMs).toBe(1000), { timeout: 20_000, interval: 2 });
+    clock.advance(1000);
+    await settled(calls, 4);
+    expect(calls.slice(2)).toEqual([claim, register]);
+    expect(registration.registered).toBeDefined();
   });
 
   test('of another machine is not registered, and again once that machine has lost it', async () => {

@@ -7,7 +7,7 @@ import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { IpamFollower, IpamView } from '../cluster/cluster.js';
+import type { ClusterNode, IpamFollower, IpamView } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
 import { tunnelMac } from '../routes/tunnels.js';
 import {
@@ -64,6 +64,9 @@ const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 /** Changes of addresses that arrive within this time cause one reading. */
 const DEBOUNCE_MS = 100;
 
+/** Time until other addresses in IPAM are replaced, in milliseconds. */
+const REPLACED_DELAY_MS = 1000;
+
 /** Limits of RegisterNode. */
 const MAX_INTERFACES_COUNT = 64;
 const MAX_ADDRESSES_COUNT = 64;
@@ -71,7 +74,8 @@ const MAX_ADDRESSES_COUNT = 64;
 const FAMILIES: readonly Family[] = [4, 6];
 
 /**
- * Keeps this node registered in IPAM: registers it at the start, when its addresses change, and when its registration was deleted.
+ * Keeps this node registered in IPAM: registers it at the start, when its addresses change, and when its registration was deleted or
+ * replaced.
  * Retries until that succeeds. A node without any address keeps its last registration, and a machine whose node's name another one
  * has registers nothing: it would cut the other one off. Notifies neighbours when an address moved to another MAC address.
  */
@@ -83,6 +87,8 @@ export class Registration implements IpamFollower {
   #cancelReading: (() => void) | undefined;
   /** The last registration; undefined: none, or IPAM has lost it. */
   #registered: RegisterNodeRequest | undefined;
+  /** Whether IPAM has other addresses than the last registration: of another machine, whose call was late. */
+  #isReplaced = false;
   #isAddressMissing = false;
 
   constructor(options: RegistrationOptions) {
@@ -112,10 +118,17 @@ export class Registration implements IpamFollower {
     this.#queue.request('registration', this.#options.pollMs);
   }
 
-  follow({ cluster, self }: IpamView): void {
-    if (cluster.nodes.get(self) || !this.#registered) return;
-    this.#registered = undefined;
-    this.#queue.request('registration');
+  follow({ cluster, self }: { readonly self: string; readonly cluster: Pick<IpamView['cluster'], 'nodes'> }): void {
+    if (!this.#registered) return;
+    const node = cluster.nodes.get(self);
+    if (node && hasAddresses(node, this.#registered)) {
+      this.#isReplaced = false;
+      return;
+    }
+    if (node) this.#isReplaced = true;
+    else this.#registered = undefined;
+    // The view may be older than the last registration.
+    this.#queue.request('registration', node ? REPLACED_DELAY_MS : 0);
   }
 
   /** The last registration; undefined: none yet, or IPAM has lost it. */
@@ -179,15 +192,17 @@ export class Registration implements IpamFollower {
     this.#isAddressMissing = request.ipv4Address === '' && request.ipv6Address === '';
     // The other machine registers its own addresses.
     if (name.refusal) this.#registered = undefined;
-    if (this.#isAddressMissing || isSameRequest(request, this.#registered)) return next;
+    const isSame = isSameRequest(request, this.#registered);
+    if (this.#isAddressMissing || (isSame && !this.#isReplaced)) return next;
     const [address = ''] = (request.ipv4Address || request.ipv6Address).split('/');
     const isOwner = await name.claim(address, signal);
+    this.#isReplaced = false;
     const limits = { deadlineMs: clock.nowMs() + CALL_TIMEOUT_MS, signal };
     const { created } = await ipam.call(NodeServiceService.registerNode, request, limits);
     // Another machine may have registered its addresses meanwhile: the addresses of the machine that gets the name count.
     if (!isOwner) return { inMs: BACKOFF.baseMs };
     this.#registered = request;
-    events.registered(request, created);
+    if (!isSame) events.registered(request, created);
     return next;
   }
 
@@ -227,6 +242,12 @@ function formatCidr({
   length,
 }: ChosenAddress | { readonly address: Address; readonly length: number }): string {
   return `${formatAddress(address)}/${length}`;
+}
+
+function hasAddresses({ ipv4, ipv6 }: ClusterNode, { ipv4Address, ipv6Address }: RegisteredAddresses): boolean {
+  const isSame = (node: ClusterNode['ipv4'], cidr: string) =>
+    cidr === (node ? formatCidr({ address: node.address, length: node.subnet.length }) : '');
+  return isSame(ipv4, ipv4Address) && isSame(ipv6, ipv6Address);
 }
 
 function isSameRequest(a: RegisterNodeRequest, b: RegisterNodeRequest | undefined): boolean {
