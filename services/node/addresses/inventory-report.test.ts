@@ -1,9 +1,12 @@
-import { ManualClock } from '@podwire/shared/testing/manual-clock';
+import type { ReportInventoryRequest } from '@podwire/proto/podwire/ipam/v1/lease';
 import { podNetwork } from '@podwire/dataplane/testing/pods';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { parseAddress } from '@podwire/shared/net/address';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { expect, test } from 'vitest';
 
+import { inventoryOf } from './inventory.js';
+import type { LeaseApi } from './lease-api.js';
 import { MemoryIpam, turns } from './testing/memory-ipam.js';
 import { TestNode } from './testing/test-node.js';
 
@@ -47,5 +50,47 @@ test('the address of a caller that allocated it itself stays, though the record 
   }
   expect(ipam.holderOf(held!.address)).toBe(formatAttachment(attachment));
   expect(ipam.holderOf(other!.address)).not.toBe(formatAttachment(attachment));
+  await node.book.stop();
+});
+
+/** Records the reports. */
+class ReportedIpam extends MemoryIpam {
+  readonly reports: ReportInventoryRequest[] = [];
+
+  override api(): LeaseApi {
+    const api = super.api();
+    const reportInventory: LeaseApi['reportInventory'] = (request, signal) => {
+      this.reports.push(request);
+      return api.reportInventory(request, signal);
+    };
+    return { ...api, reportInventory };
+  }
+}
+
+test('a report has the pods that came while the session was opened', async () => {
+  const clock = new ManualClock();
+  const ipam = new ReportedIpam(['10.65.0.1', '10.65.0.2'], clock);
+  const node = new TestNode('node-1', ipam, clock);
+  const pass = async (ms: number) => {
+    for (let left = ms; left > 0; left -= 100) {
+      clock.advance(100);
+      await turns(10);
+    }
+  };
+  await node.start();
+  await pass(1000);
+  expect(await node.add('a')).toBe(true);
+  await pass(2000);
+  ipam.faults.push('refused');
+  node.requestInventory();
+  await turns(5);
+  // OpenSession.
+  ipam.delays.push(60);
+  await pass(200);
+  ipam.reports.splice(0);
+  expect(await node.add('b')).toBe(true);
+  while (ipam.reports.length === 0) await turns(1);
+  const { digest } = inventoryOf({ records: node.registry.all(), leases: [], kept: [] });
+  expect(ipam.reports[0]?.digest).toEqual(digest);
   await node.book.stop();
 });

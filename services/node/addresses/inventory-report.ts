@@ -81,8 +81,7 @@ export class InventoryReporter {
 
   async run(signal: AbortSignal): Promise<NextRun> {
     this.#kept = await this.#returnGarbage(this.#kept, signal);
-    const inventory = this.#inventory();
-    const { equal } = await this.#report(inventory, false, signal);
+    const { equal } = await this.#report(false, signal);
     const soonMs = equal ? undefined : await this.#compare(signal);
     return { inMs: soonMs ?? INTERVAL_MS * (1 + JITTER * (2 * this.#options.random() - 1)) };
   }
@@ -90,7 +89,7 @@ export class InventoryReporter {
   /** @returns time until the next report, in milliseconds; undefined: the usual one */
   async #compare(signal: AbortSignal): Promise<number | undefined> {
     const { stock, onLeasesDiffer } = this.#options;
-    const { equal, findings, unknown } = await this.#report(this.#inventory(), true, signal);
+    const { equal, findings, unknown } = await this.#report(true, signal);
     if (equal) return undefined;
     for (const finding of findings) await this.#bindAgain(finding);
     const isLease = ({ attachment }: InventoryFinding | UnknownAllocation) => attachment === undefined;
@@ -104,14 +103,15 @@ export class InventoryReporter {
     return hasReturned || ofPods.length > 0 ? CONFLICT_INTERVAL_MS : undefined;
   }
 
-  #report({ attachments, leases, digest }: Inventory, whole: boolean, signal: AbortSignal) {
+  /** Reports what the node holds when the call is sent: pods come and go while the session is opened. */
+  #report(whole: boolean, signal: AbortSignal) {
     const { session } = this.#options;
     const { nodeName } = session;
-    const rest = whole ? { attachments, leases } : { attachments: [], leases: [] };
-    return session.call<ReportInventoryResponse>(
-      (api, own) => api.reportInventory({ nodeName, session: own, digest, whole, ...rest }, signal),
-      signal,
-    );
+    return session.call<ReportInventoryResponse>((api, own) => {
+      const { digest, ...rest } = this.#inventory();
+      const holdings = whole ? rest : { attachments: [], leases: [] };
+      return api.reportInventory({ nodeName, session: own, digest, whole, ...holdings }, signal);
+    }, signal);
   }
 
   #inventory(): Inventory {
