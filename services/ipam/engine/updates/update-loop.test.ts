@@ -10,10 +10,7 @@ import {
   blockingStore,
   increment,
   instantClock,
-  emptyBlock,
-  BLOCK,
   keys,
-  prefix,
   put,
   readCount,
   settleEvents,
@@ -168,31 +165,6 @@ describe('lost comparisons', () => {
     asked.length = 0;
     expect(await updater.update('n', increment('a'), always)).toBe(11);
     expect(asked).toEqual(['commit', 'commit']);
-  });
-
-  it('of a block are decided again on all that was committed before the block', async () => {
-    let open = (): void => undefined;
-    const gate = new Promise<void>((resolve) => (open = resolve));
-    let isLagging = false;
-    const store = new MemoryStore({
-      before: (operation) => (operation === 'watch' && isLagging ? gate : Promise.resolve()),
-    });
-    const putBlock: Decide<number> = (view) => ({
-      ...readCount('a')(view),
-      changes: [{ type: 'put', record: { kind: 'block', value: view.block(prefix(BLOCK)) ?? emptyBlock(BLOCK) } }],
-    });
-    const writer = await startReplica(store);
-    await writer.updater.update('n', putBlock, always);
-    const { updater } = await startReplica(store);
-    isLagging = true;
-    await writeHandle(store, handle('a', 10));
-    const { records } = await store.read([keys.block(prefix(BLOCK))], forever);
-    const puts = records.map(({ key, value }) => ({ key, value }));
-    await store.commit({ comparisons: [], puts, deletes: [] }, forever);
-    const decided = updater.update('n', putBlock, always);
-    await settleEvents();
-    open();
-    expect(await decided).toBe(10);
   });
 
   it('are retried at once, and with a growing back-off only after many in a row', async () => {

@@ -349,9 +349,7 @@ export class Updater {
   #handleLost({ doubtful }: DraftedTransaction, group: Group, conflict: LostComparison): void {
     const { mirror, maxAttemptsCount } = this.#options;
     const requests = [...group.values()].flat();
-    const apply = (): void => mirror.applyConflict(conflict, { poolsCompared: doubtful.pools });
-    const caughtUp = this.#catchUp(conflict)?.then(apply);
-    if (!caughtUp) apply();
+    mirror.applyConflict(conflict, { poolsCompared: doubtful.pools });
     const changed = new Set([...conflict.changed.map(({ key }) => key), ...conflict.missing]);
     const lost = requests.filter(({ keys }) => keys.some((key) => changed.has(key)));
     // Without a record that shows the cause (a new pool, or no reason of the store), all requests count as the
@@ -362,27 +360,9 @@ export class Updater {
     }
     for (const [lane, own] of group) {
       lane.putBack(own);
-      if (caughtUp) this.#pauseUntil(lane, caughtUp);
       const attempts = own.filter((request) => losers.has(request)).map((request) => request.attempts);
       if (attempts.length > 0) this.#backOff(lane, Math.max(...attempts) - 1);
     }
-  }
-
-  /**
-   * Waits until the mirror shows all that was committed before the blocks that a transaction has met: addresses that are
-   * free there may be listed in a session that the watch has not brought yet. Does not reject.
-   * @returns undefined if the transaction has met no block
-   */
-  #catchUp({ changed, missing }: LostComparison): Promise<void> | undefined {
-    const { keys, mirror } = this.#options;
-    const isBlock = (key: string): boolean => keys.parse(key)?.kind === 'block';
-    const revisions = changed.filter(({ key }) => isBlock(key)).map(({ modRevision }) => modRevision);
-    const isRemoved = missing.some(isBlock);
-    if (revisions.length === 0 && !isRemoved) return undefined;
-    const { signal } = this.#stop;
-    const reached = isRemoved ? this.#fresh.reach(signal) : mirror.reach(Math.max(...revisions), signal);
-    // The next transaction meets the failure too.
-    return reached.catch(() => undefined);
   }
 
   #backOff(lane: Lane, attempt: number): void {
@@ -398,14 +378,10 @@ export class Updater {
   }
 
   #pause(lane: Lane, delayMs: number): void {
-    this.#pauseUntil(lane, this.#options.clock.sleep(delayMs, this.#stop.signal));
-  }
-
-  /** @param end - does not reject */
-  #pauseUntil(lane: Lane, end: Promise<unknown>): void {
+    const { clock } = this.#options;
     lane.pause();
     this.#run(
-      end.then(() => {
+      clock.sleep(delayMs, this.#stop.signal).then(() => {
         lane.resume();
         this.#schedule();
       }),
