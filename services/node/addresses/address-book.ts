@@ -155,6 +155,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   static async open(options: AddressBookOptions): Promise<AddressBook> {
     const book = new AddressBook(options);
     await book.#readUnrecorded();
+    book.#stock.dropOccupied();
     return book;
   }
 

@@ -1,4 +1,5 @@
 import { podNetwork } from '@podwire/dataplane/testing/pods';
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, expect, test } from 'vitest';
 
@@ -66,6 +67,21 @@ test('with a small limit, pods that follow each other find leases: those before 
     await pass(100);
   }
   expect(ipam.leaseCount).toBeLessThanOrEqual(2);
+});
+
+test('a lease that a pod of the former process got is no lease after the pod', async () => {
+  const { ipam, node, add } = await scene();
+  await add('a');
+  const { attachment } = podNetwork('n0-a');
+  const [address] = node.registry.get(attachment)?.allocation?.addresses ?? [];
+  ipam.isDown = true;
+  await node.restart();
+  // Its address was returned.
+  node.pods.delete(formatAttachment(attachment));
+  await node.registry.remove(attachment);
+  while (await add(`${node.pods.size}`));
+  expect(node.pods.size).toBeGreaterThan(0);
+  expect([...node.pods.values()].map((pod) => pod.address)).not.toContain(address?.address);
 });
 
 test('a recall leaves the addresses of pods whose records were removed by hand before they were bound', async () => {

@@ -48,6 +48,12 @@ export class LeaseStock {
     return stored.session;
   }
 
+  /** Removes the leases that pods got since the previous process saved the file. Call before the first one of them ends. */
+  dropOccupied(): void {
+    const isOccupied = this.#options.occupancy();
+    this.#available = this.#available.filter(({ address }) => !isOccupied(address));
+  }
+
   /** Time before an address of an ended pod may be used again, in milliseconds; infinite while it is unknown. */
   get coolDownMs(): number {
     return this.#stored.coolDownMs;
@@ -124,9 +130,9 @@ export class LeaseStock {
     this.#save();
   }
 
-  /** Removes the leases of the family beyond the first ones, in order to return them. Pods without a record keep theirs. */
+  /** Removes the leases of the family beyond the first ones, in order to return them. */
   withdraw(family: Family, keptCount: number): readonly Lease[] {
-    const withdrawn = this.#free(family).slice(keptCount);
+    const withdrawn = this.#available.filter((lease) => familyOf(lease) === family).slice(keptCount);
     if (withdrawn.length === 0) return withdrawn;
     this.#available = this.#available.filter((lease) => !withdrawn.includes(lease));
     this.#save();
