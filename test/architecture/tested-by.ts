@@ -117,7 +117,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/node/addresses/open.ts': 'test/e2e/leases.test.ts',
   'services/node/addresses/stock.ts': 'services/node/addresses/address-book.test.ts',
   'services/node/addresses/inventory.ts': 'services/node/addresses/address-book.test.ts',
-  'services/node/addresses/inventory-report.ts': 'services/node/addresses/address-book.test.ts',
 
   // Over gRPC, with every field.
   'services/ipam/blocks/blocks-rpc.ts': 'services/ipam/service.test.ts',
