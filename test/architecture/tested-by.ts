@@ -103,7 +103,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/routes/convergence.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
   'services/dataplane/routes/round.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
   'services/dataplane/routes/status.ts': 'services/dataplane/routes/reconciler.test.ts',
-  'services/dataplane/routes/events.ts': 'services/dataplane/routes/reconciler.test.ts',
   'services/dataplane/routes/kernel-events.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
   'services/dataplane/conditions/reporter.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
 
@@ -113,10 +112,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // A node that is killed, restarted, changed by another program and left, on the fake kernel.
 
   // The node's addresses, with podwire-ipam in memory: one scenario each, then arbitrary faults.
-  'services/node/addresses/settlement.ts': 'services/node/addresses/address-book.test.ts',
   'services/node/addresses/open.ts': 'test/e2e/leases.test.ts',
   'services/node/addresses/stock.ts': 'services/node/addresses/address-book.test.ts',
-  'services/node/addresses/inventory.ts': 'services/node/addresses/address-book.test.ts',
 
   // Over gRPC, with every field.
   'services/ipam/blocks/blocks-rpc.ts': 'services/ipam/service.test.ts',
