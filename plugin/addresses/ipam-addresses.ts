@@ -93,7 +93,13 @@ async function allocate(
   const wanted = { attachment, nodeName, pod, netns, families, pools, addresses, policyInput: podRequest };
   try {
     const allocation = await ipam.allocate(wanted, limits);
-    return { ...allocation, undo: undoOf(allocation) };
+    const others = allocation.endpoint.held.find(({ address }) => nodeAddresses.isOthers(attachment, address));
+    if (!others) return { ...allocation, undo: undoOf(allocation) };
+    // The datastore was restored, and does not know the other pod yet. The failed ADD releases the allocation.
+    throw new Failure(
+      'STORE_RESTORED',
+      `podwire-ipam allocated ${others.address}, which another pod of this node has: its datastore was restored from a backup, or another tool released the address; repeat the request`,
+    );
   } catch (error) {
     throw withoutLeases(error, fromNode.reason);
   }

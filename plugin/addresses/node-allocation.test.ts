@@ -53,6 +53,15 @@ describe('ADD', () => {
     expect(plugin.nodeAddresses.leases).toEqual([LEASE]);
   });
 
+  test('gives no pod an address that another pod of the node has, whatever podwire-ipam allocates', async () => {
+    plugin.nodeAddresses.leases.splice(0);
+    plugin.nodeAddresses.others.add('10.65.0.0');
+    expect(await failed('ADD')).toMatchObject({ code: 11, msg: expect.stringContaining('10.65.0.0') });
+    expect(plugin.script.calls).toEqual([`Allocate ${SUBJECT}`, `GetPod ${SUBJECT}`, `Release ${SUBJECT}`]);
+    plugin.nodeAddresses.others.clear();
+    expect((await plugin.run('ADD')).exitCode).toBe(0);
+  });
+
   test('works while podwire-ipam is down, and says so when no lease is left', async () => {
     await plugin.stopServices();
     plugin.dataplane.serve();

@@ -195,6 +195,8 @@ export interface NodeAddresses {
   hasLeases(families: readonly Family[]): boolean;
   /** @returns undefined if the attachment has no record */
   recorded(attachment: Attachment): RecordedPod | undefined;
+  /** Whether the record of another attachment that has not ended has the address (without prefix length). */
+  isOthers(attachment: Attachment, address: string): boolean;
   /** Waits until the addresses of an attachment without a wire are returned. @throws the signal's reason */
   returned(attachment: Attachment, signal: AbortSignal): Promise<void>;
   /**

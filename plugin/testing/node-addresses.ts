@@ -48,6 +48,13 @@ export class FakeNodeAddresses implements NodeAddresses {
     return this.records.get(formatAttachment(attachment));
   }
 
+  /** Addresses of other attachments. */
+  readonly others = new Set<string>();
+
+  isOthers(_: Attachment, address: string): boolean {
+    return this.others.has(address);
+  }
+
   returned(attachment: Attachment, signal: AbortSignal): Promise<void> {
     if (!this.isDelayed) {
       this.#return(formatAttachment(attachment));

@@ -211,6 +211,14 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     return record && recordedPod(record);
   }
 
+  isOthers(attachment: Attachment, address: string): boolean {
+    const key = formatAttachment(attachment);
+    const { registry } = this.#options;
+    return registry
+      .withAddress(address)
+      .some(({ network, state }) => state !== 'dead' && formatAttachment(network.attachment) !== key);
+  }
+
   returned(attachment: Attachment, signal: AbortSignal): Promise<void> {
     return this.#settlement.returned(attachment, signal);
   }
