@@ -217,6 +217,15 @@ describe('a report', () => {
     expect(reportInventory(view, input).changes).toContainEqual({ type: 'put', record: { kind: 'block', value } });
   });
 
+  test('removes listed leases that neither the node nor the datastore has, as after a restore', () => {
+    const view = viewOf(['lease n1', 'free', 'free', 'c n2']);
+    const [leased, gone, known, taken] = [0, 1, 2, 3].map((last) => address(`10.0.0.${last}`));
+    const leases = [leased!, gone!, known!, taken!].map((each) => ({ address: each, sequenceNumber: 1n }));
+    view.put({ kind: 'nodeSession', value: { ...view.session('n1')!, leases } });
+    report(view, { attachments: [], leases: [{ address: known!, sequenceNumber: 1n }] });
+    expect(view.session('n1')?.leases.map((each) => each.address)).toEqual([leased, known]);
+  });
+
   test('of another session is refused', () => {
     const view = viewOf([]);
     view.put({ kind: 'nodeSession', value: sessionOf('n1', { generation: 2 }) });

@@ -251,7 +251,8 @@ export function reportInventory(view: View, input: ReportInput): Decision<Invent
   const isReported = inventory !== undefined || isSameDigest;
   const { id = '' } = view.epoch() ?? {};
   const added = session && isReported ? unlisted(view, session, unbound) : [];
-  const leases = [...(session?.leases ?? []), ...added].sort((a, b) => compareAddresses(a.address, b.address));
+  const listed = session && inventory ? session.leases.filter(isKnown(view, session, inventory)) : session?.leases;
+  const leases = [...(listed ?? []), ...added].sort((a, b) => compareAddresses(a.address, b.address));
   const patch = isReported ? { leases, conflicts, reportedAtMs: nowMs, epoch: id } : {};
   const { changes, isWritten, revision } = updateSession(view, { session, nodeName, patch, nowMs });
   return {
@@ -261,6 +262,20 @@ export function reportInventory(view: View, input: ReportInput): Decision<Invent
 }
 
 const EQUAL: InventoryDifference = { findings: [], unknown: [], conflicts: [], unbound: [] };
+
+/**
+ * Whether a listed lease stays in the list: the node reports its address, or the block has it for the node. A lease of a
+ * backup that neither has would keep the address from a pod that got it after the backup.
+ */
+function isKnown(view: View, { name }: NodeSession, { attachments, leases }: Inventory) {
+  const addresses = [...leases, ...attachments.flatMap((each) => each.addresses)];
+  const reported = new Set(addresses.map(({ address }) => formatAddress(address)));
+  return ({ address }: ListedLease): boolean => {
+    if (reported.has(formatAddress(address)) || unreadableBlockOf(view, address)) return true;
+    const held = allocationOf(view, address);
+    return held !== undefined && isLeaseOf(name)(held.attributes);
+  };
+}
 
 /** Addresses that one report adds to the list. Each may take a write of its block. */
 const LISTED_PER_REPORT = 64;
