@@ -92,6 +92,7 @@ async function allocate(
   const nodeName = config.nodeName ?? tools.nodeName;
   const wanted = { attachment, nodeName, pod, netns, families, pools, addresses, policyInput: podRequest };
   try {
+    if (nodeName === tools.nodeName) await nodeAddresses.requireName(limits.signal);
     const allocation = await ipam.allocate(wanted, limits);
     const others = allocation.endpoint.held.find(({ address }) => nodeAddresses.isOthers(attachment, address));
     if (!others) return { ...allocation, undo: undoOf(allocation) };

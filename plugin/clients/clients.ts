@@ -185,6 +185,12 @@ export interface NodeAddresses {
    */
   readonly refusal: Failure | undefined;
   /**
+   * Waits until podwire-ipam has said, once in the life of this process, that this machine has the node's name. Before, another
+   * machine may have it, and podwire-ipam would allocate for both.
+   * @throws Failure NODE_NAME_TAKEN; UNREACHABLE or DEADLINE_EXCEEDED without an answer; the signal's reason
+   */
+  requireName(signal: AbortSignal): Promise<void>;
+  /**
    * Takes one address of each family for a new attachment: a lease, or while podwire-ipam is unreachable one that a deleted pod of this
    * node had. Waits shortly for leases that are on their way.
    */

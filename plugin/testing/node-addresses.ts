@@ -30,6 +30,10 @@ export class FakeNodeAddresses implements NodeAddresses {
     this.plugin = plugin;
   }
 
+  requireName(): Promise<void> {
+    return this.refusal ? Promise.reject(this.refusal) : Promise.resolve();
+  }
+
   take(attachment: Attachment): Promise<TakenLeases> {
     if (this.records.has(formatAttachment(attachment))) return Promise.resolve({ reason: 'known' });
     const lease = this.leases.shift();

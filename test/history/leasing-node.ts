@@ -359,6 +359,7 @@ export class LeasingNode {
     const { history } = this.#options;
     const { id: bootId } = this.#boot;
     try {
+      await node.book.requireName(node.death);
       const { endpoint } = await this.#replica().peer.call(
         AddressServiceService.allocate,
         AllocateRequest.fromPartial({

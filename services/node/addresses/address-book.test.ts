@@ -431,12 +431,12 @@ describe('the session', () => {
     await add('a');
     expect(await first.claim('192.0.2.1', NEVER)).toBe(true);
     const twin = await scene({ ipam, clock, machineId: 'twin' });
+    await expect(twin.book.requireName(NEVER)).rejects.toMatchObject({ code: 'NODE_NAME_TAKEN' });
     await expect(twin.book.claim('192.0.2.2', NEVER)).rejects.toMatchObject({ code: 'NODE_NAME_TAKEN' });
     expect(await twin.take('b')).toEqual({ reason: 'unavailable' });
     expect(twin.book.refusal).toMatchObject({ code: 'NODE_NAME_TAKEN' });
-    expect(twin.book.conditions()).toEqual([
-      { reason: 'NodeNameTaken', message: 'machine and twin have the name node-1' },
-    ]);
+    const message = 'machine and twin have the name node-1';
+    expect(twin.book.conditions()).toEqual([{ reason: 'NodeNameTaken', message }]);
     ipam.isDown = true;
     await twin.pass(1000);
     expect(twin.book.refusal).toBeDefined();

@@ -173,6 +173,16 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   async claim(address: string, signal: AbortSignal): Promise<boolean> {
     if (address !== this.#nodeAddress) this.#session.renew();
     this.#nodeAddress = address;
+    return this.#openSession(signal);
+  }
+
+  async requireName(signal: AbortSignal): Promise<void> {
+    if (this.refusal) throw this.refusal;
+    if (!this.#session.wasOpened && this.#session.isSupported) await this.#openSession(signal);
+  }
+
+  /** @returns false if the node is not registered @throws Failure of OpenSession, or the signal's reason */
+  async #openSession(signal: AbortSignal): Promise<boolean> {
     const opening = new Promise<Failure | undefined>((resolve) => this.#claims.push(resolve));
     this.#queue.hurry('session');
     const failure = await untilAborted(opening, signal);

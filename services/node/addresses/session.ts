@@ -60,6 +60,7 @@ export class IpamSession {
   #failure: Failure | undefined;
   /** Until the session is open again, whatever fails meanwhile. */
   #refusal: Failure | undefined;
+  #wasOpened = false;
 
   constructor(options: IpamSessionOptions) {
     const { nodeName, bootId, last } = options;
@@ -78,6 +79,11 @@ export class IpamSession {
   get isUnreachable(): boolean {
     const isUnanswered = this.#failure !== undefined && UNREACHABLE_CODES.has(this.#failure.code);
     return isUnanswered || !this.#options.api.isConnected();
+  }
+
+  /** Whether this process has opened the session, so that this machine had the node's name. */
+  get wasOpened(): boolean {
+    return this.#wasOpened;
   }
 
   /** Whether podwire-ipam has sessions, as far as is known: an older release has none, and binds no lease. */
@@ -152,6 +158,7 @@ export class IpamSession {
       if (generation < lastGeneration || isBehind) onRestored();
       if (opened) {
         this.#isOpen = true;
+        this.#wasOpened = true;
         this.#failure = undefined;
         this.#refusal = undefined;
         this.#note({ bootId, generation, revision });
