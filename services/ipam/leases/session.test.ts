@@ -141,6 +141,22 @@ describe('a session', () => {
     expect(failureOf(() => open(view)).code).toBe('NODE_BEING_DELETED');
   });
 
+  test('lets leases that another tool released cool down when another boot opens it: pods may have had them', () => {
+    const view = withNodes();
+    view.put(config({ cooldownSeconds: 30 }));
+    open(view);
+    const [held] = lease(view, 1).leases;
+    const text = formatAddress(held!.address);
+    releaseByOtherTool(view, text);
+    open(view);
+    open(view, { bootId: 'b2' });
+    expect(listed(view)).toEqual([]);
+    const asked = request('c1', { addresses: [address(text)] });
+    expect(failureOf(() => allocate(view, { request: asked, nowMs: NOW_MS })).message).toContain('cool');
+    view.apply(allocate(view, { request: asked, nowMs: NOW_MS + 31_000 }));
+    expect(inconsistencies(view, NOW_MS + 31_000)).toEqual([]);
+  });
+
   test('keeps the leases of its boot, and loses those of another', () => {
     const view = withNodes();
     open(view);

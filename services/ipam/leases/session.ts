@@ -1,10 +1,13 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { compareAddresses } from '@podwire/shared/net/address';
+import { formatPrefix, ordinalOf } from '@podwire/shared/net/prefix';
 
 import { authorizeNode } from '../blocks/demand.js';
 import { isNewEpoch, restoredEpoch } from '../blocks/epoch.js';
+import { blockOf } from '../blocks/lookup.js';
 import { isAlive } from '../blocks/running-nodes.js';
 import { requireReadable } from '../records/absence.js';
+import { attributesAt, coolAddresses, takeOrdinals, type Block } from '../records/block.js';
 import { versionOf } from '../records/versions.js';
 import { DISPLACED_MS, type ListedLease, type NodeSession } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
@@ -83,9 +86,29 @@ export function openSession(view: View, { request, nowMs, epochId }: SessionInpu
     heardAtMs: nowMs,
   };
   return {
-    changes: [...node.changes, putSession(session), ...(isRestored ? [restoredEpoch({ id: epochId, importId })] : [])],
+    changes: [
+      ...node.changes,
+      putSession(session),
+      ...(stored && stored.bootId !== bootId ? coolVanished(view, stored, nowMs) : []),
+      ...(isRestored ? [restoredEpoch({ id: epochId, importId })] : []),
+    ],
     outcome: { isOpened: true, generation: session.generation, revision: session.revision, isRestored },
   };
+}
+
+/** Listed leases that another tool released cool down at the end of their boot: pods may have had them. */
+function coolVanished(view: View, { leases }: NodeSession, nowMs: number): Change[] {
+  const blocks = new Map<string, Block>();
+  for (const { address } of leases) {
+    const stored = blockOf(view, address);
+    const block = stored && (blocks.get(formatPrefix(stored.prefix)) ?? stored);
+    if (!block || view.isLocked()) continue;
+    const ordinal = ordinalOf(block.prefix, address);
+    if (attributesAt(block, ordinal)) continue;
+    const taken = takeOrdinals(block, [ordinal], { handleId: undefined, owner: {}, releasedAtMs: undefined });
+    blocks.set(formatPrefix(block.prefix), coolAddresses(taken, [ordinal], nowMs));
+  }
+  return [...blocks.values()].map((value): Change => ({ type: 'put', record: { kind: 'block', value } }));
 }
 
 function nameTaken(stored: NodeSession, { nodeName, machineId, bootId, address }: SessionRequest): Failure {

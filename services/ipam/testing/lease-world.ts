@@ -184,7 +184,10 @@ export class World {
     }
     expect(view.apply(decide())).toMatchObject({ isOpened: true });
     this.boots.set(node, boot);
-    if (by !== 'process') for (const text of this.vanishedOf(node)) this.vanished.delete(text);
+    for (const text of by === 'process' ? [] : this.vanishedOf(node)) {
+      this.vanished.delete(text);
+      if (this.cooldownSeconds > 0) this.cooling.set(text, nowMs);
+    }
     if (by === 'twin') this.nowMs++;
     this.sessions.set(node, [...(this.sessions.get(node) ?? []), this.session(node)]);
   }
@@ -260,8 +263,7 @@ export class World {
     const lasts = new Map(NODES.map((node) => [node, this.session(node)]));
     const history = this.view.history.slice(0, backup.historyLength);
     this.view = new TestView(backup.records);
-    // A machine that was displaced before the backup has lost its leases.
-    this.view.monotonicMs = 3_900_000;
+    this.view.monotonicMs = 3_900_000; // A machine that was displaced before the backup has lost its leases.
     this.view.history.push(...history);
     this.vanished.clear();
     for (const [text, { id }] of [...this.held]) if (id === undefined) this.held.delete(text);
@@ -296,8 +298,7 @@ export class World {
         const { endpoint } = this.view.apply(allocate(this.view, { request: asked, nowMs: this.nowMs }));
         for (const each of endpoint.addresses) expect(this.held.has(formatAddress(each.address))).toBe(false);
       } catch (failure) {
-        if (!(failure instanceof Failure)) throw failure;
-        expect(failure.code).toBe('POOLS_EXHAUSTED');
+        expect(failure).toMatchObject({ code: 'POOLS_EXHAUSTED' });
       }
     }
   }
@@ -406,9 +407,9 @@ export class World {
     const { view, nowMs } = this;
     for (;;) {
       const session = this.session(node);
-      const asked = { nodeName: node, bootId: session.bootId, family: 4, count, session } as const;
-      const input = { request: asked, unknownNodes: { policy: 'refuse' }, nowMs } as const;
-      const { state, leases } = view.apply(leaseAddresses(view, input));
+      const request = { nodeName: node, bootId: session.bootId, family: 4, count, session } as const;
+      const step = leaseAddresses(view, { request, unknownNodes: { policy: 'refuse' }, nowMs });
+      const { state, leases } = view.apply(step);
       if (state === 'more') continue;
       for (const each of leases) expect(each.isOutdated).toBe(view.lessee(each.address, node) !== undefined);
       return leases.map(({ address: each, sequenceNumber }) => ({ text: formatAddress(each), sequenceNumber }));
@@ -525,8 +526,7 @@ export class World {
       if (added.length === 0) expect(this.held.get(text)?.id).toBe(id);
       else this.give(text, { node, sequenceNumber: given!.sequenceNumber, id, boot: 0, sinceMs: nowMs });
     } catch (failure) {
-      if (!(failure instanceof Failure)) throw failure;
-      expect(failure.code).toBe('POOLS_EXHAUSTED');
+      expect(failure).toMatchObject({ code: 'POOLS_EXHAUSTED' });
       expect(view.snapshot()).toEqual(before);
       this.expectRelief(id, node);
     }
