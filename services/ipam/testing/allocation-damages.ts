@@ -272,7 +272,11 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
     name: 'a node that runs without reports',
     kind: 'nodeUnreported',
     of: 'n1',
-    damage: (view) => view.put({ kind: 'nodeSession', value: session('n1') }),
+    damage: (view) => {
+      view.put({ kind: 'nodeSession', value: session('n1') });
+      view.monotonicMs += 600_000;
+      view.put({ kind: 'nodeSession', value: session('n1', { revision: 2 }) });
+    },
     repaired: false,
   },
   {
