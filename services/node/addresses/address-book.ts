@@ -262,8 +262,9 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     const node = view.cluster.nodes.get(view.self);
     if (!node) return;
     const count = node.inventoryRequestCount ?? 0n;
-    if (this.#inventoryRequestCount !== undefined && count !== this.#inventoryRequestCount)
-      this.#queue.hurry('inventory');
+    const isRequested = this.#inventoryRequestCount !== undefined && count !== this.#inventoryRequestCount;
+    // A new snapshot may come from a restored datastore, which the node's session reveals.
+    if (isRequested || change.blocks === 'all') this.#queue.hurry('inventory');
     this.#inventoryRequestCount = count;
   }
 

@@ -9,6 +9,7 @@ import { inventoryOf } from './inventory.js';
 import type { LeaseApi } from './lease-api.js';
 import { MemoryIpam, turns } from './testing/memory-ipam.js';
 import { TestNode } from './testing/test-node.js';
+import { recallView } from './testing/views.js';
 
 test('an address of an earlier boot is returned while the pod has another one and no record', async () => {
   const clock = new ManualClock();
@@ -66,6 +67,22 @@ class ReportedIpam extends MemoryIpam {
     return { ...api, reportInventory };
   }
 }
+
+test('a new snapshot of the cluster is followed by a report: the datastore may have been restored', async () => {
+  const clock = new ManualClock();
+  const ipam = new ReportedIpam(['10.65.0.1', '10.65.0.2'], clock);
+  const node = new TestNode('node-1', ipam, clock);
+  await node.start();
+  for (let passedMs = 0; passedMs < 5000; passedMs += 100) {
+    clock.advance(100);
+    await turns(3);
+  }
+  ipam.reports.splice(0);
+  node.book.follow(recallView('node-1', 0n), { blocks: 'all', hasOtherChanges: true });
+  await turns(10);
+  expect(ipam.reports).toHaveLength(1);
+  await node.book.stop();
+});
 
 test('a report has the pods that came while the session was opened', async () => {
   const clock = new ManualClock();
