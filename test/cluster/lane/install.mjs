@@ -284,7 +284,6 @@ export class Podwire {
     );
     await this.follow('Backup and restore', 0, /scale .*=1/);
     await this.ready(120);
-    await this.follow('Backup and restore', 3);
     machine.run('rm', ['/var/lib/podwire/server/backup.jsonl']);
   }
 
