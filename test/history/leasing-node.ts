@@ -287,6 +287,21 @@ export class LeasingNode {
     }
   }
 
+  /** What podwire-ipam has for the node after an inventory, and no pod has; the failure if there was no inventory. */
+  async leftovers(): Promise<string[]> {
+    const { book, death } = this.#alive;
+    const deadlineMs = limits().deadlineMs + this.#clockAheadMs;
+    try {
+      const kept = await book.unknownAllocations(attachmentOf('').network, { deadlineMs, signal: death });
+      return kept.map(
+        ({ attachment, held, bootId }) =>
+          `${attachment.containerId} of boot ${bootId ?? 'unknown'} with ${held.map(({ address: each }) => each).join()}`,
+      );
+    } catch (error) {
+      return [codeOf(error)];
+    }
+  }
+
   get #file(): TmpfsLeaseFile {
     const { folder } = this.#options;
     const owner = { nodeName: this.name, bootId: this.#boot.id };

@@ -69,11 +69,17 @@ export class LeasingNodes {
       () => `the nodes do not settle their records: ${this.nodes.flatMap((node) => node.unsettled).join('; ')}`,
     );
     for (const node of this.nodes) await node.restart();
-    for (const node of this.nodes)
+    for (const node of this.nodes) {
+      let leftovers: readonly string[] = [];
+      await until(
+        async () => (leftovers = await node.leftovers()).length === 0,
+        () => `the inventory of ${node.name} leaves ${leftovers.join(', ')}`,
+      );
       await until(
         async () => node.isSettled && keysOf(await node.leasesInIpam()).join() === keysOf(node.leases).join(),
         () => `the leases of ${node.name} stay ${keysOf(node.leases).join()}`,
       );
+    }
   }
 
   /** The nodes' leases, and what they have not settled, as one text. */

@@ -26,6 +26,19 @@ export function isAlive(view: View, nodeName: string): boolean {
   return view.session(nodeName) !== undefined && view.sessionAgeMs(nodeName) < ALIVE_MS;
 }
 
+/**
+ * Refuses a pod of another boot than the one that has the node's name: its machine does not know yet that it lost the
+ * name, or the call comes after a reboot.
+ * @param bootId - undefined or empty if the caller did not name it
+ * @throws Failure NODE_NAME_TAKEN
+ */
+export function requireBoot(view: View, nodeName: string, bootId: string | undefined): void {
+  const session = view.session(nodeName);
+  if (!session || !bootId || bootId === session.bootId || !isAlive(view, nodeName)) return;
+  const text = `node name "${nodeName}" belongs to boot ${session.bootId}, which runs; boot ${bootId} gets no address: give one of two machines another node name, or wait four minutes after the other one stopped`;
+  throw new Failure('NODE_NAME_TAKEN', text, { details: { node: nodeName } });
+}
+
 /** Which nodes run, as far as one view shows it. */
 export class RunningNodes {
   readonly #view: View;

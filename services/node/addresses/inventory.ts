@@ -67,11 +67,9 @@ export function isGarbage(
   boot: Boot,
 ): boolean {
   if (usage === 'pending' || usage === 'gateway') return false;
-  const isOfOtherBoot = netns !== undefined && netns.bootId !== '' && netns.bootId !== boot.id;
-  const isSinceBoot = allocateTime !== undefined && allocateTime.getTime() >= boot.startedAtMs;
-  const isUntold = netns === undefined || netns.bootId === '';
-  // An allocation of another boot since this boot began is of a second machine with the node's name.
-  if (isOfOtherBoot && isSinceBoot) return false;
-  const isOfEarlierBoot = isOfOtherBoot || (isUntold && allocateTime !== undefined && !isSinceBoot);
+  // podwire-ipam hides what a second machine with the node's name has, so that another boot is an earlier one.
+  const isOfEarlierBoot = netns?.bootId
+    ? netns.bootId !== boot.id
+    : allocateTime !== undefined && allocateTime.getTime() < boot.startedAtMs;
   return isOfEarlierBoot || usage === 'wired';
 }

@@ -5,6 +5,7 @@ import { describe, expect, test } from 'vitest';
 
 import type { Block } from '../../records/block.js';
 import type { Pool } from '../../records/pool.js';
+import { ALIVE_MS } from '../../records/session.js';
 import {
   affinity,
   attachment,
@@ -16,6 +17,7 @@ import {
   poolRecord,
   prefix,
   request,
+  session,
   takeAddress,
 } from '../../testing/records.js';
 import { TestView } from '../../testing/test-view.js';
@@ -124,6 +126,16 @@ describe('the first address of a node', () => {
       .slice(0, 253);
     expect(run(onePool(), request('c1', { nodeName })).endpoint.nodeName).toBe(nodeName);
   });
+});
+
+test('a pod of another boot gets nothing while the boot that has the node’s name runs', () => {
+  const view = new TestView([poolRecord('p', '10.0.0.0/26'), { kind: 'nodeSession', value: session('n1') }]);
+  const ofBoot = (bootId: string) => request(`of ${bootId}`, { netns: { bootId, inode: 7n } });
+  expect(refusalOf(view, ofBoot('former'))).toMatchObject({ code: 'NODE_NAME_TAKEN' });
+  expect(addressesOf(run(view, ofBoot('boot-n1')))).toHaveLength(1);
+  expect(addressesOf(run(view, request('without a boot')))).toHaveLength(1);
+  view.monotonicMs += ALIVE_MS;
+  expect(addressesOf(run(view, ofBoot('former')))).toHaveLength(1);
 });
 
 describe('the node’s own blocks', () => {

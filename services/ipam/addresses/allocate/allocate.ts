@@ -17,6 +17,7 @@ import {
   sameAttachment,
   touchBlocks,
 } from '../../blocks/holding.js';
+import { requireBoot } from '../../blocks/running-nodes.js';
 import { beginSearch, type OfferOrigin } from '../../blocks/search.js';
 import { labelsWithName, authorizeRequests, type PolicyInput } from '../../policies/evaluation.js';
 import { checkRequestedPools, servingPools } from '../../pools/selection.js';
@@ -93,8 +94,8 @@ export interface Allocation {
  *
  * Idempotent per attachment: addresses it already holds are returned in full, even when the request names fewer.
  * @throws Failure NO_POOL when a family has no pool, or a requested pool is disabled; POOLS_EXHAUSTED when no pool can
- * serve, with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND, NODE_BEING_DELETED; for
- * requested addresses ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another;
+ * serve, with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND, NODE_BEING_DELETED;
+ * NODE_NAME_TAKEN for a pod of another boot than the one that has the node's name and runs; for requested addresses ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another;
  * STORE_RESTORED after a restore of the datastore; STORE_CORRUPT when its handle, or a block that the handle names, cannot be read, or the configuration when nothing
  * else can be allocated, or the request policies when the request needs their permission; REQUEST_DENIED when they deny
  * it
@@ -164,6 +165,7 @@ function grantAll(view: View, { request, nowMs }: AllocationInput, held: readonl
   const { attachment, families, pools, poolChoices, nodeName, unknownNodes } = request;
   if (families.length === 0) return { grants: [], changes: [] };
   requireReports(view);
+  requireBoot(view, nodeName, request.netns?.bootId);
   const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
   checkRequestedPools(view, { pools, poolChoices, families });
   const demands = families.map((family) => demandOf(family, { request, nowMs, node }));

@@ -332,7 +332,8 @@ export class MemoryIpam {
         return !reported || (attachment && !reported.includes(formatAttachment(attachment)));
       })
       .map(([address, { sequenceNumber, attachment, netns }]): UnknownAllocation => {
-        return { allocation: { address, sequenceNumber }, attachment, netns, allocateTime: undefined };
+        // By the clock of podwire-ipam, which may be ahead: younger than any boot.
+        return { allocation: { address, sequenceNumber }, attachment, netns, allocateTime: new Date(8.64e15) };
       });
     return { equal: findings.length + unknown.length === 0, findings, unknown, sessionRevision };
   }

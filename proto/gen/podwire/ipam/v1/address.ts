@@ -4048,13 +4048,13 @@ export const AddressServiceService = {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
    * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
-   * selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
-   * being deleted), PERMISSION_DENIED (a request policy forbids a request of the pod; the message names the policy, and
-   * what would be allowed), NOT_FOUND (the node is not registered, and the service does not register unknown nodes),
-   * ALREADY_EXISTS (a requested address is held by another holder, or cools down), ABORTED (too many conflicts;
-   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an
-   * error nothing is allocated, except that after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be
-   * unknown: repeat it, or call Release.
+   * selectors; a requested address may not be allocated or is not the one that the attachment holds; the node is being
+   * deleted, or its name belongs to another boot than the pod's, which runs), PERMISSION_DENIED (a request policy forbids
+   * a request of the pod; the message names the policy, and what would be allowed), NOT_FOUND (the node is not
+   * registered, and the service does not register unknown nodes), ALREADY_EXISTS (a requested address is held by another
+   * holder, or cools down), ABORTED (too many conflicts; repeat), UNAVAILABLE (the datastore does not answer, or Calico's
+   * tools have locked it), DEADLINE_EXCEEDED. After an error nothing is allocated, except that after DEADLINE_EXCEEDED,
+   * UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
    */
   allocate: {
     path: "/podwire.ipam.v1.AddressService/Allocate" as const,
@@ -4221,13 +4221,13 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
    * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
-   * selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
-   * being deleted), PERMISSION_DENIED (a request policy forbids a request of the pod; the message names the policy, and
-   * what would be allowed), NOT_FOUND (the node is not registered, and the service does not register unknown nodes),
-   * ALREADY_EXISTS (a requested address is held by another holder, or cools down), ABORTED (too many conflicts;
-   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an
-   * error nothing is allocated, except that after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be
-   * unknown: repeat it, or call Release.
+   * selectors; a requested address may not be allocated or is not the one that the attachment holds; the node is being
+   * deleted, or its name belongs to another boot than the pod's, which runs), PERMISSION_DENIED (a request policy forbids
+   * a request of the pod; the message names the policy, and what would be allowed), NOT_FOUND (the node is not
+   * registered, and the service does not register unknown nodes), ALREADY_EXISTS (a requested address is held by another
+   * holder, or cools down), ABORTED (too many conflicts; repeat), UNAVAILABLE (the datastore does not answer, or Calico's
+   * tools have locked it), DEADLINE_EXCEEDED. After an error nothing is allocated, except that after DEADLINE_EXCEEDED,
+   * UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
    */
   allocate: handleUnaryCall<AllocateRequest, AllocateResponse>;
   /**
@@ -4323,13 +4323,13 @@ export interface AddressServiceClient extends Client {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
    * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
-   * selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
-   * being deleted), PERMISSION_DENIED (a request policy forbids a request of the pod; the message names the policy, and
-   * what would be allowed), NOT_FOUND (the node is not registered, and the service does not register unknown nodes),
-   * ALREADY_EXISTS (a requested address is held by another holder, or cools down), ABORTED (too many conflicts;
-   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an
-   * error nothing is allocated, except that after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be
-   * unknown: repeat it, or call Release.
+   * selectors; a requested address may not be allocated or is not the one that the attachment holds; the node is being
+   * deleted, or its name belongs to another boot than the pod's, which runs), PERMISSION_DENIED (a request policy forbids
+   * a request of the pod; the message names the policy, and what would be allowed), NOT_FOUND (the node is not
+   * registered, and the service does not register unknown nodes), ALREADY_EXISTS (a requested address is held by another
+   * holder, or cools down), ABORTED (too many conflicts; repeat), UNAVAILABLE (the datastore does not answer, or Calico's
+   * tools have locked it), DEADLINE_EXCEEDED. After an error nothing is allocated, except that after DEADLINE_EXCEEDED,
+   * UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
    */
   allocate(
     request: AllocateRequest,
