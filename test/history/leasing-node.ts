@@ -20,6 +20,7 @@ import { GetHandleRequest, HandleServiceService } from '@podwire/proto/podwire/i
 import { NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import type { Peer } from '@podwire/shared/rpc/client';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
@@ -34,6 +35,9 @@ const IDENTITY = { device: 4n, inode: 4_026_532_178n, cookie: 7n };
 const CALL_TIMEOUT_MS = 2_000;
 
 const MARKS = { lowCount: 2, highCount: 6 };
+
+/** An interrupted deletion ends in a round of upkeep, in milliseconds. */
+const REGISTRATION_PATIENCE_MS = 150_000;
 
 /** Of the machines, each of which has an address. */
 let machines = 0;
@@ -146,6 +150,7 @@ export class LeasingNode {
   /** Registers the node, as podwire-node does at its start and after its registration vanished. */
   async register(): Promise<void> {
     const request = RegisterNodeRequest.fromPartial({ name: this.name, ipv4Address: this.#ipv4 });
+    let outcome = '';
     await until(
       async () => {
         try {
@@ -153,11 +158,13 @@ export class LeasingNode {
           this.#isRegistered = true;
           return true;
         } catch (error) {
-          this.#options.history.count(`register: ${codeOf(error)}`);
+          outcome = codeOf(error);
+          this.#options.history.count(`register: ${outcome}`);
           return false;
         }
       },
-      () => `${this.name} cannot be registered`,
+      () => `${this.name} cannot be registered: ${outcome}`,
+      REGISTRATION_PATIENCE_MS,
     );
   }
 
@@ -334,7 +341,7 @@ export class LeasingNode {
   /** An ADD. @returns whether it was answered with success */
   async #add(id: string): Promise<boolean> {
     const node = this.#alive;
-    const isAdded = await node.turns.run(attachmentOf(id), () => this.#addInTurn(id, node));
+    const isAdded = await inTurn(id, node, () => this.#addInTurn(id, node));
     if (!isAdded) await sleep(this.#options.random() * 100);
     return isAdded;
   }
@@ -425,7 +432,7 @@ export class LeasingNode {
     this.#held.delete(id);
     for (;;) {
       const node = this.#alive;
-      if (await node.turns.run(attachmentOf(id), () => this.#delInTurn(id, node))) return;
+      if (await inTurn(id, node, () => this.#delInTurn(id, node))) return;
       await sleep(node.isDead() ? 5 : 50 + random() * 200);
     }
   }
@@ -483,6 +490,16 @@ export class LeasingNode {
     const replica = replicas[Math.floor(random() * replicas.length)];
     if (!replica) throw new Error('no replica');
     return replica;
+  }
+}
+
+/** A command in its attachment's turn. @returns whether it was answered with success; not if the process is killed meanwhile */
+async function inTurn(id: string, { turns, death }: NodeProcess, command: () => Promise<boolean>): Promise<boolean> {
+  try {
+    return await untilAborted(turns.run(attachmentOf(id), command), death);
+  } catch (error) {
+    if (death.aborted) return false;
+    throw error;
   }
 }
 

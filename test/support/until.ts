@@ -4,8 +4,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 const PATIENCE_MS = 60_000;
 
 /** Waits for a condition. @param complaint - the error when it does not come true @throws Error with it */
-export async function until(isTrue: () => boolean | Promise<boolean>, complaint: () => string): Promise<void> {
-  const endMs = Date.now() + PATIENCE_MS;
+export async function until(
+  isTrue: () => boolean | Promise<boolean>,
+  complaint: () => string,
+  patienceMs = PATIENCE_MS,
+): Promise<void> {
+  const endMs = Date.now() + patienceMs;
   while (!(await isTrue())) {
     if (Date.now() > endMs) throw new Error(complaint());
     await sleep(20);

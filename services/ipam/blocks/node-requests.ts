@@ -3,7 +3,7 @@ import type { Change, Decision, View } from '../records/view.js';
 /** Requests to a node: podwire-ipam raises a number in the node's record, which the node watches. */
 
 /**
- * Asks a node for its inventory. Without effect on a node that is not registered or is being deleted.
+ * Asks a node for its inventory. Without effect on a node that is not registered.
  * @returns whether the node was asked
  */
 export function requestInventory(view: View, nodeName: string): Decision<boolean> {
@@ -18,6 +18,6 @@ export function requestLeases(view: View, nodeName: string): Change[] {
 
 function raiseCount(view: View, nodeName: string, count: 'inventoryRequestCount' | 'leaseRecallCount'): Change[] {
   const node = view.node(nodeName);
-  if (!node || node.deletionTimeMs !== undefined) return [];
+  if (!node) return [];
   return [{ type: 'put', record: { kind: 'node', value: { ...node, [count]: (node[count] ?? 0) + 1 } } }];
 }

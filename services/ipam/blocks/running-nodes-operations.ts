@@ -106,7 +106,7 @@ function recall(view: View, name: string): Decision<undefined> {
   return { changes: requestLeases(view, name), outcome: undefined };
 }
 
-/** @returns undefined if the node cannot be asked: it is not registered, or is being deleted */
+/** @returns undefined if the node cannot be asked, as it is not registered */
 function requestReport(view: View, name: string): Decision<Asked | undefined> {
   const session = view.session(name);
   const { changes, outcome } = requestInventory(view, name);

@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { compareAddresses } from '@podwire/shared/net/address';
 import { formatPrefix, ordinalOf } from '@podwire/shared/net/prefix';
 
-import { authorizeNode } from '../blocks/demand.js';
+import { nodeNotFound } from '../blocks/demand.js';
 import { isNewEpoch, restoredEpoch } from '../blocks/epoch.js';
 import { blockOf } from '../blocks/lookup.js';
 import { isAlive } from '../blocks/running-nodes.js';
@@ -53,13 +53,15 @@ export interface OpenedSession {
 /**
  * Makes a process the owner of its node's name. The new session has a higher generation than all that the datastore and
  * the node know, so that no call of an earlier one is executed from then on.
- * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED; NODE_NAME_TAKEN when another machine has the name and runs;
- * STORE_CORRUPT when the session cannot be read
+ * @throws Failure NODE_NOT_FOUND; NODE_NAME_TAKEN when another machine has the name and runs; STORE_CORRUPT when the
+ * session cannot be read
  */
 export function openSession(view: View, { request, nowMs, epochId }: SessionInput): Decision<OpenedSession> {
   const { nodeName, machineId, bootId, expectedGeneration, last, address } = request;
-  const node = authorizeNode(view, { nodeName, unknownNodes: { policy: 'refuse' }, nowMs });
-  requireReadable(view, { kind: 'nodeSession', name: nodeName });
+  // Also of a node that is being deleted: its report shows that it runs, which ends the deletion.
+  const node = view.node(nodeName);
+  for (const kind of ['node', 'nodeSession'] as const) requireReadable(view, { kind, name: nodeName });
+  if (!node) throw nodeNotFound(nodeName);
   const stored = view.session(nodeName);
   const isDisplacing = stored !== undefined && stored.machineId !== machineId;
   if (isDisplacing && isAlive(view, nodeName)) throw nameTaken(stored, request);
@@ -87,7 +89,7 @@ export function openSession(view: View, { request, nowMs, epochId }: SessionInpu
   };
   return {
     changes: [
-      ...node.changes,
+      { type: 'expect', record: { kind: 'node', value: node } },
       putSession(session),
       ...(stored && stored.bootId !== bootId ? coolVanished(view, stored, nowMs) : []),
       ...(isRestored ? [restoredEpoch({ id: epochId, importId })] : []),

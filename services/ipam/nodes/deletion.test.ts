@@ -198,13 +198,6 @@ describe('a node that runs, and has given an address to a pod meanwhile', () => 
     expect(view.endpoints()).toEqual([]);
   });
 
-  test('waits for the process that began the deletion, until a report shows that the node runs', () => {
-    expect(step({ isResumed: true })).toBe('waits');
-    expect(view.node('n1')?.deletionTimeMs).toBe(MARKED_MS);
-    put(session('n1', { revision: 8, reportedAtMs: MARKED_MS + 1 }));
-    expect(step({ isResumed: true })).toBe('inUse');
-  });
-
   test('compares the session with each release', () => {
     view.monotonicMs += ALIVE_MS;
     const { changes } = continueNodeDeletion(view, { node: marked, nowMs: NOW_MS });

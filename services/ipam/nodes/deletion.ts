@@ -65,10 +65,9 @@ function unregisteredNode(view: View, { name, uid, nowMs }: Omit<NodeDeletion, '
 export interface NodeDeletionStep {
   /**
    * `more`: take another step. `behind`: some commits from before the mark have not arrived here yet; try again soon.
-   * `done`: the node is gone. `inUse`: the node runs, and pods have addresses; its deletion is cancelled. `waits`: as
-   * `inUse`, but the process that deletes it may know better.
+   * `done`: the node is gone. `inUse`: the node runs, and pods have addresses; its deletion is cancelled.
    */
-  readonly state: 'more' | 'behind' | 'done' | 'inUse' | 'waits';
+  readonly state: 'more' | 'behind' | 'done' | 'inUse';
   /** Released addresses, of full length. */
   readonly addresses: readonly Prefix[];
   /** Number of released blocks. */
@@ -83,8 +82,6 @@ interface NodeDeletionProgress {
   readonly silent?: SilentNodes | undefined;
   /** What {@link beginNodeDeletion} returned. */
   readonly node: Node;
-  /** Whether another process began the deletion. Default: false. */
-  readonly isResumed?: boolean | undefined;
 }
 
 const NO_RELEASES = { addresses: [], blocks: 0, isRemoved: false };
@@ -95,7 +92,7 @@ const NO_RELEASES = { addresses: [], blocks: 0, isRemoved: false };
  */
 export function continueNodeDeletion(
   view: View,
-  { node: { name, uid }, isResumed = false, nowMs, silent }: NodeDeletionProgress,
+  { node: { name, uid }, nowMs, silent }: NodeDeletionProgress,
 ): Decision<NodeDeletionStep> {
   const running = new RunningNodes(view, silent);
   const node = view.node(name);
@@ -106,9 +103,6 @@ export function continueNodeDeletion(
   }
   const session = view.session(name);
   if (running.has(name) && podsOfNode(view, name).length > 0) {
-    // A process that asked the node before may have found that it does not answer. A later report shows that it runs.
-    const isReported = (session?.reportedAtMs ?? 0) > node.deletionTimeMs;
-    if (isResumed && !isReported) return { changes: [], outcome: { state: 'waits', ...NO_RELEASES } };
     const value = { ...node, deletionTimeMs: undefined };
     return { changes: [{ type: 'put', record: { kind: 'node', value } }], outcome: { state: 'inUse', ...NO_RELEASES } };
   }

@@ -57,13 +57,6 @@ interface NodeDeletionRequest {
   readonly force?: boolean | undefined;
 }
 
-/** How a deletion began. */
-interface DeletionOrigin {
-  /** Whether another process began it. */
-  readonly isResumed?: boolean;
-  readonly silent?: SilentNodes;
-}
-
 /** Reports durable changes of nodes and their tunnels. */
 class NodeEvents {
   readonly #log: Logger;
@@ -189,7 +182,7 @@ export class Nodes {
     if (kept.length > 0) return { addressesCount: 0, blocksCount: 0, kept };
     const begin = { uid: newUid(), nowMs: clock.nowMs(), ...deletion };
     const node = await updates.update(nodeLane(name), (view) => beginNodeDeletion(view, begin), { signal });
-    const { isCancelled, ...released } = await this.#runSteps(node, { silent }, signal);
+    const { isCancelled, ...released } = await this.#runSteps(node, silent, signal);
     const started = isCancelled ? await this.#inquiry.kept(scope, silent, signal) : [];
     if (started.length > 0 && !force) throw inUseFailure(started);
     return { ...released, kept: started };
@@ -203,7 +196,7 @@ export class Nodes {
   async finishDeletions(signal: AbortSignal): Promise<void> {
     const nodes = await read(this.#options, (view) => view.nodes(), signal);
     for (const node of nodes.filter(({ deletionTimeMs }) => deletionTimeMs !== undefined))
-      await this.#try(node, () => this.#runSteps(node, { isResumed: true }, signal), signal);
+      await this.#try(node, () => this.#finishDeletion(node, signal), signal);
     const ended = await read(this.#options, endedSessions, signal);
     for (const { name } of ended)
       await this.#try({ name }, () => this.delete({ name, resourceVersion: '' }, signal), signal);
@@ -244,15 +237,21 @@ export class Nodes {
     return released;
   }
 
+  /** Only the process that began it knows whether the node answered. */
+  async #finishDeletion(node: Node, signal: AbortSignal): Promise<void> {
+    const silent = await this.#inquiry.ask((view) => podsOfNode(view, node.name), true, signal);
+    await this.#runSteps(node, silent, signal);
+  }
+
   async #runSteps(
     node: Node,
-    origin: DeletionOrigin,
+    silent: SilentNodes,
     signal: AbortSignal,
   ): Promise<Omit<NodeDeletionSummary, 'kept'> & { readonly isCancelled: boolean }> {
     const { clock, events } = this.#options;
     let [addressesCount, blocksCount] = [0, 0];
     for (;;) {
-      const { state, addresses, blocks, isRemoved } = await this.#step(node, origin, signal);
+      const { state, addresses, blocks, isRemoved } = await this.#step(node, silent, signal);
       if (addresses.length > 0) events.addressesReleased(addresses);
       addressesCount += addresses.length;
       blocksCount += blocks;
@@ -265,9 +264,9 @@ export class Nodes {
     }
   }
 
-  #step(node: Node, origin: DeletionOrigin, signal: AbortSignal): Promise<NodeDeletionStep> {
+  #step(node: Node, silent: SilentNodes, signal: AbortSignal): Promise<NodeDeletionStep> {
     const { updates, clock } = this.#options;
-    const progress = { node, nowMs: clock.nowMs(), ...origin };
+    const progress = { node, nowMs: clock.nowMs(), silent };
     return updates.update(nodeLane(node.name), (view) => continueNodeDeletion(view, progress), { signal });
   }
 }

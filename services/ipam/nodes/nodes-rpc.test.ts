@@ -1,7 +1,12 @@
 import { randomUUID } from 'node:crypto';
 import process from 'node:process';
 
-import { LeaseServiceService, OpenSessionRequest } from '@podwire/proto/podwire/ipam/v1/lease';
+import {
+  LeaseServiceService,
+  OpenSessionRequest,
+  type InventoryAttachment,
+  type NodeSession,
+} from '@podwire/proto/podwire/ipam/v1/lease';
 import {
   NodeServiceService,
   RegisterNodeRequest,
@@ -23,6 +28,7 @@ const {
   TUNNEL_KIND_VXLAN_IPV6: VXLAN6,
 } = TunnelKind;
 
+const MACHINE_ID = randomUUID();
 const NEVER = new AbortController().signal;
 
 const NO_USE = { blocks: 0n, capacity: 0n, allocated: 0n, cooling: 0n, reserved: 0n, available: 0n, leased: 0n };
@@ -207,32 +213,72 @@ describe('a node that is deleted', () => {
   test('whose deletion a former process did not complete is deleted in the background', async () => {
     await register('node-1');
     await served.caller.allocate('c1', { nodeName: 'node-1' });
-    await served.stop();
-    const store = await EmbeddedStore.open({ directory: served.place.storeDirectory, pid: process.pid });
-    const keys = new RecordKeys('/calico');
-    const [stored] = (await store.read([keys.node('node-1')], NEVER)).records;
-    const node: unknown = JSON.parse(Buffer.from(stored!.value).toString());
-    expect(node).toHaveProperty('metadata');
-    const marked = JSON.stringify(node, (name, value) =>
-      name === 'metadata' ? { ...value, deletionTimestamp: '2026-08-22T06:33:25Z' } : value,
-    );
-    const puts = [{ key: keys.node('node-1'), value: Buffer.from(marked) }];
-    await store.commit({ comparisons: [], puts, deletes: [] }, NEVER);
-    await store.close();
-    await served.start();
+    await interruptDeletion('2026-08-22T06:33:25Z');
     await expect
       .poll(async () => (await listNodes()).nodes.length, { timeout: 10_000, message: 'the node goes' })
       .toBe(0);
     expect(await served.caller.allBlocks()).toEqual([]);
   });
+
+  test('stays if it runs and has pods when another process continues, whatever the clock of the first one said', async () => {
+    await register('node-1');
+    const bootId = randomUUID();
+    await openSession(bootId, undefined);
+    const { endpoint } = await served.caller.allocate('c1', { nodeName: 'node-1' });
+    const { address: cidr, sequenceNumber } = endpoint!.addresses[0]!;
+    await interruptDeletion('2099-01-01T00:00:00Z');
+    await expect.poll(async () => (await getNode('node-1'))?.inventoryRequestCount).toBe(1n);
+    const session = await openSession(bootId, { bootId, generation: 1n, revision: 1n });
+    const addresses = [{ address: cidr.replace('/32', ''), sequenceNumber }];
+    const attachments = [{ attachment: attachment('c1'), pod: undefined, addresses, ended: false }];
+    await report({ bootId, ...session }, attachments);
+    await expect
+      .poll(async () => (await getNode('node-1'))?.deleteTime, { timeout: 10_000, message: 'the mark goes' })
+      .toBeUndefined();
+    expect((await served.caller.allocate('c1', { nodeName: 'node-1' })).endpoint).toEqual(endpoint);
+  });
 });
+
+/** As node-1. */
+async function openSession(bootId: string, last: NodeSession | undefined) {
+  const request = {
+    nodeName: 'node-1',
+    machineId: MACHINE_ID,
+    bootId,
+    last,
+    expectedGeneration: last?.generation ?? 0n,
+  };
+  const message = OpenSessionRequest.fromPartial(request);
+  const opened = await served.caller.peer.call(LeaseServiceService.openSession, message, clientLimits());
+  return { generation: opened.generation, revision: opened.revision };
+}
+
+/** Reports the whole inventory of node-1, without leases. */
+function report(session: NodeSession, attachments: InventoryAttachment[]) {
+  const request = { nodeName: 'node-1', session, digest: Buffer.alloc(32), whole: true, attachments, leases: [] };
+  return served.caller.peer.call(LeaseServiceService.reportInventory, request, clientLimits());
+}
+
+/** Marks node-1 as a process does that is killed then, and starts the next one. */
+async function interruptDeletion(deletionTimestamp: string): Promise<void> {
+  await served.stop();
+  const store = await EmbeddedStore.open({ directory: served.place.storeDirectory, pid: process.pid });
+  const keys = new RecordKeys('/calico');
+  const [stored] = (await store.read([keys.node('node-1')], NEVER)).records;
+  const node: unknown = JSON.parse(Buffer.from(stored!.value).toString());
+  expect(node).toHaveProperty('metadata');
+  const marked = JSON.stringify(node, (name, value) => (name === 'metadata' ? { ...value, deletionTimestamp } : value));
+  const puts = [{ key: keys.node('node-1'), value: Buffer.from(marked) }];
+  await store.commit({ comparisons: [], puts, deletes: [] }, NEVER);
+  await store.close();
+  await served.start();
+}
 
 test('a node that runs keeps its pods, whether the deletion is forced or not, and shows when it was heard of', async () => {
   const { peer } = served.caller;
   const bootId = randomUUID();
   await register('node-1');
-  const opening = { ...OpenSessionRequest.fromPartial({}), nodeName: 'node-1', machineId: randomUUID(), bootId };
-  const { generation, revision } = await peer.call(LeaseServiceService.openSession, opening, clientLimits());
+  const session = await openSession(bootId, undefined);
   const { endpoint } = await served.caller.allocate('c1');
   const { address: cidr, sequenceNumber } = endpoint!.addresses[0]!;
   const address = cidr.replace('/32', '');
@@ -246,9 +292,7 @@ test('a node that runs keeps its pods, whether the deletion is forced or not, an
   await expect.poll(async () => (await getNode('node-1'))?.inventoryRequestCount).toBe(1n);
   const addresses = [{ address, sequenceNumber }];
   const attachments = [{ attachment: attachment('c1'), pod: undefined, addresses, ended: false }];
-  const session = { bootId, generation, revision };
-  const report = { nodeName: 'node-1', session, digest: Buffer.alloc(32), whole: true, attachments, leases: [] };
-  expect(await peer.call(LeaseServiceService.reportInventory, report, clientLimits())).toMatchObject({ equal: true });
+  expect(await report({ bootId, ...session }, attachments)).toMatchObject({ equal: true });
   expect(await forced).toEqual({
     releasedAddresses: 0n,
     releasedBlocks: 0n,

@@ -2223,8 +2223,8 @@ export const LeaseServiceService = {
    * seen. Then allocations wait until the nodes have reported their inventories, for a minute at most.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION
-   * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both;
-   * NODE_BEING_DELETED), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both), ABORTED (too
+   * many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   openSession: {
     path: "/podwire.ipam.v1.LeaseService/OpenSession" as const,
@@ -2338,8 +2338,8 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
    * seen. Then allocations wait until the nodes have reported their inventories, for a minute at most.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION
-   * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both;
-   * NODE_BEING_DELETED), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both), ABORTED (too
+   * many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   openSession: handleUnaryCall<OpenSessionRequest, OpenSessionResponse>;
   /**
@@ -2406,8 +2406,8 @@ export interface LeaseServiceClient extends Client {
    * seen. Then allocations wait until the nodes have reported their inventories, for a minute at most.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION
-   * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both;
-   * NODE_BEING_DELETED), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both), ABORTED (too
+   * many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   openSession(
     request: OpenSessionRequest,
