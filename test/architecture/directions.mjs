@@ -65,7 +65,7 @@ export const ZONES = [
   { path: 'services/shared/files', zones: ['services/shared/failure'], packages: [], ...NODE },
   {
     path: 'services/shared/telemetry',
-    zones: ['services/shared/failure', 'services/shared/runtime'],
+    zones: ['services/shared/failure', 'services/shared/runtime', 'services/shared/tls'],
     packages: [
       '@opentelemetry/api',
       '@opentelemetry/context-async-hooks',

@@ -26,13 +26,19 @@ const DEFAULT_PROTOCOL: Protocol = 'http/protobuf';
 
 /** Each protocol is loaded alone, because each takes some megabytes. */
 const METRIC_EXPORTERS: Readonly<Record<Protocol, () => Promise<PushMetricExporter>>> = {
-  grpc: async () => new (await import('@opentelemetry/exporter-metrics-otlp-grpc')).OTLPMetricExporter(),
+  grpc: async () => {
+    (await import('../tls/server-name.js')).omitAddressesAsServerNames();
+    return new (await import('@opentelemetry/exporter-metrics-otlp-grpc')).OTLPMetricExporter();
+  },
   'http/json': async () => new (await import('@opentelemetry/exporter-metrics-otlp-http')).OTLPMetricExporter(),
   'http/protobuf': async () => new (await import('@opentelemetry/exporter-metrics-otlp-proto')).OTLPMetricExporter(),
 };
 
 const SPAN_EXPORTERS: Readonly<Record<Protocol, () => Promise<SpanExporter>>> = {
-  grpc: async () => new (await import('@opentelemetry/exporter-trace-otlp-grpc')).OTLPTraceExporter(),
+  grpc: async () => {
+    (await import('../tls/server-name.js')).omitAddressesAsServerNames();
+    return new (await import('@opentelemetry/exporter-trace-otlp-grpc')).OTLPTraceExporter();
+  },
   'http/json': async () => new (await import('@opentelemetry/exporter-trace-otlp-http')).OTLPTraceExporter(),
   'http/protobuf': async () => new (await import('@opentelemetry/exporter-trace-otlp-proto')).OTLPTraceExporter(),
 };

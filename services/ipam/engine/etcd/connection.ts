@@ -2,6 +2,7 @@ import { rootCertificates } from 'node:tls';
 
 import { InterceptingCall, status, type CallOptions, type ChannelOptions, type Interceptor } from '@grpc/grpc-js';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { omitAddressesAsServerNames } from '@podwire/shared/tls/server-name';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import {
   Etcd3,
@@ -172,6 +173,7 @@ class NoFaultHandling implements FaultHandling {
 }
 
 function connect(url: string, { tls: { ca, identity } }: Credentials): Etcd3 {
+  omitAddressesAsServerNames();
   return new Etcd3({
     hosts: url,
     grpcOptions: CHANNEL,
