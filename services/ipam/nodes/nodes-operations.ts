@@ -122,7 +122,7 @@ export class Nodes {
     this.#events = new NodeEvents(options.events);
   }
 
-  /** Idempotent. @throws Failure NODE_BEING_DELETED */
+  /** Idempotent. @throws Failure NODE_BEING_DELETED; ADDRESS_IN_USE when a pod has the node's new address */
   async register(registration: Registration, signal: AbortSignal): Promise<RegistrationResult> {
     const { updates, clock, newUid } = this.#options;
     const input = { registration, uid: newUid(), nowMs: clock.nowMs() };

@@ -352,6 +352,39 @@ describe('malformed requests are refused, with all errors at once', () => {
     expect((await listNodes()).nodes).toEqual([]);
   });
 
+  test.each([
+    ['127.0.0.1/8', /^ipv4_address is a loopback address; register an address/],
+    ['0.0.0.0/24', /^ipv4_address is unspecified/],
+    ['192.0.2.7/0', /^ipv4_address has a subnet of length 0/],
+    ['224.0.0.5/24', /^ipv4_address is a multicast address/],
+    ['255.255.255.255/24', /^ipv4_address is reserved or the broadcast address/],
+    ['169.254.1.1/16', /^ipv4_address is a link-local address/],
+    ['::/64', /^ipv6_address is unspecified/],
+    ['::1/128', /^ipv6_address is a loopback address/],
+    ['fe80::1/64', /^ipv6_address is a link-local address/],
+    ['ff02::1/64', /^ipv6_address is a multicast address/],
+    ['2001:db8::7/0', /^ipv6_address has a subnet of length 0/],
+  ])('in the address %s of a node or one of its interfaces', async (address, fault) => {
+    const own = address.includes(':') ? { ipv6Address: address } : { ipv4Address: address };
+    expect(await faultsOf(register('n', own))).toEqual([expect.stringMatching(fault)]);
+    const interfaces = [{ name: 'eth0', addresses: [address] }];
+    const ofInterface = new RegExp(
+      fault.source.replace(/^\^ipv._address/, String.raw`^interfaces\[0\].addresses\[0\]`),
+    );
+    expect(await faultsOf(register('n', { interfaces }))).toEqual([expect.stringMatching(ofInterface)]);
+  });
+
+  test('in the address of a pod', async () => {
+    await register('node-1');
+    const { endpoint } = await served.caller.allocate('c1', { nodeName: 'node-1' });
+    const ipv4Address = endpoint!.addresses[0]!.address.replace('/32', '/24');
+    const failure = await failureOf(register('node-2', { ipv4Address }));
+    expect(failure).toMatchObject({
+      code: 'ADDRESS_IN_USE',
+      message: expect.stringContaining('net/c1/eth0 on node node-1'),
+    });
+  });
+
   test('in names and labels', async () => {
     const fault = expect.stringMatching(/^name is no RFC 1123 subdomain/);
     expect(await faultsOf(getNode('a_b'))).toEqual([fault]);

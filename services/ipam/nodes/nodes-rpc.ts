@@ -23,7 +23,7 @@ import {
 import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { parseMac, type Mac } from '@podwire/shared/net/mac';
-import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, hostPrefix, parsePrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
@@ -165,9 +165,32 @@ function readNodeAddress(
   const isRight = address?.address.family === family;
   checks.check(
     field,
-    isRight ? undefined : `must be an IPv${family} address with its subnet length, such as ${example}`,
+    isRight ? unreachableFault(address) : `must be an IPv${family} address with its subnet length, such as ${example}`,
   );
   return address;
+}
+
+/** Ranges of addresses that no other node can reach a node at (RFC 6890, RFC 5771, RFC 4291). */
+const UNREACHABLE = [
+  ['is unspecified', '0.0.0.0/8', '::/128'],
+  ['is a loopback address', '127.0.0.0/8', '::1/128'],
+  ['is a link-local address', '169.254.0.0/16', 'fe80::/10'],
+  ['is a multicast address', '224.0.0.0/4', 'ff00::/8'],
+  ['is reserved or the broadcast address', '240.0.0.0/4'],
+].flatMap(([fault, ...cidrs]) => cidrs.map((cidr) => ({ fault, prefix: prefixOfText(cidr) })));
+
+function prefixOfText(cidr: string): Prefix {
+  const parsed = parsePrefix(cidr);
+  if (!parsed.ok) throw new Error(`${cidr}: ${parsed.fault}`);
+  return parsed.prefix;
+}
+
+/** Why other nodes cannot reach the address: they accept tunnel packets from it. */
+function unreachableFault({ address, subnetBits }: NodeAddress): string | undefined {
+  const remedy = 'register an address that other nodes can reach';
+  if (subnetBits === 0) return `has a subnet of length 0, which has all addresses; ${remedy}`;
+  const found = UNREACHABLE.find(({ prefix }) => prefixContains(prefix, address));
+  return found && `${found.fault}; ${remedy}`;
 }
 
 /** An address with host bits, and the length of its subnet behind a slash. */
@@ -209,7 +232,7 @@ function readInterfaces(messages: readonly InterfaceMessage[], checks: Checks): 
       addresses: addresses.slice(0, MAX_ADDRESSES_COUNT).flatMap((text, at) => {
         const address = parseNodeAddress(text);
         const fault = 'must be an address with its subnet length, such as 192.0.2.7/24';
-        checks.check(`${field}.addresses[${at}]`, address ? undefined : fault);
+        checks.check(`${field}.addresses[${at}]`, address ? unreachableFault(address) : fault);
         return address ?? [];
       }),
     };

@@ -1,8 +1,12 @@
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { compareAddresses, formatAddress } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 
+import { allocationOf } from '../addresses/addresses.js';
 import { nodeUtilization, type NodeUtilization } from '../blocks/utilization.js';
 import { requireReadable } from '../records/absence.js';
+import { attachmentOf } from '../records/attributes.js';
 import { makeNode, type Node, type NodeAddress, type NodeInterface, type TunnelKind } from '../records/node.js';
 import type { Page } from '../records/page.js';
 import type { NodeSession } from '../records/session.js';
@@ -90,7 +94,7 @@ export interface RegistrationResult {
 /**
  * Registers a node, or updates its record. Omitted fields keep their values, and so do labels that an operator set or
  * removed. Idempotent.
- * @throws Failure NODE_BEING_DELETED
+ * @throws Failure NODE_BEING_DELETED; ADDRESS_IN_USE when a pod has the node's new address
  */
 export function registerNode(
   view: View,
@@ -100,11 +104,30 @@ export function registerNode(
   if (stored) requireNotDeleting(stored);
   const before = stored ?? makeNode({ name: registration.name, uid, nowMs });
   const node = applyRegistration(before, registration);
+  for (const [own, stored] of [
+    [node.ipv4, before.ipv4],
+    [node.ipv6, before.ipv6],
+  ])
+    if (own && !sameNodeAddress(own, stored)) requireNoPod(view, node.name, own);
   const outcome = !stored ? 'created' : versionOf(node) === versionOf(stored) ? 'unchanged' : 'changed';
   return {
     changes: outcome === 'unchanged' ? [] : [{ type: 'put', record: { kind: 'node', value: node } }],
     outcome: { listing: describeNode(view, node), outcome },
   };
+}
+
+function sameNodeAddress(a: NodeAddress, b: NodeAddress | undefined): boolean {
+  return b !== undefined && compareAddresses(a.address, b.address) === 0;
+}
+
+/** The routes to the node would lead to the pod. */
+function requireNoPod(view: View, name: string, { address }: NodeAddress): void {
+  const held = allocationOf(view, address);
+  const attachment = held && attachmentOf(held.attributes);
+  if (!attachment) return;
+  const text = formatAddress(address);
+  const message = `node "${name}" registers ${text}, which ${formatAttachment(attachment)} on node ${held.attributes.owner.node ?? 'unknown'} has; delete that pod, or give the node another address`;
+  throw new Failure('ADDRESS_IN_USE', message, { details: { node: name, address: text } });
 }
 
 function applyRegistration(node: Node, { ipv4, ipv6, labels, interfaces, tunnelMacs }: Registration): Node {

@@ -2174,9 +2174,9 @@ export const NodeServiceService = {
    *
    * Idempotent: a registration equal to the stored one changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a malformed or missing field; all faults are listed), FAILED_PRECONDITION (the node is
-   * being deleted; register again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE,
-   * DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a malformed or missing field, or an address that other nodes cannot reach; all faults are
+   * listed), ALREADY_EXISTS (a pod has the node's new address), FAILED_PRECONDITION (the node is being deleted; register
+   * again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   registerNode: {
     path: "/podwire.ipam.v1.NodeService/RegisterNode" as const,
@@ -2308,9 +2308,9 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
    *
    * Idempotent: a registration equal to the stored one changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a malformed or missing field; all faults are listed), FAILED_PRECONDITION (the node is
-   * being deleted; register again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE,
-   * DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a malformed or missing field, or an address that other nodes cannot reach; all faults are
+   * listed), ALREADY_EXISTS (a pod has the node's new address), FAILED_PRECONDITION (the node is being deleted; register
+   * again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   registerNode: handleUnaryCall<RegisterNodeRequest, RegisterNodeResponse>;
   /**
@@ -2381,9 +2381,9 @@ export interface NodeServiceClient extends Client {
    *
    * Idempotent: a registration equal to the stored one changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a malformed or missing field; all faults are listed), FAILED_PRECONDITION (the node is
-   * being deleted; register again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE,
-   * DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a malformed or missing field, or an address that other nodes cannot reach; all faults are
+   * listed), ALREADY_EXISTS (a pod has the node's new address), FAILED_PRECONDITION (the node is being deleted; register
+   * again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   registerNode(
     request: RegisterNodeRequest,
