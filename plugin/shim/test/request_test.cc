@@ -74,10 +74,22 @@ PODWIRE_TEST(RefusesSpacesThatHttpWouldDrop) {
 
 PODWIRE_TEST(LeavesOutTraceContextThatIsTooLong) {
   Buffer entry = Concat({"BAGGAGE="});
-  for (std::size_t count = 0; count <= kMaxTraceBytes; ++count) entry.Append('b');
+  for (std::size_t count = 0; count <= kMaxOptionalBytes; ++count) entry.Append('b');
   entry.Append('\0');
   const char* const entries[] = {"CNI_COMMAND=DEL", entry.View().data(), nullptr};
   EXPECT_EQUAL(Head(entries).View(), Concat({kFixedPart, "CNI-Command: DEL\r\n\r\n"}).View());
+}
+
+PODWIRE_TEST(LeavesOutWhatADelWorksWithout) {
+  Buffer path = Concat({"CNI_PATH="});
+  for (std::size_t count = 0; count <= kMaxOptionalBytes; ++count) path.Append('b');
+  path.Append('\0');
+  const char* const entries[] = {"CNI_COMMAND=DEL",    "CNI_CONTAINERID=abc",  "CNI_IFNAME=eth0", "CNI_ARGS=A=B ",
+                                 "CNI_NETNS=/run/\n/x", path.View().data(), nullptr};
+  EXPECT_EQUAL(Head(entries).View(),
+               Concat({kFixedPart, "CNI-Command: DEL\r\nCNI-ContainerID: abc\r\nCNI-IfName: eth0\r\n\r\n"}).View());
+  const char* const unnamed[] = {"CNI_COMMAND=DEL", "CNI_CONTAINERID=abc ", nullptr};
+  EXPECT_EQUAL(Head(unnamed).View(), "4 the environment variable CNI_CONTAINERID begins or ends with a space");
 }
 
 PODWIRE_TEST(NamesTheLongestVariableWhenTheHeadIsTooLong) {

@@ -58,15 +58,14 @@ std::optional<Failure> WriteRequestHead(const Call& call, std::size_t body_bytes
                    Concat({"run it by its path, as podwire or podwire-ipam"})};
   }
   AppendHeader(head, "CNI-Plugin", call.plugin);
+  const bool is_del = call.environment.Get(kCommandVariable) == "DEL";
   for (const Variable& variable : kVariables) {
     const std::string_view value = call.environment.Get(variable.name);
     if (value.empty()) continue;
+    const bool is_optional = variable.need == Need::kTrace || (is_del && variable.need == Need::kDetail);
     const std::string_view fault = FaultOf(value);
-    if (variable.need == Need::kTrace) {
-      if (!fault.empty() || value.size() > kMaxTraceBytes) continue;
-    } else if (!fault.empty()) {
-      return BadValue(variable.name, fault);
-    }
+    if (is_optional && (!fault.empty() || value.size() > kMaxOptionalBytes)) continue;
+    if (!fault.empty()) return BadValue(variable.name, fault);
     AppendHeader(head, variable.header, value);
   }
   head.Append("\r\n");
