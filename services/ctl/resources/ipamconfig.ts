@@ -4,12 +4,13 @@ import { z } from 'zod';
 
 import type { Context } from '../clients/services.js';
 import type { Fields } from '../output/report.js';
+import { BOOLEAN } from './manifest.js';
 import { resource, type Wanted } from './resource.js';
 
 /** Calico's IPAMConfigurationSpec. */
 const SPEC = z.strictObject({
-  strictAffinity: z.boolean().default(false),
-  autoAllocateBlocks: z.boolean().default(true),
+  strictAffinity: BOOLEAN.default(false),
+  autoAllocateBlocks: BOOLEAN.default(true),
   maxBlocksPerHost: z.int().min(0).max(1_000_000).default(0),
   ipCooldownSeconds: z.int().min(0).max(1200).default(0),
 });

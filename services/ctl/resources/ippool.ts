@@ -20,6 +20,7 @@ import { sentence, type Fields, type Report } from '../output/report.js';
 import { count, moment, momentAndAge, percent, wordOf } from '../output/words.js';
 import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
 import { keptReport } from './kept.js';
+import { BOOLEAN } from './manifest.js';
 import { resource, type Wanted } from './resource.js';
 
 /** Utilisation from which a pool is reported as nearly full. */
@@ -116,9 +117,9 @@ const SPEC = z.strictObject({
   blockSize: z.int().min(0).max(128).default(0),
   vxlanMode: MODE,
   ipipMode: MODE,
-  natOutgoing: z.boolean().default(false),
-  disabled: z.boolean().default(false),
-  disableBGPExport: z.boolean().default(false),
+  natOutgoing: BOOLEAN.default(false),
+  disabled: BOOLEAN.default(false),
+  disableBGPExport: BOOLEAN.default(false),
   nodeSelector: z.string().default(''),
   namespaceSelector: z.string().default(''),
   allowedUses: z.array(z.enum(['Workload', 'Tunnel', 'LoadBalancer'])).default([]),

@@ -33,6 +33,16 @@ export interface Manifest {
   readonly spec?: ManifestObject | undefined;
 }
 
+/** Words of YAML 1.1, which Calico's tools take. */
+const TRUE_WORDS = ['yes', 'Yes', 'YES', 'on', 'On', 'ON'] as const;
+const FALSE_WORDS = ['no', 'No', 'NO', 'off', 'Off', 'OFF'] as const;
+
+/** A field that is true or false. */
+export const BOOLEAN = z.union(
+  [z.boolean(), z.enum(TRUE_WORDS).transform(() => true), z.enum(FALSE_WORDS).transform(() => false)],
+  { error: 'must be true or false' },
+);
+
 const LIST = z.object({ items: z.array(z.unknown()) });
 
 /** A version of podwire-ipam. Calico's tools write the revision in the datastore: a shorter number. */

@@ -186,6 +186,13 @@ test('create and patch send exactly the given fields', async () => {
   });
   const renamed = await fakes.podwirectl('patch', 'ippool', 'main', '-p', '{"metadata":{"name":"b"}}');
   expect([renamed.exitCode, requestsTo('UpdatePool')]).toEqual([2, expect.objectContaining({ length: 2 })]);
+  // As calicoctl takes them.
+  await fakes.podwirectl('patch', 'ippool', 'main', 'disabled=yes', 'natOutgoing=Off');
+  expect(requestsTo('UpdatePool').at(-1)).toMatchObject({ pool: { ...changed, disabled: true, natOutgoing: false } });
+  expect(await fakes.podwirectl('patch', 'ippool', 'main', 'disabled=maybe')).toMatchObject({
+    exitCode: 2,
+    stderr: expect.stringContaining('disabled: must be true or false'),
+  });
 });
 
 test.each([

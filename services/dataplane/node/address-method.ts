@@ -120,13 +120,20 @@ export interface ChosenAddress {
 /** Names of Podwire's interfaces. */
 const OWN_INTERFACES = /^podw|\.podwire$/;
 
-/** Interfaces of container engines, other pod networks and kube-proxy. Other nodes cannot reach their addresses. */
-const FOREIGN_INTERFACES =
-  /^(lo|docker\d+|br-[0-9a-f]{12}|cbr\d+|cni\d+|cali|tunl|vxlan(-v6)?\.calico|wireguard\.cali|wg-v6\.cali|flannel|cilium|lxc|virbr|lxcbr|veth|dummy|kube-ipvs|nodelocaldns)/;
+/** Interfaces of other programs. Other nodes cannot reach their addresses. */
+const FOREIGN_INTERFACES = [
+  // Container engines and virtual machines.
+  /^(lo|veth|dummy|virbr|lxcbr|lxdbr|incusbr|br-[0-9a-f]{12}|(docker|podman|cni-podman|nerdctl)\d)/,
+  // Pod networks and kube-proxy.
+  /^(cali|tunl|vxlan(-v6)?\.calico|wireguard\.cali|wg-v6\.cali|flannel|cilium|lxc|weave|antrea-|ovn-k8s-|(cbr|cni)\d)/,
+  /^(kube-bridge|kube-dummy|kube-ipvs|nodelocaldns)/,
+  // Virtual private networks.
+  /^(tailscale|wg)\d/,
+];
 
-/** Whether an interface connects the node to its network: not a pod's, a tunnel's, or a container engine's bridge. */
+/** Whether an interface connects the node to its network: not a pod's, a tunnel's, or another program's. */
 export function isNodeInterface({ name }: NetworkLink): boolean {
-  return !OWN_INTERFACES.test(name) && !FOREIGN_INTERFACES.test(name);
+  return !OWN_INTERFACES.test(name) && !FOREIGN_INTERFACES.some((pattern) => pattern.test(name));
 }
 
 const LINK_LOCAL = ['169.254.0.0/16', '127.0.0.0/8', 'fe80::/10', '::1/128'].map((text): Prefix => {
