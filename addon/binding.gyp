@@ -41,7 +41,9 @@
       # As system headers, so that -Werror is about this code only.
       "cflags_cc": [
         "-isystem", "<!(node -p \"require('path').dirname(require.resolve('node-addon-api'))\")",
-        "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fexceptions"
+        "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fexceptions",
+        # It reads what the kernel sends, as root.
+        "-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"
       ],
       "cflags_cc!": ["-fno-exceptions", "-std=gnu++17", "-std=gnu++20"],
       "cflags!": ["-fno-exceptions"],
@@ -50,7 +52,7 @@
         "NAPI_VERSION=8", "NODE_ADDON_API_DISABLE_CPP_EXCEPTIONS", "NODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS"
       ],
       # A worker thread's end unloads the addon, while a thread of its own may still be on its way out.
-      "ldflags": ["-Wl,-z,nodelete"]
+      "ldflags": ["-Wl,-z,nodelete", "-Wl,-z,relro,-z,now,-z,noexecstack"]
     }
   ]
 }

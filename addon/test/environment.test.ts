@@ -23,6 +23,13 @@ async function inWorker(script: string): Promise<unknown> {
   return answer;
 }
 
+it('is built with protected stacks, checked copies, and tables that are read-only once it is loaded', () => {
+  const built = join(ADDON_FOLDER, 'build', 'Release', 'podwire_netlink.node');
+  const parts = run('readelf', '--wide', '--dynamic', '--program-headers', '--dyn-syms', built);
+  for (const part of [/FLAGS_1.*NOW/, /GNU_RELRO/, /GNU_STACK.* RW /, /__stack_chk_fail/, /__snprintf_chk/])
+    expect(parts).toMatch(part);
+});
+
 describe('worker threads', () => {
   it('load the addon separately, one after another and concurrently', async () => {
     const { path } = makePod();

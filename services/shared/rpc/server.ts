@@ -23,6 +23,7 @@ import { RequestQueue, type QueueLimits } from './request-queue.js';
 import { RpcEvents } from './rpc-events.js';
 import { Streams, type Streaming } from './streaming.js';
 import { unaryHandlers, type Unary } from './unary.js';
+import { withUndecodable } from './undecodable.js';
 
 /** A gRPC service with its implementation. */
 export interface RpcService {
@@ -111,7 +112,8 @@ export class RpcServer {
       unaryHandlers({ log, clock, defaultTimeoutMs: defaultCallTimeoutMs, admission }),
       this.#streams.handlers,
     );
-    for (const { definition, implementation } of this.#services) this.#server.addService(definition, implementation);
+    for (const { definition, implementation } of this.#services)
+      this.#server.addService(withUndecodable(definition), implementation);
     this.#health.addToServer(this.#server);
     addReflection(this.#server, this.#names());
     this.#setHealth('NOT_SERVING');

@@ -9,6 +9,7 @@ import { formatCaller, type Caller } from '../tls/caller.js';
 import { admitCall, type Admission } from './access.js';
 import { openCall, type Call, type ServedCall } from './border.js';
 import type { QueueEvents } from './request-queue.js';
+import { requireDecoded } from './undecodable.js';
 
 /**
  * Answers one request with any number of messages. The next message is pulled only after the previous one was handed to
@@ -63,12 +64,13 @@ export class Streams {
     const served = openCall(call, { path, defaultTimeoutMs: undefined, ...options });
     void context.with(served.context, async () => {
       try {
-        const encodeRequest = (): Buffer => requestSerialize(call.request);
+        const encodeRequest = (): Buffer => requestSerialize(requireDecoded(call.request));
         const { caller, leave } = await admitCall(admission, call, { path, encodeRequest, signal: served.signal });
         // An open stream executes only while it makes a message, at the pace of its reader.
         leave();
         this.#add(served, caller);
-        for await (const response of handler(call.request, served)) await sendMessage(call, response, served.signal);
+        const responses = handler(requireDecoded(call.request), served);
+        for await (const response of responses) await sendMessage(call, response, served.signal);
         if (served.signal.aborted) throw failureOfSignal(served.signal);
         served.succeed();
         call.end();

@@ -48,6 +48,24 @@ test('a call is answered', async () => {
   expect(answer.pool).toMatchObject({ name: 'a', createTime: new Date(0) });
 });
 
+test('a call whose bytes are no message is the caller’s fault', async () => {
+  await servers.serve();
+  const client = new Client(servers.address(), credentials.createInsecure());
+  const error = await new Promise<unknown>((resolve) => {
+    const bytes = Buffer.from([0x0a, 0xff, 0xff, 0xff]);
+    client.makeUnaryRequest(
+      GET_POOL.path,
+      (sent: Buffer) => sent,
+      (got) => got,
+      bytes,
+      (failure) => resolve(failure),
+    );
+  });
+  client.close();
+  const details = expect.stringMatching(/^podwire\.ipam\.v1\.PoolService\/GetPool: the request cannot be decoded \(/);
+  expect(error).toMatchObject({ code: status.INVALID_ARGUMENT, details });
+});
+
 test('a call’s signal may have any number of listeners, without a leak warning of Node', async () => {
   const warnings: Error[] = [];
   const note = (warning: Error): unknown => warnings.push(warning);

@@ -10,6 +10,7 @@ import { admitCall, type Admission } from './access.js';
 import { openCall, type Call } from './border.js';
 import type { Leave } from './request-queue.js';
 import { timingMetadata, timingOf } from './tracing.js';
+import { requireDecoded } from './undecodable.js';
 
 export type Handler<Request, Response> = (request: Request, call: Call) => Promise<Response>;
 
@@ -40,11 +41,11 @@ export function unaryHandlers({ admission, ...options }: UnaryOptions): Unary {
     const handlerContext = recorder ? withRecorder(served.context, recorder) : served.context;
     void context.with(handlerContext, async () => {
       const { signal } = served;
-      const encodeRequest = (): Buffer => requestSerialize(call.request);
+      const encodeRequest = (): Buffer => requestSerialize(requireDecoded(call.request));
       let leave: Leave | undefined;
       try {
         ({ leave } = await admitCall(admission, call, { path, encodeRequest, signal }));
-        const response = await handler(call.request, { signal });
+        const response = await handler(requireDecoded(call.request), { signal });
         served.succeed();
         if (recorder) call.sendMetadata(timingMetadata(recorder.encode()));
         reply(null, response);
