@@ -53,8 +53,8 @@ const NEW_SOURCES = { rate: 1, burst: 4, per: 'second', inv: true };
 /** Router and neighbour solicitations (RFC 4861): each adds its source to the kernel's neighbour table. */
 const SOLICITATIONS: Json = { set: [133, 135] };
 
-/** NF_IP_PRI_RAW: before connection tracking, so that dropped packets create no entry. */
-const RAW_PRIORITY = -300;
+/** NF_IP_PRI_RAW_BEFORE_DEFRAG: before reassembly, where a forged fragment would spoil the packet of another pod. */
+const RAW_PRIORITY = -450;
 
 /** Loopback addresses of IPv4. The kernel itself drops IPv6 loopback addresses from other interfaces. */
 const LOOPBACK: Json = { prefix: { addr: '127.0.0.0', len: 8 } };

@@ -11,7 +11,7 @@ import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import { VXLAN_DEVICE, VXLAN_VNI } from '../routes/wanted.js';
-import { IPIP, ipPacket, send, udpPacket, vxlanData } from '../testing/frames.js';
+import { IPIP, ipPacket, ipv4Fragments, send, udpPacket, vxlanData } from '../testing/frames.js';
 import { addPod, cleanUp, setNodeForwarding, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { reconcilerOptions, until } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
@@ -80,6 +80,23 @@ describe.each(FAMILIES)('IPv%i: a service on the node’s loopback address', (fa
     await until(() => outside.received.includes('as a pod may'));
     expect([inside.received, outside.received]).toEqual([[], ['as a pod may']]);
   });
+});
+
+test('a fragment with another pod’s source does not spoil that pod’s fragmented packets', async () => {
+  for (const name of ['a', 'b']) addPod(name);
+  await dataplane.attach(podNetwork('a', BY_FAMILY.IPv4), never());
+  await dataplane.attach(podNetwork('b', { ...BY_FAMILY.IPv4, addresses: [address('10.65.0.8')] }), never());
+  // Connection tracking reassembles packets early, before it looks at them.
+  run('nft', 'table inet tracking { chain seen { type filter hook prerouting priority 0; ct state new counter; }; }');
+  const { port, received } = await serve(4, NODE[4]);
+  const packet = udpPacket({ source: POD[4], destination: NODE[4], port, data: 'a packet in two fragments' });
+  const [first, last] = ipv4Fragments(packet, 7, 16);
+  const forged = ipv4Fragments(Buffer.concat([packet.subarray(0, 28), Buffer.alloc(100, 0x78)]), 7, 24)[0];
+  send('b', [forged]);
+  send('a', [first, last]);
+  send('a', [udpPacket({ source: POD[4], destination: NODE[4], port, data: 'end' })]);
+  await until(() => received.includes('end'));
+  expect(received).toEqual(['a packet in two fragments', 'end']);
 });
 
 /** The node's end of a tunnel over a family, which accepts packets from everywhere. */

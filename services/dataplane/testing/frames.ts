@@ -36,6 +36,28 @@ export function ipPacket({ source, destination, protocol, payload }: Packet): Bu
   return Buffer.concat([header, payload]);
 }
 
+/**
+ * The two fragments of an IPv4 packet (RFC 791, section 3.2).
+ * @param firstBytes - of the payload, in the first fragment: a multiple of 8
+ */
+export function ipv4Fragments(packet: Buffer, id: number, firstBytes: number): [first: Buffer, last: Buffer] {
+  const [head, payload] = [packet.subarray(0, 20), packet.subarray(20)];
+  const fragment = (part: Buffer, flagsAndOffset: number): Buffer => {
+    const header = Buffer.from(head);
+    header.writeUInt16BE(header.length + part.length, 2);
+    header.writeUInt16BE(id, 4);
+    header.writeUInt16BE(flagsAndOffset, 6);
+    header.writeUInt16BE(0, 10);
+    header.writeUInt16BE(checksum(header), 10);
+    return Buffer.concat([header, part]);
+  };
+  const moreFragments = 0x2000;
+  return [
+    fragment(payload.subarray(0, firstBytes), moreFragments),
+    fragment(payload.subarray(firstBytes), firstBytes / 8),
+  ];
+}
+
 interface Datagram {
   readonly source: string;
   readonly destination: string;

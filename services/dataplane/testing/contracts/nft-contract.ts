@@ -150,7 +150,7 @@ export function arrivalsFrom(pod: string, address: string, node: string): number
     `chain ${name} { type filter hook ${hook}; ${counted} type echo-request counter; };`;
   run(
     'nft',
-    `table inet witness { ${chain('sent', 'prerouting priority -400')} ${chain('arrived', 'input priority 0')} }`,
+    `table inet witness { ${chain('sent', 'prerouting priority -500')} ${chain('arrived', 'input priority 0')} }`,
   );
   const count = (name: string) =>
     Number(/counter packets (\d+)/.exec(run('nft', 'list', 'chain', 'inet', 'witness', name))?.[1]);
