@@ -15,6 +15,7 @@ import {
 } from '@opentelemetry/sdk-trace-base';
 
 import type { Logger } from '../runtime/log.js';
+import { withTemporality } from './temporality.js';
 
 /** The default of OpenTelemetry, in milliseconds. */
 const EXPORT_INTERVAL_MS = 60_000;
@@ -63,7 +64,8 @@ export async function metricReaders({ names, env, log }: ExporterSource): Promis
     if (name === 'otlp' || name === 'console') {
       const protocol = protocolOf('METRICS', env, log);
       const exporter = name === 'otlp' ? await METRIC_EXPORTERS[protocol]() : new ConsoleMetricExporter();
-      readers.push(new PeriodicExportingMetricReader({ exporter, exportIntervalMillis, exportTimeoutMillis }));
+      const options = { exporter: withTemporality(exporter), exportIntervalMillis, exportTimeoutMillis };
+      readers.push(new PeriodicExportingMetricReader(options));
     } else {
       log.warn(`OTEL_METRICS_EXPORTER: unknown exporter "${name}"; use otlp, console, prometheus or none`);
     }

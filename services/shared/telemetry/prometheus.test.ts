@@ -62,6 +62,28 @@ describe('the name of a metric', () => {
   });
 });
 
+test('a series of an observed gauge ends with its object; what was counted stays', async () => {
+  const { meter, get } = await started();
+  const conditions = new Map([
+    ['first', 1],
+    ['second', 2],
+  ]);
+  meter.createObservableGauge('podwire.conditions').addCallback((result) => {
+    for (const [reason, value] of conditions) result.observe(value, { reason });
+  });
+  meter.createCounter('podwire.retries').add(1);
+  const own = async () => (await samplesOf(await get())).filter((line) => line.startsWith('podwire_'));
+  const counted = 'podwire_retries_total 1';
+  const [first, second] = ['podwire_conditions{reason="first"} 1', 'podwire_conditions{reason="second"} 2'];
+  expect(await own()).toEqual([first, second, counted]);
+  conditions.delete('first');
+  expect(await own()).toEqual([second, counted]);
+  conditions.delete('second');
+  expect(await own()).toEqual([counted]);
+  conditions.set('first', 1);
+  expect(await own()).toEqual([first, counted]);
+});
+
 test.each([
   ['/', 'GET'],
   ['/metrics/other', 'GET'],

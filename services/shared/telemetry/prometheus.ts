@@ -6,6 +6,7 @@ import { MetricReader, type MetricData, type ResourceMetrics } from '@openteleme
 import { codeOf, messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
+import { temporalityOf } from './temporality.js';
 
 const PATH = '/metrics';
 
@@ -27,6 +28,10 @@ export interface PrometheusOptions {
 
 /** Collects when it is scraped. */
 class ScrapeReader extends MetricReader {
+  constructor() {
+    super({ aggregationTemporalitySelector: (type) => temporalityOf(type) });
+  }
+
   protected override onForceFlush(): Promise<void> {
     return Promise.resolve();
   }
