@@ -172,6 +172,40 @@ describe('IPv6', () => {
   });
 });
 
+describe('an address of a service on the node’s interface', () => {
+  const chosenOf = (method: string, links: readonly string[], registered?: string) => {
+    const read = readAddressMethod(method, links[0]?.includes(':') ? 6 : 4);
+    const family = links[0]?.includes(':') ? 6 : 4;
+    const known = registered === undefined ? undefined : splitCidr(`${registered}/0`)?.address;
+    const found = read.ok ? chooseAddress(read.method, family, network(links), known) : expect.unreachable(read.fault);
+    return found && `${formatAddress(found.address)}/${found.length}`;
+  };
+
+  test.each(['auto', 'interface=eth0', 'cidr=192.0.2.0/24'])(
+    'is not chosen by %s while there is one with a subnet',
+    (method) => {
+      expect(chosenOf(method, ['eth0 192.0.2.100/32 192.0.2.7/24'])).toBe('192.0.2.7/24');
+      expect(chosenOf(method, ['eth0 192.0.2.100/32'])).toBe('192.0.2.100/32');
+    },
+  );
+
+  test('is not chosen for IPv6, though it is lower', () => {
+    expect(chosenOf('auto', ['eth0 2001:db8::1/128 2001:db8::7/64'])).toBe('2001:db8::7/64');
+  });
+
+  test('with a subnet leaves the registered one, which stays as long as the interface has it', () => {
+    const both = ['eth0 192.0.2.100/24 192.0.2.7/24'];
+    expect(chosenOf('auto', both, '192.0.2.7')).toBe('192.0.2.7/24');
+    expect(chosenOf('cidr=192.0.2.96/27', both, '192.0.2.7')).toBe('192.0.2.100/24');
+    expect(chosenOf('auto', ['eth0 192.0.2.100/24', 'eth1 192.0.2.7/24'], '192.0.2.7')).toBe('192.0.2.100/24');
+    expect(chosenOf('auto', ['eth0 192.0.2.100/24'], '192.0.2.7')).toBe('192.0.2.100/24');
+  });
+
+  test('that was registered while there was no other does not stay', () => {
+    expect(chosenOf('auto', ['eth0 192.0.2.100/32 192.0.2.7/24'], '192.0.2.100')).toBe('192.0.2.7/24');
+  });
+});
+
 test.each([
   ['eth0', true],
   ['enp3s0', true],

@@ -1,4 +1,4 @@
-import { formatAddress, parseAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { familyBits, formatAddress, parseAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { parsePrefix, prefixContains, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { LinkAddress, NetworkLink, NetworkRoute, NodeNetworkState } from './links.js';
@@ -143,7 +143,8 @@ const LINK_LOCAL = ['169.254.0.0/16', '127.0.0.0/8', 'fe80::/10', '::1/128'].map
 });
 
 /**
- * A link's addresses of one family that other nodes can reach. IPv6 addresses are sorted, as the kernel lists the newest first.
+ * A link's addresses of one family that other nodes can reach. Those without a subnet come last: keepalived and kube-vip add such
+ * addresses of services, and take them away. IPv6 addresses are sorted, as the kernel lists the newest first.
  */
 export function addressesOf(
   link: NetworkLink,
@@ -157,15 +158,35 @@ export function addressesOf(
       isPermanent &&
       !LINK_LOCAL.some((prefix) => prefixContains(prefix, address)),
   );
-  return family === 4 ? found : found.toSorted((a, b) => (a.address.value < b.address.value ? -1 : 1));
+  const sorted = family === 4 ? found : found.toSorted((a, b) => (a.address.value < b.address.value ? -1 : 1));
+  return sorted.toSorted((a, b) => Number(isHost(a)) - Number(isHost(b)));
 }
 
-/** Finds a node's address of a family. Ignores interfaces that are set down, and Podwire's own. */
+function isHost({ address, length }: ChosenAddress): boolean {
+  return length === familyBits(address.family);
+}
+
+/**
+ * Finds a node's address of a family. Ignores interfaces that are set down, and Podwire's own.
+ * @param registered - the node's address so far: it stays while it is on the chosen interface, whatever is added there
+ */
 export function chooseAddress(
   method: AddressMethod,
   family: Family,
   state: NodeNetworkState,
+  registered?: Address,
 ): ChosenAddress | undefined {
+  const chosen = choose(method, family, state);
+  if (!chosen || !registered || method.type === 'can-reach') return chosen;
+  const linkOf = ({ family: of, value }: Address) =>
+    state.addresses.find(({ address }) => address.family === of && address.value === value);
+  const [on, known] = [linkOf(chosen.address), linkOf(registered)];
+  const isCandidate = method.type !== 'cidr' || method.prefixes.some((prefix) => prefixContains(prefix, registered));
+  const stays = isCandidate && known?.linkIndex === on?.linkIndex && (isHost(chosen) || (known && !isHost(known)));
+  return stays ? toChosenAddress(known) : chosen;
+}
+
+function choose(method: AddressMethod, family: Family, state: NodeNetworkState): ChosenAddress | undefined {
   const links = state.links.filter(({ up, name }) => up && !OWN_INTERFACES.test(name));
   const candidates = links.filter(isNodeInterface);
   switch (method.type) {

@@ -2,6 +2,7 @@ import { NodeServiceService, TunnelKind, type RegisterNodeRequest } from '@podwi
 import type { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { splitCidr } from '@podwire/shared/net/prefix';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
@@ -207,7 +208,9 @@ export class Registration implements IpamFollower {
   }
 
   #choose(family: Family, state: NodeNetworkState): ChosenAddress | undefined {
-    return chooseAddress(this.#options.methods[family], family, state);
+    const { ipv4Address = '', ipv6Address = '' } = this.#registered ?? {};
+    const registered = splitCidr(family === 4 ? ipv4Address : ipv6Address)?.address;
+    return chooseAddress(this.#options.methods[family], family, state, registered);
   }
 
   #requestOf(state: NodeNetworkState): RegisterNodeRequest {
