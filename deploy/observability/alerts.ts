@@ -106,7 +106,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'absent(podwire_store_conflicts_total)',
     summary: 'No podwire-ipam reports metrics',
     meaning:
-      'podwire-ipam is down, or is not scraped. While it is down no pod starts; deleted pods are released later.',
+      'podwire-ipam is down, or is not scraped. While it is down, pods start until the leases of their node are used up; addresses of deleted pods are returned later.',
     action: 'Check the pods of podwire-ipam in `podwire-system`, then whether Prometheus scrapes port 9094.',
     example: {
       fires: one('podwire_build_info{instance="a"}', '1x60'),
