@@ -141,6 +141,15 @@ describe('a session', () => {
     expect(open(view).isOpened).toBe(true);
   });
 
+  test('is refused to a second machine of a node that was deleted while it ran', () => {
+    const view = withNodes();
+    open(view);
+    view.remove({ kind: 'node', name: 'n1' });
+    expect(failureOf(() => open(view, { machineId: 'another' })).code).toBe('NODE_NAME_TAKEN');
+    view.monotonicMs += ALIVE_MS;
+    expect(failureOf(() => open(view, { machineId: 'another' })).code).toBe('NODE_NOT_FOUND');
+  });
+
   test('lets leases that another tool released cool down when another boot opens it: pods may have had them', () => {
     const view = withNodes();
     view.put(config({ cooldownSeconds: 30 }));

@@ -61,10 +61,11 @@ export function openSession(view: View, { request, nowMs, epochId }: SessionInpu
   // Also of a node that is being deleted: its report shows that it runs, which ends the deletion.
   const node = view.node(nodeName);
   for (const kind of ['node', 'nodeSession'] as const) requireReadable(view, { kind, name: nodeName });
-  if (!node) throw nodeNotFound(nodeName);
   const stored = view.session(nodeName);
   const isDisplacing = stored !== undefined && stored.machineId !== machineId;
+  // Also while the node is not registered: the machine that has the name registers it again.
   if (isDisplacing && isAlive(view, nodeName)) throw nameTaken(stored, request);
+  if (!node) throw nodeNotFound(nodeName);
   const { generation = 0, revision = 0 } = stored ?? {};
   if (generation !== expectedGeneration)
     return { changes: [], outcome: { isOpened: false, generation, revision, isRestored: false } };
