@@ -2,6 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 
+import { session } from '../../testing/records.js';
 import { decodeRecord, encodeRecord, serialize } from '../../records/json/registry.js';
 import { MemoryStore } from '../testing/memory-store.js';
 import {
@@ -30,7 +31,7 @@ function own(id: string, value: number) {
   return { key: keys.handle(id), decoded: { record, raw }, value: serialize(raw) };
 }
 
-async function putText(store: MemoryStore, key: string, text: string): Promise<void> {
+async function putText(store: MemoryStore, key: string, text: string | Uint8Array): Promise<void> {
   await store.commit({ comparisons: [], puts: [{ key, value: Buffer.from(text) }], deletes: [] }, forever);
 }
 
@@ -144,6 +145,30 @@ describe('the mirror', () => {
     await writeHandle(store, handle('a', 3));
     await settleEvents();
     expect(count(mirror)).toBe(3);
+  });
+
+  it('does not count the time in which the datastore is unreachable as silence of a node', async () => {
+    let [nowMs, isUnreachable] = [0, false];
+    const unavailable = new Failure('STORE_UNAVAILABLE', 'planned');
+    const check = () => (isUnreachable ? Promise.reject(unavailable) : Promise.resolve());
+    const store = new MemoryStore({ before: check });
+    const record = { kind: 'nodeSession', value: session('n1') } as const;
+    await putText(store, keys.ofName({ kind: 'nodeSession', name: 'n1' }), serialize(encodeRecord(record, undefined)));
+    const { mirror, events } = await startReplica(store, { clock: { ...instantClock, monotonicMs: () => nowMs } });
+    await settleEvents();
+    nowMs = 10;
+    expect(mirror.view.sessionAgeMs('n1')).toBe(10);
+    await writeHandle(store, handle('a', 1));
+    isUnreachable = true;
+    await settleEvents();
+    nowMs = 1000;
+    expect(mirror.view.sessionAgeMs('n1')).toBe(10);
+    isUnreachable = false;
+    await settleEvents();
+    expect(events.map(({ type }) => type)).toContain('watchFailed');
+    expect([count(mirror), mirror.view.sessionAgeMs('n1')]).toEqual([1, 10]);
+    nowMs += 5;
+    expect(mirror.view.sessionAgeMs('n1')).toBe(15);
   });
 
   it('sets a record aside that cannot be read, reports it once, and serves the rest', async () => {

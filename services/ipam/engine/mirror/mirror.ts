@@ -93,6 +93,10 @@ export class Mirror {
   readonly #revisionWaiters = new Set<RevisionWaiter>();
   /** Why the watch has ended although the mirror is open: nothing more will be applied. */
   #permanentFailure: Failure | undefined;
+  /** Since when the watch has failed, by the monotonic clock; undefined: it has not. */
+  #failedSinceMs: number | undefined;
+  /** Total time of its former failures, in milliseconds. */
+  #failedMs = 0;
   #doubtful: DoubtfulRecords = { keys: [], pools: false };
   #resolving: Promise<void> | undefined;
   #watching: Promise<void> = Promise.resolve();
@@ -102,7 +106,7 @@ export class Mirror {
     this.view = new Snapshot(
       options.keys,
       (key) => this.showsAllBefore(key),
-      () => options.clock.monotonicMs(),
+      () => this.#reachableMs(),
     );
   }
 
@@ -268,9 +272,11 @@ export class Mirror {
     const { signal } = this.#stop;
     for (let attempt = 0; !signal.aborted; attempt++) {
       try {
+        await this.#endFailure(signal);
         await this.#catchUp(() => (attempt = 0));
       } catch (error) {
         if (isAborted(signal)) return;
+        this.#failedSinceMs ??= this.#options.clock.monotonicMs();
         if (isPermanent(error)) {
           this.#failWaiters(error);
           return;
@@ -280,6 +286,19 @@ export class Mirror {
         await this.#options.clock.sleep(retryInMs, signal);
       }
     }
+  }
+
+  /** @throws Failure of the store that still does not answer */
+  async #endFailure(signal: AbortSignal): Promise<void> {
+    if (this.#failedSinceMs === undefined) return;
+    await this.#options.store.revision(signal);
+    this.#failedMs += this.#options.clock.monotonicMs() - this.#failedSinceMs;
+    this.#failedSinceMs = undefined;
+  }
+
+  /** A monotonic clock that stands still while the watch fails: no node can be heard of then, so it is not silent. */
+  #reachableMs(): number {
+    return (this.#failedSinceMs ?? this.#options.clock.monotonicMs()) - this.#failedMs;
   }
 
   #failWaiters(failure: Failure): void {
