@@ -230,19 +230,34 @@ describe('a node', () => {
     expect(view.session('n2')).toBeDefined();
   });
 
-  test('of an interrupted deletion is registered again if it runs and has pods', async () => {
-    await allocate('c1', 'n1');
-    const { updater } = await startReplica(store);
-    const value = { ...(await readAll(store, keys)).node('n1')!, deletionTimeMs: MARKED_MS };
-    await updater.update('test', () => ({ changes: [{ type: 'put', record: { kind: 'node', value } }], outcome: 0 }), {
-      signal: forever,
+  describe('of an interrupted deletion', () => {
+    beforeEach(async () => {
+      await allocate('c1', 'n1');
+      const { updater } = await startReplica(store);
+      const value = { ...(await readAll(store, keys)).node('n1')!, deletionTimeMs: MARKED_MS };
+      await updater.update(
+        'test',
+        () => ({ changes: [{ type: 'put', record: { kind: 'node', value } }], outcome: 0 }),
+        {
+          signal: forever,
+        },
+      );
     });
-    await ipam.nodes.finishDeletions(forever);
-    expect((await readAll(store, keys)).node('n1')?.deletionTimeMs).toBe(MARKED_MS);
-    await putSession('n1', { reportedAtMs: NOW_MS });
-    await ipam.nodes.finishDeletions(forever);
-    expect((await readAll(store, keys)).node('n1')?.deletionTimeMs).toBeUndefined();
-    expect(lines.join('')).toContain('cancelled the deletion of node n1');
-    expect(await holders()).toEqual(['c1']);
+
+    test('is registered again if it answers and has pods', async () => {
+      const stop = answer('n1', (asked) => putSession('n1', asked === 'inventory' ? { reportedAtMs: NOW_MS } : {}));
+      await ipam.nodes.finishDeletions(forever);
+      stop();
+      const node = (await readAll(store, keys)).node('n1')!;
+      expect([node.deletionTimeMs, node.inventoryRequestCount]).toEqual([undefined, 1]);
+      expect(lines.join('')).toContain('cancelled the deletion of node n1');
+      expect(await holders()).toEqual(['c1']);
+    });
+
+    test('goes with its pods if it does not answer', async () => {
+      await ipam.nodes.finishDeletions(forever);
+      expect((await readAll(store, keys)).node('n1')).toBeUndefined();
+      expect(await holders()).toEqual([]);
+    });
   });
 });
