@@ -1,15 +1,16 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import fc from 'fast-check';
-import { describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
 
 import { session } from '../../testing/records.js';
 import { decodeRecord, encodeRecord, serialize } from '../../records/json/registry.js';
-import { MemoryStore } from '../testing/memory-store.js';
+import { MemoryStore, type Operation } from '../testing/memory-store.js';
 import {
   BLOCK,
   emptyBlock,
   forever,
   handle,
+  increment,
   instantClock,
   keys,
   prefix,
@@ -18,6 +19,7 @@ import {
   writeHandle,
 } from '../testing/stores.js';
 import { Mirror, type Observed } from './mirror.js';
+import { REPEAT_MS } from './reachable-clock.js';
 
 const KEY = keys.handle('a');
 
@@ -147,28 +149,57 @@ describe('the mirror', () => {
     expect(count(mirror)).toBe(3);
   });
 
-  it('does not count the time in which the datastore is unreachable as silence of a node', async () => {
-    let [nowMs, isUnreachable] = [0, false];
-    const unavailable = new Failure('STORE_UNAVAILABLE', 'planned');
-    const check = () => (isUnreachable ? Promise.reject(unavailable) : Promise.resolve());
-    const store = new MemoryStore({ before: check });
-    const record = { kind: 'nodeSession', value: session('n1') } as const;
-    await putText(store, keys.ofName({ kind: 'nodeSession', name: 'n1' }), serialize(encodeRecord(record, undefined)));
-    const { mirror, events } = await startReplica(store, { clock: { ...instantClock, monotonicMs: () => nowMs } });
-    await settleEvents();
-    nowMs = 10;
-    expect(mirror.view.sessionAgeMs('n1')).toBe(10);
-    await writeHandle(store, handle('a', 1));
-    isUnreachable = true;
-    await settleEvents();
-    nowMs = 1000;
-    expect(mirror.view.sessionAgeMs('n1')).toBe(10);
-    isUnreachable = false;
-    await settleEvents();
-    expect(events.map(({ type }) => type)).toContain('watchFailed');
-    expect([count(mirror), mirror.view.sessionAgeMs('n1')]).toEqual([1, 10]);
-    nowMs += 5;
-    expect(mirror.view.sessionAgeMs('n1')).toBe(15);
+  describe('of a node that was not heard of', () => {
+    let nowMs = 0;
+    let failing: Operation | undefined;
+    let failure: Failure;
+    let replica: Awaited<ReturnType<typeof startReplica>>;
+
+    beforeEach(async () => {
+      [nowMs, failing] = [0, undefined];
+      const check = (operation: Operation) => (operation === failing ? Promise.reject(failure) : Promise.resolve());
+      const store = new MemoryStore({ before: check });
+      const record = { kind: 'nodeSession', value: session('n1') } as const;
+      await putText(
+        store,
+        keys.ofName({ kind: 'nodeSession', name: 'n1' }),
+        serialize(encodeRecord(record, undefined)),
+      );
+      replica = await startReplica(store, { clock: { ...instantClock, monotonicMs: () => nowMs } });
+      await settleEvents();
+    });
+
+    /** Calls fail from the start to 15 s before the end. @returns what counts of the time as the node's silence, in milliseconds */
+    const silenceAfter = async (durationMs: number): Promise<number> => {
+      const { updater, mirror } = replica;
+      const before = mirror.view.sessionAgeMs('n1');
+      for (const endMs = nowMs + durationMs; nowMs < endMs; nowMs += 15_000) {
+        await updater.update('test', increment('a'), { signal: forever }).catch(() => undefined);
+        await settleEvents();
+      }
+      return mirror.view.sessionAgeMs('n1') - before;
+    };
+
+    it.each([
+      ['watch', 'STORE_UNAVAILABLE'],
+      ['commit', 'STORE_UNAVAILABLE'],
+      ['commit', 'STORE_FULL'],
+    ] as const)('counts no failure of a %s with %s as its silence', async (operation, code) => {
+      expect(await silenceAfter(60_000)).toBe(60_000);
+      failure = new Failure(code, 'planned');
+      failing = operation;
+      expect(await silenceAfter(600_000)).toBe(0);
+      failing = undefined;
+      expect(await silenceAfter(60_000)).toBe(60_000 - (REPEAT_MS - 15_000));
+      failing = operation;
+      expect(await silenceAfter(600_000)).toBe(0);
+    });
+
+    it('counts the time in which transactions are refused because of their contents', async () => {
+      failure = new Failure('STORE_LIMIT', 'planned');
+      failing = 'commit';
+      expect(await silenceAfter(60_000)).toBe(60_000);
+    });
   });
 
   it('sets a record aside that cannot be read, reports it once, and serves the rest', async () => {

@@ -16,6 +16,7 @@ import {
 import { isPermanent, isAborted, throwIfAborted } from '../transaction.js';
 import { OwnWrites, type OwnWrite } from './own-writes.js';
 import { listInParts } from './pages.js';
+import { ReachableClock } from './reachable-clock.js';
 import { Snapshot } from './snapshot.js';
 
 interface MirrorOptions {
@@ -59,6 +60,9 @@ interface RevisionWaiter {
   readonly reject: (failure: Failure) => void;
 }
 
+/** Failures of all commits, and not of one because of its contents. */
+const UNREACHABLE_CODES: ReadonlySet<string> = new Set(['STORE_UNAVAILABLE', 'STORE_FULL', 'STORE_DENIED']);
+
 const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
 
 /**
@@ -80,6 +84,8 @@ export class Mirror {
   /** Keys of known and recently deleted records. */
   readonly knownKeys = (): Iterable<string> => this.#entries.keys();
   readonly #options: MirrorOptions;
+  /** Of the view: by it, a node that was not heard of is silent. */
+  readonly #clock: ReachableClock;
   readonly #entries = new Map<string, Entry>();
   /** Keys of the entries in state `deleted`. */
   readonly #deleted = new Set<string>();
@@ -93,20 +99,17 @@ export class Mirror {
   readonly #revisionWaiters = new Set<RevisionWaiter>();
   /** Why the watch has ended although the mirror is open: nothing more will be applied. */
   #permanentFailure: Failure | undefined;
-  /** Since when the watch has failed, by the monotonic clock; undefined: it has not. */
-  #failedSinceMs: number | undefined;
-  /** Total time of its former failures, in milliseconds. */
-  #failedMs = 0;
   #doubtful: DoubtfulRecords = { keys: [], pools: false };
   #resolving: Promise<void> | undefined;
   #watching: Promise<void> = Promise.resolve();
 
   private constructor(options: MirrorOptions) {
     this.#options = options;
+    this.#clock = new ReachableClock(options.clock);
     this.view = new Snapshot(
       options.keys,
       (key) => this.showsAllBefore(key),
-      () => this.#reachableMs(),
+      () => this.#clock.nowMs(),
     );
   }
 
@@ -240,6 +243,11 @@ export class Mirror {
     };
   }
 
+  /** A commit failed: nodes cannot be heard of while the datastore executes none. */
+  commitFailed(error: unknown): void {
+    if (error instanceof Failure && UNREACHABLE_CODES.has(error.code)) this.#clock.failed();
+  }
+
   get hasDoubts(): boolean {
     return this.#doubtful.keys.length > 0 || this.#doubtful.pools;
   }
@@ -272,11 +280,10 @@ export class Mirror {
     const { signal } = this.#stop;
     for (let attempt = 0; !signal.aborted; attempt++) {
       try {
-        await this.#endFailure(signal);
         await this.#catchUp(() => (attempt = 0));
       } catch (error) {
         if (isAborted(signal)) return;
-        this.#failedSinceMs ??= this.#options.clock.monotonicMs();
+        this.#clock.failed();
         if (isPermanent(error)) {
           this.#failWaiters(error);
           return;
@@ -286,19 +293,6 @@ export class Mirror {
         await this.#options.clock.sleep(retryInMs, signal);
       }
     }
-  }
-
-  /** @throws Failure of the store that still does not answer */
-  async #endFailure(signal: AbortSignal): Promise<void> {
-    if (this.#failedSinceMs === undefined) return;
-    await this.#options.store.revision(signal);
-    this.#failedMs += this.#options.clock.monotonicMs() - this.#failedSinceMs;
-    this.#failedSinceMs = undefined;
-  }
-
-  /** A monotonic clock that stands still while the watch fails: no node can be heard of then, so it is not silent. */
-  #reachableMs(): number {
-    return (this.#failedSinceMs ?? this.#options.clock.monotonicMs()) - this.#failedMs;
   }
 
   #failWaiters(failure: Failure): void {

@@ -320,6 +320,7 @@ export class Updater {
         for (const lane of group.keys()) if (lane.markCommitted()) this.#yieldTurn(lane, clock.monotonicMs() - beganMs);
       } else this.#handleLost(drafted, group, result);
     } catch (error) {
+      mirror.commitFailed(error);
       if (drafted) mirror.markDoubtful(drafted.doubtful);
       for (const request of requests) request.fail(error);
     } finally {
