@@ -35,6 +35,7 @@ test('the repository has files to check', () => {
     './rpc-events.js',
     './streaming.js',
     './unary.js',
+    './undecodable.js',
   ]);
 });
 
