@@ -20,7 +20,7 @@ import type { AddressConflict, ListedLease, NodeSession } from '../records/sessi
 import type { Change, Decision, View } from '../records/view.js';
 import type { AllocationName } from './bindings.js';
 import { inventoryDigest } from './inventory-digest.js';
-import { displacedBootId, requireSession, updateSession, type SessionName } from './session.js';
+import { displacedBoots, requireSession, updateSession, type SessionName } from './session.js';
 
 /** An attachment that has addresses on a node. */
 export interface HeldAttachment {
@@ -181,8 +181,8 @@ function describeUnknown(view: View, held: HeldAddress): UnknownAllocation {
 }
 
 /**
- * The allocations that name a node and are leases or Podwire attachments', in any block. What a displaced
- * machine has does not count: it may be cut off with its pods.
+ * The allocations that name a node and are leases or Podwire attachments', in any block. What
+ * displaced machines have does not count: they may be cut off with their pods.
  */
 function allocationsOf(view: View, nodeName: string): HeldAddress[] {
   const isCounted = (attributes: AllocationAttributes): boolean =>
@@ -190,8 +190,12 @@ function allocationsOf(view: View, nodeName: string): HeldAddress[] {
   const held = [...allBlocks(view)].flatMap((block) =>
     nodesIn(block).has(nodeName) ? heldAddressesIn(block, isCounted) : [],
   );
-  const displaced = displacedBootId(view, nodeName);
-  return displaced === undefined ? held : held.filter((each) => (bootOf(view, each) ?? displaced) !== displaced);
+  const displaced = displacedBoots(view, nodeName);
+  if (displaced.size === 0) return held;
+  return held.filter((each) => {
+    const bootId = bootOf(view, each);
+    return bootId !== undefined && !displaced.has(bootId);
+  });
 }
 
 /** The boot that an allocation was made for; undefined if it is not known. */

@@ -22,7 +22,7 @@ import { reservedIn } from '../reservations/reservations.js';
 import { selectsAll } from '../selectors/selector.js';
 import { foreignAllocator } from './foreign-allocators.js';
 import { retakeLeases } from './reallocation.js';
-import { displacedBootId, requireSession, updateSession, type SessionName } from './session.js';
+import { displacedBoots, requireSession, updateSession, type SessionName } from './session.js';
 
 /** A request for the unbound leases of a node. */
 export interface LeaseRequest {
@@ -103,7 +103,9 @@ export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseSte
   const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
   requireReports(view);
   const ofAllBoots = leasesOf(view, nodeName);
-  const former = ofAllBoots.filter(({ attributes }) => isFormer(view, leaseBootId(attributes), request));
+  // A machine that was displaced may still give its leases to pods.
+  const going = new Set([bootId, ...displacedBoots(view, nodeName)]);
+  const former = ofAllBoots.filter(({ attributes }) => !going.has(leaseBootId(attributes)));
   const all = ofBoot(ofAllBoots, bootId);
   if (former.length > 0) return freeFormer(view, former, { session, nodeName, nowMs });
   const vanished = session ? vanishedLeases(session, all) : [];
@@ -163,11 +165,6 @@ function leasesIn(blocks: readonly Block[], nodeName: string): HeldAddress[] {
 
 function ofBoot(leases: readonly HeldAddress[], bootId: string): HeldAddress[] {
   return leases.filter(({ attributes }) => leaseBootId(attributes) === bootId);
-}
-
-/** Whether a lease ended with its boot. A machine that was displaced may still give its leases to pods. */
-function isFormer(view: View, bootId: string, request: LeaseRequest): boolean {
-  return bootId !== request.bootId && bootId !== displacedBootId(view, request.nodeName);
 }
 
 function isAmong(blocks: readonly Block[], { prefix }: Block): boolean {

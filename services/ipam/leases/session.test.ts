@@ -6,7 +6,7 @@ import { allocate } from '../addresses/allocate/allocate.js';
 import { continueAddressRelease } from '../addresses/release.js';
 import { requireReports } from '../blocks/epoch.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
-import { ALIVE_MS, type NodeSession } from '../records/session.js';
+import { ALIVE_MS, DISPLACED_MS, type NodeSession } from '../records/session.js';
 import { address } from '../testing/allocations.js';
 import {
   attachment,
@@ -132,6 +132,29 @@ describe('a session', () => {
     view.monotonicMs += 2 * 3_600_000;
     expect(leaseAgain().outcome).toMatchObject({ state: 'more', freedCount: 2 });
     expect(unknown()).toHaveLength(2);
+  });
+
+  test('leaves what each displaced machine has to it when further ones take the name over, until it has the name again', () => {
+    const view = withNodes();
+    const takeOver = (machineId: string, bootId: string) => {
+      view.monotonicMs += ALIVE_MS;
+      open(view, { machineId, bootId });
+      const input = { nodeName: 'n1', session: nameOf(current(view)), digest: Buffer.alloc(32), nowMs: NOW_MS };
+      const { unknown } = reportInventory(view, { ...input, inventory: { attachments: [], leases: [] } }).outcome;
+      return unknown.map(({ attachment }) => attachment?.containerId);
+    };
+    const addPod = (bootId: string) => {
+      const pod = request(`of ${bootId}`, { nodeName: 'n1', netns: { bootId, inode: 7n } });
+      view.apply(allocate(view, { request: pod, nowMs: NOW_MS }));
+    };
+    open(view);
+    addPod('b1');
+    expect(takeOver('m2', 'b2')).toEqual([]);
+    addPod('b2');
+    expect(takeOver('m3', 'b3')).toEqual([]);
+    expect(takeOver('m1', 'b4')).toEqual(['of b1']);
+    view.monotonicMs += DISPLACED_MS - 2 * ALIVE_MS;
+    expect(takeOver('m4', 'b5')).toEqual(['of b1', 'of b2']);
   });
 
   test('is refused to a node that is not registered, and not to one that is being deleted: its report may end that', () => {

@@ -9,7 +9,7 @@ import { isAlive } from '../blocks/running-nodes.js';
 import { requireReadable } from '../records/absence.js';
 import { attributesAt, coolAddresses, takeOrdinals, type Block } from '../records/block.js';
 import { versionOf } from '../records/versions.js';
-import { DISPLACED_MS, type ListedLease, type NodeSession } from '../records/session.js';
+import { DISPLACED_MS, type DisplacedMachine, type ListedLease, type NodeSession } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
 
 /** The session that a call of a node names. */
@@ -82,7 +82,7 @@ export function openSession(view: View, { request, nowMs, epochId }: SessionInpu
     name: nodeName,
     machineId,
     bootId,
-    displacedBootId: isDisplacing ? stored.bootId : (stored?.displacedBootId ?? ''),
+    displaced: isDisplacing ? withDisplaced(view, stored, machineId) : (stored?.displaced ?? []),
     generation: Math.max(generation, last?.generation ?? 0) + 1,
     address,
     revision: Math.max(revision, last?.revision ?? 0) + 1,
@@ -166,10 +166,24 @@ export function requireSession(view: View, nodeName: string, called: SessionName
   throw new Failure('SESSION_SUPERSEDED', text, { details: { node: nodeName } });
 }
 
-/** The boot whose allocations stay although another machine has the node's name now; undefined if there is none. */
-export function displacedBootId(view: View, nodeName: string): string | undefined {
-  const { displacedBootId: bootId = '' } = view.session(nodeName) ?? {};
-  return bootId !== '' && view.displacedAgeMs(nodeName) < DISPLACED_MS ? bootId : undefined;
+/** The boots whose allocations stay although another machine has the node's name now. */
+export function displacedBoots(view: View, nodeName: string): ReadonlySet<string> {
+  const { displaced = [] } = view.session(nodeName) ?? {};
+  return new Set(displaced.filter(isProtected(view, nodeName)).map(({ bootId }) => bootId));
+}
+
+function isProtected(view: View, nodeName: string): (machine: DisplacedMachine) => boolean {
+  return ({ bootId }) => view.displacedAgeMs(nodeName, bootId) < DISPLACED_MS;
+}
+
+/** The displaced machines once a machine, which may be one of them, has the name instead of the session's. */
+function withDisplaced(
+  view: View,
+  { name, displaced, machineId, bootId }: NodeSession,
+  by: string,
+): DisplacedMachine[] {
+  const others = displaced.filter((machine) => machine.machineId !== by);
+  return [...others.filter(isProtected(view, name)), { machineId, bootId }];
 }
 
 /** Within this time the record is not written again only to say that the node was heard of, in milliseconds. */
@@ -237,7 +251,7 @@ function expectNoSession(name: string): Change {
   const nothing = {
     machineId: '',
     bootId: '',
-    displacedBootId: '',
+    displaced: [],
     generation: 0,
     address: '',
     revision: 0,

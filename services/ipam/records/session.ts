@@ -25,10 +25,10 @@ export interface NodeSession {
    */
   readonly leases: readonly ListedLease[];
   /**
-   * Last boot of the machine that had the node's name before this one took the name over; empty if none had. That machine
-   * may be cut off, with pods and leases that no other holder may get: what was allocated for it stays for a time.
+   * The machines that had the node's name before others took it over. Each may be cut off, with pods and leases that no
+   * other holder may get: what was allocated for it stays for a time.
    */
-  readonly displacedBootId: string;
+  readonly displaced: readonly DisplacedMachine[];
   /** When the node last reported its inventory, in epoch milliseconds; undefined if it never did. */
   readonly reportedAtMs: number | undefined;
   /** ID of the store epoch ({@link StoreEpoch}) that the node reported its inventory in; empty if in none. */
@@ -38,6 +38,13 @@ export interface NodeSession {
    * offered one that becomes free.
    */
   readonly conflicts: readonly AddressConflict[];
+}
+
+/** A machine that lost its node's name to another one. */
+export interface DisplacedMachine {
+  readonly machineId: string;
+  /** Its boot at that time. */
+  readonly bootId: string;
 }
 
 /** An unbound lease. */

@@ -80,8 +80,8 @@ export interface View {
    * decision depends on a time that another one wrote.
    */
   sessionAgeMs(nodeName: string): number;
-  /** How long this process has seen that the node's session displaced the machine that it names, in milliseconds. */
-  displacedAgeMs(nodeName: string): number;
+  /** How long this process has seen the boot among the displaced machines of the node's session, in milliseconds. */
+  displacedAgeMs(nodeName: string, bootId: string): number;
   /** How long this process has seen no report of the node's inventory, in milliseconds. */
   reportAgeMs(nodeName: string): number;
   /** The sessions of all nodes, in no order. */

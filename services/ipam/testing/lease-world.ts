@@ -23,7 +23,7 @@ import { reportInventory, type Inventory } from '../leases/inventory.js';
 import { leaseAddresses } from '../leases/leases.js';
 import { prospectsOf, recallLeases } from '../leases/recall.js';
 import { continueReturn } from '../leases/returns.js';
-import { openSession, type SessionName } from '../leases/session.js';
+import { displacedBoots, openSession, type SessionName } from '../leases/session.js';
 import type { Operation, Return, Which } from './lease-operations.js';
 import { expectDistinctTimes, namedIn, pastOf, storedHolders } from './tenures.js';
 
@@ -375,7 +375,7 @@ export class World {
 
   /** Whether the boot is of a machine that another one replaced a short time ago. */
   isDisplaced(node: string, boot: number): boolean {
-    return this.view.session(node)?.displacedBootId === `b${boot}` && this.view.displacedAgeMs(node) < 3_900_000;
+    return displacedBoots(this.view, node).has(`b${boot}`);
   }
 
   lease(node: string, count: number): void {

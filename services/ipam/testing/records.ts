@@ -85,7 +85,7 @@ export function session(name: string, rest: Partial<NodeSession> = {}): NodeSess
     name,
     machineId: `machine-${name}`,
     bootId: `boot-${name}`,
-    displacedBootId: '',
+    displaced: [],
     generation: 1,
     address: '',
     revision: 1,

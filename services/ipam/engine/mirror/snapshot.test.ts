@@ -191,29 +191,35 @@ function scanning(all: ReadonlyMap<string, RecordValue>, unreadable: readonly Un
   };
 }
 
+const [B0, B1] = [
+  { machineId: 'm0', bootId: 'b0' },
+  { machineId: 'm1', bootId: 'b1' },
+];
+
 it('shows for how long a session and an epoch are unchanged, also when they are listed again', () => {
   const view = new TestView();
   const put = (rest: Partial<NodeSession> = {}) => view.put({ kind: 'nodeSession', value: session('n1', rest) });
   const putEpoch = (id: string, phase: StoreEpoch['phase']) =>
     view.put({ kind: 'storeEpoch', value: { id, importId: '', phase } });
-  const ages = () => [view.sessionAgeMs('n1'), view.displacedAgeMs('n1'), view.epochAgeMs()];
+  const ages = () => [view.sessionAgeMs('n1'), view.displacedAgeMs('n1', 'b0'), view.epochAgeMs()];
   expect(view.sessionAgeMs('n1')).toBe(0);
-  put({ displacedBootId: 'b0' });
+  put({ displaced: [B0] });
   putEpoch('e1', 'first');
   view.monotonicMs = 10;
-  put({ displacedBootId: 'b0' });
+  put({ displaced: [B0] });
   putEpoch('e1', 'waiting');
   expect(ages()).toEqual([10, 10, 10]);
-  put({ displacedBootId: 'b0', revision: 2 });
+  put({ displaced: [B0], revision: 2 });
   putEpoch('e2', 'waiting');
   expect(ages()).toEqual([0, 10, 0]);
   view.monotonicMs = 15;
   const draft = view.clone(() => true);
-  expect([draft.sessionAgeMs('n1'), draft.displacedAgeMs('n1'), draft.epochAgeMs()]).toEqual([5, 15, 5]);
-  put({ displacedBootId: 'b1', revision: 3 });
-  expect(ages()).toEqual([0, 0, 5]);
+  expect([draft.sessionAgeMs('n1'), draft.displacedAgeMs('n1', 'b0'), draft.epochAgeMs()]).toEqual([5, 15, 5]);
+  put({ displaced: [B0, B1], revision: 3 });
+  expect(ages()).toEqual([0, 15, 5]);
+  expect(view.displacedAgeMs('n1', 'b1')).toBe(0);
   expect(view.reportAgeMs('n1')).toBe(15);
-  put({ displacedBootId: 'b1', revision: 4, reportedAtMs: 1 });
+  put({ revision: 4, reportedAtMs: 1 });
   expect(view.reportAgeMs('n1')).toBe(0);
 });
 

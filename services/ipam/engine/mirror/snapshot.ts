@@ -46,8 +46,8 @@ interface SeenSession {
   readonly session: NodeSession;
   /** Its revision. */
   readonly sinceMs: number;
-  /** The machine that it displaced. */
-  readonly displacedSinceMs: number;
+  /** The displaced machines, by their boots. */
+  readonly displacedSinceMs: ReadonlyMap<string, number>;
   /** The time of its node's last report. */
   readonly reportedSinceMs: number;
 }
@@ -275,11 +275,12 @@ export class Snapshot implements View {
     const nowMs = this.#monotonicMs();
     const isUnchanged = before?.session.revision === session.revision;
     const isSameReport = before?.session.reportedAtMs === session.reportedAtMs;
-    const isSameMachine = before?.session.displacedBootId === session.displacedBootId;
     this.#sessions.set(session.name, {
       session,
       sinceMs: before && isUnchanged ? before.sinceMs : nowMs,
-      displacedSinceMs: before && isSameMachine ? before.displacedSinceMs : nowMs,
+      displacedSinceMs: new Map(
+        session.displaced.map(({ bootId }) => [bootId, before?.displacedSinceMs.get(bootId) ?? nowMs]),
+      ),
       reportedSinceMs: before && isSameReport ? before.reportedSinceMs : nowMs,
     });
     for (const key of claimedKeys(session)) this.#lessees.set(key, [...(this.#lessees.get(key) ?? []), session.name]);
@@ -401,8 +402,8 @@ export class Snapshot implements View {
     return this.#ageMs(this.#sessions.get(nodeName)?.sinceMs);
   }
 
-  displacedAgeMs(nodeName: string): number {
-    return this.#ageMs(this.#sessions.get(nodeName)?.displacedSinceMs);
+  displacedAgeMs(nodeName: string, bootId: string): number {
+    return this.#ageMs(this.#sessions.get(nodeName)?.displacedSinceMs.get(bootId));
   }
 
   reportAgeMs(nodeName: string): number {

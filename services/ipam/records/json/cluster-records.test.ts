@@ -224,7 +224,7 @@ describe('the history', () => {
 
 describe("a node's session", () => {
   const KEY = '/calico/podwire/nodes/node-1';
-  const SESSION = `{"machineId":"m1","bootId":"b1","displacedBootId":"b0","generation":3,"address":"192.0.2.1","revision":41,"heardAtMs":1787380405100,
+  const SESSION = `{"machineId":"m1","bootId":"b1","displaced":[{"machineId":"m0","bootId":"b0"}],"generation":3,"address":"192.0.2.1","revision":41,"heardAtMs":1787380405100,
    "leases":[{"address":"10.65.0.9","sequenceNumber":1755842000123456791}],"reportedAtMs":1787380405000,"epoch":"e1",
    "conflicts":[{"address":"fd00::7","attachment":"net/c1/eth0","holder":"net.c2 on node-2"}],"later":{"x":1}}`;
 
@@ -235,7 +235,7 @@ describe("a node's session", () => {
         name: 'node-1',
         machineId: 'm1',
         bootId: 'b1',
-        displacedBootId: 'b0',
+        displaced: [{ machineId: 'm0', bootId: 'b0' }],
         generation: 3,
         address: '192.0.2.1',
         revision: 41,

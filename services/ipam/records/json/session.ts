@@ -1,6 +1,6 @@
 import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 
-import type { AddressConflict, ListedLease, NodeSession, StoreEpoch } from '../session.js';
+import type { AddressConflict, DisplacedMachine, ListedLease, NodeSession, StoreEpoch } from '../session.js';
 import {
   field,
   isAbsent,
@@ -29,10 +29,18 @@ export function decodeSession(raw: JsonObject, { name }: RecordName & { kind: 'n
     revision: readInteger(field(raw, 'revision')),
     heardAtMs: readInteger(field(raw, 'heardAtMs')),
     leases: readList(field(raw, 'leases')).map(decodeLease),
-    displacedBootId: readOptionalText(field(raw, 'displacedBootId')) ?? '',
+    displaced: readList(field(raw, 'displaced')).map(decodeMachine),
     reportedAtMs: isAbsent(reported) ? undefined : readInteger(reported),
     epoch: readOptionalText(field(raw, 'epoch')) ?? '',
     conflicts: readList(field(raw, 'conflicts')).map(decodeConflict),
+  };
+}
+
+function decodeMachine(source: Field): DisplacedMachine {
+  const raw = readObject(source);
+  return {
+    machineId: readText(field(raw, 'machineId', source.path)),
+    bootId: readText(field(raw, 'bootId', source.path)),
   };
 }
 
@@ -64,12 +72,12 @@ function readInteger(source: Field): number {
 }
 
 export function encodeSession(session: NodeSession, raw: JsonObject): JsonObject {
-  const { machineId, bootId, displacedBootId, generation, address, revision, heardAtMs, reportedAtMs, epoch } = session;
+  const { machineId, bootId, displaced, generation, address, revision, heardAtMs, reportedAtMs, epoch } = session;
   return {
     ...raw,
     machineId,
     bootId,
-    displacedBootId,
+    displaced: displaced.map((machine) => ({ ...machine })),
     generation,
     address,
     revision,
