@@ -33,7 +33,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/shared/telemetry/spans.ts': 'test/e2e/tracing.test.ts',
 
   // Programs that export.
-  'services/shared/telemetry/exporters.ts': 'services/shared/telemetry/telemetry.test.ts',
 
   // The border of all calls, with both kinds of them.
   'services/shared/rpc/border.ts': 'services/shared/rpc/unary.test.ts',

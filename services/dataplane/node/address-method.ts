@@ -1,5 +1,5 @@
 import { familyBits, formatAddress, parseAddress, type Address, type Family } from '@podwire/shared/net/address';
-import { parsePrefix, prefixContains, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
+import { constantPrefix, parsePrefix, prefixContains, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { LinkAddress, NetworkLink, NetworkRoute, NodeNetworkState } from './links.js';
 
@@ -136,11 +136,7 @@ export function isNodeInterface({ name }: NetworkLink): boolean {
   return !OWN_INTERFACES.test(name) && !FOREIGN_INTERFACES.some((pattern) => pattern.test(name));
 }
 
-const LINK_LOCAL = ['169.254.0.0/16', '127.0.0.0/8', 'fe80::/10', '::1/128'].map((text): Prefix => {
-  const parsed = parsePrefix(text);
-  if (!parsed.ok) throw new Error(`${text}: ${parsed.fault}`);
-  return parsed.prefix;
-});
+const LINK_LOCAL = ['169.254.0.0/16', '127.0.0.0/8', 'fe80::/10', '::1/128'].map(constantPrefix);
 
 /**
  * A link's addresses of one family that other nodes can reach. Those without a subnet come last: keepalived and kube-vip add such

@@ -23,7 +23,7 @@ import {
 import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { parseMac, type Mac } from '@podwire/shared/net/mac';
-import { formatPrefix, hostPrefix, parsePrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { constantPrefix, formatPrefix, hostPrefix, prefixContains } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
@@ -177,13 +177,7 @@ const UNREACHABLE = [
   ['is a link-local address', '169.254.0.0/16', 'fe80::/10'],
   ['is a multicast address', '224.0.0.0/4', 'ff00::/8'],
   ['is reserved or the broadcast address', '240.0.0.0/4'],
-].flatMap(([fault, ...cidrs]) => cidrs.map((cidr) => ({ fault, prefix: prefixOfText(cidr) })));
-
-function prefixOfText(cidr: string): Prefix {
-  const parsed = parsePrefix(cidr);
-  if (!parsed.ok) throw new Error(`${cidr}: ${parsed.fault}`);
-  return parsed.prefix;
-}
+].flatMap(([fault, ...cidrs]) => cidrs.map((cidr) => ({ fault, prefix: constantPrefix(cidr) })));
 
 /** Why other nodes cannot reach the address: they accept tunnel packets from it. */
 function unreachableFault({ address, subnetBits }: NodeAddress): string | undefined {

@@ -20,6 +20,13 @@ export function parsePrefix(text: string): ParsedPrefix {
   return prefix.value === parts.address.value ? { ok: true, prefix } : { ok: false, fault: 'has host bits set' };
 }
 
+/** A prefix of the program itself. @throws Error when it is none */
+export function constantPrefix(text: string): Prefix {
+  const parsed = parsePrefix(text);
+  if (!parsed.ok) throw new Error(`${text}: ${parsed.fault}`);
+  return parsed.prefix;
+}
+
 /** Parses `ADDRESS/LENGTH` and keeps the host bits, as for an interface's address with its network's length. */
 export function splitCidr(text: string): { readonly address: Address; readonly length: number } | undefined {
   const match = /^([^/]+)\/(0|[1-9]\d{0,2})$/.exec(text);

@@ -1,6 +1,6 @@
 import { setMaxListeners } from 'node:events';
 
-import { status, type StatusObject } from '@grpc/grpc-js';
+import { status, type ServiceDefinition, type StatusObject } from '@grpc/grpc-js';
 import { SpanKind, trace, type Context } from '@opentelemetry/api';
 import type { Metadata } from '@grpc/grpc-js';
 
@@ -120,4 +120,35 @@ function limitCall(
     call.off('cancelled', onCancelled);
   };
   return { signal: controller.signal, abort, release };
+}
+
+/** In place of a request whose bytes are no message. gRPC would answer that the server has a fault. */
+class Undecodable {
+  readonly failure: Failure;
+
+  constructor(path: string, reason: unknown) {
+    const text = `${path.slice(1)}: the request cannot be decoded (${String(reason)}); send the message of the contract`;
+    this.failure = new Failure('INVALID_REQUEST', text);
+  }
+}
+
+/** The service with requests that {@link requireDecoded} refuses where they cannot be decoded. */
+export function withUndecodable(service: ServiceDefinition): ServiceDefinition {
+  const methods = Object.entries(service).map(([name, method]) => {
+    const requestDeserialize = (bytes: Buffer): unknown => {
+      try {
+        return method.requestDeserialize(bytes);
+      } catch (error) {
+        return new Undecodable(method.path, error);
+      }
+    };
+    return [name, { ...method, requestDeserialize }] as const;
+  });
+  return Object.fromEntries(methods);
+}
+
+/** @returns the request @throws Failure INVALID_REQUEST if its bytes were no message */
+export function requireDecoded<Request>(request: Request): Request {
+  if (request instanceof Undecodable) throw request.failure;
+  return request;
 }

@@ -16,6 +16,7 @@ import { UNIX } from '../sockets/listen.js';
 import { UnixListener } from '../sockets/unix-listener.js';
 import type { CertificateSource } from '../tls/certificate-source.js';
 import { markNetworkCall, type Authorize } from './access.js';
+import { withUndecodable } from './border.js';
 import { MAX_REQUEST_BYTES } from './message-size.js';
 import { addReflection } from './reflection.js';
 import { RELEASE, releaseInterceptor } from './release.js';
@@ -23,7 +24,6 @@ import { RequestQueue, type QueueLimits } from './request-queue.js';
 import { RpcEvents } from './rpc-events.js';
 import { Streams, type Streaming } from './streaming.js';
 import { unaryHandlers, type Unary } from './unary.js';
-import { withUndecodable } from './undecodable.js';
 
 /** A gRPC service with its implementation. */
 export interface RpcService {

@@ -7,9 +7,8 @@ import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { formatCaller, type Caller } from '../tls/caller.js';
 import { admitCall, type Admission } from './access.js';
-import { openCall, type Call, type ServedCall } from './border.js';
+import { openCall, requireDecoded, type Call, type ServedCall } from './border.js';
 import type { QueueEvents } from './request-queue.js';
-import { requireDecoded } from './undecodable.js';
 
 /**
  * Answers one request with any number of messages. The next message is pulled only after the previous one was handed to

@@ -7,10 +7,9 @@ import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { IntervalRecorder, withRecorder } from '../telemetry/intervals.js';
 import { admitCall, type Admission } from './access.js';
-import { openCall, type Call } from './border.js';
+import { openCall, requireDecoded, type Call } from './border.js';
 import type { Leave } from './request-queue.js';
 import { timingMetadata, timingOf } from './tracing.js';
-import { requireDecoded } from './undecodable.js';
 
 export type Handler<Request, Response> = (request: Request, call: Call) => Promise<Response>;
 

@@ -1,6 +1,8 @@
 import type { MeterProvider } from '@opentelemetry/api';
 import {
+  AggregationTemporality,
   ConsoleMetricExporter,
+  InstrumentType,
   PeriodicExportingMetricReader,
   type MetricReader,
   type PushMetricExporter,
@@ -15,7 +17,6 @@ import {
 } from '@opentelemetry/sdk-trace-base';
 
 import type { Logger } from '../runtime/log.js';
-import { withTemporality } from './temporality.js';
 
 /** The default of OpenTelemetry, in milliseconds. */
 const EXPORT_INTERVAL_MS = 60_000;
@@ -71,6 +72,23 @@ export async function metricReaders({ names, env, log }: ExporterSource): Promis
     }
   }
   return readers;
+}
+
+/**
+ * The temporality of metrics. The SDK exports each series of a cumulative instrument for ever. An observed gauge gets
+ * another one, so that the series of an ended condition ends; exports do not show the temporality of gauges.
+ * @param otherwise - of all metrics but observed gauges
+ */
+export function temporalityOf(type: InstrumentType, otherwise: AggregationTemporality): AggregationTemporality {
+  return type === InstrumentType.OBSERVABLE_GAUGE ? AggregationTemporality.DELTA : otherwise;
+}
+
+/** The exporter, whose own choice holds for all metrics but observed gauges. */
+export function withTemporality<Exporter extends PushMetricExporter>(exporter: Exporter): Exporter {
+  const own = exporter.selectAggregationTemporality?.bind(exporter);
+  exporter.selectAggregationTemporality = (type) =>
+    temporalityOf(type, own?.(type) ?? AggregationTemporality.CUMULATIVE);
+  return exporter;
 }
 
 /** An option of the SDK that its type for the variables of the environment omits. */

@@ -2,11 +2,17 @@ import { once } from 'node:events';
 import { createServer } from 'node:net';
 
 import { resourceFromAttributes } from '@opentelemetry/resources';
-import { MeterProvider } from '@opentelemetry/sdk-metrics';
+import {
+  AggregationTemporality,
+  InMemoryMetricExporter,
+  MeterProvider,
+  PeriodicExportingMetricReader,
+} from '@opentelemetry/sdk-metrics';
 import { afterEach, describe, expect, test } from 'vitest';
 
 import { ManualClock } from '../testing/manual-clock.js';
 import { recordingLog } from '../testing/server.js';
+import { withTemporality } from './exporters.js';
 import { PrometheusEndpoint } from './prometheus.js';
 
 const ends: (() => Promise<unknown>)[] = [];
@@ -82,6 +88,39 @@ test('a series of an observed gauge ends with its object; what was counted stays
   expect(await own()).toEqual([counted]);
   conditions.set('first', 1);
   expect(await own()).toEqual([first, counted]);
+});
+
+test('an exporter gets the series of an observed gauge as long as it is observed, and counters as it chose', async () => {
+  const exporter = withTemporality(new InMemoryMetricExporter(AggregationTemporality.CUMULATIVE));
+  const reader = new PeriodicExportingMetricReader({ exporter });
+  const meter = new MeterProvider({ readers: [reader] }).getMeter('fixture');
+  let findings = ['a', 'b'];
+  meter.createObservableGauge('findings').addCallback((result) => {
+    for (const kind of findings) result.observe(1, { kind });
+  });
+  const counter = meter.createCounter('calls');
+  const exported = async () => {
+    exporter.reset();
+    counter.add(1);
+    await reader.forceFlush();
+    const metrics = exporter.getMetrics().flatMap(({ scopeMetrics }) => scopeMetrics.flatMap((scope) => scope.metrics));
+    return metrics.flatMap(({ descriptor, dataPoints }) =>
+      dataPoints.map(({ attributes, value }) => [descriptor.name, attributes.kind, value]),
+    );
+  };
+  expect(await exported()).toEqual([
+    ['findings', 'a', 1],
+    ['findings', 'b', 1],
+    ['calls', undefined, 1],
+  ]);
+  findings = ['b'];
+  expect(await exported()).toEqual([
+    ['findings', 'b', 1],
+    ['calls', undefined, 2],
+  ]);
+  findings = [];
+  expect(await exported()).toEqual([['calls', undefined, 3]]);
+  await reader.shutdown();
 });
 
 test.each([

@@ -1,12 +1,17 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 
 import { PrometheusSerializer } from '@opentelemetry/exporter-prometheus';
-import { MetricReader, type MetricData, type ResourceMetrics } from '@opentelemetry/sdk-metrics';
+import {
+  AggregationTemporality,
+  MetricReader,
+  type MetricData,
+  type ResourceMetrics,
+} from '@opentelemetry/sdk-metrics';
 
 import { codeOf, messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
-import { temporalityOf } from './temporality.js';
+import { temporalityOf } from './exporters.js';
 
 const PATH = '/metrics';
 
@@ -29,7 +34,7 @@ export interface PrometheusOptions {
 /** Collects when it is scraped. */
 class ScrapeReader extends MetricReader {
   constructor() {
-    super({ aggregationTemporalitySelector: (type) => temporalityOf(type) });
+    super({ aggregationTemporalitySelector: (type) => temporalityOf(type, AggregationTemporality.CUMULATIVE) });
   }
 
   protected override onForceFlush(): Promise<void> {

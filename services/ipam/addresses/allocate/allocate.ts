@@ -93,12 +93,13 @@ export interface Allocation {
  * Allocates one address of each requested family that the attachment does not hold yet: all of them or none.
  *
  * Idempotent per attachment: addresses it already holds are returned in full, even when the request names fewer.
- * @throws Failure NO_POOL when a family has no pool, or a requested pool is disabled; POOLS_EXHAUSTED when no pool can
- * serve, with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND, NODE_BEING_DELETED;
- * NODE_NAME_TAKEN for a pod of another boot than the one that has the node's name and runs; for requested addresses ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another;
- * STORE_RESTORED after a restore of the datastore; STORE_CORRUPT when its handle, or a block that the handle names, cannot be read, or the configuration when nothing
- * else can be allocated, or the request policies when the request needs their permission; REQUEST_DENIED when they deny
- * it
+ * @throws Failure NO_POOL when a family has no pool, or a requested pool is disabled; POOLS_EXHAUSTED when no pool
+ * can serve, with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND,
+ * NODE_BEING_DELETED; NODE_NAME_TAKEN for a pod of another boot than the one that has the node's name and runs; for
+ * requested addresses ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another;
+ * STORE_RESTORED after a restore of the datastore; STORE_CORRUPT when its handle, or a block that the handle names,
+ * cannot be read, or the configuration when nothing else can be allocated, or the request policies when the request
+ * needs their permission; REQUEST_DENIED when they deny it
  */
 export function allocate(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
   const { attachment } = request;
