@@ -222,6 +222,17 @@ describe('GC with a list', () => {
     expect(holders()).toEqual(['net.a']);
   });
 
+  test('leaves allocations of another boot to the inventory: their machine may have had the name, and still run', async () => {
+    await add('a');
+    plugin.ipam.put(attachment('displaced'), {
+      netns: { bootId: '22222222-2222-4333-8444-555555555555', inode: 1n },
+      createTime: new Date(BOOTED_AT_MS - 1),
+    });
+    plugin.ipam.put(attachment('gone'));
+    expect(await gc({ [VALID]: listed('a') })).toEqual(DONE);
+    expect(holders()).toEqual(['net.a', 'net.displaced']);
+  });
+
   test('names the service whose release lacks a method', async () => {
     plugin.script.failNext('ListEndpoints', new Failure('UNIMPLEMENTED', 'podwire-ipam: does not know the method'));
     expect(await error({ [VALID]: [] })).toMatchObject({ code: 105, msg: expect.stringContaining('podwire-ipam') });

@@ -128,14 +128,22 @@ async function collect(listed: readonly Attachment[] | undefined, collection: Co
 
 type GarbageTest = (allocation: NodeEndpoint) => boolean;
 
-/** Selects allocations without a wire. Reads the kernel last: an attachment absent then, with no ADD in flight, has none. */
-async function unwiredTest({ mode, limits, deps }: Collection): Promise<GarbageTest> {
+/**
+ * Selects allocations without a wire. Reads the kernel last: an attachment absent then, with no ADD in flight, has none. What
+ * another boot of this node has is left to the node's inventory: it may be of a machine that had the node's name, and still runs.
+ */
+async function unwiredTest({ nodeName, mode, limits, deps }: Collection): Promise<GarbageTest> {
   const wires = mode.kind === 'ipam-only' ? [] : await deps.dataplane.wires(limits);
   const attached = new Set(wires.map(({ attachment }) => formatAttachment(attachment)));
   // Calico's plugin wires a pod under another attachment than its address has.
   const routed = new Set(wires.flatMap(({ addresses }) => addresses));
-  return ({ attachment, held }) =>
-    !attached.has(formatAttachment(attachment)) && !held.some(({ address }) => routed.has(address));
+  const isOfOtherBoot = ({ bootId }: NodeEndpoint): boolean =>
+    nodeName === deps.nodeName && bootId !== undefined && bootId !== '' && bootId !== deps.boot.id;
+  return (allocation) => {
+    const { attachment, held } = allocation;
+    const isWired = attached.has(formatAttachment(attachment)) || held.some(({ address }) => routed.has(address));
+    return !isWired && !isOfOtherBoot(allocation);
+  };
 }
 
 /**
