@@ -86,12 +86,12 @@ function expected(owners: readonly Owner[], reported: readonly Reported[]): stri
     const ended = id !== 'lease' && isEnded;
     if (owner === 'free' || owner === 'cooling') {
       if (!ended) lines.push(`${text}: bind`);
-    } else if (owner === `${id} n1` || (owner === 'c n2' && id === 'c')) {
+    } else if (owner === `${id} n1`) {
       if (!isCurrent) lines.push(`${text}: number ${100 + ordinal}`);
     } else if (owner === 'lease n1') {
       if (!ended || !isCurrent) lines.push(`${text}: number ${100 + ordinal}`);
     } else {
-      const isSettled = reported.some((other) => other.ordinal === ordinal && owner.startsWith(`${other.id} `));
+      const isSettled = reported.some((other) => other.ordinal === ordinal && owner === `${other.id} n1`);
       if (!isSettled || owner.startsWith('lease'))
         lines.push(`${text}: another${ended || id === 'lease' ? '' : ', conflict'}`);
     }

@@ -144,13 +144,15 @@ function findDifference(view: View, input: ReportedAddress): InventoryFinding | 
   }
   const { attributes } = held;
   const isOwnLease = isLeaseOf(nodeName)(attributes);
-  const isSame = attachment ? belongsTo(attachment)(attributes) : isOwnLease;
+  // Another node may have an attachment of the same name: container IDs need not be random.
+  const isOwn = (attributes.owner.node ?? nodeName) === nodeName;
+  const isSame = attachment ? isOwn && belongsTo(attachment)(attributes) : isOwnLease;
   const { sequenceNumber: current } = addressHolder(held);
   if (isSame || (isOwnLease && isEnded))
     return current === allocation.sequenceNumber ? undefined : { ...finding, currentSequenceNumber: current };
   if (isOwnLease) return { ...finding, currentSequenceNumber: current };
   // The node has given the address of an ended pod to another one, and is about to return and to bind it.
-  const holder = attachmentOf(attributes);
+  const holder = isOwn ? attachmentOf(attributes) : undefined;
   const owners = reported.get(formatAddress(address)) ?? [];
   if (holder && owners.some((owner) => owner && sameAttachment(owner, holder))) return undefined;
   return { ...finding, holder: describeHolder(attributes) };
