@@ -7,7 +7,7 @@ import { isNewEpoch, restoredEpoch } from '../blocks/epoch.js';
 import { blockOf } from '../blocks/lookup.js';
 import { isAlive } from '../blocks/running-nodes.js';
 import { requireReadable } from '../records/absence.js';
-import { attributesAt, coolAddresses, takeOrdinals, type Block } from '../records/block.js';
+import { attributesAt, coolAddresses, isHeld, releaseAddresses, takeOrdinals, type Block } from '../records/block.js';
 import { versionOf } from '../records/versions.js';
 import { DISPLACED_MS, type DisplacedMachine, type ListedLease, type NodeSession } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
@@ -107,8 +107,10 @@ function coolVanished(view: View, { leases }: NodeSession, nowMs: number): Chang
     const block = stored && (blocks.get(formatPrefix(stored.prefix)) ?? stored);
     if (!block || view.isLocked()) continue;
     const ordinal = ordinalOf(block.prefix, address);
-    if (attributesAt(block, ordinal)) continue;
-    const taken = takeOrdinals(block, [ordinal], { handleId: undefined, owner: {}, releasedAtMs: undefined });
+    const current = attributesAt(block, ordinal);
+    if (current && isHeld(current)) continue;
+    const free = current ? releaseAddresses(block, [ordinal]) : block;
+    const taken = takeOrdinals(free, [ordinal], { handleId: undefined, owner: {}, releasedAtMs: undefined });
     blocks.set(formatPrefix(block.prefix), coolAddresses(taken, [ordinal], nowMs));
   }
   return [...blocks.values()].map((value): Change => ({ type: 'put', record: { kind: 'block', value } }));
