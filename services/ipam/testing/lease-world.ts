@@ -186,7 +186,8 @@ export class World {
     this.boots.set(node, boot);
     for (const text of by === 'process' ? [] : this.vanishedOf(node)) {
       this.vanished.delete(text);
-      if (this.cooldownSeconds > 0) this.cooling.set(text, nowMs);
+      // A block that was given up has lost its cool-downs.
+      if (view.blocks().some((block) => prefixContains(block.prefix, address(text)))) this.cooling.set(text, nowMs);
     }
     if (by === 'twin') this.nowMs++;
     this.sessions.set(node, [...(this.sessions.get(node) ?? []), this.session(node)]);
@@ -343,7 +344,7 @@ export class World {
     const releasedMs = this.cooling.get(text);
     // Stamps are whole seconds.
     if (releasedMs !== undefined && !isBack)
-      expect(this.nowMs - releasedMs).toBeGreaterThan((COOLDOWN_SECONDS - 1) * 1000);
+      expect(this.nowMs - releasedMs).toBeGreaterThan((this.cooldownSeconds - 1) * 1000);
     this.cooling.delete(text);
     this.held.set(text, holding);
     this.known.unshift({ text, node: holding.node, sequenceNumber: holding.sequenceNumber });
@@ -356,7 +357,7 @@ export class World {
     const sinceMs = boundId === id ? heldSinceMs : Math.min(Math.max(endedMs - 500, heldSinceMs), this.nowMs);
     const untilMs = Math.max(Math.min(endedMs, this.nowMs), sinceMs);
     this.held.delete(text);
-    if (cools && this.cooldownSeconds > 0) this.cooling.set(text, this.nowMs);
+    if (cools) this.cooling.set(text, this.nowMs);
     if (id !== undefined) this.past.push(`${text} net.${id} ${sequenceNumber} ${sinceMs} ${untilMs}`);
     return untilMs;
   }
@@ -572,8 +573,7 @@ export class World {
   }
 
   release(id: string): void {
-    const { view, nowMs } = this;
-    view.apply(release(view, attachment(id), nowMs));
+    this.view.apply(release(this.view, attachment(id), this.nowMs));
     this.endAll((holding) => holding.id === id);
   }
 
