@@ -178,14 +178,12 @@ function isProtected(view: View, nodeName: string): (machine: DisplacedMachine) 
   return ({ bootId }) => view.displacedAgeMs(nodeName, bootId) < DISPLACED_MS;
 }
 
-/** The displaced machines once a machine, which may be one of them, has the name instead of the session's. */
-function withDisplaced(
-  view: View,
-  { name, displaced, machineId, bootId }: NodeSession,
-  by: string,
-): DisplacedMachine[] {
-  const others = displaced.filter((machine) => machine.machineId !== by);
-  return [...others.filter(isProtected(view, name)), { machineId, bootId }];
+/** The displaced machines after the session's machine has lost the name to a successor, which may be one of them. */
+function withDisplaced(view: View, session: NodeSession, successorId: string): DisplacedMachine[] {
+  const { name, displaced, machineId, bootId } = session;
+  const protectedMachines = displaced.filter(isProtected(view, name));
+  const withoutSuccessor = protectedMachines.filter((machine) => machine.machineId !== successorId);
+  return [...withoutSuccessor, { machineId, bootId }];
 }
 
 /** Within this time the record is not written again only to say that the node was heard of, in milliseconds. */

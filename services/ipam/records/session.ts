@@ -25,8 +25,8 @@ export interface NodeSession {
    */
   readonly leases: readonly ListedLease[];
   /**
-   * The machines that had the node's name before others took it over. Each may be cut off, with pods and leases that no
-   * other holder may get: what was allocated for it stays for a time.
+   * The machines that lost the node's name to another machine. Such a machine may be cut off from podwire-ipam while its
+   * pods run, so its allocations stay for a time.
    */
   readonly displaced: readonly DisplacedMachine[];
   /** When the node last reported its inventory, in epoch milliseconds; undefined if it never did. */
