@@ -18,6 +18,7 @@ const STEPS = [
   { title: 'lint and dependency directions', command: ['npx', 'eslint', '.'] },
   { title: 'format', command: ['npx', 'prettier', '--check', '--log-level', 'warn', '.'] },
   { title: 'tests', command: ['npm', 'run', '-s', 'test'] },
+  { title: 'tests that depend on Node.js, with its other releases', command: ['npm', 'run', '-s', 'test:runtimes'] },
 ];
 
 function run([command, ...args]) {
