@@ -111,8 +111,10 @@ export interface Follower {
   stop(): Promise<void>;
 }
 
-/** A pool in IPAM's messages: the routing attributes, and whether it assigns addresses to tunnels. */
+/** A pool in IPAM's messages: the routing attributes, and what it assigns addresses to. */
 export interface IpamPool extends ClusterPool {
+  /** Enabled, and not being deleted. */
+  readonly isActive: boolean;
   /** Enabled, and allowed for tunnels. */
   readonly assignsTunnelAddresses: boolean;
 }

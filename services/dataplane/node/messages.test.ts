@@ -49,6 +49,7 @@ describe('a pool', () => {
       natOutgoing: true,
       loadBalancerOnly: false,
       isDraining: false,
+      isActive: true,
       assignsTunnelAddresses: true,
     });
   });

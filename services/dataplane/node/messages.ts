@@ -51,6 +51,7 @@ export function readPool(pool: Pool): IpamPool {
       loadBalancerOnly:
         allowedUses.length > 0 && allowedUses.every((use) => use === AddressUse.ADDRESS_USE_LOAD_BALANCER),
       isDraining: state === PoolState.POOL_STATE_DRAINING,
+      isActive: state === PoolState.POOL_STATE_ACTIVE,
       assignsTunnelAddresses:
         state === PoolState.POOL_STATE_ACTIVE &&
         (allowedUses.length === 0 || allowedUses.includes(AddressUse.ADDRESS_USE_TUNNEL)),

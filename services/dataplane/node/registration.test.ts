@@ -6,9 +6,10 @@ import { FakeClock } from '@podwire/shared/testing/clock';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, describe, expect, test, vi } from 'vitest';
 
+import type { IpamPool } from '../cluster/cluster.js';
 import { FakeNodeNetwork, FREE_NAME } from '../testing/ipam.js';
 import { recordingLog } from '../testing/pods.js';
-import { node } from '../testing/routes.js';
+import { node, pool } from '../testing/routes.js';
 import { ClusterEvents } from './events.js';
 import { AddressAnnouncer, Registration, type NodeNameClaim, type RegistrationOptions } from './registration.js';
 
@@ -45,15 +46,16 @@ test('a call without an answer is cancelled when the node’s address changes, a
   expect(lines.map(({ msg }) => msg)).toEqual(['node n1 is registered with 192.0.2.7/24']);
 });
 
-describe('the node’s name', () => {
+describe('the node’s name and addresses', () => {
   const taken = new Failure('NODE_NAME_TAKEN', 'another machine has the name');
 
-  function scene(name: Partial<NodeNameClaim>) {
+  function scene(name: Partial<NodeNameClaim>, refusals: Failure[] = []) {
     const clock = new ManualClock();
     const calls: string[] = [];
     const call = (_: unknown, { ipv4Address }: RegisterNodeRequest) => {
       calls.push(`register ${ipv4Address}`);
-      return Promise.resolve({ created: false });
+      const refusal = refusals.shift();
+      return refusal ? Promise.reject(refusal) : Promise.resolve({ created: false });
     };
     const ipam: RegistrationOptions['ipam'] = Object.assign(Object.create(null), { description: 'ipam', call });
     const claimed: NodeNameClaim = { ...FREE_NAME, ...name };
@@ -100,7 +102,10 @@ describe('the node’s name', () => {
     await settled(calls, 2);
     await vi.waitFor(() => expect(registration.registered).toBeDefined(), { timeout: 20_000, interval: 2 });
     const show = (ipv4: string) =>
-      registration.follow({ self: 'n1', cluster: { nodes: new Map([['n1', node('n1', { ipv4 })]]) } });
+      registration.follow({
+        self: 'n1',
+        cluster: { nodes: new Map([['n1', node('n1', { ipv4 })]]), pools: new Map() },
+      });
     show('198.51.100.7/24');
     show('198.51.100.8/24');
     await vi.waitFor(() => expect(clock.nextMs).toBe(1000), { timeout: 20_000, interval: 2 });
@@ -108,6 +113,34 @@ describe('the node’s name', () => {
     await settled(calls, 4);
     expect(calls.slice(2)).toEqual([claim, register]);
     expect(registration.registered).toBeDefined();
+  });
+
+  test('are refused while another node has one: a condition until it has given it up', async () => {
+    const inUse = new Failure('ADDRESS_IN_USE', 'node "n2" has it');
+    const { clock, calls } = scene({}, [inUse]);
+    await settled(calls, 2);
+    const condition = { reason: 'NodeAddressInUse', message: inUse.message };
+    await vi.waitFor(() => expect(registration.conditions()).toEqual([condition]), { timeout: 20_000, interval: 2 });
+    await vi.waitFor(() => expect(clock.nextMs).toBe(250), { timeout: 20_000, interval: 2 });
+    clock.advance(250);
+    await vi.waitFor(() => expect(registration.registered).toBeDefined(), { timeout: 20_000, interval: 2 });
+    expect(registration.conditions()).toEqual([]);
+  });
+
+  test.each<[string, Partial<IpamPool>, string[]]>([
+    ['198.51.100.128/25', {}, ['NodeInPool']],
+    ['198.51.0.0/16', {}, ['NodeInPool']],
+    ['198.51.0.0/16', { isActive: false }, []],
+    ['198.51.0.0/16', { loadBalancerOnly: true }, []],
+    ['198.51.101.0/24', {}, []],
+  ])('in the range of a pool are a condition while the pool is active: %s %o', (cidr, rest, reasons) => {
+    scene({});
+    const own = { ...pool('p', cidr), isActive: true, assignsTunnelAddresses: true, ...rest };
+    const nodes = new Map([['n1', node('n1', { ipv4: '198.51.100.7/24' })]]);
+    registration.follow({ self: 'n1', cluster: { nodes, pools: new Map([['p', own]]) } });
+    expect(registration.conditions().map(({ reason }) => reason)).toEqual(reasons);
+    registration.follow({ self: 'n1', cluster: { nodes, pools: new Map() } });
+    expect(registration.conditions()).toEqual([]);
   });
 
   test('of another machine is not registered, and again once that machine has lost it', async () => {

@@ -1,14 +1,14 @@
 import { NodeServiceService, TunnelKind, type RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
-import type { Failure } from '@podwire/shared/failure/failure';
+import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
-import { splitCidr } from '@podwire/shared/net/prefix';
+import { formatPrefix, prefixesOverlap, splitCidr } from '@podwire/shared/net/prefix';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ClusterNode, IpamFollower, IpamView } from '../cluster/cluster.js';
+import type { ClusterNode, IpamFollower, IpamPool, IpamView } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
 import { tunnelMac } from '../routes/tunnels.js';
 import {
@@ -91,6 +91,9 @@ export class Registration implements IpamFollower {
   /** Whether IPAM has other addresses than the last registration: of another machine, whose call was late. */
   #isReplaced = false;
   #isAddressMissing = false;
+  /** Why IPAM refuses this node's addresses: another node or a pod has one. */
+  #refusal: Failure | undefined;
+  #poolConditions: readonly Condition[] = [];
 
   constructor(options: RegistrationOptions) {
     this.#options = { pollMs: 30_000, ...options };
@@ -119,9 +122,16 @@ export class Registration implements IpamFollower {
     this.#queue.request('registration', this.#options.pollMs);
   }
 
-  follow({ cluster, self }: { readonly self: string; readonly cluster: Pick<IpamView['cluster'], 'nodes'> }): void {
-    if (!this.#registered) return;
+  follow({
+    cluster,
+    self,
+  }: {
+    readonly self: string;
+    readonly cluster: Pick<IpamView['cluster'], 'nodes' | 'pools'>;
+  }): void {
     const node = cluster.nodes.get(self);
+    this.#poolConditions = node ? poolConditions(node, cluster.pools.values()) : [];
+    if (!this.#registered) return;
     if (node && hasAddresses(node, this.#registered)) {
       this.#isReplaced = false;
       return;
@@ -145,7 +155,8 @@ export class Registration implements IpamFollower {
       const message = `no interface of node ${self} has an address that other nodes can reach (${methodTexts}); assign one, or set PODWIRE_NODE_IPV4 or _IPV6`;
       return [{ reason: 'NodeAddressMissing', message }];
     }
-    return [];
+    const refusal = this.#refusal && { reason: 'NodeAddressInUse', message: this.#refusal.message };
+    return [...(refusal ? [refusal] : []), ...this.#poolConditions];
   }
 
   async stop(): Promise<void> {
@@ -199,7 +210,13 @@ export class Registration implements IpamFollower {
     const isOwner = await name.claim(address, signal);
     this.#isReplaced = false;
     const limits = { deadlineMs: clock.nowMs() + CALL_TIMEOUT_MS, signal };
-    const { created } = await ipam.call(NodeServiceService.registerNode, request, limits);
+    const { created } = await ipam.call(NodeServiceService.registerNode, request, limits).catch((error: unknown) => {
+      this.#refusal = error instanceof Failure && error.code === 'ADDRESS_IN_USE' ? error : undefined;
+      // A refused node has lost its former addresses in IPAM.
+      this.#isReplaced = true;
+      throw error;
+    });
+    this.#refusal = undefined;
     // Another machine may have registered its addresses meanwhile: the addresses of the machine that gets the name count.
     if (!isOwner) return { inMs: BACKOFF.baseMs };
     this.#registered = request;
@@ -251,6 +268,18 @@ function hasAddresses({ ipv4, ipv6 }: ClusterNode, { ipv4Address, ipv6Address }:
   const isSame = (node: ClusterNode['ipv4'], cidr: string) =>
     cidr === (node ? formatCidr({ address: node.address, length: node.subnet.length }) : '');
   return isSame(ipv4, ipv4Address) && isSame(ipv6, ipv6Address);
+}
+
+/** A node inside a pool: hosts of its own network, or the node itself, have addresses that pods may get. */
+function poolConditions({ name, ipv4, ipv6 }: ClusterNode, pools: Iterable<IpamPool>): Condition[] {
+  return [...pools].flatMap((pool) => {
+    const inside = [ipv4, ipv6].find((own) => own && prefixesOverlap(own.subnet, pool.cidr));
+    if (!inside || !pool.isActive || pool.loadBalancerOnly) return [];
+    const message =
+      `pool ${pool.name} ${formatPrefix(pool.cidr)} overlaps the network of node ${name}, ` +
+      `${formatPrefix(inside.subnet)}: pods may get addresses of other hosts there; disable the pool and create one of another range`;
+    return [{ reason: 'NodeInPool', message }];
+  });
 }
 
 function isSameRequest(a: RegisterNodeRequest, b: RegisterNodeRequest | undefined): boolean {

@@ -122,12 +122,17 @@ export class Nodes {
     this.#events = new NodeEvents(options.events);
   }
 
-  /** Idempotent. @throws Failure NODE_BEING_DELETED; ADDRESS_IN_USE when a pod has the node's new address */
+  /**
+   * Idempotent.
+   * @throws Failure NODE_BEING_DELETED; ADDRESS_IN_USE when another node or an allocation has what is new to the node
+   */
   async register(registration: Registration, signal: AbortSignal): Promise<RegistrationResult> {
     const { updates, clock, newUid } = this.#options;
     const input = { registration, uid: newUid(), nowMs: clock.nowMs() };
-    const lane = nodeLane(registration.name);
-    const registered = await updates.update(lane, (view) => registerNode(view, input), { signal });
+    // One lane, and all that other replicas have acknowledged: no two nodes get one address.
+    const options = { signal, isFresh: true };
+    const registered = await updates.update('registrations', (view) => registerNode(view, input), options);
+    if (registered.refusal) throw registered.refusal;
     const { node } = registered.listing;
     if (registered.outcome === 'created') this.#events.nodeRegistered(node);
     if (registered.outcome === 'changed') this.#events.nodeChanged(node);

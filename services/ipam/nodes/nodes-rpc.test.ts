@@ -131,7 +131,7 @@ describe('a node', () => {
 });
 
 test('nodes are listed in pages', async () => {
-  for (const name of ['n3', 'n1', 'n2']) await register(name);
+  for (const name of ['n3', 'n1', 'n2']) await register(name, { ipv4Address: `192.0.2.${name.slice(1)}/24` });
   const first = await listNodes(2);
   expect(first.nodes.map(({ name }) => name)).toEqual(['n1', 'n2']);
   const second = await listNodes(2, first.nextPageToken);
@@ -183,7 +183,7 @@ describe('a tunnel', () => {
 describe('a node that is deleted', () => {
   test('releases its addresses, and may register again', async () => {
     await register('node-1');
-    await register('node-2');
+    await register('node-2', { ipv4Address: '192.0.2.8/24' });
     const address = await served.caller.allocateAddress('c1', { nodeName: 'node-1' });
     await served.caller.allocate('c2', { nodeName: 'node-1' });
     await served.caller.allocate('c3', { nodeName: 'node-2' });
@@ -383,6 +383,22 @@ describe('malformed requests are refused, with all errors at once', () => {
       code: 'ADDRESS_IN_USE',
       message: expect.stringContaining('net/c1/eth0 on node node-1'),
     });
+  });
+
+  test('in the address or MAC address of another node', async () => {
+    const tunnelMacs = [{ kind: VXLAN, macAddress: '66:00:00:00:00:01' }];
+    await register('node-1', { tunnelMacs });
+    for (const rest of [{}, { ipv4Address: '192.0.2.8/24', tunnelMacs }])
+      expect(await failureOf(register('node-2', rest))).toMatchObject({
+        code: 'ADDRESS_IN_USE',
+        message: expect.stringContaining('which node "node-1" has'),
+      });
+    expect(await getNode('node-2').catch(() => undefined)).toBeUndefined();
+  });
+
+  test('of nodes that register one address at the same time, except for one', async () => {
+    const results = await Promise.allSettled(['n1', 'n2', 'n3', 'n4'].map((name) => register(name)));
+    expect(results.filter(({ status }) => status === 'fulfilled')).toHaveLength(1);
   });
 
   test('in names and labels', async () => {

@@ -2,7 +2,10 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { takeOrdinals } from '../records/block.js';
+import type { RecordValue } from '../records/view.js';
 import { TestView } from '../testing/test-view.js';
+import type { Node } from '../records/node.js';
+import { ALIVE_MS } from '../records/session.js';
 import { versionOf } from '../records/versions.js';
 import {
   block,
@@ -14,6 +17,7 @@ import {
   nodeRecord,
   NOW_MS,
   prefix,
+  session,
 } from '../testing/records.js';
 import { getNode, listNodes, recordCluster, registerNode, updateNode, type Registration } from './nodes.js';
 
@@ -65,8 +69,7 @@ describe('the Kubernetes cluster of a node', () => {
     expect(change).toMatchObject({ type: 'put', record: { value: { name: 'n1', kubernetesCluster: 'uid-1' } } });
     const recorded = new TestView([nodeRecord('n1', { kubernetesCluster: 'uid-1' })]);
     expect(recordCluster(recorded, sighting).changes).toEqual([]);
-    const { listing } = registerNode(recorded, { registration: registration({}), uid: 'x', nowMs: NOW_MS }).outcome;
-    expect(listing.node.kubernetesCluster).toBe('uid-1');
+    expect(register(recorded).listing.node.kubernetesCluster).toBe('uid-1');
   });
 
   test('is not recorded for a node that is unknown or being deleted', () => {
@@ -84,7 +87,9 @@ function registration(rest: Partial<Registration> = {}): Registration {
 }
 
 function register(view: TestView, rest: Partial<Registration> = {}) {
-  return view.apply(registerNode(view, { registration: registration(rest), uid: 'new', nowMs: NOW_MS }));
+  const result = view.apply(registerNode(view, { registration: registration(rest), uid: 'new', nowMs: NOW_MS }));
+  if (result.refusal) throw result.refusal;
+  return result;
 }
 
 function update(view: TestView, labels: Record<string, string>, resourceVersion = '') {
@@ -140,6 +145,90 @@ describe('a node that registers', () => {
   test('while it is being deleted is refused', () => {
     const view = new TestView([nodeRecord('n1', { deletionTimeMs: NOW_MS })]);
     expect(failureOf(() => register(view)).code).toBe('NODE_BEING_DELETED');
+  });
+});
+
+describe('what another node has', () => {
+  const MAC = '66:00:00:00:00:01';
+  const IPV6 = { address: prefix('2001:db8::7/128'), subnetBits: 64 };
+  const TUNNEL = { address: prefix('10.0.0.1/32') };
+  const at = (last: number) => ({ address: prefix(`192.0.2.${last}/32`), subnetBits: 24 });
+  const other = (rest: Partial<Node> = {}): RecordValue[] => [
+    nodeRecord('n2', {
+      ipv4: at(8),
+      ipv6: IPV6,
+      tunnels: new Map([['vxlanTunnelAddress', TUNNEL]]),
+      tunnelMacs: new Map([['vxlanTunnelAddress', MAC]]),
+      ...rest,
+    }),
+    { kind: 'nodeSession', value: session('n2') },
+  ];
+
+  test.each<[string, Partial<Registration>]>([
+    ['192.0.2.8', { ipv4: at(8) }],
+    ['2001:db8::7', { ipv6: IPV6 }],
+    ['10.0.0.1', { ipv4: { ...TUNNEL, subnetBits: 24 } }],
+    [`MAC address ${MAC}`, { tunnelMacs: new Map([['vxlanV6TunnelAddress', MAC]]) }],
+  ])('is refused, with its name: %s', (text, rest) => {
+    const view = new TestView(other());
+    const failure = failureOf(() => register(view, rest));
+    expect(failure).toMatchObject({ code: 'ADDRESS_IN_USE', details: { node: 'n1', address: text } });
+    expect(failure.message).toContain(`registers ${text}, which node "n2" has`);
+    expect(failure.message).toContain('podwirectl delete node n2');
+    expect(view.snapshot()).toEqual(new TestView(other()).snapshot());
+  });
+
+  test('is refused also where that node never had a session, as with nodes of Calico', () => {
+    expect(failureOf(() => register(new TestView(other().slice(0, 1)), { ipv4: at(8) })).code).toBe('ADDRESS_IN_USE');
+  });
+
+  test('stays registered where both have it already', () => {
+    const view = new TestView([...other(), nodeRecord('n1', { ipv4: at(8) })]);
+    expect(register(view, { ipv4: at(8), labels: { a: '1' } }).outcome).toBe('changed');
+  });
+
+  test('passes on once that node is silent: its addresses, but neither its tunnel nor its MAC address', () => {
+    const view = new TestView(other());
+    view.monotonicMs = ALIVE_MS;
+    for (const rest of [
+      { ipv4: { ...TUNNEL, subnetBits: 24 } },
+      { tunnelMacs: new Map([['vxlanTunnelAddress', MAC]] as const) },
+    ])
+      expect(failureOf(() => register(view, rest)).code).toBe('ADDRESS_IN_USE');
+    const decision = registerNode(view, {
+      registration: registration({ ipv4: at(8), ipv6: IPV6 }),
+      uid: 'new',
+      nowMs: NOW_MS,
+    });
+    // If it is heard of before the commit, the decision runs again.
+    expect(decision.changes).toContainEqual({ type: 'expect', record: { kind: 'nodeSession', value: session('n2') } });
+    expect(view.apply(decision)).toMatchObject({ outcome: 'created' });
+    expect(view.node('n1')).toMatchObject({ ipv4: at(8), ipv6: IPV6 });
+    expect(view.node('n2')).toMatchObject({
+      ipv4: undefined,
+      ipv6: undefined,
+      tunnelMacs: new Map([['vxlanTunnelAddress', MAC]]),
+    });
+    // The former holder returns.
+    expect(failureOf(() => register(view, { name: 'n2', ipv4: at(8) })).message).toContain('node "n1" has');
+  });
+
+  test.each([2, 3, 5])('does not stop %i nodes that exchange their addresses in a ring, and all run', (count) => {
+    const names = Array.from({ length: count }, (_, index) => `n${index}`);
+    const view = new TestView(
+      names.flatMap((name, index): RecordValue[] => [
+        nodeRecord(name, { ipv4: at(10 + index) }),
+        { kind: 'nodeSession', value: session(name) },
+      ]),
+    );
+    const wanted = (index: number) => at(10 + ((index + 1) % count));
+    // Each tries again until it succeeds.
+    for (let round = 0; round < 2; round++)
+      names.forEach((name, index) => {
+        const input = { registration: registration({ name, ipv4: wanted(index) }), uid: 'new', nowMs: NOW_MS };
+        view.apply(registerNode(view, input));
+      });
+    expect(names.map((name) => view.node(name)?.ipv4)).toEqual(names.map((_, index) => wanted(index)));
   });
 });
 

@@ -1,17 +1,19 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
-import { compareAddresses, formatAddress } from '@podwire/shared/net/address';
+import { compareAddresses, formatAddress, type Address } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 
 import { allocationOf } from '../addresses/addresses.js';
+import { isAlive } from '../blocks/running-nodes.js';
 import { nodeUtilization, type NodeUtilization } from '../blocks/utilization.js';
 import { requireReadable } from '../records/absence.js';
 import { attachmentOf } from '../records/attributes.js';
+import { isLease } from '../records/lease.js';
 import { makeNode, type Node, type NodeAddress, type NodeInterface, type TunnelKind } from '../records/node.js';
 import type { Page } from '../records/page.js';
 import type { NodeSession } from '../records/session.js';
 import { versionOf } from '../records/versions.js';
-import type { Decision, View } from '../records/view.js';
+import type { Change, Decision, View } from '../records/view.js';
 
 /** A node with how much it holds. */
 export interface NodeListing {
@@ -91,43 +93,114 @@ export interface RegistrationResult {
   readonly outcome: 'created' | 'changed' | 'unchanged';
 }
 
+/** A registration, or why the node may not have what it registers. */
+type RegistrationOutcome =
+  ({ readonly refusal: undefined } & RegistrationResult) | { readonly refusal: Failure };
+
 /**
  * Registers a node, or updates its record. Omitted fields keep their values, and so do labels that an operator set or
- * removed. Idempotent.
- * @throws Failure NODE_BEING_DELETED; ADDRESS_IN_USE when a pod has the node's new address
+ * removed. Idempotent. A refused node gives up the addresses that it does not register any more, so that nodes that
+ * exchange their addresses do not wait for each other.
+ * @returns the refusal ADDRESS_IN_USE when another node, or an allocation, has a new address or MAC address of the node
+ * @throws Failure NODE_BEING_DELETED
  */
 export function registerNode(
   view: View,
   { registration, uid, nowMs }: RegistrationInput,
-): Decision<RegistrationResult> {
+): Decision<RegistrationOutcome> {
   const stored = view.node(registration.name);
   if (stored) requireNotDeleting(stored);
   const before = stored ?? makeNode({ name: registration.name, uid, nowMs });
   const node = applyRegistration(before, registration);
-  for (const [own, stored] of [
-    [node.ipv4, before.ipv4],
-    [node.ipv6, before.ipv6],
-  ])
-    if (own && !sameNodeAddress(own, stored)) requireNoPod(view, node.name, own);
-  const outcome = !stored ? 'created' : versionOf(node) === versionOf(stored) ? 'unchanged' : 'changed';
+  const { refusal, changes } = claimIdentity(view, before, node);
+  if (refusal)
+    return { changes: stored ? putIfChanged(stored, withoutNewAddresses(stored, node)) : [], outcome: { refusal } };
+  const own = putIfChanged(stored, node);
+  const outcome = !stored ? 'created' : own.length === 0 ? 'unchanged' : 'changed';
+  return { changes: [...own, ...changes], outcome: { refusal, listing: describeNode(view, node), outcome } };
+}
+
+function putIfChanged(stored: Node | undefined, value: Node): Change[] {
+  if (stored && versionOf(value) === versionOf(stored)) return [];
+  return [{ type: 'put', record: { kind: 'node', value } }];
+}
+
+/** The stored node with those of its addresses that it still registers. */
+function withoutNewAddresses(stored: Node, { ipv4, ipv6 }: Node): Node {
   return {
-    changes: outcome === 'unchanged' ? [] : [{ type: 'put', record: { kind: 'node', value: node } }],
-    outcome: { listing: describeNode(view, node), outcome },
+    ...stored,
+    ipv4: sameNodeAddress(ipv4, stored.ipv4) ? stored.ipv4 : undefined,
+    ipv6: sameNodeAddress(ipv6, stored.ipv6) ? stored.ipv6 : undefined,
   };
 }
 
-function sameNodeAddress(a: NodeAddress, b: NodeAddress | undefined): boolean {
-  return b !== undefined && compareAddresses(a.address, b.address) === 0;
+function sameNodeAddress(a: NodeAddress | undefined, b: NodeAddress | undefined): boolean {
+  return a !== undefined && b !== undefined && compareAddresses(a.address, b.address) === 0;
 }
 
-/** The routes to the node would lead to the pod. */
-function requireNoPod(view: View, name: string, { address }: NodeAddress): void {
+interface Claim {
+  readonly refusal: Failure | undefined;
+  /** Take the addresses from nodes that do not run. */
+  readonly changes: readonly Change[];
+}
+
+/**
+ * Whether a node may have the addresses and MAC addresses that are new to it: packets of all nodes go there. An address
+ * of a node that does not run passes to the new owner, as machines that are replaced get their predecessors' addresses.
+ * A MAC address does not: no other machine gets it by itself.
+ */
+function claimIdentity(view: View, before: Node, node: Node): Claim {
+  const others = view.nodes().filter(({ name }) => name !== node.name);
+  const former = new Map<string, Node>();
+  for (const family of ['ipv4', 'ipv6'] as const) {
+    const own = node[family];
+    if (!own || sameNodeAddress(own, before[family])) continue;
+    const text = formatAddress(own.address);
+    const holder = holderText(view, own.address);
+    if (holder !== undefined) return refused(node, text, holder, 'delete that pod, or give the node another address');
+    for (const other of others) {
+      const isTunnel = [...other.tunnels.values()].some(({ address }) => compareAddresses(address, own.address) === 0);
+      if (!isTunnel && !sameNodeAddress(other[family], own)) continue;
+      if (isTunnel || !view.session(other.name) || isAlive(view, other.name)) return refusedByNode(node, text, other);
+      former.set(other.name, { ...(former.get(other.name) ?? other), [family]: undefined });
+    }
+  }
+  const macs = [...node.tunnelMacs.values()].filter((mac) => ![...before.tunnelMacs.values()].includes(mac));
+  for (const other of macs.length > 0 ? others : []) {
+    const mac = macs.find((own) => [...other.tunnelMacs.values()].includes(own));
+    if (mac !== undefined) return refusedByNode(node, `MAC address ${mac}`, other);
+  }
+  const expectSilent = [...former.keys()]
+    .flatMap((name) => view.session(name) ?? [])
+    .map((value): Change => ({ type: 'expect', record: { kind: 'nodeSession', value } }));
+  return {
+    refusal: undefined,
+    changes: [...[...former.values()].flatMap((each) => putIfChanged(undefined, each)), ...expectSilent],
+  };
+}
+
+function refusedByNode(node: Node, text: string, { name }: Node): Claim {
+  const remedy = `give one of them another one or, if node "${name}" is gone or has another name now, run "podwirectl delete node ${name}"; an address is free once its node was silent for four minutes`;
+  return refused(node, text, `node "${name}"`, remedy);
+}
+
+function refused({ name }: Node, text: string, holder: string, remedy: string): Claim {
+  const message = `node "${name}" registers ${text}, which ${holder} has; ${remedy}`;
+  return { refusal: new Failure('ADDRESS_IN_USE', message, { details: { node: name, address: text } }), changes: [] };
+}
+
+/** What an address is allocated to: the routes to the node would lead there. */
+function holderText(view: View, address: Address): string | undefined {
   const held = allocationOf(view, address);
-  const attachment = held && attachmentOf(held.attributes);
-  if (!attachment) return;
-  const text = formatAddress(address);
-  const message = `node "${name}" registers ${text}, which ${formatAttachment(attachment)} on node ${held.attributes.owner.node ?? 'unknown'} has; delete that pod, or give the node another address`;
-  throw new Failure('ADDRESS_IN_USE', message, { details: { node: name, address: text } });
+  if (!held) return undefined;
+  const { attributes } = held;
+  const attachment = attachmentOf(attributes);
+  const holder = attachment
+    ? formatAttachment(attachment)
+    : isLease(attributes)
+      ? 'a lease'
+      : `handle ${attributes.handleId ?? 'none'}`;
+  return `${holder} on node ${attributes.owner.node ?? 'unknown'}`;
 }
 
 function applyRegistration(node: Node, { ipv4, ipv6, labels, interfaces, tunnelMacs }: Registration): Node {

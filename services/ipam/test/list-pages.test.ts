@@ -59,7 +59,7 @@ const lists: Record<string, Listed> = {
     make: ({ peer }, name) =>
       peer.call(
         NodeServiceService.registerNode,
-        { ...RegisterNodeRequest.create(), name, ipv4Address: '192.0.2.7/24' },
+        { ...RegisterNodeRequest.create(), name, ipv4Address: `192.0.2.${place(name)}/24` },
         clientLimits(),
       ),
     remove: ({ peer }, name) => peer.call(NodeServiceService.deleteNode, anyVersion(name), clientLimits()),

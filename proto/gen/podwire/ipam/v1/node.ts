@@ -2174,9 +2174,13 @@ export const NodeServiceService = {
    *
    * Idempotent: a registration equal to the stored one changes nothing.
    *
+   * A node cannot have the address or MAC address of another node. It gets the address of a node that was silent for 4
+   * minutes; that node's record loses it. A refused node loses the addresses that it does not register any more.
+   *
    * Errors: INVALID_ARGUMENT (a malformed or missing field, or an address that other nodes cannot reach; all faults are
-   * listed), ALREADY_EXISTS (a pod has the node's new address), FAILED_PRECONDITION (the node is being deleted; register
-   * again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * listed), ALREADY_EXISTS (ADDRESS_IN_USE: another node, a pod, a lease or a tunnel has a new address; the message names
+   * it), FAILED_PRECONDITION (the node is being deleted; register again after the deletion), ABORTED (too many conflicts;
+   * repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   registerNode: {
     path: "/podwire.ipam.v1.NodeService/RegisterNode" as const,
@@ -2308,9 +2312,13 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
    *
    * Idempotent: a registration equal to the stored one changes nothing.
    *
+   * A node cannot have the address or MAC address of another node. It gets the address of a node that was silent for 4
+   * minutes; that node's record loses it. A refused node loses the addresses that it does not register any more.
+   *
    * Errors: INVALID_ARGUMENT (a malformed or missing field, or an address that other nodes cannot reach; all faults are
-   * listed), ALREADY_EXISTS (a pod has the node's new address), FAILED_PRECONDITION (the node is being deleted; register
-   * again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * listed), ALREADY_EXISTS (ADDRESS_IN_USE: another node, a pod, a lease or a tunnel has a new address; the message names
+   * it), FAILED_PRECONDITION (the node is being deleted; register again after the deletion), ABORTED (too many conflicts;
+   * repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   registerNode: handleUnaryCall<RegisterNodeRequest, RegisterNodeResponse>;
   /**
@@ -2381,9 +2389,13 @@ export interface NodeServiceClient extends Client {
    *
    * Idempotent: a registration equal to the stored one changes nothing.
    *
+   * A node cannot have the address or MAC address of another node. It gets the address of a node that was silent for 4
+   * minutes; that node's record loses it. A refused node loses the addresses that it does not register any more.
+   *
    * Errors: INVALID_ARGUMENT (a malformed or missing field, or an address that other nodes cannot reach; all faults are
-   * listed), ALREADY_EXISTS (a pod has the node's new address), FAILED_PRECONDITION (the node is being deleted; register
-   * again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * listed), ALREADY_EXISTS (ADDRESS_IN_USE: another node, a pod, a lease or a tunnel has a new address; the message names
+   * it), FAILED_PRECONDITION (the node is being deleted; register again after the deletion), ABORTED (too many conflicts;
+   * repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   registerNode(
     request: RegisterNodeRequest,
