@@ -4,6 +4,7 @@ import { RpcServer } from '@podwire/shared/rpc/server';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { parseAddress } from '@podwire/shared/net/address';
 import { readProcessRelease, type ProcessRelease } from '@podwire/shared/runtime/process-release';
 import { observeReadiness } from '@podwire/shared/telemetry/instruments';
 import { ExpiryWarning } from '@podwire/shared/tls/certificate-expiry';
@@ -30,6 +31,7 @@ import type { HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './kubernetes/api.js';
 import { PoolEvents } from './pools/pools-operations.js';
+import type { ServiceAddress } from './records/pool.js';
 import { RecordKeys } from './records/json/keys.js';
 import {
   initializeDatastore,
@@ -90,7 +92,9 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   loading.catch(() => undefined);
   const updates = deferredUpdates(loading.then(({ updater }) => updater));
   const history = historyOptions(store, config);
-  const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes: config.unknownNodes });
+  const { unknownNodes } = config;
+  const services = serviceAddresses(config);
+  const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredWatchSource(loading, refused);
   const server = ipamServer({ ipam, updates, watches, identity, release }, config, deps);
   const enrolment = enrolmentServer(identity, config, deps);
@@ -200,6 +204,23 @@ function deferredUpdates(loading: Promise<Updater>): IpamOptions['updates'] {
     read: async (query, options) => (loaded ?? (await loading)).read(query, options),
     peek: async (query) => (loaded ?? (await loading)).peek(query),
   };
+}
+
+/** The addresses in the settings of podwire-ipam and etcd; names of hosts are not resolved. */
+function serviceAddresses({ listen, store, etcdEndpoints }: Config): ServiceAddress[] {
+  const own = listen.filter((each) => !each.startsWith('unix:')).map((each) => `tcp://${each}`);
+  return (
+    [
+      ['podwire-ipam', own],
+      ['etcd', store === 'etcd' ? etcdEndpoints : []],
+    ] as const
+  ).flatMap(([name, urls]) =>
+    urls.flatMap((url) => {
+      const address = parseAddress(new URL(url).hostname.replace(/^\[(.*)\]$/, '$1'));
+      // The unspecified address is every address of the host.
+      return address && address.value !== 0n ? [{ name, address }] : [];
+    }),
+  );
 }
 
 const NEVER = new AbortController().signal;

@@ -82,6 +82,7 @@ const KINDS: Record<FindingKind, KindMessage> = {
   leaseWithoutBoot: KindMessage.FINDING_KIND_LEASE_WITHOUT_BOOT,
   addressConflict: KindMessage.FINDING_KIND_ADDRESS_CONFLICT,
   nodeUnreported: KindMessage.FINDING_KIND_NODE_UNREPORTED,
+  nodeInPool: KindMessage.FINDING_KIND_NODE_IN_POOL,
 };
 
 const SEVERITIES: Record<Severity, SeverityMessage> = {

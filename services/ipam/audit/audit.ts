@@ -9,7 +9,7 @@ import { handleCounts, type AuditContext } from './context.js';
 import { findEndpointFaults } from './endpoint-findings.js';
 import { severityOf, type Finding, type FindingKind, type Severity, type Subject } from './finding.js';
 import { findForeignEndpointFaults } from './foreign-endpoint-findings.js';
-import { findHandleFaults, findTunnelFaults, findPoolOverlap, unreadableFinding } from './record-findings.js';
+import { findHandleFaults, findNodeFaults, findPoolOverlap, unreadableFinding } from './record-findings.js';
 import { findSessionFaults } from './session-findings.js';
 import type { Usage } from './usage.js';
 
@@ -43,7 +43,7 @@ export function* auditSteps(context: AuditContext): Generator<readonly Finding[]
   for (const [id, alsoIn] of unnamed) yield findHandleFaults(context, { id, alsoIn });
   for (const endpoint of endpoints) yield findEndpointFaults(context, endpoint);
   for (const endpoint of foreign) yield findForeignEndpointFaults(context, endpoint);
-  for (const node of view.nodes()) yield findTunnelFaults(context, node);
+  for (const node of view.nodes()) yield findNodeFaults(context, node);
   for (const session of sessions) yield findSessionFaults(context, session);
 }
 
@@ -94,10 +94,7 @@ function findSubjectFaults(context: AuditContext, subject: Subject): readonly Fi
       return findEndpointFaultsAt(context, subject);
     case 'node': {
       const [node, session] = [view.node(subject.name), view.session(subject.name)];
-      return [
-        ...(node ? findTunnelFaults(context, node) : []),
-        ...(session ? findSessionFaults(context, session) : []),
-      ];
+      return [...(node ? findNodeFaults(context, node) : []), ...(session ? findSessionFaults(context, session) : [])];
     }
   }
 }

@@ -38,6 +38,7 @@ export const FINDING_KINDS = {
   leaseWithoutBoot: 'warning',
   addressConflict: 'error',
   nodeUnreported: 'warning',
+  nodeInPool: 'warning',
 } as const satisfies Record<string, Severity>;
 
 export type FindingKind = keyof typeof FINDING_KINDS;

@@ -1,9 +1,11 @@
 import { formatAddress } from '@podwire/shared/net/address';
 import { comparePrefixes, formatPrefix, parsePrefix, prefixesOverlap, type Prefix } from '@podwire/shared/net/prefix';
 
+import { isNodeAddress } from '../blocks/lookup.js';
+import { networkInPool, servesPods } from '../pools/pools.js';
 import { expectNoBlock } from '../records/absence.js';
 import type { Block, Handle } from '../records/block.js';
-import type { Node } from '../records/node.js';
+import type { Node, NodeAddress } from '../records/node.js';
 import type { Pool } from '../records/pool.js';
 import type { Change, UnreadableRecord } from '../records/view.js';
 import { handleCountIn, expectBlock, type AuditContext } from './context.js';
@@ -121,8 +123,52 @@ export function findPoolOverlap({ view }: AuditContext, pool: Pool): Finding[] {
   ];
 }
 
+export function findNodeFaults(context: AuditContext, node: Node): Finding[] {
+  return [
+    ...findTunnelFaults(context, node),
+    ...findPoolsOverNode(context, node),
+    ...[node.ipv4, node.ipv6].flatMap((own) => (own ? findSharedAddress(context, node, own) : [])),
+  ];
+}
+
+/** Pools that give addresses of the node's networks to pods. */
+function findPoolsOverNode({ view }: AuditContext, node: Node): Finding[] {
+  return view.pools().flatMap((pool) => {
+    const network = servesPods(pool) ? networkInPool(node, pool) : undefined;
+    if (!network) return [];
+    return makeFinding({
+      kind: 'nodeInPool',
+      subject: { type: 'node', name: node.name },
+      objects: [objectOf.node(node.name), objectOf.pool(pool.name)],
+      explanation: `network ${formatPrefix(network)} of node ${node.name} overlaps pool "${pool.name}" ${formatPrefix(pool.prefix)}, so pods may get addresses of hosts`,
+      remedy: noRemedy('disable the pool, and create one of another range'),
+    });
+  });
+}
+
+/** An address of the node that another node or a pod has, too. */
+function findSharedAddress(context: AuditContext, node: Node, { address }: NodeAddress): Finding[] {
+  const allocation = allocationStateOf(context, address);
+  const others = context.view
+    .nodes()
+    .filter((each) => each.name > node.name && isNodeAddress(context.view, each.name, address));
+  const holders = [
+    ...others.map(({ name }) => `node ${name}`),
+    ...(allocation.state === 'held' ? [`handle ${allocation.attributes.handleId ?? 'none'}`] : []),
+  ];
+  return holders.map((holder) =>
+    makeFinding({
+      kind: 'addressOfSeveralOwners',
+      subject: { type: 'node', name: node.name },
+      objects: [objectOf.address(address), objectOf.node(node.name), ...others.map(({ name }) => objectOf.node(name))],
+      explanation: `node ${node.name} is registered with ${formatAddress(address)}, which ${holder} has, too`,
+      remedy: noRemedy('give one of them another address'),
+    }),
+  );
+}
+
 /** Tunnel addresses of a node that are not allocated to it. */
-export function findTunnelFaults(context: AuditContext, node: Node): Finding[] {
+function findTunnelFaults(context: AuditContext, node: Node): Finding[] {
   return [...node.tunnels].flatMap(([kind, { address }]) => {
     const allocation = allocationStateOf(context, address);
     const text = `node ${node.name} has ${formatAddress(address)} as its ${kind}`;

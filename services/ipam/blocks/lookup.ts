@@ -1,4 +1,4 @@
-import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
+import { compareAddresses, familyBits, type Address, type Family } from '@podwire/shared/net/address';
 import { defaultRoute, hostPrefix, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
 import { corruptFailure } from '../records/absence.js';
@@ -35,6 +35,13 @@ function readableBlockOf(view: View, address: Address): Block | undefined {
     if (block) return block;
   }
   return undefined;
+}
+
+/** Whether the node is registered with the address. */
+export function isNodeAddress(view: View, nodeName: string, address: Address): boolean {
+  const node = view.node(nodeName);
+  const own = address.family === 4 ? node?.ipv4 : node?.ipv6;
+  return own !== undefined && compareAddresses(own.address, address) === 0;
 }
 
 /** The first readable block that shares addresses with the prefix: within it, equal to it, or around it. */

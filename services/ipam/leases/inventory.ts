@@ -4,7 +4,7 @@ import { hostPrefix } from '@podwire/shared/net/prefix';
 
 import { addressHolder, allocationOf, netnsOf } from '../addresses/addresses.js';
 import { addressOf, sameAttachment } from '../blocks/holding.js';
-import { allBlocks, blockOf, unreadableBlockOf } from '../blocks/lookup.js';
+import { isNodeAddress, allBlocks, blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import {
   allocatedAtMs,
   attachmentOf,
@@ -139,7 +139,8 @@ function findDifference(view: View, input: ReportedAddress): InventoryFinding | 
   const held = allocationOf(view, address);
   if (!held) {
     const lessee = view.lessee(address);
-    if (lessee !== undefined && lessee !== nodeName) return { ...finding, holder: `unbound lease of node ${lessee}` };
+    const kind = isNodeAddress(view, lessee ?? '', address) ? 'address' : 'unbound lease';
+    if (lessee !== undefined && lessee !== nodeName) return { ...finding, holder: `${kind} of node ${lessee}` };
     return isEnded ? undefined : finding;
   }
   const { attributes } = held;

@@ -79,7 +79,7 @@ export class Reallocation {
     const pool = this.#view.pools().find(({ prefix }) => prefixContains(prefix, address));
     if (!pool) return `${text} is in no pool`;
     const lessee = this.#view.lessee(address);
-    if (lessee !== undefined && lessee !== this.#nodeName) return `${text} is leased to node ${lessee}`;
+    if (lessee !== undefined && lessee !== this.#nodeName) return `${text} belongs to node ${lessee}`;
     const stored = blockOf(this.#view, address);
     if (stored) {
       this.#changes.push(expectPool(pool));

@@ -1,9 +1,12 @@
+import { formatAddress } from '@podwire/shared/net/address';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
+import { allocate } from '../addresses/allocate/allocate.js';
 import { takeOrdinals } from '../records/block.js';
 import type { RecordValue } from '../records/view.js';
 import { TestView } from '../testing/test-view.js';
+import { leaseAttributes } from '../records/lease.js';
 import type { Node } from '../records/node.js';
 import { ALIVE_MS } from '../records/session.js';
 import { versionOf } from '../records/versions.js';
@@ -16,7 +19,9 @@ import {
   node,
   nodeRecord,
   NOW_MS,
+  poolRecord,
   prefix,
+  request,
   session,
 } from '../testing/records.js';
 import { getNode, listNodes, recordCluster, registerNode, updateNode, type Registration } from './nodes.js';
@@ -180,6 +185,33 @@ describe('what another node has', () => {
 
   test('is refused also where that node never had a session, as with nodes of Calico', () => {
     expect(failureOf(() => register(new TestView(other().slice(0, 1)), { ipv4: at(8) })).code).toBe('ADDRESS_IN_USE');
+  });
+
+  test('is allocated to nothing, even on request', () => {
+    const range = '192.0.2.8/30';
+    const view = new TestView([poolRecord('p', range, { blockSizeBits: 30 }), ...other()]);
+    const allocated = ['c1', 'c2', 'c3'].map((containerId) =>
+      view.apply(allocate(view, { request: request(containerId, { nodeName: 'n2' }), nowMs: NOW_MS })),
+    );
+    const texts = allocated.map(({ endpoint }) => formatAddress(endpoint.addresses[0]!.address));
+    expect(texts.toSorted()).toEqual(['192.0.2.10', '192.0.2.11', '192.0.2.9']);
+    const one = { nodeName: 'n2', addresses: [prefix('192.0.2.8/32')] };
+    for (const rest of [{ nodeName: 'n2' }, one])
+      expect(failureOf(() => allocate(view, { request: request('c4', rest), nowMs: NOW_MS })).message).toMatch(
+        rest === one ? '192.0.2.8 is the address of node n2' : /./,
+      );
+    view.put(nodeRecord('n2'));
+    expect(view.apply(allocate(view, { request: request('c4', one), nowMs: NOW_MS })).added).toEqual([4]);
+  });
+
+  test('is refused while it is leased', () => {
+    const lease = takeOrdinals(
+      block('192.0.2.4/30', 'n2'),
+      [3],
+      leaseAttributes({ nodeName: 'n2', bootId: 'b', nowMs: NOW_MS }),
+    );
+    const view = new TestView(claimedBlock(lease));
+    expect(failureOf(() => register(view)).message).toContain('registers 192.0.2.7, which a lease on node n2 has');
   });
 
   test('stays registered where both have it already', () => {

@@ -94,8 +94,7 @@ export interface RegistrationResult {
 }
 
 /** A registration, or why the node may not have what it registers. */
-type RegistrationOutcome =
-  ({ readonly refusal: undefined } & RegistrationResult) | { readonly refusal: Failure };
+type RegistrationOutcome = ({ readonly refusal: undefined } & RegistrationResult) | { readonly refusal: Failure };
 
 /**
  * Registers a node, or updates its record. Omitted fields keep their values, and so do labels that an operator set or

@@ -3,19 +3,29 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate/allocate.js';
-import { poolVersion, type Pool } from '../records/pool.js';
+import { poolVersion, type Pool, type ServiceAddress } from '../records/pool.js';
 import type { RecordValue } from '../records/view.js';
-import { block, claimedBlock, failureOf, NOW_MS, pool, poolRecord, prefix, request } from '../testing/records.js';
+import {
+  block,
+  claimedBlock,
+  failureOf,
+  nodeRecord,
+  NOW_MS,
+  pool,
+  poolRecord,
+  prefix,
+  request,
+} from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
 import { createPool, MAX_PARTS, splitPool, updatePool, type PoolChange, type PoolSplitRequest } from './changes.js';
 import { checkPool, type PoolRequest } from './rules.js';
 
 const blockRecord = (cidr: string): RecordValue => ({ kind: 'block', value: block(cidr, 'n1') });
 
-function create(view: TestView, rest: Partial<PoolRequest>) {
+function create(view: TestView, rest: Partial<PoolRequest>, services: readonly ServiceAddress[] = []) {
   const checked = checkPool({ name: 'p', cidr: '10.0.0.0/16', blockSizeBits: 0, disabled: false, ...rest });
   if (!checked.ok) throw new Error('the pool request is at fault');
-  return createPool(view, { spec: checked.spec, uid: 'uid', nowMs: NOW_MS });
+  return createPool(view, { spec: checked.spec, services, uid: 'uid', nowMs: NOW_MS });
 }
 
 function unreadableBlock(cidr: string): TestView {
@@ -65,6 +75,46 @@ describe('a pool is refused', () => {
     const failure = failureOf(() => create(unreadableBlock(cidr), { cidr: range }));
     expect(failure).toMatchObject({ code: 'POOL_OVERLAP', details: { block: cidr } });
     expect(failure.message).toMatch(/or cannot be read/);
+  });
+
+  const eth1 = { name: 'eth1', addresses: [{ address: prefix('198.51.100.7/32'), subnetBits: 24 }] };
+  const hosts = nodeRecord('n1', {
+    ipv4: { address: prefix('192.0.2.7/32'), subnetBits: 24 },
+    ipv6: { address: prefix('2001:db8::7/128'), subnetBits: 64 },
+    interfaces: [eth1],
+  });
+  const services = [
+    { name: 'etcd', address: prefix('203.0.113.9/32') },
+    { name: 'podwire-ipam', address: prefix('203.0.113.10/32') },
+  ] as const;
+
+  test.each([
+    ['192.0.2.0/24', 'network 192.0.2.0/24 of node "n1"'],
+    ['192.0.0.0/16', 'network 192.0.2.0/24 of node "n1"'],
+    ['192.0.2.128/25', 'network 192.0.2.0/24 of node "n1"'],
+    ['198.51.100.64/26', 'network 198.51.100.0/24 of node "n1"'],
+    ['2001:db8::/48', 'network 2001:db8::/64 of node "n1"'],
+    ['203.0.113.8/31', 'address 203.0.113.9 of etcd'],
+    ['203.0.113.10/32', 'address 203.0.113.10 of podwire-ipam'],
+  ])('over hosts: %s has the %s', (cidr, host) => {
+    const blockSizeBits = cidr.includes(':') ? 122 : 32;
+    const failure = failureOf(() => create(new TestView([hosts]), { cidr, blockSizeBits }, services));
+    expect(failure.code).toBe('POOL_OVERLAP');
+    expect(failure.message).toContain(`overlaps ${host}`);
+    // Pods get no address of these.
+    for (const rest of [{ disabled: true }, { allowedUses: ['LoadBalancer'] }])
+      expect(create(new TestView([hosts]), { cidr, blockSizeBits, ...rest }, services).changes).toHaveLength(2);
+  });
+
+  test('over hosts also when it is enabled; other changes of an enabled one are possible', () => {
+    const view = new TestView([hosts, poolRecord('p', '192.0.2.0/24', { disabled: true })]);
+    const update = (rest: Partial<PoolChange>) =>
+      view.apply(updatePool(view, { name: 'p', resourceVersion: '', services, ...rest }));
+    expect(failureOf(() => update({ disabled: false })).code).toBe('POOL_OVERLAP');
+    expect(update({ natOutgoing: true }).ok).toBe(true);
+    view.put(poolRecord('p', '192.0.2.0/24'));
+    expect(update({ natOutgoing: true }).ok).toBe(true);
+    expect(update({ disabled: true }).ok).toBe(true);
   });
 
   test('while the range of another cannot be read', () => {

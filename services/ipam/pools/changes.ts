@@ -1,5 +1,5 @@
 import { Failure, type Violation } from '@podwire/shared/failure/failure';
-import { familyBits } from '@podwire/shared/net/address';
+import { familyBits, formatAddress } from '@podwire/shared/net/address';
 import {
   comparePrefixes,
   formatPrefix,
@@ -14,20 +14,22 @@ import { poolUtilization } from '../blocks/utilization.js';
 import { corruptFailure, requirePool } from '../records/absence.js';
 import { wholeSeconds } from '../records/block.js';
 import { subdomainFault } from '../records/names.js';
-import { poolVersion, type Pool } from '../records/pool.js';
+import { poolVersion, type Pool, type ServiceAddress } from '../records/pool.js';
 import type { Change, Decision, RecordValue, View } from '../records/view.js';
-import { poolText, requireVersion, type PoolListing } from './pools.js';
+import { networkInPool, poolText, requireVersion, servesPods, type PoolListing } from './pools.js';
 import { checkPool, LOAD_BALANCER, type PoolFault, type PoolRules, type PoolSpec } from './rules.js';
 
 interface PoolCreation {
   readonly spec: PoolSpec;
+  /** Addresses of podwire-ipam and its datastore. */
+  readonly services?: readonly ServiceAddress[] | undefined;
   readonly uid: string;
   readonly nowMs: number;
 }
 
 /**
  * Creates a pool. The commit compares that no pool was created or changed meanwhile.
- * @throws Failure POOL_EXISTS, or POOL_OVERLAP when the range overlaps another pool's, or blocks of another size;
+ * @throws Failure POOL_EXISTS, or POOL_OVERLAP when the range overlaps another pool's, blocks of another size, or hosts';
  * STORE_CORRUPT when a pool cannot be read, because it may overlap
  */
 export function createPool(view: View, creation: PoolCreation): Decision<PoolListing> {
@@ -40,6 +42,7 @@ export function createPool(view: View, creation: PoolCreation): Decision<PoolLis
   // The range of an unreadable pool is unknown.
   for (const record of view.unreadable()) if (record.name.kind === 'pool') throw corruptFailure(record);
   refuseOverlap(view, spec);
+  refuseHosts(view, spec, creation.services);
   const pool = makePool(creation);
   return {
     changes: [{ type: 'expectPools' }, { type: 'put', record: { kind: 'pool', value: pool } }],
@@ -65,6 +68,22 @@ function refuseOverlap(view: View, { name, prefix, blockSizeBits }: PoolSpec): v
     const text = `${subject} with blocks of /${blockSizeBits} overlaps block ${formatPrefix(block)}, which is left from a former pool with addresses in use, or cannot be read; choose blocks of /${block.length} or another range`;
     throw new Failure('POOL_OVERLAP', text, { details: { block: formatPrefix(block) } });
   }
+}
+
+/** Refuses a pool with addresses of hosts: pods and nodes would not reach them. @throws Failure POOL_OVERLAP */
+function refuseHosts(view: View, spec: PoolSpec, services: readonly ServiceAddress[] = []): void {
+  if (!servesPods(spec)) return;
+  const ofServices = services
+    .filter(({ address }) => prefixContains(spec.prefix, address))
+    .map(({ name, address }) => `address ${formatAddress(address)} of ${name}`);
+  const ofNodes = view.nodes().flatMap((node) => {
+    const network = networkInPool(node, spec);
+    return network ? [`network ${formatPrefix(network)} of node "${node.name}"`] : [];
+  });
+  const [host] = [...ofServices, ...ofNodes];
+  if (host === undefined) return;
+  const text = `pool "${spec.name}" ${formatPrefix(spec.prefix)} overlaps ${host}, so pods would get addresses of hosts; choose another range`;
+  throw new Failure('POOL_OVERLAP', text, { details: { pool: spec.name } });
 }
 
 function drainNote({ deletionTimeMs }: Pool): string {
@@ -228,6 +247,8 @@ export interface PoolChange extends Partial<PoolRules> {
   readonly cidr?: string;
   /** Must equal the pool's own value; it is present only so that a change can be refused. In bits. */
   readonly blockSizeBits?: number;
+  /** Addresses of podwire-ipam and its datastore. */
+  readonly services?: readonly ServiceAddress[] | undefined;
 }
 
 /** A changed pool, or every faulty field. */
@@ -237,9 +258,10 @@ export type PoolUpdate =
 
 /**
  * Changes a pool. Addresses in use stay valid after any change. Idempotent without a version.
- * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED
+ * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED; POOL_OVERLAP when it gets to serve pods with hosts'
+ * addresses
  */
-export function updatePool(view: View, change: PoolChange): Decision<PoolUpdate> {
+export function updatePool(view: View, { services, ...change }: PoolChange): Decision<PoolUpdate> {
   const pool = requirePool(view, change.name);
   requireVersion(pool, change.resourceVersion);
   if (pool.deletionTimeMs !== undefined) {
@@ -254,6 +276,7 @@ export function updatePool(view: View, change: PoolChange): Decision<PoolUpdate>
     ...(checked.ok ? [] : checked.faults),
   ];
   if (faults.length > 0 || !checked.ok) return { changes: [], outcome: { ok: false, faults } };
+  if (!servesPods(pool)) refuseHosts(view, checked.spec, services);
   const value: Pool = { ...pool, ...checked.spec, notAllocatable: currentFinding(view.pools(), pool) };
   const changed = poolVersion(value) !== poolVersion(pool);
   return {

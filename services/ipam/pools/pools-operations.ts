@@ -115,8 +115,8 @@ export class Pools {
 
   /** Not idempotent. @throws Failure POOL_EXISTS, POOL_OVERLAP */
   async create(spec: PoolSpec, signal: AbortSignal): Promise<PoolListing> {
-    const { updates, clock, newUid } = this.#options;
-    const creation = { spec, uid: newUid(), nowMs: clock.nowMs() };
+    const { updates, clock, newUid, services } = this.#options;
+    const creation = { spec, services, uid: newUid(), nowMs: clock.nowMs() };
     const created = await updates.update(POOLS_LANE, (view) => createPool(view, creation), { signal });
     this.#events.poolCreated(created.pool);
     return created;
@@ -133,8 +133,9 @@ export class Pools {
 
   /** Idempotent without a version. @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED */
   async update(change: PoolChange, signal: AbortSignal): Promise<PoolUpdate> {
-    const { updates } = this.#options;
-    const updated = await updates.update(POOLS_LANE, (view) => updatePool(view, change), { signal });
+    const { updates, services } = this.#options;
+    const decide = (view: View): Decision<PoolUpdate> => updatePool(view, { services, ...change });
+    const updated = await updates.update(POOLS_LANE, decide, { signal });
     if (updated.ok && updated.changed) this.#events.poolUpdated(updated.listing.pool);
     return updated;
   }

@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { formatPrefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, prefixesOverlap, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 import { formatCount } from '@podwire/shared/words/format-count';
 import { compareTexts } from '@podwire/shared/words/order';
 
@@ -8,9 +8,11 @@ import { requirePool } from '../records/absence.js';
 import { countUnused } from '../records/block-stats.js';
 import { collectCooled, isHeld, isUnneeded, type Block } from '../records/block.js';
 import { isLease } from '../records/lease.js';
+import type { Node } from '../records/node.js';
 import type { Page } from '../records/page.js';
 import { poolVersion, type Pool } from '../records/pool.js';
 import type { UnreadableBlock, View } from '../records/view.js';
+import { LOAD_BALANCER } from './rules.js';
 
 /** A pool with its utilization. */
 export interface PoolListing {
@@ -124,6 +126,18 @@ export function describeHolders({ nodes, leasedCount, coolingCount, unreadable }
   const cooling = coolingCount > 0 ? [formatCount(coolingCount, 'that cools down', 'that cool down')] : [];
   const unknown = unreadable ? [`perhaps some of record ${unreadable.key}, which cannot be read`] : [];
   return [...named, ...more, ...leased, ...cooling, ...unknown].join(', ');
+}
+
+/** Whether pods or tunnels can get the pool's addresses. Those for load balancers are often of the nodes' network. */
+export function servesPods({ disabled, allowedUses }: Pick<Pool, 'disabled' | 'allowedUses'>): boolean {
+  return !disabled && !allowedUses.includes(LOAD_BALANCER);
+}
+
+/** The first network of the node that shares addresses with the pool. */
+export function networkInPool({ ipv4, ipv6, interfaces }: Node, { prefix }: Pick<Pool, 'prefix'>): Prefix | undefined {
+  return [ipv4, ipv6, ...interfaces.flatMap(({ addresses }) => addresses)]
+    .flatMap((own) => (own ? [prefixOf(own.address, own.subnetBits)] : []))
+    .find((network) => prefixesOverlap(network, prefix));
 }
 
 /** The text for a pool in messages. */

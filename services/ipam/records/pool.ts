@@ -1,3 +1,4 @@
+import type { Address } from '@podwire/shared/net/address';
 import { prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
 import { versionOf } from './versions.js';
@@ -34,6 +35,12 @@ export interface Pool {
   readonly allowedUses: readonly string[];
   /** A manual pool serves only requests that name it. */
   readonly assignmentMode: 'Automatic' | 'Manual';
+}
+
+/** An address of a service that the nodes have to reach, so that no pool may have it. */
+export interface ServiceAddress {
+  readonly name: 'podwire-ipam' | 'etcd';
+  readonly address: Address;
 }
 
 /** When packets to a pool's addresses on other nodes travel in a tunnel. */

@@ -87,9 +87,9 @@ export interface View {
   /** The sessions of all nodes, in no order. */
   sessions(): Iterable<NodeSession>;
   /**
-   * Name of the node whose session lists the address as an unbound lease, or as one that a pod of the node has although
-   * another holder has it. Constant time.
-   * @param exceptNode - a node whose session does not count
+   * Name of the node that is registered with the address, or whose session lists it as an unbound lease, or as one that a
+   * pod of the node has although another holder has it. No other holder gets the address. Constant time.
+   * @param exceptNode - a node that does not count
    */
   lessee(address: Address, exceptNode?: string): string | undefined;
   /** The current store epoch; undefined before the first. */

@@ -14,7 +14,7 @@ import {
   takeUnrecorded,
   type Damage,
 } from './damages.js';
-import { block, claimedBlock, NOW_MS, prefix, request, session } from './records.js';
+import { block, claimedBlock, nodeRecord, NOW_MS, prefix, request, session } from './records.js';
 
 /** Damages of handles, endpoints and tunnels, and of addresses and their holders. */
 export const ALLOCATION_DAMAGES: readonly Damage[] = [
@@ -276,6 +276,25 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
       view.put({ kind: 'nodeSession', value: session('n1') });
       view.monotonicMs += 600_000;
       view.put({ kind: 'nodeSession', value: session('n1', { revision: 2 }) });
+    },
+    repaired: false,
+  },
+  {
+    name: 'a node in the range of a pool',
+    kind: 'nodeInPool',
+    of: 'n9',
+    damage: (view) => {
+      view.put(nodeRecord('n9', { ipv4: { address: prefix('10.0.9.7/32'), subnetBits: 16 } }));
+    },
+    repaired: false,
+  },
+  {
+    name: 'an address of two nodes',
+    kind: 'addressOfSeveralOwners',
+    of: '192.0.2.7',
+    damage: (view) => {
+      const ipv4 = { address: prefix('192.0.2.7/32'), subnetBits: 24 };
+      for (const name of ['n8', 'n9']) view.put(nodeRecord(name, { ipv4 }));
     },
     repaired: false,
   },

@@ -3,7 +3,7 @@ import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, ordinalOf, prefixContains, prefixOf } from '@podwire/shared/net/prefix';
 
 import type { Demand } from '../../blocks/demand.js';
-import { overlappingBlock, overlappingRange } from '../../blocks/lookup.js';
+import { isNodeAddress, overlappingBlock, overlappingRange } from '../../blocks/lookup.js';
 import {
   beginSearch,
   blockOffers,
@@ -206,7 +206,7 @@ export function chooseRequestedAddress(view: View, demand: Demand, address: Addr
   const unreadable = stored ? undefined : view.unreadableBlock(hostPrefix(address));
   if (unreadable) throw corruptFailure(unreadable);
   const lessee = view.lessee(address);
-  if (lessee !== undefined && !isHeldAt(stored, address)) throw leasedFailure(address, lessee);
+  if (lessee !== undefined && !isHeldAt(stored, address)) throw claimedFailure(view, address, lessee);
   const offer = stored ? existingOffer(search, pool, stored, address) : newOffer(search, pool, address);
   return { offer, ordinal: ordinalOf(offer.block.prefix, address) };
 }
@@ -276,6 +276,15 @@ function inUseFailure(address: Address, attributes: AllocationAttributes, cooldo
 function isHeldAt(block: Block | undefined, address: Address): boolean {
   const attributes = block && attributesAt(block, ordinalOf(block.prefix, address));
   return attributes !== undefined && isHeld(attributes);
+}
+
+function claimedFailure(view: View, address: Address, nodeName: string): Failure {
+  if (!isNodeAddress(view, nodeName, address)) return leasedFailure(address, nodeName);
+  const text = formatAddress(address);
+  const details = { address: text, node: nodeName };
+  return new Failure('ADDRESS_IN_USE', `${text} is the address of node ${nodeName}; request another address`, {
+    details,
+  });
 }
 
 function leasedFailure(address: Address, nodeName: string): Failure {

@@ -77,7 +77,7 @@ export class Snapshot implements View {
   #ofContainers = new LayeredMap<number, readonly string[]>();
   /** By the names of the nodes. */
   #sessions = new LayeredMap<string, SeenSession>();
-  /** Names of the nodes whose sessions claim an address, by {@link addressKey}. */
+  /** Names of the nodes that have an address, once for their record and once for their session, by {@link addressKey}. */
   #lessees = new LayeredMap<bigint, readonly string[]>();
   #unreadable = new LayeredMap<string, UnreadableRecord>();
   #unreadableBlocks = new SortedList(UNREADABLE_BLOCKS);
@@ -136,6 +136,8 @@ export class Snapshot implements View {
         this.#reservations = withItem(this.#reservations, record.value, compareNames);
         break;
       case 'node':
+        if (before?.kind === 'node') this.#unclaim(before.value.name, ownKeys(before.value));
+        this.#claim(record.value.name, ownKeys(record.value));
         this.#nodes = withItem(this.#nodes, record.value, compareNames);
         break;
       case 'block':
@@ -150,7 +152,7 @@ export class Snapshot implements View {
         this.#listEndpoint(key, record);
         break;
       case 'nodeSession':
-        if (before?.kind === 'nodeSession') this.#unlistLeases(before.value);
+        if (before?.kind === 'nodeSession') this.#unclaim(before.value.name, claimedKeys(before.value));
         this.#listSession(record.value);
         break;
       case 'storeEpoch':
@@ -185,6 +187,7 @@ export class Snapshot implements View {
         this.#reservations = withoutItem(this.#reservations, record.value, compareNames);
         break;
       case 'node':
+        this.#unclaim(record.value.name, ownKeys(record.value));
         this.#nodes = withoutItem(this.#nodes, record.value, compareNames);
         break;
       case 'block':
@@ -202,7 +205,7 @@ export class Snapshot implements View {
         break;
       case 'nodeSession':
         this.#sessions.delete(record.value.name);
-        this.#unlistLeases(record.value);
+        this.#unclaim(record.value.name, claimedKeys(record.value));
         break;
       case 'handle':
       case 'config':
@@ -283,12 +286,18 @@ export class Snapshot implements View {
       ),
       reportedSinceMs: before && isSameReport ? before.reportedSinceMs : nowMs,
     });
-    for (const key of claimedKeys(session)) this.#lessees.set(key, [...(this.#lessees.get(key) ?? []), session.name]);
+    this.#claim(session.name, claimedKeys(session));
   }
 
-  #unlistLeases(session: NodeSession): void {
-    for (const key of claimedKeys(session)) {
-      const rest = (this.#lessees.get(key) ?? []).filter((name) => name !== session.name);
+  #claim(name: string, keys: Iterable<bigint>): void {
+    for (const key of keys) this.#lessees.set(key, [...(this.#lessees.get(key) ?? []), name]);
+  }
+
+  /** Reverts one {@link #claim}. */
+  #unclaim(name: string, keys: Iterable<bigint>): void {
+    for (const key of keys) {
+      const names = this.#lessees.get(key) ?? [];
+      const rest = names.toSpliced(names.indexOf(name), 1);
       if (rest.length > 0) this.#lessees.set(key, rest);
       else this.#lessees.delete(key);
     }
@@ -496,6 +505,11 @@ export class Snapshot implements View {
 /** Every IPv6 address has a larger key than every IPv4 address. */
 function addressKey({ family, value }: Address): bigint {
   return family === 4 ? value : value + 0x1_0000_0000n;
+}
+
+/** The addresses of the node itself. */
+function ownKeys({ ipv4, ipv6 }: Node): bigint[] {
+  return [ipv4, ipv6].flatMap((own) => (own ? [addressKey(own.address)] : []));
 }
 
 function claimedKeys({ leases, conflicts }: NodeSession): ReadonlySet<bigint> {

@@ -2,6 +2,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Block } from '../../records/block.js';
 import type { UnknownNodes } from '../../records/node.js';
+import type { ServiceAddress } from '../../records/pool.js';
 import type { View } from '../../records/view.js';
 import type { Events } from '../events.js';
 import type { Updater } from './update-loop.js';
@@ -16,6 +17,8 @@ export interface IpamOptions {
   readonly newUid: () => string;
   /** How requests for unregistered nodes are handled. */
   readonly unknownNodes: UnknownNodes['policy'];
+  /** Addresses of podwire-ipam and its datastore, which no pool may have. Default: none. */
+  readonly services?: readonly ServiceAddress[];
 }
 
 /** Reads the datastore. @throws what `query` throws, and the failures of every operation */

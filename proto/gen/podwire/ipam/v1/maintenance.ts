@@ -108,6 +108,11 @@ export enum FindingKind {
   FINDING_KIND_ADDRESS_CONFLICT = 30,
   /** FINDING_KIND_NODE_UNREPORTED - A node runs, and has not reported what it holds for 10 minutes. Warning; not repairable. */
   FINDING_KIND_NODE_UNREPORTED = 31,
+  /**
+   * FINDING_KIND_NODE_IN_POOL - A network of a node overlaps an enabled pool, so that pods may get addresses of hosts. Warning; not repairable:
+   * disable the pool, and create one of another range.
+   */
+  FINDING_KIND_NODE_IN_POOL = 32,
   UNRECOGNIZED = -1,
 }
 

@@ -1765,7 +1765,8 @@ export const PoolServiceService = {
    * Not idempotent: a second call with the same name is refused.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
-   * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE,
+   * FAILED_PRECONDITION (the range overlaps another pool, holds blocks of another size or, unless the pool is disabled or
+   * for load balancers, overlaps a network of a registered node or has an address of podwire-ipam or etcd), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
    */
   createPool: {
@@ -1811,7 +1812,8 @@ export const PoolServiceService = {
    * Idempotent without a resource version; with one, a retry is refused as stale unless there was no change.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule, or is immutable and differs; all faults are listed), NOT_FOUND,
-   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many conflicts).
+   * FAILED_PRECONDITION (the pool is being deleted, or would be enabled and have addresses of hosts, as with CreatePool),
+   * ABORTED (the resource version is stale, or too many conflicts).
    */
   updatePool: {
     path: "/podwire.ipam.v1.PoolService/UpdatePool" as const,
@@ -1874,7 +1876,8 @@ export interface PoolServiceServer extends UntypedServiceImplementation {
    * Not idempotent: a second call with the same name is refused.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
-   * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE,
+   * FAILED_PRECONDITION (the range overlaps another pool, holds blocks of another size or, unless the pool is disabled or
+   * for load balancers, overlaps a network of a registered node or has an address of podwire-ipam or etcd), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
    */
   createPool: handleUnaryCall<CreatePoolRequest, CreatePoolResponse>;
@@ -1896,7 +1899,8 @@ export interface PoolServiceServer extends UntypedServiceImplementation {
    * Idempotent without a resource version; with one, a retry is refused as stale unless there was no change.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule, or is immutable and differs; all faults are listed), NOT_FOUND,
-   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many conflicts).
+   * FAILED_PRECONDITION (the pool is being deleted, or would be enabled and have addresses of hosts, as with CreatePool),
+   * ABORTED (the resource version is stale, or too many conflicts).
    */
   updatePool: handleUnaryCall<UpdatePoolRequest, UpdatePoolResponse>;
   /**
@@ -1935,7 +1939,8 @@ export interface PoolServiceClient extends Client {
    * Not idempotent: a second call with the same name is refused.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
-   * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE,
+   * FAILED_PRECONDITION (the range overlaps another pool, holds blocks of another size or, unless the pool is disabled or
+   * for load balancers, overlaps a network of a registered node or has an address of podwire-ipam or etcd), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
    */
   createPool(
@@ -1999,7 +2004,8 @@ export interface PoolServiceClient extends Client {
    * Idempotent without a resource version; with one, a retry is refused as stale unless there was no change.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule, or is immutable and differs; all faults are listed), NOT_FOUND,
-   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many conflicts).
+   * FAILED_PRECONDITION (the pool is being deleted, or would be enabled and have addresses of hosts, as with CreatePool),
+   * ABORTED (the resource version is stale, or too many conflicts).
    */
   updatePool(
     request: UpdatePoolRequest,
