@@ -82,13 +82,17 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
   nodeMethod(NodeServiceService.registerNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.allocateTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NodeServiceService.releaseTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),
-  // A node needs every node, pool and block to route to the pods of the cluster.
-  nodeMethod(BlockServiceService.listBlocks, () => []),
+  // A node needs every node, pool and route to reach the pods of the cluster.
   nodeMethod(PoolServiceService.getPool, () => []),
   nodeMethod(ReleaseServiceService.getRelease, () => []),
   nodeMethod(RequestPolicyServiceService.authorizeRequests, () => []),
   nodeMethod(WatchServiceService.watch, ({ kinds, nodeName }) =>
-    kinds.includes(WatchKind.WATCH_KIND_ENDPOINTS) ? [nodeSubject(nodeName)] : [],
+    // Blocks name the pods of all nodes.
+    kinds.includes(WatchKind.WATCH_KIND_BLOCKS)
+      ? [nodeSubject('')]
+      : kinds.includes(WatchKind.WATCH_KIND_ENDPOINTS)
+        ? [nodeSubject(nodeName)]
+        : [],
   ),
 ]);
 

@@ -8,7 +8,7 @@ import {
   ReleaseAddressesRequest,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AffinityServiceService } from '@podwire/proto/podwire/ipam/v1/affinity';
-import { BlockServiceService } from '@podwire/proto/podwire/ipam/v1/block';
+import { BlockServiceService, ListBlocksRequest } from '@podwire/proto/podwire/ipam/v1/block';
 import { ConfigServiceService } from '@podwire/proto/podwire/ipam/v1/config';
 import { EndpointServiceService, ListEndpointsRequest } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
@@ -294,5 +294,8 @@ describe('a node', () => {
     expect(await watch(WatchKind.WATCH_KIND_ENDPOINTS, 'worker-1')).toBe('message');
     expect(await watch(WatchKind.WATCH_KIND_ENDPOINTS, '')).toBe('ACCESS_DENIED');
     expect(await watch(WatchKind.WATCH_KIND_ENDPOINTS, 'worker-2')).toBe('ACCESS_DENIED');
+    for (const name of ['', 'worker-1']) expect(await watch(WatchKind.WATCH_KIND_BLOCKS, name)).toBe('ACCESS_DENIED');
+    const blocks = node.call(BlockServiceService.listBlocks, ListBlocksRequest.create(), clientLimits());
+    await expect(blocks).rejects.toMatchObject(denied);
   });
 });

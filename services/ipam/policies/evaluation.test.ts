@@ -55,11 +55,26 @@ const ALL_BOUND: PolicyTexts = {
   families: [],
 };
 
+const BY_NAME: PolicyTexts = { namespaceSelector: `${NAME_LABEL} == 'blue'` };
+
 describe('a requested item', () => {
   test('is allowed without policies, and where no policy applies to it or to the namespace', () => {
     expect(denied(EVERYTHING)).toEqual([]);
     expect(denied(EVERYTHING, { ...ALL_BOUND, namespaces: ['blue'] })).toEqual([]);
     expect(denied(policyInput({ requests: { mac: MAC } }), { ...ALL_BOUND, macAddresses: undefined })).toEqual([]);
+  });
+
+  test('is denied without a pod by a policy of any namespace, unless one of all namespaces allows it', () => {
+    const asked = policyInput({ pools: ['b'], namespace: { name: '', labels: {} } });
+    expect(denied(asked)).toEqual([]);
+    for (const scope of [{}, { namespaces: ['blue'] }, { namespaceSelector: "team == 'blue'" }, BY_NAME])
+      expect(denied(asked, { ...scope, pools: {} }), JSON.stringify(scope)).toEqual(['b']);
+    const allows = { pools: { names: ['b'] } };
+    expect(denied(asked, { namespaces: ['blue'], ...allows })).toEqual(['b']);
+    expect(denied(asked, { ...BY_NAME, ...allows })).toEqual(['b']);
+    for (const scope of [{}, { namespaceSelector: 'all()' }])
+      expect(denied(asked, { namespaces: ['blue'], pools: {} }, { ...scope, ...allows })).toEqual([]);
+    expect(refusal(asked, { pools: {} }).message).toContain('a request without a pod may not request pool "b"');
   });
 
   test('is completely denied by rules that allow nothing', () => {
@@ -158,7 +173,7 @@ describe('where labels of the namespace are not known', () => {
   test('a policy that depends on them restricts, and allows nothing', () => {
     expect(denied(asked, byLabel)).toEqual([MAC]);
     expect(refusal(asked, byLabel).message).toBe(
-      `namespace "red" may not request MAC address ${MAC}: whether request policy "p0" applies depends on labels of the namespace, which the runtime did not pass; name the namespace in a policy that allows it`,
+      `namespace "red" may not request MAC address ${MAC}: whether request policy "p0" applies depends on the namespace or its labels, which the runtime did not pass; name the namespace in a policy that allows it`,
     );
   });
 

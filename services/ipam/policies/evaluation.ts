@@ -86,7 +86,8 @@ function evaluateItem(
     );
     if (allowing) return { kind, value, isAllowed: true, policyNames, allowedBy: allowing.policy.name, reason: '' };
     const because = test.because === undefined ? subject : `${subject}, which ${test.because}`;
-    const reason = `namespace "${of.name}" may not request ${because}: ${restrictionText(restricting, test.kind)}`;
+    const requester = of.name === '' ? 'a request without a pod' : `namespace "${of.name}"`;
+    const reason = `${requester} may not request ${because}: ${restrictionText(restricting, test.kind)}`;
     return { kind, value, isAllowed: false, policyNames, allowedBy: undefined, reason };
   }
   return { kind, value, isAllowed: true, policyNames: [], allowedBy: undefined, reason: '' };
@@ -111,7 +112,7 @@ function restrictionText(restricting: readonly ApplicablePolicy[], kind: RuleKin
   }
   if (unknown.length > 0) {
     parts.push(
-      `whether ${policiesText(unknown)} ${unknown.length === 1 ? 'applies' : 'apply'} depends on labels of the namespace, which the runtime did not pass`,
+      `whether ${policiesText(unknown)} ${unknown.length === 1 ? 'applies' : 'apply'} depends on the namespace or its labels, which the runtime did not pass`,
     );
   }
   const step =
@@ -166,6 +167,7 @@ function expectPolicies(view: View): Change {
 
 /** A pod's namespace, as far as known. */
 interface Namespace {
+  /** Empty when unknown: a request without a pod. */
   readonly name: string;
   /** Empty when unknown: a namespace has at least the label with its name. */
   readonly labels: Labels;
@@ -181,19 +183,24 @@ type Applicability = 'yes' | 'no' | 'unknown';
 
 export function applicabilityOf({ namespaces, namespaceSelector }: RequestPolicy, namespace: Namespace): Applicability {
   if (namespaces.includes(namespace.name)) return 'yes';
-  if (namespaceSelector === '') return namespaces.length === 0 ? 'yes' : 'no';
+  const isUnknown = namespace.name === '';
+  if (namespaceSelector === '') return namespaces.length === 0 ? 'yes' : isUnknown ? 'unknown' : 'no';
   const selector = readSelector(namespaceSelector);
   // Stored selectors are valid, or their record cannot be read. An invalid one would restrict, which is the safe side.
   if (!selector) return 'unknown';
-  if (areLabelsUnknown(namespace)) return evaluateByName(selector, namespace.name);
-  return evaluate(selector, labelsWithName(namespace)) ? 'yes' : 'no';
+  const bySelector = areLabelsUnknown(namespace)
+    ? evaluateByName(selector, namespace.name)
+    : evaluate(selector, labelsWithName(namespace))
+      ? 'yes'
+      : 'no';
+  return isUnknown && bySelector === 'no' && namespaces.length > 0 ? 'unknown' : bySelector;
 }
 
 function areLabelsUnknown({ labels }: Namespace): boolean {
   return Object.keys(labels).every((key) => key === NAME_LABEL);
 }
 
-/** Evaluates a selector for a namespace of which only the name is known (Kleene's three-valued logic). */
+/** Evaluates a selector for a namespace of which at most the name is known (Kleene's three-valued logic). */
 export function evaluateByName(selector: Selector, name: string): Applicability {
   switch (selector.type) {
     case 'all':
@@ -213,7 +220,7 @@ export function evaluateByName(selector: Selector, name: string): Applicability 
     case 'endsWith':
     case 'in':
     case 'notIn':
-      if (selector.key !== NAME_LABEL) return 'unknown';
+      if (selector.key !== NAME_LABEL || name === '') return 'unknown';
       return evaluate(selector, { [NAME_LABEL]: name }) ? 'yes' : 'no';
   }
 }

@@ -142,9 +142,11 @@ describe('Allocate', () => {
       details: { namespace: 'blue', policies: 'closed', requests: 'second' },
     });
     expect((await served.caller.allBlocks()).map(({ allocations }) => allocations.length)).toEqual([1]);
-    // Not restricted: requests without an item, without a namespace, or from the configuration.
+    // A node could leave out the pod.
+    const nameless = await failureOf(served.caller.allocate('c4', { pools: ['second'] }));
+    expect(nameless.code).toBe('REQUEST_DENIED');
+    // Not restricted: requests without an item, or from the configuration.
     expect(await served.caller.allocateAddress('c3', { pod: pod('blue') })).toMatch(/^10\.6[56]\./);
-    expect(await served.caller.allocateAddress('c4', { pools: ['second'] })).toMatch(/^10\.66\./);
     const poolChoices = [PoolChoice.fromPartial({ pool: 'second', isConfigured: true })];
     const configured = { pod: pod('blue'), pools: ['second'], poolChoices };
     expect(await served.caller.allocateAddress('c5', configured)).toMatch(/^10\.66\./);
@@ -198,6 +200,7 @@ describe('Allocate', () => {
 
   test('names a pool of another family than the requested one', async () => {
     await served.caller.createPool({ name: 'six', cidr: 'fd66::/64' });
+    await create({ name: 'open', pools: { selector: 'all()' } });
     const { violations } = await failureOf(
       served.caller.allocate('c1', {
         families: [IpFamily.IP_FAMILY_IPV4, IpFamily.IP_FAMILY_IPV6],

@@ -103,8 +103,7 @@ export interface Allocation {
  */
 export function allocate(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
   const { attachment } = request;
-  const policyInput = policyInputOf(request);
-  const policyComparisons = policyInput ? authorizeRequests(view, policyInput) : [];
+  const policyComparisons = authorizeRequests(view, policyInputOf(request));
   requireHandleReadable(view, handleId(attachment));
   const held = heldAddressesOf(view, attachment);
   for (const address of request.addresses) requireHeld(held, address, attachment);
@@ -130,10 +129,10 @@ export function allocate(view: View, { request, nowMs }: AllocationInput): Decis
   };
 }
 
-/** The input of request policies; undefined without a pod, and so without a namespace. */
-export function policyInputOf(request: AllocationRequest): PolicyInput | undefined {
+/** The input of request policies. Without a pod the namespace is unknown, so that every policy restricts the request. */
+export function policyInputOf(request: AllocationRequest): PolicyInput {
   const { pod, namespaceLabels: labels, pools, poolChoices, addresses, requests } = request;
-  return pod && { namespace: { name: pod.namespace, labels }, pools, poolChoices, addresses, requests };
+  return { namespace: { name: pod?.namespace ?? '', labels }, pools, poolChoices, addresses, requests };
 }
 
 /** @throws Failure ADDRESS_DIFFERS when the attachment holds another address of the family */

@@ -108,9 +108,8 @@ function leaseOf(view: View, demand: Demand, address: Address): NodeLeases[] {
 }
 
 function verdictsOf(view: View, { request }: AllocationInput): readonly RequestVerdict[] {
-  const policyInput = policyInputOf(request);
-  if (!policyInput || view.unreadableRecord({ kind: 'requestPolicies' })) return [];
-  return evaluateRequests(view, policyInput);
+  if (view.unreadableRecord({ kind: 'requestPolicies' })) return [];
+  return evaluateRequests(view, policyInputOf(request));
 }
 
 function attempt(view: View, input: AllocationInput): Allocation | Failure {

@@ -337,7 +337,7 @@ export interface ExplainAllocationResponse {
   refusal: string;
   /** For each requested family, the address that would be allocated, and the pools that would be searched. */
   families: ExplainedFamily[];
-  /** The decision of the request policies on each request, allowed or not; empty without a pod or without requests. */
+  /** The decision of the request policies on each request, allowed or not; empty without requests. */
   requests: JudgedRequest[];
 }
 

@@ -1473,8 +1473,8 @@ export const AuthorizeRequestsResponse: MessageFns<AuthorizeRequestsResponse> = 
  * as a request for its pool. An address without IPAM is evaluated by rules for `addresses_without_ipam`, otherwise for
  * `addresses`, otherwise for `pools`.
  *
- * Policies apply to Allocate and AuthorizeRequests, and to pods only: a container without a pod has no namespace, and
- * its creator controls the node anyway. Existing allocations stay when policies change.
+ * Policies apply to Allocate and AuthorizeRequests. A request without a pod has an unknown namespace: every policy
+ * restricts it, and only those of all namespaces allow it something. Existing allocations stay when policies change.
  */
 export type RequestPolicyServiceService = typeof RequestPolicyServiceService;
 export const RequestPolicyServiceService = {
