@@ -411,6 +411,19 @@ export const ALERTS: readonly Alert[] = [
     },
   },
   {
+    name: 'PodwireForwardDropped',
+    severity: 'critical',
+    for: '2m',
+    expression: 'max by (instance) (podwire_dataplane_conditions{reason="ForwardDropped"}) > 0',
+    summary: 'A firewall on {{ $labels.instance }} drops the packets of pods',
+    meaning: 'Pods of the node do not reach other pods; the kubelet’s probes pass, so nothing else reports it.',
+    action: '`podwirectl node ready` on the node names the chain and the command that lets the packets pass.',
+    example: {
+      fires: one('podwire_dataplane_conditions{instance="a",reason="ForwardDropped"}', '1x60'),
+      silent: one('podwire_dataplane_conditions{instance="a",reason="NotOnLink"}', '1x60'),
+    },
+  },
+  {
     name: 'PodwireDrift',
     severity: 'warning',
     for: '15m',

@@ -1,7 +1,15 @@
 import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import type { Family } from '@podwire/shared/net/address';
 import type { SettingValues } from '@podwire/shared/runtime/config-reader';
-import { absolutePath, isLocalAddress, listOf, oneOf, rpcAddress, wholeNumber } from '@podwire/shared/runtime/setting';
+import {
+  absolutePath,
+  flag,
+  isLocalAddress,
+  listOf,
+  oneOf,
+  rpcAddress,
+  wholeNumber,
+} from '@podwire/shared/runtime/setting';
 import { z } from 'zod';
 
 import { BIRD_SETTINGS } from './bird/settings.js';
@@ -74,6 +82,14 @@ export const DATAPLANE_SETTINGS = {
     about:
       'Source ports of masqueraded TCP and UDP packets, as FIRST-LAST within 1-65535; empty for any. No effect without a pool ' +
       'with natOutgoing.',
+  },
+  firewallAccept: {
+    variable: 'PODWIRE_NODE_FIREWALL_ACCEPT',
+    schema: flag,
+    default: 'true',
+    about:
+      'Whether packets of pods are accepted first in the chain FORWARD of iptables, if it exists: true, or false. With false, a ' +
+      'firewall whose policy is DROP, such as Docker’s, cuts pods off, which the condition ForwardDropped reports.',
   },
   mtuBytes: {
     variable: 'PODWIRE_NODE_MTU_BYTES',

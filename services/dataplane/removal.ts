@@ -8,6 +8,7 @@ import { acquireExclusive } from '@podwire/shared/sockets/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Config } from './config.js';
+import { acceptRuleDeletions } from './filters/forward-path.js';
 import { masqueradeTableName } from './filters/masquerade.js';
 import { GUARD_TABLE } from './filters/source-guard.js';
 import { formatTableName, removal, type Nft } from './filters/table.js';
@@ -101,6 +102,11 @@ async function tableLeftovers({ nft }: RemovalKernel): Promise<Leftover[]> {
   for (const table of TABLES) {
     if ((await nft.read(table)) === undefined) continue;
     found.push({ text: `nft delete table ${formatTableName(table)}`, remove: () => nft.apply(removal(table)) });
+  }
+  const deletions = await acceptRuleDeletions(nft);
+  if (deletions.length > 0) {
+    const text = `${deletions.length} rules with the comment podwire in the chain FORWARD of iptables`;
+    found.push({ text, remove: () => nft.apply(deletions) });
   }
   return found;
 }

@@ -12,6 +12,7 @@ import type { PeerPlan } from './bird/peers-file.js';
 import { birdSettings, readPeerPlan } from './bird/settings.js';
 import { canWirePods, observeConditions, type Condition } from './conditions/conditions.js';
 import type { Config } from './config.js';
+import { ForwardPath } from './filters/forward-path.js';
 import type { Nft } from './filters/table.js';
 import { NetlinkLinks } from './kernel/links.js';
 import { ProgramNft } from './kernel/nft-program.js';
@@ -209,7 +210,7 @@ function createClusterPart(
 ): ClusterPart | undefined {
   if (!nodeSide) return undefined;
   const { log, clock, random, ipam } = deps;
-  const { kernel, network, links, peerPlan } = nodeSide;
+  const { kernel, network, links, nft, peerPlan } = nodeSide;
   const { keeper } = node;
   const planner = new RoutePlanner();
   const events = new ReconcileEvents(log);
@@ -237,7 +238,22 @@ function createClusterPart(
     conditions: () => node.addresses.conditions(),
     stop: () => Promise.resolve(),
   };
-  const kernelFollowers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : []), sysctls, addresses];
+  const forwardPath = new ForwardPath({
+    nft,
+    events: new Events(log),
+    clock,
+    acceptsFirst: config.firewallAccept,
+    podInterfaces: () => environment?.guard.interfaces ?? [],
+    peerInterface: (pool) => routes.peerInterface(pool),
+  });
+  const kernelFollowers = [
+    ...(environment?.followers ?? []),
+    forwardPath,
+    routes,
+    ...(bird ? [bird] : []),
+    sysctls,
+    addresses,
+  ];
   return {
     nodeSide: new NodeSide({ config, deps, network, name: node.addresses, ipam, kernelFollowers }),
     routes,

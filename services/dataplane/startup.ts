@@ -27,7 +27,6 @@ import { TunnelAddresses } from './node/tunnel-addresses.js';
 import { cniService, type CniDependencies } from './pods/calico-cni-rpc.js';
 import type { Events } from './pods/events.js';
 import type { GarbageCollector } from './pods/garbage.js';
-import type { PodGuard } from './pods/kernel.js';
 import {
   attachPod,
   checkPod,
@@ -137,7 +136,7 @@ export class PodEnvironment {
     this.#mtu = new PodMtu({ links, clock, random, events, fixedBytes, patterns });
   }
 
-  get guard(): PodGuard {
+  get guard(): SourceGuard {
     return this.#guard;
   }
 

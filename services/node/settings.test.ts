@@ -28,6 +28,7 @@ describe('the settings', () => {
       natExclude: 'pools',
       natInterfaces: [],
       natPorts: undefined,
+      firewallAccept: true,
       mtuBytes: 0,
       mtuInterfaces: ['en*', 'wl*', 'ww*', 'sl*', 'ib*', 'eth*', 'wlan*', 'wwan*'],
       nodeIpv4: { type: 'auto' },

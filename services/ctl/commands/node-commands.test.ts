@@ -115,6 +115,20 @@ describe('node ready', () => {
     expect(JSON.parse((await ready('-o', 'json')).stdout)).toEqual({ ready: false, reason: 'no pool' });
   });
 
+  test('exits with 4 while a firewall drops the packets of pods, though pods can be added', async () => {
+    const conditions = [
+      { reason: 'ForwardDropped', message: 'chain FORWARD drops packets; run: iptables …' },
+      { reason: 'NotOnLink', message: 'no route' },
+    ];
+    await fakes.servePlugin(() => '');
+    await fakes.serve(fake(NodeServiceService.getNodeStatus, () => GetNodeStatusResponse.fromPartial({ conditions })));
+    expect(await ready()).toMatchObject({
+      exitCode: 4,
+      stdout: 'ready: pods can be added\nchain FORWARD drops packets; run: iptables …\n',
+    });
+    expect(JSON.parse((await ready('-o', 'json')).stdout)).toEqual({ ready: true, reason: conditions[0]?.message });
+  });
+
   test('distinguishes a node that cannot add pods from a node that is not ready', async () => {
     const full = [500, JSON.stringify({ code: 50, msg: 'pool pods has no address left' })] as const;
     await fakes.servePlugin((line) => (line.includes('strict') ? full : ''));

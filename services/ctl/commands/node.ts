@@ -7,9 +7,11 @@ import {
 import { readChainVersions } from '@podwire/shared/chain/chain-versions';
 import { unsupportedVersions, formatUnsupportedVersions, programFaults, type Chain } from '@podwire/shared/chain/chain';
 import { programVersions } from '@podwire/shared/chain/program-versions';
+import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { formatCount } from '@podwire/shared/words/format-count';
 
+import type { Context } from '../clients/services.js';
 import { PLAIN_MEMBER, readNetworkConfiguration } from '../clients/network-config.js';
 import { text } from '../command-line/forms.js';
 import type { Option, Verb } from '../command-line/verb.js';
@@ -126,9 +128,9 @@ export const nodeReady: Verb = {
     'healthy pods are not evicted: without PODWIRE_NODE_STRICT_STATUS a node that was ready once since its boot is\n' +
     'NetworkPluginNotReady only while its dataplane cannot wire pods. Runs VERSION of each program in the chain, and checks that\n' +
     'the program loopback exists. "podwirectl node status" shows the state that the dataplane reports.\n' +
-    'Exit code 4: no pod can be added, or the node cannot record its pending releases.',
+    'Exit code 4: no pod can be added, the node cannot record its pending releases, or a firewall drops the packets of pods.',
   options: [CONFIG, PROGRAMS],
-  run: async (input, { plugin, clock }) => {
+  run: async (input, { plugin, dataplane, clock }) => {
     const file = input.get(CONFIG) ?? DEFAULT_CONFIG;
     const found = await readNetworkConfiguration(file);
     // The installer writes the file last, once STATUS is ready. So the reason of STATUS explains the missing file.
@@ -140,13 +142,26 @@ export const nodeReady: Verb = {
     const reason = reasons.length === 0 ? null : reasons.join('; ');
     const hasStatus = found !== undefined && faults.versions.length === 0;
     const isReady = hasStatus && (refusal === null || (await plugin.status(member)).reason === null);
+    const drops = await forwardDrops(dataplane);
+    const allReasons = [...reasons, ...drops];
     return {
-      sections: [sentence(readinessText(isReady, reason))],
-      data: () => ({ ready: isReady, reason }),
-      exitCode: reason === null ? DONE : PROBLEM_FOUND,
+      sections: [readinessText(isReady, reason), ...drops].map(sentence),
+      data: () => ({ ready: isReady, reason: allReasons.length === 0 ? null : allReasons.join('; ') }),
+      exitCode: allReasons.length === 0 ? DONE : PROBLEM_FOUND,
     };
   },
 };
+
+/** Firewalls that cut off the pods of the node. A dataplane that does not answer is a reason of STATUS. */
+async function forwardDrops(dataplane: Context['dataplane']): Promise<readonly string[]> {
+  try {
+    const { conditions } = await dataplane.call(NodeServiceService.getNodeStatus, {});
+    return conditions.flatMap(({ reason, message }) => (reason === 'ForwardDropped' ? message : []));
+  } catch (error) {
+    if (error instanceof Failure) return [];
+    throw error;
+  }
+}
 
 function readinessText(isReady: boolean, reason: string | null): string {
   if (reason === null) return 'ready: pods can be added';

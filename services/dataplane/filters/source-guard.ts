@@ -240,6 +240,11 @@ export class SourceGuard {
     return this.#set(device, undefined);
   }
 
+  /** The interfaces whose packets are checked: names, or prefixes with a trailing `*`. */
+  get interfaces(): readonly string[] {
+    return [`${HOST_INTERFACE_PREFIX}*`, ...[...this.#prefixes.keys()].filter(hasOtherName)];
+  }
+
   /** Conditions; empty when there are no differences. */
   conditions(): readonly Condition[] {
     const failure = this.#reconciler.failure;

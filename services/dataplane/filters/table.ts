@@ -42,7 +42,8 @@ export interface NftTable extends TableName {
 }
 
 /** One command of a transaction: `{ "add": { "table": … } }`. */
-export type NftCommand = { readonly add: JsonObject } | { readonly delete: JsonObject };
+export type NftCommand =
+  { readonly add: JsonObject } | { readonly insert: JsonObject } | { readonly delete: JsonObject };
 
 export function formatTableName({ family, name }: TableName): string {
   return `${family} ${name}`;
@@ -190,7 +191,7 @@ export function formOf(objects: readonly JsonObject[]): TableForm {
   };
 }
 
-interface AddressRange {
+export interface AddressRange {
   readonly family: Family;
   readonly first: bigint;
   readonly last: bigint;
@@ -231,7 +232,7 @@ function mergeRanges(ranges: readonly AddressRange[]): AddressRange[] {
   return result;
 }
 
-function rangeOf(element: Json): AddressRange | undefined {
+export function rangeOf(element: Json): AddressRange | undefined {
   if (typeof element === 'string') {
     const address = parseAddress(element);
     return address && { family: address.family, first: address.value, last: address.value };
@@ -286,6 +287,9 @@ export interface Nft {
    * Result: its objects as nft lists them, complete; undefined when there is no such table. Idempotent.
    */
   read(table: TableName): Promise<readonly JsonObject[] | undefined>;
+
+  /** Reads all chains of all tables, without their rules (`nft -j -n list chains`). Idempotent. */
+  chains(): Promise<readonly JsonObject[]>;
 
   /**
    * Applies commands as one transaction (`nft -j -f -`).

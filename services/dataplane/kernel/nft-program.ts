@@ -62,9 +62,13 @@ export class ProgramNft implements Nft {
       if (finished.errors.includes('No such file or directory')) return undefined;
       throw refusal(`list table ${name}`, finished);
     }
-    const parsed = listing.safeParse(parseJson(finished.output));
-    if (parsed.success) return parsed.data.nftables.filter((object) => !OUTSIDE.some((key) => key in object));
-    throw new Failure('KERNEL_REFUSED', `nft list table ${name} printed unexpected output: ${quoted(finished.output)}`);
+    return objectsOf(`list table ${name}`, finished);
+  }
+
+  async chains(): Promise<readonly JsonObject[]> {
+    const finished = await this.#run(['-j', '-n', 'list', 'chains'], 'ignore');
+    if (finished.exitCode !== 0) throw refusal('list chains', finished);
+    return objectsOf('list chains', finished);
   }
 
   async apply(commands: readonly NftCommand[]): Promise<void> {
@@ -101,6 +105,12 @@ export class ProgramNft implements Nft {
       });
     });
   }
+}
+
+function objectsOf(command: string, { output }: NftResult): readonly JsonObject[] {
+  const parsed = listing.safeParse(parseJson(output));
+  if (parsed.success) return parsed.data.nftables.filter((object) => !OUTSIDE.some((key) => key in object));
+  throw new Failure('KERNEL_REFUSED', `nft ${command} printed unexpected output: ${quoted(output)}`);
 }
 
 /** Runs it in a process group of its own, so that its children end with it. @throws Failure */

@@ -2,7 +2,14 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
+import {
+  encapsulationOf,
+  modeOf,
+  type ClusterChange,
+  type ClusterPool,
+  type ClusterView,
+  type Follower,
+} from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
 import { ConditionReporter } from '../conditions/reporter.js';
 import { StepBackoff, Convergence, observeNode, type ConvergenceResult } from './convergence.js';
@@ -15,7 +22,7 @@ import type { RoutePlanner } from './planner.js';
 import { afterFailure, isDrift, NodePlan, scopeOf, type KernelState, type Reading, type Round } from './round.js';
 import { countPresent, countWanted, kernelConditions, unavailableDevices, type NodeStatus } from './status.js';
 import { formatNodeStep } from './step.js';
-import type { NodeFacts, RoutingMode, WantedNode } from './wanted.js';
+import { IPIP_DEVICE, VXLAN_DEVICE, type NodeFacts, type RoutingMode, type WantedNode } from './wanted.js';
 
 export interface ReconcilerOptions {
   /** The caller closes it, after {@link RouteReconciler.stop}. */
@@ -122,6 +129,14 @@ export class RouteReconciler implements Follower {
   /** Name of the interface with the node's address of a family; undefined while unknown. */
   get parents(): NodeFacts['parents'] {
     return this.#plan.parents;
+  }
+
+  /** Name of the interface by which packets of a pool reach nodes of other subnets; undefined while unknown. */
+  peerInterface(pool: ClusterPool): string | undefined {
+    const { family } = pool.cidr;
+    const { tunnel } = modeOf(encapsulationOf(pool));
+    if (tunnel === 'none') return this.parents[family];
+    return tunnel === 'vxlan' ? VXLAN_DEVICE[family] : IPIP_DEVICE;
   }
 
   get tunnels(): WantedNode['tunnels'] {

@@ -44,6 +44,7 @@ beforeEach(() => {
     'ip -6 route add blackhole 2001:db8:5::/64 proto 4',
     'ip rule add from 198.51.100.7 lookup 100 priority 30087',
     'nft add table inet foreign',
+    'iptables -P FORWARD DROP',
     'nft add table ip podwire2',
   ]) {
     runCommand(command);
@@ -91,6 +92,7 @@ async function usedNode(): Promise<void> {
   const nat = { sources: [prefix('10.65.0.0/16')], exempt: [prefix('10.65.0.0/16')], interfaces: [], ports: undefined };
   await nft.apply(replacement(masqueradeTable({ family: 4, ...nat })));
   await nft.apply([{ add: { table: { ...TUNNEL_TABLE } } }]);
+  run('nft', 'insert', 'rule', 'ip', 'filter', 'FORWARD', 'iifname', '"podw*"', 'accept', 'comment', '"podwire"');
 }
 
 test('a removal without consent lists each object of Podwire and changes nothing', async () => {

@@ -58,6 +58,11 @@ export class MemoryNft implements Nft {
     return Promise.resolve(objects && [...objects.values()]);
   }
 
+  chains(): Promise<readonly JsonObject[]> {
+    const objects = [...this.#tables.values()].flatMap((table) => [...table.values()]);
+    return Promise.resolve(objects.filter((object) => 'chain' in object));
+  }
+
   apply(commands: readonly NftCommand[]): Promise<void> {
     this.#transactions++;
     const fault = this.#faults.get('apply')?.shift();
@@ -75,6 +80,7 @@ export class MemoryNft implements Nft {
 
   #carryOut(command: NftCommand): void {
     if ('add' in command) this.#add(command.add);
+    else if ('insert' in command) throw new Error('the fake inserts no rules');
     else this.#delete(command.delete);
   }
 
