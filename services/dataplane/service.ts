@@ -22,7 +22,7 @@ import { NetlinkNodeNetwork } from './kernel/node-network.js';
 import { NetlinkKernel } from './kernel/pod-kernel.js';
 import { useProcDirectory } from './kernel/proc-directory.js';
 import type { NodeAddressHooks, OpenNodeAddresses } from './node-addresses.js';
-import type { LinkSource, NodeNetwork } from './node/links.js';
+import type { LinkSource, NodeNetwork, NodeNetworkState } from './node/links.js';
 import type { NodeOverview } from './node/node-rpc.js';
 import { NodeSysctls, type SettingsCheck, type SettingsRequirements } from './node/sysctls.js';
 import { AttachmentEvents, Events } from './pods/events.js';
@@ -232,6 +232,7 @@ function createClusterPart(
       onCheck(check);
     },
   });
+  const onRead = environment && ((state: NodeNetworkState) => environment.nodeRead(state));
   // Its owner stops it, after the last call.
   const addresses: ReportingFollower = {
     follow: (view, change) => node.addresses.follow(view, change),
@@ -255,7 +256,7 @@ function createClusterPart(
     addresses,
   ];
   return {
-    nodeSide: new NodeSide({ config, deps, network, name: node.addresses, ipam, kernelFollowers }),
+    nodeSide: new NodeSide({ config, deps, network, name: node.addresses, onRead, ipam, kernelFollowers }),
     routes,
     bird,
     sysctls,

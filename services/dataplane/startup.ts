@@ -13,12 +13,14 @@ import type { Follower, IpamFollower } from './cluster/cluster.js';
 import type { Condition } from './conditions/conditions.js';
 import type { Config } from './config.js';
 import { Masquerader } from './filters/masquerade.js';
+import { NeighbourGuard } from './filters/neighbour-guard.js';
 import { SourceGuard } from './filters/source-guard.js';
 import type { Nft } from './filters/table.js';
 import { TunnelGuard } from './filters/tunnel-guard.js';
 import { ClusterWatch } from './node/cluster-watch.js';
 import { ClusterEvents } from './node/events.js';
-import type { LinkSource, NodeNetwork } from './node/links.js';
+import { connectedSubnets } from './node/address-method.js';
+import type { LinkSource, NodeNetwork, NodeNetworkState } from './node/links.js';
 import { getNodeStatus, type NodeOverview } from './node/node-rpc.js';
 import { PodMtu } from './node/pod-mtu.js';
 import { Registration, type NodeNameClaim, type RegisteredAddresses } from './node/registration.js';
@@ -51,6 +53,8 @@ interface NodeSideOptions {
   /** Closed at the end. */
   readonly network: NodeNetwork;
   readonly name: NodeNameClaim;
+  /** Called with each reading of the node's network. Must not throw. */
+  readonly onRead?: ((state: NodeNetworkState) => void) | undefined;
   /** Owned by the caller, who closes it after the node side has stopped. */
   readonly ipam: Peer;
   /** Followers called after the node side's own, and stopped with them; they reconcile the kernel. */
@@ -68,13 +72,13 @@ export class NodeSide {
   readonly #kernelFollowers: readonly ReportingFollower[];
   readonly #cluster: ClusterWatch;
 
-  constructor({ config, deps, network, name, ipam, kernelFollowers = [] }: NodeSideOptions) {
+  constructor({ config, deps, network, name, onRead = () => undefined, ipam, kernelFollowers = [] }: NodeSideOptions) {
     const { log, clock, random } = deps;
     const { nodeName: self, nodeIpv4, nodeIpv6 } = config;
     const events = new ClusterEvents(log);
     const parts = { self, ipam, events, clock, random };
     this.#network = network;
-    this.#registration = new Registration({ ...parts, network, name, methods: { 4: nodeIpv4, 6: nodeIpv6 } });
+    this.#registration = new Registration({ ...parts, network, name, onRead, methods: { 4: nodeIpv4, 6: nodeIpv6 } });
     // The followers, in the order in which they are called.
     this.#followers = [this.#registration, new TunnelAddresses(parts), ...kernelFollowers];
     this.#kernelFollowers = kernelFollowers;
@@ -121,6 +125,7 @@ interface PodEnvironmentOptions {
 export class PodEnvironment {
   readonly #options: PodEnvironmentOptions;
   readonly #guard: SourceGuard;
+  readonly #neighbourGuard: NeighbourGuard;
   readonly #mtu: PodMtu;
   readonly #tunnelGuard: TunnelGuard;
   readonly #masquerader: Masquerader;
@@ -129,6 +134,8 @@ export class PodEnvironment {
     const { config, links, nft, events, clock, random } = options;
     this.#options = options;
     this.#guard = new SourceGuard({ nft, events, clock, random });
+    const podInterfaces = () => this.#guard.interfaces;
+    this.#neighbourGuard = new NeighbourGuard({ nft, events, clock, random, podInterfaces });
     this.#tunnelGuard = new TunnelGuard({ nft, events, clock, random });
     const settings = { exclude: config.natExclude, interfaces: config.natInterfaces, ports: config.natPorts };
     this.#masquerader = new Masquerader({ nft, events, clock, random, settings });
@@ -177,13 +184,18 @@ export class PodEnvironment {
     this.#mtu.onChange(listener);
   }
 
+  /** Takes a reading of the node's network. */
+  nodeRead(state: NodeNetworkState): void {
+    this.#neighbourGuard.setConnected(connectedSubnets(state));
+  }
+
   conditions(): readonly Condition[] {
-    return this.#guard.conditions();
+    return [...this.#guard.conditions(), ...this.#neighbourGuard.conditions()];
   }
 
   /** Leaves everything in force. The cluster watch stops the followers. */
   async stop(): Promise<void> {
-    await this.#guard.stop();
+    await Promise.all([this.#guard.stop(), this.#neighbourGuard.stop()]);
     await Promise.all(this.followers.map((follower) => follower.stop()));
     await this.#options.links.close();
   }

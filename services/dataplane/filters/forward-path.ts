@@ -40,7 +40,7 @@ interface ForwardChain {
 }
 
 /** Tables whose forwarding drops no packet of a pod: Podwire's own, and kube-proxy's, which can be large. */
-const SKIPPED_TABLES = ['podwire', 'podwire_tunnels', 'kube-proxy'];
+const SKIPPED_TABLES = ['podwire', 'podwire_tunnels', 'podwire_neighbours', 'kube-proxy'];
 
 /** The chain of iptables for forwarded packets, which the iptables of nftables shares with `nft`. */
 const IPTABLES = { name: 'filter', chain: 'FORWARD' } as const;

@@ -16,6 +16,7 @@ import {
   payload,
   prefixJson,
   PROTOCOL,
+  updateSet,
   type Json,
   type JsonObject,
   type NftChain,
@@ -134,16 +135,13 @@ export function guardTable(prefixes: SourcePrefixes): NftTable {
 /** Drops packets with a new source when their interface exceeds the rate limit. */
 function limitNeighbours(): NftChain {
   const source: Json = { concat: [meta('iifname'), payload('ip6', 'saddr')] };
-  const update = (set: string, elem: Json, ...stmt: readonly JsonObject[]): JsonObject => ({
-    set: { op: 'update', elem, set: `@${set}`, ...(stmt.length > 0 ? { stmt } : {}) },
-  });
   return {
     name: LIMIT_NEIGHBOURS,
     hook: undefined,
     rules: [
       [match(source, '==', `@${NEIGHBOURS}`), { return: null }],
-      [update(RATES, meta('iifname'), { limit: NEW_SOURCES }), ...COUNTED_DROP],
-      [update(NEIGHBOURS, source), { return: null }],
+      [updateSet(RATES, meta('iifname'), { limit: NEW_SOURCES }), ...COUNTED_DROP],
+      [updateSet(NEIGHBOURS, source), { return: null }],
       COUNTED_DROP,
     ],
   };

@@ -72,6 +72,11 @@ export function meta(key: string): Json {
   return { meta: { key } };
 }
 
+/** Adds an element to a set, or renews its timeout, and applies a statement of its own to it: a rate limit. */
+export function updateSet(set: string, elem: Json, ...stmt: readonly JsonObject[]): JsonObject {
+  return { set: { op: 'update', elem, set: `@${set}`, ...(stmt.length > 0 ? { stmt } : {}) } };
+}
+
 /** nftables' name for the addresses of a family, and for its packets. */
 export const ADDRESS_TYPE: Readonly<Record<Family, string>> = { 4: 'ipv4_addr', 6: 'ipv6_addr' };
 export const PROTOCOL: Readonly<Record<Family, 'ip' | 'ip6'>> = { 4: 'ip', 6: 'ip6' };

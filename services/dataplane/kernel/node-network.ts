@@ -144,9 +144,10 @@ function linkAddress({ family, linkIndex, address: text, scope, flags }: KernelA
   return [{ linkIndex, ...parts, isPermanent: scope === 'global' && (flags & ephemeralFlags) === 0 }];
 }
 
-function networkRoute({ destination: text, outputIndex, source, metric, routeType }: Route): NetworkRoute[] {
+function networkRoute({ destination: text, gateway, outputIndex, source, metric, routeType }: Route): NetworkRoute[] {
   const destination = parsePrefix(text);
   if (!destination.ok || outputIndex === null || routeType !== 'unicast') return [];
   const preferred = source === null ? undefined : parseAddress(source);
-  return [{ destination: destination.prefix, linkIndex: outputIndex, source: preferred, metric }];
+  const isOnLink = gateway === null;
+  return [{ destination: destination.prefix, linkIndex: outputIndex, isOnLink, source: preferred, metric }];
 }

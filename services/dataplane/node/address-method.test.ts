@@ -63,6 +63,7 @@ function network(links: readonly string[], routes: readonly string[] = []): Node
       return {
         destination: destination.ok ? destination.prefix : expect.unreachable(to),
         linkIndex: parsed.find(({ name }) => name === dev)!.index,
+        isOnLink: true,
         source: src === undefined ? undefined : splitCidr(`${src}/0`)?.address,
         metric: Number(metric),
       };

@@ -136,6 +136,16 @@ export function isNodeInterface({ name }: NetworkLink): boolean {
   return !OWN_INTERFACES.test(name) && !FOREIGN_INTERFACES.some((pattern) => pattern.test(name));
 }
 
+/** Subnets whose hosts are neighbours of the node: each packet to one of their addresses costs an entry of the neighbour table. */
+export function connectedSubnets({ links, routes }: NodeNetworkState): readonly Prefix[] {
+  const withNeighbours = new Set(links.filter(({ mac }) => mac !== null).map(({ index }) => index));
+  return routes
+    .filter(({ isOnLink, linkIndex }) => isOnLink && withNeighbours.has(linkIndex))
+    .map(({ destination }) => destination)
+    .filter(({ family, length }) => length > 0 && length < familyBits(family))
+    .filter((subnet) => !LINK_LOCAL.some((prefix) => prefix.family === 6 && prefixContains(prefix, subnet)));
+}
+
 const LINK_LOCAL = ['169.254.0.0/16', '127.0.0.0/8', 'fe80::/10', '::1/128'].map(constantPrefix);
 
 /**

@@ -121,6 +121,8 @@ export interface LinkAddress {
 export interface NetworkRoute {
   readonly destination: Prefix;
   readonly linkIndex: number;
+  /** Whether its destinations are neighbours: it has no gateway. */
+  readonly isOnLink: boolean;
   /** Preferred source address of the node; undefined: the kernel chooses. */
   readonly source: Address | undefined;
   readonly metric: number;

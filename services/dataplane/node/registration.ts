@@ -55,6 +55,8 @@ export interface RegistrationOptions {
   readonly clock: Clock;
   /** Uniform in [0, 1). */
   readonly random: () => number;
+  /** Called with each reading. Must not throw. */
+  readonly onRead?: (state: NodeNetworkState) => void;
   /** Polling interval for the node's addresses, in milliseconds. Default: 30,000. */
   readonly pollMs?: number;
 }
@@ -96,7 +98,7 @@ export class Registration implements IpamFollower {
   #poolConditions: readonly Condition[] = [];
 
   constructor(options: RegistrationOptions) {
-    this.#options = { pollMs: 30_000, ...options };
+    this.#options = { pollMs: 30_000, onRead: () => undefined, ...options };
     const { network, clock, random, events } = this.#options;
     this.#announcer = new AddressAnnouncer({ network, clock, events });
     this.#queue = new WorkQueue({
@@ -193,9 +195,10 @@ export class Registration implements IpamFollower {
   }
 
   async #register(signal: AbortSignal): Promise<NextRun> {
-    const { network, name, ipam, events, clock, pollMs } = this.#options;
+    const { network, name, ipam, events, clock, pollMs, onRead } = this.#options;
     const next = { inMs: pollMs };
     const state = await network.read();
+    onRead(state);
     const request = this.#requestOf(state);
     this.#announcer.observe(
       state,

@@ -1,9 +1,16 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
+import { NeighbourGuard } from '../filters/neighbour-guard.js';
 import { SourceGuard } from '../filters/source-guard.js';
 import { ProgramNft } from '../kernel/nft-program.js';
+import { NodeMonitor } from '../kernel/node-monitor.js';
+import { NetlinkNodeNetwork } from '../kernel/node-network.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
+import { connectedSubnets } from '../node/address-method.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import { send, solicitation } from '../testing/frames.js';
@@ -85,6 +92,116 @@ describe('while a pod floods its node with neighbour solicitations', () => {
     await until(() => canPing('fd65::7'));
   });
 });
+
+describe.each([
+  [4, '192.0.0.1/20', '192.0.0.', '192.0.{}.{}'],
+  [6, '2001:db8:77::1/64', '2001:db8:77::', '2001:db8:77::ffff:{:x}:{:x}'],
+] as const)(
+  'IPv%i: while a pod without privileges sends to unused addresses of the node’s own subnet',
+  (family, own, base, unused) => {
+    const HOSTS = Array.from({ length: 24 }, (_, at) => `${base}${at + 100}`);
+    const unresolved = () =>
+      run('ip', `-${family}`, 'neigh', 'show', 'dev', 'lan0')
+        .split('\n')
+        .filter((line) => /INCOMPLETE|FAILED/.test(line)).length;
+    let flooder: ChildProcess | undefined;
+    let network: NetlinkNodeNetwork;
+    let neighbourGuard: NeighbourGuard;
+
+    beforeEach(async () => {
+      addPod('lan');
+      run('ip', 'link', 'add', 'lan0', 'type', 'veth', 'peer', 'name', 'eth0', 'netns', 'lan');
+      const nodad = family === 6 ? ['nodad'] : [];
+      for (const command of [
+        ['ip', 'link', 'set', 'lan0', 'up'],
+        ['ip', '-n', 'lan', 'link', 'set', 'eth0', 'up'],
+        ['ip', 'address', 'add', own, 'dev', 'lan0', ...nodad],
+        ...HOSTS.map((host) => [
+          'ip',
+          '-n',
+          'lan',
+          'address',
+          'add',
+          `${host}/${own.split('/')[1]}`,
+          'dev',
+          'eth0',
+          ...nodad,
+        ]),
+        [
+          'ip',
+          '-n',
+          'lan',
+          'route',
+          'add',
+          'default',
+          'via',
+          own.replace(/\/.*/, ''),
+          ...(family === 6 ? ['dev', 'eth0'] : []),
+        ],
+      ]) {
+        const [program = '', ...words] = command;
+        run(program, ...words);
+      }
+      network = await NetlinkNodeNetwork.open(new NodeMonitor());
+      neighbourGuard = new NeighbourGuard({
+        ...reconcilerOptions(new ProgramNft()).options,
+        podInterfaces: () => guard.interfaces,
+      });
+      for (const [name, end] of [
+        ['a', 7],
+        ['b', 8],
+        ['c', 9],
+      ] as const)
+        await attach(name, end);
+    });
+
+    afterEach(async () => {
+      flooder?.kill('SIGKILL');
+      await neighbourGuard.stop();
+      await network.close();
+      run('nft', 'flush', 'ruleset');
+    });
+
+    /** Sends to other addresses for as long as the test runs, without a privilege. */
+    async function flood(): Promise<void> {
+      const program = `
+import os, socket, time
+os.setuid(65534)
+out = socket.socket(socket.AF_INET${family === 6 ? '6' : ''}, socket.SOCK_DGRAM)
+at = 0
+while True:
+    at += 1
+    try: out.sendto(b'x', ('${unused}'.format(${family === 4 ? '1 + at // 256 % 15, at % 256' : 'at // 65536, at % 65536'}), 9))
+    except OSError: pass
+    # Slowly enough for the node's CPU: only the neighbour table may cost packets.
+    if at % 16 == 0: time.sleep(0.001)
+    if at == 4000: print('full', flush=True)`;
+      flooder = spawn('ip', ['netns', 'exec', 'a', 'python3', '-c', program], { stdio: ['ignore', 'pipe', 'inherit'] });
+      if (flooder.stdout) await once(flooder.stdout, 'data');
+    }
+
+    test('a restart keeps the table', async () => {
+      const connected = connectedSubnets(await network.read());
+      neighbourGuard.setConnected(connected);
+      await until(() => run('nft', 'list', 'tables').includes('podwire_neighbours'));
+      await neighbourGuard.stop();
+      const { events, options } = reconcilerOptions(new ProgramNft());
+      const next = new NeighbourGuard({ ...options, podInterfaces: () => guard.interfaces });
+      next.setConnected(connected);
+      await next.stop();
+      expect(events.takeLines()).toEqual([]);
+    });
+
+    test('other pods reach hosts of that subnet for the first time', async () => {
+      neighbourGuard.setConnected(connectedSubnets(await network.read()));
+      await until(() => run('nft', 'list', 'tables').includes('podwire_neighbours'));
+      await flood();
+      const lost = HOSTS.map((host, at) => canPing(host, at % 2 === 0 ? 'b' : 'c')).filter((reached) => !reached);
+      expect([lost.length, neighbourGuard.conditions()]).toEqual([0, []]);
+      expect(unresolved()).toBeLessThan(128);
+    });
+  },
+);
 
 describe('the node’s neighbour entries of a pod', () => {
   const permanentOf = (device: string) =>
