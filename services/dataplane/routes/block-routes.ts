@@ -1,5 +1,5 @@
 import { familyBits, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
-import { prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { prefixContains, prefixesOverlap, type Prefix } from '@podwire/shared/net/prefix';
 
 import {
   encapsulationOf,
@@ -66,7 +66,9 @@ export function planBlock(block: ClusterBlock, cidr: string, context: BlockConte
   };
   if (block.nodeName === context.self) {
     if (isSingle) claims.push({ destination: cidr, rank: 'local', route: undefined });
-    else claims.push({ destination: cidr, rank: 'blackhole', route: blackhole(cidr) });
+    // A blackhole would cut the node off from hosts of its own networks.
+    else if (!context.facts.connected.some((subnet) => prefixesOverlap(subnet, block.cidr)))
+      claims.push({ destination: cidr, rank: 'blackhole', route: blackhole(cidr) });
   } else if (block.nodeName !== undefined) {
     claim(block.nodeName, block.cidr, { cidr, rank: isSingle ? 'address' : 'block' });
   }

@@ -1,5 +1,5 @@
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
-import { splitCidr } from '@podwire/shared/net/prefix';
+import { comparePrefixes, formatPrefix, prefixOf, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { ClusterNode } from '../cluster/cluster.js';
 import { forwardingKey, neighbourKey, type NodeStateCache } from './node-state-cache.js';
@@ -217,7 +217,23 @@ export function factsOf({ known, self, abilities, routing }: FactsContext): Node
     ...abilities,
     routing,
     routed: known.routed,
+    connected: connectedSubnets(known),
   };
+}
+
+/** Subnets of the addresses of the node's interfaces, except those of Podwire's tunnels, and single addresses. */
+function connectedSubnets({ devices, addresses }: FactsContext['known']): readonly Prefix[] {
+  const subnets = new Map<string, Prefix>();
+  for (const [name, cidrs] of addresses) {
+    const device = devices.get(name);
+    if (!device || isOwnDevice(device)) continue;
+    for (const cidr of cidrs) {
+      const parts = cidr.endsWith('/32') || cidr.endsWith('/128') ? undefined : splitCidr(cidr);
+      const subnet = parts && prefixOf(parts.address, parts.length);
+      if (subnet) subnets.set(formatPrefix(subnet), subnet);
+    }
+  }
+  return [...subnets.values()].toSorted(comparePrefixes);
 }
 
 /** The interface that has an address. */

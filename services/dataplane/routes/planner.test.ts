@@ -84,6 +84,7 @@ const nodeFacts: fc.Arbitrary<NodeFacts> = fc.record({
   hasIpip: fc.boolean(),
   routing: fc.constantFrom('native', 'native', 'bird'),
   routed: fc.constantFrom<readonly Prefix[]>([], [prefix('0.0.0.0/0')]),
+  connected: fc.constantFrom<readonly Prefix[]>([], [], [{ family: 4, value: BASE[4] + 8n, length: 29 }]),
 });
 
 type Change =

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 
+import { formatPrefix } from '@podwire/shared/net/prefix';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -122,6 +123,17 @@ describe('the real kernel', () => {
     await reached();
     expect(kernel.steps).toEqual([]);
     expect(loop.reconciler.status().driftCount).toBe(0);
+  });
+
+  test('plans with the subnets that the node is connected to, as they come and go', async () => {
+    const connected = () => loop.planner.facts?.connected.map(formatPrefix);
+    start();
+    loop.setWanted({ ...wanted, tunnels: [{ ...vxlan, address: '10.65.0.1/32' }] });
+    await expect.poll(connected, { timeout: 25_000 }).toEqual(['10.0.0.0/24', '127.0.0.0/8', 'fd00::/64']);
+    runCommand('ip address add 198.51.100.7/25 dev up0');
+    await expect
+      .poll(connected, { timeout: 25_000 })
+      .toEqual(['10.0.0.0/24', '127.0.0.0/8', '198.51.100.0/25', 'fd00::/64']);
   });
 
   test('10,000 routes: all in one round; a changed one is one step; a clean check writes nothing', async () => {

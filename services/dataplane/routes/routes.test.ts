@@ -1,7 +1,18 @@
 import { describe, expect, test } from 'vitest';
 
 import type { ClusterPool, Encapsulation } from '../cluster/cluster.js';
-import { block, facts, node, planNode, pool, reasons, routeTexts, view, type ClusterText } from '../testing/routes.js';
+import {
+  block,
+  facts,
+  node,
+  planNode,
+  pool,
+  prefix,
+  reasons,
+  routeTexts,
+  view,
+  type ClusterText,
+} from '../testing/routes.js';
 import type { NodeFacts } from './wanted.js';
 
 /** `a` is this node; `near` is in its subnet, `far` is not. */
@@ -269,6 +280,23 @@ describe('a remote block', () => {
 });
 
 describe('blocks of this node', () => {
+  test('in a network of the node are no blackholes, which would cut it off from hosts; the pool is a condition', () => {
+    const hosts = [pool('hosts', '198.51.0.0/16'), pool('hosts6', '2001:db8::/48')];
+    const services = pool('services', '198.51.100.128/25', { loadBalancerOnly: true });
+    const blocks = [
+      block('198.51.100.64/26', { pool: 'hosts', node: 'a' }),
+      block('198.51.200.0/26', { pool: 'hosts', node: 'a' }),
+      block('2001:db8:0:1::/122', { pool: 'hosts6', node: 'a' }),
+    ];
+    const seen = view('a', { nodes: [node('a', { ipv4: '198.51.100.7/24' })], pools: [...hosts, services], blocks });
+    const connected = [prefix('198.51.100.0/24'), prefix('2001:db8:0:1::/64')];
+    const plan = planNode(seen, facts({ connected }));
+    expect(routeTexts(plan)).toEqual(['blackhole 198.51.200.0/26']);
+    expect(plan.conditions.filter(({ reason }) => reason === 'NodeInPool').map(({ message }) => message)).toEqual([
+      expect.stringMatching(/^pool hosts \(198\.51\.0\.0\/16\) overlaps the network of node a \(198\.51\.100\.7\/24\)/),
+    ]);
+  });
+
   test.each<[string, Case]>([
     [
       'are blackholes, with encapsulation and without',
@@ -373,6 +401,7 @@ describe('a borrowed address', () => {
         pools: [pool('p', '192.0.2.0/24', { encapsulation: 'vxlan' })],
         blocks: [block('192.0.2.0/28', { pool: 'p', borrowed: { '192.0.2.9': 'near' } })],
         routes: [],
+        conditions: ['NodeInPool'],
       },
     ],
   ])('%s', (_, given) => expectPlan(given));

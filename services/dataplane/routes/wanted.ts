@@ -100,6 +100,8 @@ export interface NodeFacts {
    * no route between subnets: the network routes them.
    */
   readonly routed: readonly Prefix[];
+  /** Subnets of the addresses of the node's interfaces. */
+  readonly connected: readonly Prefix[];
 }
 
 export function equalFacts(a: NodeFacts, b: NodeFacts): boolean {
@@ -110,9 +112,13 @@ export function equalFacts(a: NodeFacts, b: NodeFacts): boolean {
     a.hasVxlan === b.hasVxlan &&
     a.hasIpip === b.hasIpip &&
     a.routing === b.routing &&
-    a.routed.length === b.routed.length &&
-    a.routed.every((prefix, index) => equalPrefixes(prefix, b.routed[index]))
+    equalLists(a.routed, b.routed) &&
+    equalLists(a.connected, b.connected)
   );
+}
+
+function equalLists(a: readonly Prefix[], b: readonly Prefix[]): boolean {
+  return a.length === b.length && a.every((prefix, index) => equalPrefixes(prefix, b[index]));
 }
 
 function equalPrefixes(a: Prefix, b: Prefix | undefined): boolean {

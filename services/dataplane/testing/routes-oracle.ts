@@ -1,5 +1,5 @@
 import { formatAddress, type Address } from '@podwire/shared/net/address';
-import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, prefixesOverlap, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { Cluster, ClusterBlock, ClusterNode } from '../cluster/cluster.js';
 import type { NodeKernel } from '../routes/kernel.js';
@@ -36,7 +36,10 @@ export function expectedHop(target: Address, world: OracleInput): string {
   }
   for (const block of holders.filter(({ cidr }) => cidr.length < bits(target)).sort(longestFirst)) {
     if (block.nodeName === undefined) continue;
-    if (block.nodeName === world.selfName) return 'drop';
+    if (block.nodeName === world.selfName) {
+      if (world.facts.connected.some((subnet) => prefixesOverlap(subnet, block.cidr))) continue;
+      return 'drop';
+    }
     const hop = hopTo(block.nodeName, { block, target: block.cidr }, world);
     if (hop !== undefined) return hop;
   }

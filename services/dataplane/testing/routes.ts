@@ -102,6 +102,7 @@ export function facts(rest: Partial<NodeFacts> = {}): NodeFacts {
     hasIpip: true,
     routing: 'native',
     routed: [],
+    connected: [],
     ...rest,
   };
 }
