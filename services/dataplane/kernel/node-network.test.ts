@@ -29,18 +29,24 @@ async function addressesOf(name: string): Promise<string[]> {
   const { links, addresses } = await network.read();
   const index = links.find((link) => link.name === name)?.index;
   return addresses
-    .filter(({ linkIndex, isPermanent: lasting }) => linkIndex === index && lasting)
-    .map(({ address, length }) => `${formatAddress(address)}/${length}`);
+    .filter(({ linkIndex, isUsable }) => linkIndex === index && isUsable)
+    .map(({ address, length, lifetime }) => `${formatAddress(address)}/${length} ${lifetime}`);
 }
 
-test('links, permanent addresses and routes match the output of ip', async () => {
+test('links, usable addresses and routes match the output of ip', async () => {
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
   ip('address', 'add', '2001:db8::7/64', 'dev', 'clt0', 'nodad');
   ip('address', 'add', '2001:db8::8/64', 'dev', 'clt0', 'nodad', 'preferred_lft', '0');
+  ip('address', 'add', '192.0.2.9/24', 'dev', 'clt0', 'valid_lft', '600', 'preferred_lft', '300');
   ip('address', 'add', '192.0.2.8/32', 'dev', 'clt0', 'scope', 'link');
   ip('route', 'add', '198.51.100.0/24', 'dev', 'clt0', 'src', '192.0.2.7', 'metric', '50');
   ip('route', 'add', 'blackhole', '203.0.113.0/24');
-  expect(await addressesOf('clt0')).toEqual(['192.0.2.7/24', '2001:db8::7/64']);
+  const ipv4 = ['192.0.2.7/24 permanent', '192.0.2.9/24 dynamic'];
+  expect((await addressesOf('clt0')).toSorted()).toEqual([
+    ...ipv4,
+    '2001:db8::7/64 permanent',
+    '2001:db8::8/64 deprecated',
+  ]);
   const { links, routes } = await network.read();
   expect(links.filter(({ name }) => name.startsWith('clt')).map(({ name, up }) => [name, up])).toEqual(
     expect.arrayContaining([

@@ -28,6 +28,7 @@ const IFA_F_TEMPORARY = 0x01;
 const IFA_F_DADFAILED = 0x08;
 const IFA_F_DEPRECATED = 0x20;
 const IFA_F_TENTATIVE = 0x40;
+const IFA_F_PERMANENT = 0x80;
 
 /** The real node, through rtnetlink, in the network namespace of this process. */
 export class NetlinkNodeNetwork implements NodeNetwork {
@@ -140,8 +141,10 @@ function reachesBeyondLink({ scope }: KernelAddress): boolean {
 function linkAddress({ family, linkIndex, address: text, scope, flags }: KernelAddress): LinkAddress[] {
   const parts = splitCidr(text);
   if (!parts) return [];
-  const ephemeralFlags = IFA_F_DADFAILED | IFA_F_DEPRECATED | IFA_F_TENTATIVE | (family === 6 ? IFA_F_TEMPORARY : 0);
-  return [{ linkIndex, ...parts, isPermanent: scope === 'global' && (flags & ephemeralFlags) === 0 }];
+  const unusableFlags = IFA_F_DADFAILED | IFA_F_TENTATIVE | (family === 6 ? IFA_F_TEMPORARY : 0);
+  const isDeprecated = (flags & IFA_F_DEPRECATED) !== 0;
+  const lifetime = isDeprecated ? 'deprecated' : (flags & IFA_F_PERMANENT) === 0 ? 'dynamic' : 'permanent';
+  return [{ linkIndex, ...parts, isUsable: scope === 'global' && (flags & unusableFlags) === 0, lifetime }];
 }
 
 function networkRoute({ destination: text, gateway, outputIndex, source, metric, routeType }: Route): NetworkRoute[] {

@@ -37,7 +37,7 @@ test.each([
   expect(read.ok ? 'read' : read.fault).toContain(fault);
 });
 
-/** `eth0 192.0.2.7/24 2001:db8::7/64`: an interface with its addresses; `!` before a temporary one, `-` before a name: down. */
+/** `eth0 192.0.2.7/24 2001:db8::7/64`: an interface with its addresses; `!` before a temporary, `~` a dynamic, `-` a deprecated one; `-` before a name: down. */
 function network(links: readonly string[], routes: readonly string[] = []): NodeNetworkState {
   const parsed = links.map((line, at) => {
     const [word = '', ...addresses] = line.split(' ');
@@ -47,9 +47,14 @@ function network(links: readonly string[], routes: readonly string[] = []): Node
     links: parsed.map(({ index, name, up }) => ({ index, name, up, mac: null })),
     addresses: parsed.flatMap(({ index, addresses }) =>
       addresses.map((text) => ({
-        ...(splitCidr(text.replace(/^!/, '')) ?? expect.unreachable(text)),
+        ...(splitCidr(text.replace(/^[!~-]/, '')) ?? expect.unreachable(text)),
         linkIndex: index,
-        isPermanent: !text.startsWith('!'),
+        isUsable: !text.startsWith('!'),
+        lifetime: text.startsWith('~')
+          ? ('dynamic' as const)
+          : text.startsWith('-')
+            ? ('deprecated' as const)
+            : ('permanent' as const),
       })),
     ),
     routes: routes.map((line) => {
@@ -194,12 +199,25 @@ describe('an address of a service on the node’s interface', () => {
     expect(chosenOf('auto', ['eth0 2001:db8::1/128 2001:db8::7/64'])).toBe('2001:db8::7/64');
   });
 
-  test('with a subnet leaves the registered one, which stays as long as the interface has it', () => {
+  test('with a subnet leaves the registered one, which stays as long as the method could choose it', () => {
     const both = ['eth0 192.0.2.100/24 192.0.2.7/24'];
     expect(chosenOf('auto', both, '192.0.2.7')).toBe('192.0.2.7/24');
     expect(chosenOf('cidr=192.0.2.96/27', both, '192.0.2.7')).toBe('192.0.2.100/24');
-    expect(chosenOf('auto', ['eth0 192.0.2.100/24', 'eth1 192.0.2.7/24'], '192.0.2.7')).toBe('192.0.2.100/24');
+    expect(chosenOf('auto', ['eth0 192.0.2.100/24', 'eth1 192.0.2.7/24'], '192.0.2.7')).toBe('192.0.2.7/24');
+    expect(chosenOf('interface=eth0,eth1', ['eth0 192.0.2.100/24', 'eth1 192.0.2.7/24'], '192.0.2.7')).toBe(
+      '192.0.2.100/24',
+    );
     expect(chosenOf('auto', ['eth0 192.0.2.100/24'], '192.0.2.7')).toBe('192.0.2.100/24');
+  });
+
+  test.each([
+    [4, 'eth0 -192.0.2.5/24 ~192.0.2.6/24 192.0.2.7/24 192.0.2.4/32', '192.0.2.7/24'],
+    [4, 'eth0 192.0.2.4/32 -192.0.2.5/24 ~192.0.2.6/24', '192.0.2.6/24'],
+    [4, 'eth0 192.0.2.4/32 -192.0.2.5/24', '192.0.2.5/24'],
+    [6, 'eth0 ~2001:db8::5/64 2001:db8::7/64 -2001:db8::4/64', '2001:db8::7/64'],
+    [6, 'eth0 -2001:db8::4/64 ~2001:db8::5/64', '2001:db8::5/64'],
+  ] as const)('IPv%i: a permanent one comes before a dynamic and a deprecated one (%s)', (family, link, expected) => {
+    expect(chosen('auto', family, network([link]))).toBe(expected);
   });
 
   test('that was registered while there was no other does not stay', () => {

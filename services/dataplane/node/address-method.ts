@@ -1,7 +1,7 @@
 import { familyBits, formatAddress, parseAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { constantPrefix, parsePrefix, prefixContains, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { LinkAddress, NetworkLink, NetworkRoute, NodeNetworkState } from './links.js';
+import { LIFETIMES, type LinkAddress, type NetworkLink, type NetworkRoute, type NodeNetworkState } from './links.js';
 
 /**
  * Method of finding a node's address of one family. The keywords are Calico's (`IP_AUTODETECTION_METHOD`), so operators can reuse
@@ -149,8 +149,8 @@ export function connectedSubnets({ links, routes }: NodeNetworkState): readonly 
 const LINK_LOCAL = ['169.254.0.0/16', '127.0.0.0/8', 'fe80::/10', '::1/128'].map(constantPrefix);
 
 /**
- * A link's addresses of one family that other nodes can reach. Those without a subnet come last: keepalived and kube-vip add such
- * addresses of services, and take them away. IPv6 addresses are sorted, as the kernel lists the newest first.
+ * A link's addresses of one family that other nodes can reach, the preferred first. Those without a subnet come last: keepalived
+ * and kube-vip add such addresses of services, and take them away. IPv6 addresses are sorted, as the kernel lists the newest first.
  */
 export function addressesOf(
   link: NetworkLink,
@@ -158,14 +158,18 @@ export function addressesOf(
   { addresses }: NodeNetworkState,
 ): readonly LinkAddress[] {
   const found = addresses.filter(
-    ({ linkIndex, address, isPermanent }) =>
+    ({ linkIndex, address, isUsable }) =>
       linkIndex === link.index &&
       address.family === family &&
-      isPermanent &&
+      isUsable &&
       !LINK_LOCAL.some((prefix) => prefixContains(prefix, address)),
   );
   const sorted = family === 4 ? found : found.toSorted((a, b) => (a.address.value < b.address.value ? -1 : 1));
-  return sorted.toSorted((a, b) => Number(isHost(a)) - Number(isHost(b)));
+  return sorted.toSorted((a, b) => rankOf(a) - rankOf(b));
+}
+
+function rankOf(address: LinkAddress): number {
+  return (isHost(address) ? LIFETIMES.length : 0) + LIFETIMES.indexOf(address.lifetime);
 }
 
 function isHost({ address, length }: ChosenAddress): boolean {
@@ -174,7 +178,7 @@ function isHost({ address, length }: ChosenAddress): boolean {
 
 /**
  * Finds a node's address of a family. Ignores interfaces that are set down, and Podwire's own.
- * @param registered - the node's address so far: it stays while it is on the chosen interface, whatever is added there
+ * @param registered - the node's address so far: it stays while the method could choose it, whatever is added beside it
  */
 export function chooseAddress(
   method: AddressMethod,
@@ -182,64 +186,58 @@ export function chooseAddress(
   state: NodeNetworkState,
   registered?: Address,
 ): ChosenAddress | undefined {
-  const chosen = choose(method, family, state);
-  if (!chosen || !registered || method.type === 'can-reach') return chosen;
-  const linkOf = ({ family: of, value }: Address) =>
-    state.addresses.find(({ address }) => address.family === of && address.value === value);
-  const [on, known] = [linkOf(chosen.address), linkOf(registered)];
-  const isCandidate = method.type !== 'cidr' || method.prefixes.some((prefix) => prefixContains(prefix, registered));
-  const stays = isCandidate && known?.linkIndex === on?.linkIndex && (isHost(chosen) || (known && !isHost(known)));
-  return stays ? toChosenAddress(known) : chosen;
+  if (method.type === 'address') return { address: method.address, length: method.length };
+  const stays = alternatives(method, family, state).find(({ address }) => address.value === registered?.value);
+  return toChosenAddress(stays ?? candidatesOf(method, family, state)[0]);
 }
 
-function choose(method: AddressMethod, family: Family, state: NodeNetworkState): ChosenAddress | undefined {
+/**
+ * The addresses that a method could choose as well as its first one: with a subnet like that one, or without. Deprecated ones are
+ * left out while there is another.
+ */
+export function alternatives(method: AddressMethod, family: Family, state: NodeNetworkState): readonly LinkAddress[] {
+  const candidates = candidatesOf(method, family, state);
+  const isDeprecated = ({ lifetime }: LinkAddress) => lifetime === 'deprecated';
+  return candidates.filter(
+    (address, _, [first]) =>
+      first && isHost(address) === isHost(first) && (isDeprecated(first) || !isDeprecated(address)),
+  );
+}
+
+/** The addresses that fit a method, the preferred first. */
+function candidatesOf(method: AddressMethod, family: Family, state: NodeNetworkState): readonly LinkAddress[] {
   const links = state.links.filter(({ up, name }) => up && !OWN_INTERFACES.test(name));
-  const candidates = links.filter(isNodeInterface);
+  const nodeLinks = links.filter(isNodeInterface);
+  const of = (some: readonly NetworkLink[]) => some.flatMap((link) => addressesOf(link, family, state));
+  const isNamed = ({ name }: NetworkLink, patterns: readonly RegExp[]) => patterns.some((each) => each.test(name));
   switch (method.type) {
     case 'none':
-      return undefined;
     case 'address':
-      return { address: method.address, length: method.length };
-    case 'auto':
-      return byDefaultRoute(candidates, family, state) ?? firstOf(candidates, family, state);
+      return [];
+    case 'auto': {
+      const byDefault = byDefaultRoute(nodeLinks, family, state);
+      return byDefault.length > 0 ? byDefault : of(nodeLinks);
+    }
     case 'interface':
-      for (const pattern of method.patterns) {
-        const found = firstOf(
-          links.filter(({ name }) => pattern.test(name)),
-          family,
-          state,
-        );
-        if (found) return found;
-      }
-      return undefined;
-    case 'skip-interface': {
-      const left = candidates.filter(({ name }) => !method.patterns.some((pattern) => pattern.test(name)));
-      return firstOf(left, family, state);
-    }
-    case 'cidr': {
-      const all = candidates.flatMap((link) => addressesOf(link, family, state));
-      return toChosenAddress(
-        all.find(({ address }) => method.prefixes.some((prefix) => prefixContains(prefix, address))),
-      );
-    }
+      return method.patterns.map((each) => of(links.filter((link) => isNamed(link, [each])))).find(isFilled) ?? [];
+    case 'skip-interface':
+      return of(nodeLinks.filter((link) => !isNamed(link, method.patterns)));
+    case 'cidr':
+      return of(nodeLinks).filter(({ address }) => method.prefixes.some((prefix) => prefixContains(prefix, address)));
     case 'can-reach':
       return byRoute(state.routes, links, { target: method.address, state });
   }
 }
 
-function firstOf(links: readonly NetworkLink[], family: Family, state: NodeNetworkState): ChosenAddress | undefined {
-  for (const link of links) {
-    const [first] = addressesOf(link, family, state);
-    if (first) return toChosenAddress(first);
-  }
-  return undefined;
+function isFilled(addresses: readonly LinkAddress[]): boolean {
+  return addresses.length > 0;
 }
 
 function byDefaultRoute(
   links: readonly NetworkLink[],
   family: Family,
   state: NodeNetworkState,
-): ChosenAddress | undefined {
+): readonly LinkAddress[] {
   const defaults = state.routes.filter(({ destination }) => destination.length === 0);
   return byRoute(defaults, links, { target: { family, value: 0n }, state });
 }
@@ -249,12 +247,15 @@ interface RouteLookup {
   readonly state: NodeNetworkState;
 }
 
-/** Route lookup as in the kernel: the longest prefix, then the lowest metric. */
+/**
+ * Route lookup as in the kernel: the longest prefix, then the lowest metric.
+ * @returns the route's source address, or the addresses of its link
+ */
 function byRoute(
   routes: readonly NetworkRoute[],
   links: readonly NetworkLink[],
   { target, state }: RouteLookup,
-): ChosenAddress | undefined {
+): readonly LinkAddress[] {
   const leading = routes
     .filter(({ destination }) => prefixContains(destination, target))
     .toSorted(
@@ -262,12 +263,11 @@ function byRoute(
     );
   for (const { linkIndex, source } of leading) {
     const link = links.find(({ index }) => index === linkIndex);
-    if (!link) continue;
-    const addresses = addressesOf(link, target.family, state);
-    const found = addresses.find(({ address }) => address.value === source?.value) ?? addresses[0];
-    if (found) return toChosenAddress(found);
+    const addresses = link ? addressesOf(link, target.family, state) : [];
+    const ofSource = addresses.filter(({ address }) => address.value === source?.value);
+    if (addresses.length > 0) return ofSource.length > 0 ? ofSource : addresses;
   }
-  return undefined;
+  return [];
 }
 
 function toChosenAddress(found: LinkAddress | undefined): ChosenAddress | undefined {

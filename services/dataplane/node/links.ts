@@ -109,13 +109,18 @@ export interface NetworkLink {
   readonly mac: string | null;
 }
 
+/** In the order in which addresses are preferred. */
+export const LIFETIMES = ['permanent', 'dynamic', 'deprecated'] as const;
+
 export interface LinkAddress {
   readonly linkIndex: number;
   readonly address: Address;
   /** Prefix length of its subnet, in bits. */
   readonly length: number;
-  /** Global scope and permanent: not tentative, duplicate, deprecated or temporary (RFC 8981). */
-  readonly isPermanent: boolean;
+  /** Global scope; not tentative, duplicate or temporary (RFC 8981). */
+  readonly isUsable: boolean;
+  /** Dynamic: it expires unless a router or a DHCP server renews it. Deprecated: new connections do not use it. */
+  readonly lifetime: (typeof LIFETIMES)[number];
 }
 
 export interface NetworkRoute {

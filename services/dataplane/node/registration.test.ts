@@ -10,6 +10,7 @@ import type { IpamPool } from '../cluster/cluster.js';
 import { FakeNodeNetwork, FREE_NAME } from '../testing/ipam.js';
 import { recordingLog } from '../testing/pods.js';
 import { node, pool } from '../testing/routes.js';
+import { readAddressMethod } from './address-method.js';
 import { ClusterEvents } from './events.js';
 import { AddressAnnouncer, Registration, type NodeNameClaim, type RegistrationOptions } from './registration.js';
 
@@ -40,10 +41,58 @@ test('a call without an answer is cancelled when the node’s address changes, a
   });
   registration.start();
   await expect.poll(() => asked).toEqual(['198.51.100.7/24']);
+  registration.follow({ self: 'n1', cluster: { nodes: new Map(), pools: new Map() } });
   network.set({ eth0: ['192.0.2.7/24'], eth1: ['198.51.100.7/24'] });
   await expect.poll(() => registration.registered?.ipv4Address, { timeout: 3000 }).toBe('192.0.2.7/24');
   expect(asked).toEqual(['198.51.100.7/24', '192.0.2.7/24']);
   expect(lines.map(({ msg }) => msg)).toEqual(['node n1 is registered with 192.0.2.7/24']);
+});
+
+describe('several addresses that the node could use', () => {
+  const reached = async (nodes: readonly ReturnType<typeof node>[], method: string) => {
+    const asked: string[] = [];
+    const call = (_: unknown, { ipv4Address }: RegisterNodeRequest) => {
+      asked.push(ipv4Address);
+      return Promise.resolve({ created: false });
+    };
+    const ipam: RegistrationOptions['ipam'] = Object.assign(Object.create(null), { description: 'ipam', call });
+    const read = readAddressMethod(method, 4);
+    registration = new Registration({
+      self: 'n1',
+      methods: { 4: read.ok ? read.method : expect.unreachable(read.fault), 6: { type: 'none' } },
+      network: new FakeNodeNetwork({ eth0: ['192.0.2.100/24', '192.0.2.7/24', '192.0.2.9/32'] }),
+      name: FREE_NAME,
+      ipam,
+      events: new ClusterEvents(recordingLog().log),
+      clock: systemClock,
+      random: () => 0.5,
+    });
+    registration.start();
+    registration.follow({
+      self: 'n1',
+      cluster: { nodes: new Map(nodes.map((each) => [each.name, each])), pools: new Map() },
+    });
+    await expect.poll(() => asked.length).toBe(1);
+    return [asked[0], registration.conditions().map(({ reason, message }) => `${reason}: ${message}`)];
+  };
+
+  test.each(['auto', 'interface=eth0', 'cidr=192.0.2.0/24'])(
+    'by %s are a condition, and one that an earlier process registered stays',
+    async (method) => {
+      expect(await reached([node('n1', { ipv4: '192.0.2.7/24' })], method)).toEqual([
+        '192.0.2.7/24',
+        [
+          `NodeAddressAmbiguous: node n1 uses 192.0.2.7/24, and ${method} could choose 192.0.2.100/24 too; set PODWIRE_NODE_IPV4 to one of them`,
+        ],
+      ]);
+      await registration.stop();
+      expect((await reached([], method))[0]).toBe('192.0.2.100/24');
+    },
+  );
+
+  test('are none where the method names one', async () => {
+    expect(await reached([], 'cidr=192.0.2.0/28')).toEqual(['192.0.2.7/24', []]);
+  });
 });
 
 describe('the node’s name and addresses', () => {

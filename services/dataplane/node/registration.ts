@@ -9,10 +9,11 @@ import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { ClusterNode, IpamFollower, IpamPool, IpamView } from '../cluster/cluster.js';
-import type { Condition } from '../conditions/conditions.js';
+import { formatList, type Condition } from '../conditions/conditions.js';
 import { tunnelMac } from '../routes/tunnels.js';
 import {
   addressesOf,
+  alternatives,
   chooseAddress,
   describeMethod,
   isNodeInterface,
@@ -92,10 +93,14 @@ export class Registration implements IpamFollower {
   #registered: RegisterNodeRequest | undefined;
   /** Whether IPAM has other addresses than the last registration: of another machine, whose call was late. */
   #isReplaced = false;
+  /** The addresses of the last registration, of this process or an earlier one; undefined before the first view. */
+  #known: Readonly<Record<Family, Address | undefined>> | undefined;
   #isAddressMissing = false;
   /** Why IPAM refuses this node's addresses: another node or a pod has one. */
   #refusal: Failure | undefined;
   #poolConditions: readonly Condition[] = [];
+  /** By family: what the method could choose as well as the chosen address. */
+  #ambiguities: readonly Condition[] = [];
 
   constructor(options: RegistrationOptions) {
     this.#options = { pollMs: 30_000, onRead: () => undefined, ...options };
@@ -133,6 +138,8 @@ export class Registration implements IpamFollower {
   }): void {
     const node = cluster.nodes.get(self);
     this.#poolConditions = node ? poolConditions(node, cluster.pools.values()) : [];
+    if (!this.#known) this.#queue.request('registration');
+    this.#known ??= { 4: node?.ipv4?.address, 6: node?.ipv6?.address };
     if (!this.#registered) return;
     if (node && hasAddresses(node, this.#registered)) {
       this.#isReplaced = false;
@@ -158,7 +165,7 @@ export class Registration implements IpamFollower {
       return [{ reason: 'NodeAddressMissing', message }];
     }
     const refusal = this.#refusal && { reason: 'NodeAddressInUse', message: this.#refusal.message };
-    return [...(refusal ? [refusal] : []), ...this.#poolConditions];
+    return [...(refusal ? [refusal] : []), ...this.#poolConditions, ...this.#ambiguities];
   }
 
   async stop(): Promise<void> {
@@ -195,10 +202,14 @@ export class Registration implements IpamFollower {
   }
 
   async #register(signal: AbortSignal): Promise<NextRun> {
-    const { network, name, ipam, events, clock, pollMs, onRead } = this.#options;
+    const { network, name, ipam, events, clock, pollMs, onRead, methods } = this.#options;
     const next = { inMs: pollMs };
     const state = await network.read();
     onRead(state);
+    const isAmbiguous = FAMILIES.some((family) => alternatives(methods[family], family, state).length > 1);
+    // The first view has the address that an earlier process registered, and requests this again.
+    if (isAmbiguous && !this.#known) return next;
+    this.#ambiguities = FAMILIES.flatMap((family) => this.#ambiguity(family, state) ?? []);
     const request = this.#requestOf(state);
     this.#announcer.observe(
       state,
@@ -223,14 +234,26 @@ export class Registration implements IpamFollower {
     // Another machine may have registered its addresses meanwhile: the addresses of the machine that gets the name count.
     if (!isOwner) return { inMs: BACKOFF.baseMs };
     this.#registered = request;
+    this.#known = { 4: addressOf(request.ipv4Address), 6: addressOf(request.ipv6Address) };
     if (!isSame) events.registered(request, created);
     return next;
   }
 
   #choose(family: Family, state: NodeNetworkState): ChosenAddress | undefined {
-    const { ipv4Address = '', ipv6Address = '' } = this.#registered ?? {};
-    const registered = splitCidr(family === 4 ? ipv4Address : ipv6Address)?.address;
-    return chooseAddress(this.#options.methods[family], family, state, registered);
+    return chooseAddress(this.#options.methods[family], family, state, this.#known?.[family]);
+  }
+
+  #ambiguity(family: Family, state: NodeNetworkState): Condition | undefined {
+    const { self, methods } = this.#options;
+    const chosen = this.#choose(family, state);
+    const others = alternatives(methods[family], family, state).filter(
+      ({ address }) => address.value !== chosen?.address.value,
+    );
+    if (!chosen || others.length === 0) return undefined;
+    const message =
+      `node ${self} uses ${formatCidr(chosen)}, and ${describeMethod(methods[family])} could choose ` +
+      `${formatList(others.map(formatCidr))} too; set PODWIRE_NODE_IPV${family} to one of them`;
+    return { reason: 'NodeAddressAmbiguous', message };
   }
 
   #requestOf(state: NodeNetworkState): RegisterNodeRequest {
@@ -258,6 +281,10 @@ export class Registration implements IpamFollower {
       ],
     };
   }
+}
+
+function addressOf(cidr: string): Address | undefined {
+  return splitCidr(cidr)?.address;
 }
 
 function formatCidr({
@@ -330,8 +357,7 @@ export class AddressAnnouncer {
   observe({ links, addresses }: NodeNetworkState, own: readonly Address[]): void {
     for (const address of own) {
       const on = addresses.find(
-        (found) =>
-          found.isPermanent && found.address.family === address.family && found.address.value === address.value,
+        (found) => found.isUsable && found.address.family === address.family && found.address.value === address.value,
       );
       const link = links.find(({ index, up }) => up && index === on?.linkIndex);
       if (!link) continue;

@@ -387,7 +387,7 @@ export class FakeNodeNetwork implements NodeNetwork {
       addresses: entries.flatMap(([, addresses], at) =>
         addresses.flatMap((text) => {
           const parts = splitCidr(text);
-          return parts ? [{ ...parts, linkIndex: at + 1, isPermanent: true }] : [];
+          return parts ? [{ ...parts, linkIndex: at + 1, isUsable: true, lifetime: 'permanent' as const }] : [];
         }),
       ),
       routes: [],
