@@ -125,6 +125,20 @@ describe('the real kernel', () => {
     expect(loop.reconciler.status().driftCount).toBe(0);
   });
 
+  test('names the device that another program left with the VXLAN network identifier and port', async () => {
+    runCommand('ip link add vxlan.calico type vxlan id 4096 dstport 4789 local 10.0.0.1 dev up0 nolearning');
+    start();
+    loop.setWanted(wanted);
+    const messages = () => loop.reconciler.conditions().map(({ reason, message }) => `${reason}: ${message}`);
+    const leftover = expect.stringMatching(
+      /^DeviceTaken: interface vxlan\.calico .*run: ip link delete vxlan\.calico$/,
+    );
+    await expect.poll(messages, { timeout: 25_000 }).toEqual(expect.arrayContaining([leftover]));
+    runCommand('ip link delete vxlan.calico');
+    await reached();
+    expect(messages()).toEqual([]);
+  });
+
   test('plans with the subnets that the node is connected to, as they come and go', async () => {
     const connected = () => loop.planner.facts?.connected.map(formatPrefix);
     start();

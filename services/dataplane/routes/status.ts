@@ -4,7 +4,7 @@ import { formatList, type Condition } from '../conditions/conditions.js';
 import { isRouteAsWanted, type StepBackoff } from './convergence.js';
 import { diffDevices, isOwnDevice } from './diff.js';
 import { forwardingKey, neighbourKey, type NodeStateCache } from './node-state-cache.js';
-import { equalRoutes, ownerOf } from './observed.js';
+import { equalRoutes, ownerOf, type ObservedDevice } from './observed.js';
 import { formatNodeRoute, stepKey } from './step.js';
 import { VXLAN_DEVICE, type WantedNode, type WantedTunnel } from './wanted.js';
 
@@ -117,12 +117,27 @@ function coveredGatewayConditions({ routes }: WantedNode, known: NodeStateCache)
 }
 
 function conflictingDeviceConditions({ tunnels }: WantedNode, { devices }: NodeStateCache): Condition[] {
-  return tunnels.flatMap(({ name, kind }) => {
+  return tunnels.flatMap((tunnel) => {
+    const { name, kind } = tunnel;
     const found = devices.get(name);
+    const other = found ? undefined : [...devices.values()].find((device) => isSameVxlan(tunnel, device));
+    if (other) {
+      const message =
+        `interface ${other.name} of another program has the VXLAN network identifier and port of ${name}, which cannot be ` +
+        `created beside it; if that program is gone, run: ip link delete ${other.name}`;
+      return [{ reason: 'DeviceTaken', message }];
+    }
     if (!found || isOwnDevice(found)) return [];
     const message = `interface ${name}: not a ${kind} device (${found.kind ?? 'physical'}); delete or rename it`;
     return [{ reason: 'DeviceTaken', message }];
   });
+}
+
+/** The kernel refuses a second VXLAN device with the same identifier and port, over the same family. */
+function isSameVxlan(wanted: WantedTunnel, { tunnel }: ObservedDevice): boolean {
+  if (wanted.kind !== 'vxlan' || tunnel?.kind !== 'vxlan') return false;
+  const isSameFamily = (tunnel.local?.includes(':') ?? false) === wanted.local.includes(':');
+  return isSameFamily && tunnel.vni === wanted.vni && tunnel.port === wanted.port;
 }
 
 /**
