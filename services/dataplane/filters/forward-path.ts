@@ -15,6 +15,7 @@ import {
   match,
   meta,
   PROTOCOL,
+  type BaseChain,
   type JsonObject,
   type Nft,
   type NftCommand,
@@ -31,12 +32,6 @@ interface ForwardPathOptions {
   readonly podInterfaces: () => readonly string[];
   /** Interface by which packets of a pool reach other nodes; undefined while unknown. */
   readonly peerInterface: (pool: ClusterPool) => string | undefined;
-}
-
-/** A base chain of another program, at the hook of forwarded packets. */
-interface ForwardChain {
-  readonly table: TableName;
-  readonly name: string;
 }
 
 /** Tables whose forwarding drops no packet of a pod: Podwire's own, and kube-proxy's, which can be large. */
@@ -61,7 +56,7 @@ const FAMILIES: readonly Family[] = [4, 6];
 export class ForwardPath implements Follower {
   readonly #options: ForwardPathOptions;
   readonly #queue: WorkQueue<'check'>;
-  #pools: readonly ClusterPool[] = [];
+  #pools: readonly ClusterPool[] | undefined;
   #conditions: readonly Condition[] = [];
   /** Message of the last failure; undefined after a success. */
   #failure: string | undefined;
@@ -82,7 +77,7 @@ export class ForwardPath implements Follower {
   }
 
   follow({ cluster }: ClusterView, { hasOtherChanges }: ClusterChange): void {
-    if (!hasOtherChanges) return;
+    if (this.#pools && !hasOtherChanges) return;
     this.#pools = [...cluster.pools.values()].filter(({ loadBalancerOnly }) => !loadBalancerOnly);
     this.#queue.request('check');
   }
@@ -97,7 +92,8 @@ export class ForwardPath implements Follower {
   }
 
   async #check(): Promise<void> {
-    const chains = forwardChains(await this.#options.nft.chains());
+    const found = await this.#options.nft.forwardChains();
+    const chains = found.filter(({ table }) => !SKIPPED_TABLES.includes(table.name));
     const tables = new Map(chains.map(({ table }) => [formatTableName(table), table]));
     const conditions: Condition[] = [];
     let failure: Failure | undefined;
@@ -143,7 +139,7 @@ export class ForwardPath implements Follower {
   #commands(table: TableName, ruleset: Ruleset): readonly NftCommand[] {
     const { acceptsFirst, podInterfaces } = this.#options;
     const family = FAMILIES.find((each) => PROTOCOL[each] === table.family);
-    const isNeeded = acceptsFirst && this.#pools.some(({ cidr }) => cidr.family === family);
+    const isNeeded = acceptsFirst && this.#pools?.some(({ cidr }) => cidr.family === family) === true;
     const wanted = (isNeeded ? podInterfaces() : []).flatMap(acceptRules);
     const rules = ruleset.rulesOf(IPTABLES.chain);
     const own = rules.filter(isOwnRule);
@@ -158,9 +154,9 @@ export class ForwardPath implements Follower {
     ];
   }
 
-  #dropCondition({ table, name }: ForwardChain, ruleset: Ruleset): Condition | undefined {
+  #dropCondition({ table, name }: BaseChain, ruleset: Ruleset): Condition | undefined {
     const families = FAMILIES.filter((family) => table.family === 'inet' || table.family === PROTOCOL[family]);
-    for (const pool of this.#pools.filter(({ cidr }) => families.includes(cidr.family))) {
+    for (const pool of this.#pools?.filter(({ cidr }) => families.includes(cidr.family)) ?? []) {
       for (const packet of packetsOf(pool, this.#options.peerInterface(pool))) {
         const cause = ruleset.dropOf(name, packet);
         if (cause === undefined) continue;
@@ -184,16 +180,6 @@ export async function acceptRuleDeletions(nft: Pick<Nft, 'read'>): Promise<reado
     deletions.push(...rules.map(({ handle }) => ({ delete: { rule: { ...place, handle: handle ?? null } } })));
   }
   return deletions;
-}
-
-function forwardChains(objects: readonly JsonObject[]): readonly ForwardChain[] {
-  return objects.flatMap(({ chain }) => {
-    if (!isObject(chain) || chain.hook !== 'forward') return [];
-    const { family, table, name } = chain;
-    if (family !== 'ip' && family !== 'ip6' && family !== 'inet') return [];
-    if (typeof table !== 'string' || typeof name !== 'string' || SKIPPED_TABLES.includes(table)) return [];
-    return [{ table: { family, name: table }, name }];
-  });
 }
 
 function isIptables({ family, name }: TableName): boolean {
@@ -227,7 +213,7 @@ function packetsOf({ cidr }: ClusterPool, peer: string | undefined): readonly Fo
 }
 
 /** The commands with which an operator lets packets of pods pass. */
-function cureOf({ table, name }: ForwardChain, { cidr }: ClusterPool): string {
+function cureOf({ table, name }: BaseChain, { cidr }: ClusterPool): string {
   if (table.name === 'firewalld')
     return `firewall-cmd --permanent --zone=trusted --add-source=${formatPrefix(cidr)} && firewall-cmd --reload`;
   if (isIptables(table) && name === IPTABLES.chain) {

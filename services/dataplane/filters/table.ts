@@ -15,6 +15,12 @@ export interface TableName {
   readonly name: string;
 }
 
+/** A base chain of any program. */
+export interface BaseChain {
+  readonly table: TableName;
+  readonly name: string;
+}
+
 /** A named set. Elements of address sets are disjoint prefixes; in concatenations, disjoint per link. */
 export interface NftSet {
   readonly name: string;
@@ -293,8 +299,8 @@ export interface Nft {
    */
   read(table: TableName): Promise<readonly JsonObject[] | undefined>;
 
-  /** Reads all chains of all tables, without their rules (`nft -j -n list chains`). Idempotent. */
-  chains(): Promise<readonly JsonObject[]>;
+  /** Reads the base chains of all tables at the hook of forwarded packets (`nft list chains`). Idempotent. */
+  forwardChains(): Promise<readonly BaseChain[]>;
 
   /**
    * Applies commands as one transaction (`nft -j -f -`).

@@ -11,6 +11,7 @@ import { z } from 'zod';
 
 import {
   formatTableName,
+  type BaseChain,
   type Json,
   type JsonObject,
   type Nft,
@@ -62,13 +63,16 @@ export class ProgramNft implements Nft {
       if (finished.errors.includes('No such file or directory')) return undefined;
       throw refusal(`list table ${name}`, finished);
     }
-    return objectsOf(`list table ${name}`, finished);
+    const parsed = listing.safeParse(parseJson(finished.output));
+    if (parsed.success) return parsed.data.nftables.filter((object) => !OUTSIDE.some((key) => key in object));
+    throw new Failure('KERNEL_REFUSED', `nft list table ${name} printed unexpected output: ${quoted(finished.output)}`);
   }
 
-  async chains(): Promise<readonly JsonObject[]> {
-    const finished = await this.#run(['-j', '-n', 'list', 'chains'], 'ignore');
+  async forwardChains(): Promise<readonly BaseChain[]> {
+    // A node has tens of thousands of chains, as kube-proxy has some for each Service: JSON would hold up the event loop.
+    const finished = await this.#run(['list', 'chains'], 'ignore');
     if (finished.exitCode !== 0) throw refusal('list chains', finished);
-    return objectsOf('list chains', finished);
+    return readForwardChains(finished.output);
   }
 
   async apply(commands: readonly NftCommand[]): Promise<void> {
@@ -107,10 +111,22 @@ export class ProgramNft implements Nft {
   }
 }
 
-function objectsOf(command: string, { output }: NftResult): readonly JsonObject[] {
-  const parsed = listing.safeParse(parseJson(output));
-  if (parsed.success) return parsed.data.nftables.filter((object) => !OUTSIDE.some((key) => key in object));
-  throw new Failure('KERNEL_REFUSED', `nft ${command} printed unexpected output: ${quoted(output)}`);
+const FAMILIES = ['ip', 'ip6', 'inet'] as const;
+
+/** Lines such as `table ip filter {`, `chain FORWARD {`, and `type filter hook forward priority filter; policy drop;`. */
+function readForwardChains(output: string): readonly BaseChain[] {
+  const found: BaseChain[] = [];
+  let table: TableName | undefined;
+  let chain = '';
+  for (const line of output.split('\n')) {
+    const [word, second = '', third = ''] = line.trim().split(' ', 3);
+    if (word === 'table') {
+      const family = FAMILIES.find((each) => each === second);
+      table = family && { family, name: third };
+    } else if (word === 'chain') chain = second;
+    else if (table && /^type \S+ hook forward /.test(line.trim())) found.push({ table, name: chain });
+  }
+  return found;
 }
 
 /** Runs it in a process group of its own, so that its children end with it. @throws Failure */

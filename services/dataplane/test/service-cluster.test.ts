@@ -257,3 +257,21 @@ test('while podwire-ipam is down the node keeps its routes; after its return the
     monitor.stop();
   }
 });
+
+test('the node’s own firewall: packets of pods pass iptables, and a chain that drops them is in the status', async () => {
+  await service.stop();
+  for (const policy of ['DROP', 'ACCEPT']) run('iptables', '-P', 'FORWARD', policy);
+  run('nft', 'table inet wall { chain way { type filter hook forward priority 0; policy drop; }; }');
+  try {
+    service = await startAgain();
+    await expect
+      .poll(() => run('iptables', '-S', 'FORWARD'), AT_ONCE)
+      .toContain('-i podw+ -m comment --comment podwire');
+    const reasons = async () => (await status()).conditions.map(({ reason }) => reason);
+    await expect.poll(reasons, AT_ONCE).toContain('ForwardDropped');
+    const neighbours = () => run('nft', 'list', 'table', 'inet', 'podwire_neighbours');
+    await expect.poll(neighbours, AT_ONCE).toContain('elements = { 192.0.2.0/24 }');
+  } finally {
+    run('nft', 'flush', 'ruleset');
+  }
+});
