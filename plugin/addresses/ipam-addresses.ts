@@ -3,13 +3,22 @@ import { hash } from 'node:crypto';
 import type { NetnsIdentity } from '@podwire/shared/attachment/allocation';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
-import { familyBits, formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
-import { parsePrefix, prefixContains, prefixSize, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
+import { familyBits, formatAddress, parseAddress, type Address, type Family } from '@podwire/shared/net/address';
+import {
+  formatPrefix,
+  hostPrefix,
+  parsePrefix,
+  prefixContains,
+  prefixOf,
+  prefixSize,
+  splitCidr,
+  type Prefix,
+} from '@podwire/shared/net/prefix';
 import { z } from 'zod';
 
-import type { Allocation, Limits, NodeEndpoint } from '../clients/clients.js';
+import type { Allocation, Endpoint, Limits, NodeEndpoint } from '../clients/clients.js';
 import { DNS, type Dns } from '../cni/request-sources.js';
-import type { ResultIp, ResultRoute } from '../cni/result.js';
+import type { Result, ResultIp, ResultRoute } from '../cni/result.js';
 import type {
   AddressProvider,
   AddressRequest,
@@ -159,41 +168,32 @@ export function isGatewayHolder({ containerId, interfaceName }: Attachment): boo
 }
 
 /** The node's gateway address in a pool, allocated from that pool. Idempotent. */
-async function nodeGateway(scope: GatewayScope, prefix: Prefix, call: IpamCall): Promise<string | undefined> {
+async function nodeGateway(scope: GatewayScope, family: Family, call: IpamCall): Promise<Address | undefined> {
   const { ipam, limits } = call;
-  const { endpoint } = await ipam.allocate(
-    {
-      attachment: gatewayHolder(scope),
-      nodeName: scope.nodeName,
-      pod: undefined,
-      netns: undefined,
-      families: [prefix.family],
-      pools: [scope.poolName],
-      addresses: [],
-    },
-    limits,
-  );
-  const [first] = endpoint.addresses;
-  return first && formatAddress(first);
+  const request = {
+    attachment: gatewayHolder(scope),
+    nodeName: scope.nodeName,
+    pod: undefined,
+    netns: undefined,
+    families: [family],
+    pools: [scope.poolName],
+    addresses: [],
+  };
+  const { endpoint } = await ipam.allocate(request, limits);
+  return endpoint.addresses[0];
 }
 
 /** The first configured gateway inside the prefix. */
-function configuredGateway(gateways: readonly string[], prefix: Prefix): string | undefined {
-  return gateways.find((text) => {
-    const address = parseAddress(text);
-    return address !== undefined && prefixContains(prefix, address);
-  });
+function configuredGateway(gateways: readonly string[], prefix: Prefix): Address | undefined {
+  const parsed = gateways.flatMap((text) => parseAddress(text) ?? []);
+  return parsed.find((address) => prefixContains(prefix, address));
 }
 
-/** The prefix of a pool. @throws Failure INTERNAL when podwire-ipam returns an invalid CIDR */
-async function poolPrefix(poolName: string, { ipam, limits }: IpamCall): Promise<Prefix> {
-  const cidr = await ipam.poolCidr(poolName, limits);
+/** @throws Failure INTERNAL when podwire-ipam returns an invalid CIDR */
+function validPrefix(cidr: string): Prefix {
   const parsed = parsePrefix(cidr);
   if (parsed.ok) return parsed.prefix;
-  throw new Failure(
-    'INTERNAL',
-    `podwire-ipam: pool ${poolName} has the CIDR ${JSON.stringify(cidr)}, which is invalid`,
-  );
+  throw new Failure('INTERNAL', `podwire-ipam: the CIDR ${JSON.stringify(cidr)} of a pool or a block is invalid`);
 }
 
 /** Fewest host bits of an IPv4 prefix that has a broadcast address (RFC 3021). */
@@ -205,8 +205,25 @@ function isBroadcast(address: Address, prefix: Prefix): boolean {
   return address.value === prefix.value + prefixSize(prefix) - 1n;
 }
 
+/** Whether an address is the last one of its IPv4 block: pods on a segment with that block could not reach it. */
+export function hasBroadcast({ endpoint, origins = [] }: Allocation): boolean {
+  const blocks = origins.map(({ blockCidr }) => validPrefix(blockCidr));
+  return endpoint.addresses.some((address, index) => {
+    const block = blocks[index];
+    return block !== undefined && isBroadcast(address, block);
+  });
+}
+
+/** The smallest segment with all addresses of a block in which its gateway can be used. */
+function segmentOf(block: Prefix, gateway: Address): Prefix {
+  const isUsable = prefixContains(block, gateway) && !isBroadcast(gateway, block);
+  return isUsable ? block : segmentOf(prefixOf(block, block.length - 1), gateway);
+}
+
 /** Options of the network configuration for the result of `podwire-ipam`. */
 export interface IpamOptions {
+  /** Whether the main plugin routes its pods: a pod has no segment, and its address needs no gateway. */
+  readonly isRouting: boolean;
   /** Gateways instead of the node's own, at most one of each family; undefined: the node's own. */
   readonly gateways: readonly string[] | undefined;
   /** Routes for the result. */
@@ -237,6 +254,7 @@ const ROUTE = z.looseObject(
 );
 
 const OPTIONS = z.object({
+  type: z.string().catch(''),
   ipam: z.object(
     {
       gateways: GATEWAYS.optional(),
@@ -256,52 +274,77 @@ export function readIpamOptions(text: string): IpamOptions {
   const parsed = OPTIONS.safeParse(JSON.parse(text));
   if (parsed.success) {
     const { gateways, routes, dns } = parsed.data.ipam;
-    return { gateways, routes: routes ?? [], dns };
+    return { isRouting: parsed.data.type === 'calico', gateways, routes: routes ?? [], dns };
   }
   const violations = parsed.error.issues.map(({ path, message }) => ({ field: path.join('.'), reason: message }));
   throw violationsFailure('INVALID_CONFIG', 'network configuration refused', violations);
 }
 
 interface ResultAddresses {
-  readonly network: string;
+  readonly request: Pick<AddressRequest, 'attachment' | 'podRequest'>;
   readonly nodeName: string;
   readonly allocation: Allocation;
   readonly options: IpamOptions;
 }
 
 /**
- * The addresses of the result of `podwire-ipam`. An address has the prefix length of its pool, because `ptp` and `bridge` derive
- * routes from it and fail with a full-length one. The gateway is in that prefix: the node's own in the pool, unless the
- * configuration names one.
- * @throws Failure ADDRESS_REFUSED for an address that no interface of its pool can have
+ * Addresses and routes of the result of `podwire-ipam`.
+ *
+ * Under a main plugin that routes, they are Calico's: the block's prefix length, full length for a requested address, and one
+ * route per address. Other main plugins, such as `ptp` and `bridge`, put the pod on a segment with its gateway. The segment is the
+ * node's block and gateway, or the pool if the configuration names the gateways, because nodes then share it.
+ * @throws Failure ADDRESS_REFUSED for an address that no interface of its segment can have
  */
-export function resultIps(
-  { network, nodeName, allocation, options }: ResultAddresses,
-  tools: IpamCall,
-): Promise<ResultIp[]> {
-  const { endpoint, poolNames } = allocation;
-  return Promise.all(
-    endpoint.addresses.map(async (address, index) => {
-      const poolName = poolNames[index] ?? '';
-      const prefix = await poolPrefix(poolName, tools);
-      const text = formatAddress(address);
-      if (isBroadcast(address, prefix)) {
-        throw new Failure(
-          'ADDRESS_REFUSED',
-          `${text} is the broadcast address of pool ${poolName}, which no interface can have; reserve it and repeat the request`,
-        );
-      }
-      const scope = { network, nodeName, poolName };
-      const gateway = options.gateways
-        ? configuredGateway(options.gateways, prefix)
-        : await nodeGateway(scope, prefix, tools);
-      if (gateway === text) {
-        throw new Failure(
-          'ADDRESS_REFUSED',
-          `${text} is the gateway of the configuration; reserve it and repeat the request`,
-        );
-      }
-      return { address: `${text}/${prefix.length}`, ...(gateway !== undefined && { gateway }) };
+export async function ipamResult(wanted: ResultAddresses, tools: IpamCall): Promise<Pick<Result, 'ips' | 'routes'>> {
+  const { request, allocation, options } = wanted;
+  const { isRouting } = options;
+  const ips = await Promise.all(
+    allocation.endpoint.addresses.map(async (address, index): Promise<ResultIp> => {
+      const { poolName = '', blockCidr = '' } = allocation.origins?.[index] ?? {};
+      const block = validPrefix(blockCidr);
+      if (!isRouting) return segmentIp(address, { ...wanted, poolName, block }, tools);
+      const isRequested = request.podRequest.addresses.includes(formatAddress(address));
+      return { address: `${formatAddress(address)}/${isRequested ? familyBits(address.family) : block.length}` };
     }),
   );
+  return { ips, routes: [...options.routes, ...(isRouting ? hostRoutes(allocation.endpoint) : [])] };
+}
+
+/** One route per address, as in the results of Calico's plugins. */
+export function hostRoutes({ addresses }: Pick<Endpoint, 'addresses'>): ResultRoute[] {
+  return addresses.map((address) => ({ dst: formatPrefix(hostPrefix(address)) }));
+}
+
+async function segmentIp(
+  address: Address,
+  {
+    request,
+    nodeName,
+    options,
+    poolName,
+    block,
+  }: ResultAddresses & { readonly poolName: string; readonly block: Prefix },
+  tools: IpamCall,
+): Promise<ResultIp> {
+  const { network } = request.attachment;
+  const { gateways } = options;
+  const pool = gateways && validPrefix(await tools.ipam.poolCidr(poolName, tools.limits));
+  const gateway = pool
+    ? configuredGateway(gateways, pool)
+    : await nodeGateway({ network, nodeName, poolName }, address.family, tools);
+  const segment = pool ?? (gateway ? segmentOf(block, gateway) : block);
+  const text = formatAddress(address);
+  if (isBroadcast(address, segment)) {
+    throw new Failure(
+      'ADDRESS_REFUSED',
+      `${text} is the broadcast address of ${formatPrefix(segment)}, which no interface can have; reserve it and repeat the request`,
+    );
+  }
+  if (gateway?.value === address.value) {
+    throw new Failure(
+      'ADDRESS_REFUSED',
+      `${text} is the gateway of the configuration; reserve it and repeat the request`,
+    );
+  }
+  return { address: `${text}/${segment.length}`, ...(gateway && { gateway: formatAddress(gateway) }) };
 }

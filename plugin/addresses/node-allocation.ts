@@ -54,9 +54,7 @@ async function findAllocation(
   if (!taken.leases) return { reason: taken.reason };
   const { leases } = taken;
   const endpoint = endpointOf(attachment, leases);
-  return {
-    allocation: { endpoint, alreadyAllocated: false, poolNames: leases.map(({ poolName }) => poolName), leases },
-  };
+  return { allocation: { endpoint, alreadyAllocated: false, leases } };
 }
 
 /** @throws Failure DEADLINE_EXCEEDED, or the reason of the limits' signal */
@@ -119,7 +117,6 @@ function repeatedAllocation(
   return {
     endpoint: endpointOf(attachment, allocation.addresses),
     alreadyAllocated: true,
-    poolNames: [],
     isBound: allocation.isBound,
   };
 }

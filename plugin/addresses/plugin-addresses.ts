@@ -81,7 +81,7 @@ async function allocate(
       `${formatAttachment(attachment)} requests ${missing}, but ${pluginName(delegate)} returned ${returned.join(', ')}; request it in the way that plugin supports`,
     );
   }
-  return { endpoint: endpointOf(attachment, addresses), alreadyAllocated: true, poolNames: [], dns };
+  return { endpoint: endpointOf(attachment, addresses), alreadyAllocated: true, dns };
 }
 
 /** Replaces a provider's addresses by those that a pod requests without IPAM. */
@@ -98,7 +98,7 @@ export function addressesWithoutIpam({
       await authorize(request, { ipam, limits });
       // They count as allocated before, so that only a wire decides whether an earlier ADD holds them.
       const undo = () => Promise.resolve();
-      return { endpoint: endpointFor(request), alreadyAllocated: true, poolNames: [], undo };
+      return { endpoint: endpointFor(request), alreadyAllocated: true, undo };
     },
     check: (request) => Promise.resolve(endpointFor(request)),
   };

@@ -56,6 +56,31 @@ describe('podwire-ipam under another plugin', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
+  test('returns Calico’s result under its main plugin, without a gateway', async () => {
+    const { stdout } = await plugin.run('ADD', { rest, config: { type: 'calico' } });
+    expect(JSON.parse(stdout)).toMatchObject({
+      ips: [{ address: '10.65.0.0/26' }],
+      routes: [{ dst: '10.65.0.0/32' }],
+    });
+    const requested = { CNI_CONTAINERID: 'requested', CNI_ARGS: 'IP=10.65.0.9' };
+    const { ips } = JSON.parse(
+      (await plugin.run('ADD', { rest, config: { type: 'calico' }, variables: requested })).stdout,
+    );
+    expect(ips).toEqual([{ address: '10.65.0.9/32' }]);
+    expect(plugin.ipam.toString()).not.toMatch(/gateway/);
+  });
+
+  test('returns a segment that ends with the block, unless its gateway lies beyond', async () => {
+    plugin.ipam.blockLength = 30;
+    const add = async (name: string) =>
+      JSON.parse((await plugin.run('ADD', { rest, variables: { CNI_CONTAINERID: name } })).stdout).ips;
+    expect(await add('a')).toEqual([{ address: '10.65.0.0/30', gateway: '10.65.0.1' }]);
+    expect(await add('b')).toEqual([{ address: '10.65.0.2/30', gateway: '10.65.0.1' }]);
+    // 10.65.0.3 is the block's broadcast address: it goes back, and the pod gets the next one.
+    expect(await add('c')).toEqual([{ address: '10.65.0.4/29', gateway: '10.65.0.1' }]);
+    expect(plugin.ipam.toString()).not.toContain('10.65.0.3/');
+  });
+
   test('returns the configured gateway, or none', async () => {
     const ipam = (gateways: readonly string[]) => ({ ipam: { type: 'podwire-ipam', gateways } });
     const given = await plugin.run('ADD', { config: ipam(['fd00::1', '10.65.0.62']), rest });
@@ -66,17 +91,19 @@ describe('podwire-ipam under another plugin', () => {
     expect(JSON.parse(bad.stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('must be an IP address') });
   });
 
+  const config = { ipam: { type: 'podwire-ipam', gateways: ['10.65.0.62'] } };
+
   test('releases the address when it has no gateway for it', async () => {
     plugin.script.failNext('GetPool', new Failure('POOL_NOT_FOUND', 'there is no pool default'));
-    expect(await plugin.run('ADD', { rest })).toMatchObject({ exitCode: 1 });
+    expect(await plugin.run('ADD', { rest, config })).toMatchObject({ exitCode: 1 });
     expect(plugin.state()).toBe(NOTHING);
   });
 
   test('keeps the address of a running pod when a second ADD fails', async () => {
-    await plugin.run('ADD', { rest });
+    await plugin.run('ADD', { rest, config });
     const before = plugin.state();
     plugin.script.failNext('GetPool', new Failure('POOL_NOT_FOUND', 'there is no pool default'));
-    expect(await plugin.run('ADD', { rest })).toMatchObject({ exitCode: 1 });
+    expect(await plugin.run('ADD', { rest, config })).toMatchObject({ exitCode: 1 });
     expect(plugin.state()).toBe(before);
   });
 

@@ -71,8 +71,8 @@ export interface Allocation {
   readonly endpoint: Endpoint;
   /** Whether it existed before: from an earlier ADD, or from an attempt of this one whose answer was lost. */
   readonly alreadyAllocated: boolean;
-  /** Pool of each address, in the same order; empty unless podwire-ipam allocated them. */
-  readonly poolNames: readonly string[];
+  /** Pool and block of each address, in the same order; absent unless Allocate of podwire-ipam returned them. */
+  readonly origins?: readonly { readonly poolName: string; readonly blockCidr: string }[];
   /** The node's leases that it consists of. */
   readonly leases?: readonly LeasedAddress[];
   /** Whether podwire-ipam has recorded it for the attachment. Default: true. */

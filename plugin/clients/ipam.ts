@@ -65,8 +65,8 @@ export function ipamClient(options: IpamClientOptions): Ipam {
       };
       const response = await peer.call(allocate, message, limits);
       const endpoint = peer.required(response.endpoint, 'an endpoint');
-      const poolNames = endpoint.addresses.map(({ poolName }) => poolName);
-      return { endpoint: endpointOf(peer, endpoint), alreadyAllocated: response.alreadyAllocated, poolNames };
+      const { alreadyAllocated } = response;
+      return { endpoint: endpointOf(peer, endpoint), alreadyAllocated, origins: endpoint.addresses };
     },
 
     async authorize({ pod, addresses, policyInput }, limits) {

@@ -10,6 +10,7 @@ export interface AddOutcome {
   readonly podInterface: CreatedInterface;
   /** The pod's addresses as CIDRs of full length. */
   readonly addresses: readonly string[];
+  readonly routes: readonly ResultRoute[];
   /** DNS settings that came with the addresses. */
   readonly dns?: unknown;
   /** Result of the previous plugins of the chain. */
@@ -33,13 +34,13 @@ const EMPTY_RESULT: Result = { interfaces: [], ips: [], routes: [], rest: {} };
  * The result of a successful ADD, appended to prevResult, in the form of the configuration's version. No field is null
  * or empty, as some readers fail on both.
  *
- * It has no gateway and no routes, as Calico's: the next hop 169.254.1.1 belongs to no host and is reachable only from
- * the pod's interface, so a chained plugin that used it elsewhere would add a dead route. Plugins that usually follow
+ * It has no gateway and no default route, as Calico's: the next hop 169.254.1.1 belongs to no host and is reachable only
+ * from the pod's interface, so a chained plugin that used it elsewhere would add a dead route. Plugins that usually follow
  * (`portmap`, `bandwidth`, `tuning`, `firewall`) read only interfaces and addresses.
  */
 export function addResult({ prevResult = EMPTY_RESULT, ...outcome }: AddOutcome) {
   const { cniVersion, hostInterface, podInterface, addresses, dns } = outcome;
-  const { interfaces, ips } = prevResult;
+  const { interfaces, ips, routes } = prevResult;
   const podInterfaceIndex = interfaces.length + 1;
   const result: Result = {
     ...prevResult,
@@ -50,6 +51,7 @@ export function addResult({ prevResult = EMPTY_RESULT, ...outcome }: AddOutcome)
     ],
     rest: dns === undefined ? prevResult.rest : { ...prevResult.rest, dns },
     ips: [...ips, ...addresses.map((address) => ({ interface: podInterfaceIndex, address }))],
+    routes: [...routes, ...outcome.routes],
   };
   return writeResult(result, cniVersion);
 }

@@ -44,6 +44,7 @@ describe('ADD', () => {
         { name: 'eth0', mac: MAC, sandbox: '/run/netns/pod' },
       ],
       ips: [{ interface: 1, address: '10.65.0.0/32' }],
+      routes: [{ dst: '10.65.0.0/32' }],
     });
     expect(plugin.script.calls).toEqual([`Allocate ${SUBJECT}`, `AttachPod ${SUBJECT}`]);
     expect(plugin.state()).toBe(HELD);

@@ -5,7 +5,7 @@ import { familiesOf } from '@podwire/shared/net/address';
 import { defaultRoute, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type { AddressProvider, ProvidedAllocation } from '../addresses/address-provider.js';
-import { readIpamOptions, resultIps } from '../addresses/ipam-addresses.js';
+import { hasBroadcast, hostRoutes, ipamResult, readIpamOptions } from '../addresses/ipam-addresses.js';
 import type { Providers } from '../addresses/providers.js';
 import type { Dataplane, Endpoint, Ipam, Limits, Wire } from '../clients/clients.js';
 import { addResult, writeResult } from '../cni/result.js';
@@ -62,6 +62,7 @@ export async function add(request: AttachRequest, limits: Limits, deps: AddDeps)
       hostInterface: describe(wire.host),
       podInterface: { ...describe(wire.pod), sandbox: request.netns },
       addresses: endpoint.addresses.map((address) => formatPrefix(hostPrefix(address))),
+      routes: endpoint.addressesFromIpam ? hostRoutes(endpoint) : [],
       dns: config.requestSources.dns ?? dns,
     });
   } catch (error) {
@@ -148,12 +149,18 @@ async function addAddresses(request: AttachRequest, limits: Limits, deps: AddDep
   let allocation: ProvidedAllocation | undefined;
   try {
     allocation = await provider.allocate(request, netns, limits);
+    const isChosen = podRequest.addresses.length === 0 && !allocation.alreadyAllocated;
+    if (isChosen && !options.isRouting && hasBroadcast(allocation)) {
+      // The released address is the last one that its block gives out again.
+      await allocation.undo(limits);
+      allocation = await provider.allocate(request, netns, limits);
+    }
     const nodeName = config.nodeName ?? deps.nodeName;
-    const ips = await resultIps({ network: attachment.network, nodeName, allocation, options }, { ipam, limits });
+    const result = await ipamResult({ request, nodeName, allocation, options }, { ipam, limits });
     limits.signal.throwIfAborted();
     await releases.added(attachment, allocation.endpoint.held);
     const rest = options.dns ? { dns: options.dns } : {};
-    return writeResult({ interfaces: [], ips, routes: options.routes, rest }, config.cniVersion);
+    return writeResult({ interfaces: [], ...result, rest }, config.cniVersion);
   } catch (error) {
     if (allocation?.alreadyAllocated) throw error;
     throw await undo({ attachment, provider, allocation, action: 'release', error }, limits, deps);

@@ -41,7 +41,7 @@ async function firstDifference(
   const { attachment, config } = request;
   const endpoint = await providers.ofRequest(request).check(request, limits);
   if (!endpoint) return { object: "IPAM's endpoint", wanted: 'present', actual: 'missing' };
-  // The main plugin checks its interfaces. Its result has the prefix lengths of the pools.
+  // The main plugin checks its interfaces. Its result has the prefix lengths of segments.
   if (!hasWire) return recordDifference(endpoint, config.prevResult, withoutLength);
 
   if (!hasPodInterface(request))

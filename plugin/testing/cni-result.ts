@@ -12,7 +12,8 @@ export const ADDRESSES: Readonly<Record<Families, readonly string[]>> = {
 };
 
 /** The rest of the result of ADD. */
-export const MADE: Pick<AddOutcome, 'hostInterface' | 'podInterface'> = {
+export const MADE: Pick<AddOutcome, 'hostInterface' | 'podInterface' | 'routes'> = {
+  routes: [],
   hostInterface: { name: 'podw1', mac: 'ee:ee:ee:ee:ee:ee', mtu: 1450 },
   podInterface: { name: 'eth0', mac: '02:00:00:00:00:01', sandbox: '/run/netns/pod', mtu: 1450 },
 };

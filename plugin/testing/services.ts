@@ -12,8 +12,8 @@ import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net
 import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import type { Difference, PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { handleId, HOST_MAC, hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
-import { formatAddress } from '@podwire/shared/net/address';
-import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
+import { formatAddress, parseAddress } from '@podwire/shared/net/address';
+import { formatPrefix, hostPrefix, prefixOf } from '@podwire/shared/net/prefix';
 import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -153,6 +153,8 @@ export class FakeIpam {
   readonly #free = Array.from({ length: POOL_ADDRESSES }, (_, i) => `10.65.0.${i}/32`);
   readonly #endpoints = new Map<string, Endpoint>();
   #sequenceNumber = 0n;
+  /** Prefix length of IPv4 blocks. */
+  blockLength = 26;
 
   /** The endpoints, each as `handle address mac host-interface pod@node netns-inode`. */
   toString(): string {
@@ -262,7 +264,10 @@ export class FakeIpam {
       netns,
       addresses: addresses.map((address) => {
         const sequenceNumber = ++this.#sequenceNumber;
-        return { address, blockCidr: '10.65.0.0/26', poolName: 'default', sequenceNumber };
+        const [text = ''] = address.split('/');
+        const inside = parseAddress(text);
+        const blockCidr = inside?.family === 4 ? formatPrefix(prefixOf(inside, this.blockLength)) : 'fd65::/122';
+        return { address, blockCidr, poolName: 'default', sequenceNumber };
       }),
       macAddress: podMac(attachment),
       hostInterfaceName: hostInterfaceName(attachment),
