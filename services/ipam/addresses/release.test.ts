@@ -66,6 +66,21 @@ test('a late second release does not free the address that another got meanwhile
   expect(view.endpoint({ namespace: 'default', name: 'n1-k8s-pod--c2-eth0' })).toEqual(second.endpoint);
 });
 
+test('frees addresses that Calico’s plugin recorded under the container ID alone, and nothing else of that name', () => {
+  const tunnel = calico('vxlan-tunnel-addr-n1', { node: 'n1', type: 'vxlanTunnelAddress' });
+  const holders = [calico('net.c1', { node: 'n1' }), calico('c1'), tunnel];
+  const held = holders.map((attributes, ordinal) => ({ ordinals: [ordinal], attributes }));
+  const view = new TestView([
+    poolRecord('p', '10.0.0.0/26'),
+    ...claimedBlock(withAllocations(block('10.0.0.0/26', 'n1'), ...held)),
+    ...['net.c1', 'c1', 'vxlan-tunnel-addr-n1'].map((id) => handleRecord(id, ['10.0.0.0/26', 1])),
+  ]);
+  const { addresses } = view.apply(release(view, attachment('c1'), NOW_MS));
+  expect(addresses.map(formatPrefix)).toEqual(['10.0.0.0/32', '10.0.0.1/32']);
+  view.apply(release(view, attachment('vxlan-tunnel-addr-n1'), NOW_MS));
+  expect(storedHandles(view)).toEqual({ 'vxlan-tunnel-addr-n1': { '10.0.0.0/26': 1 } });
+});
+
 test('deletes a block without an owner when it becomes empty, not before', () => {
   const view = onePool();
   add(view, request('c1'));

@@ -17,7 +17,13 @@ import {
   type ReleaseStep,
 } from '../blocks/release-changes.js';
 import { expectNoBlock } from '../records/absence.js';
-import { belongsTo, containerIdsOf, isUnattached, type NetnsIdentity } from '../records/attributes.js';
+import {
+  belongsTo,
+  containerIdsOf,
+  isUnattached,
+  type AllocationAttributes,
+  type NetnsIdentity,
+} from '../records/attributes.js';
 import { heldAddressesIn, type Block, type Handle, type HeldAddress } from '../records/block.js';
 import { sameNetns, type EndpointKey } from '../records/endpoint.js';
 import { storedHandleNames } from '../records/names.js';
@@ -34,8 +40,9 @@ export interface Released {
  * Releases every address of an attachment, with its entries in the handle and its endpoint, even if the endpoint names
  * addresses that it no longer holds. Addresses and endpoints of other attachments stay, also those under the same key.
  *
- * Addresses under the attachment's handle without an interface were allocated by Calico's own plugin. They are released
- * too, and that plugin's endpoint of the container is removed: its DEL frees the whole handle.
+ * Addresses under the attachment's handle without an interface, or under the container ID as handle, were allocated by
+ * Calico's own plugin. They are released too, and that plugin's endpoint of the container is removed: its DEL frees the
+ * whole handle.
  *
  * An empty block keeps its owner; an empty block without an owner is removed, as with Calico. Idempotent: nothing to
  * release is not an error.
@@ -57,16 +64,18 @@ export function release(view: View, attachment: Attachment, nowMs: number): Deci
 
 /** The addresses that a release of the attachment frees, IPv4 before IPv6. */
 export function addressesToRelease(view: View, attachment: Attachment): HeldAddress[] {
+  const { containerId } = attachment;
   const id = handleId(attachment);
   const isOwn = belongsTo(attachment);
-  return blocksOf(view, view.handle(id))
+  // Calico's plugin of 2017 named the handle by the container alone. Today's handles of containers and leases have a dot.
+  const oldest = containerId.includes('.') ? undefined : containerId;
+  const isCalicos = (attributes: AllocationAttributes): boolean =>
+    isUnattached(attributes) &&
+    (attributes.handleId === id || (attributes.handleId === oldest && attributes.owner.type === undefined));
+  const blocks = new Set([id, oldest ?? id].flatMap((handle) => blocksOf(view, view.handle(handle))));
+  return [...blocks]
     .sort((a, b) => comparePrefixes(a.prefix, b.prefix))
-    .flatMap((block) =>
-      heldAddressesIn(
-        block,
-        (attributes) => isOwn(attributes) || (attributes.handleId === id && isUnattached(attributes)),
-      ),
-    );
+    .flatMap((block) => heldAddressesIn(block, (attributes) => isOwn(attributes) || isCalicos(attributes)));
 }
 
 /** An address to release, and its expected holder. */
