@@ -150,7 +150,15 @@ export function composePlugin(settings: PluginSettings, deps: PluginDeps, state:
   const ipam = ipamClient({ peer: deps.ipam, clock, random, nodeName });
   const circuitBreaker = new IpamCircuitBreaker(clock);
   const { history } = state;
-  const providers = new Providers({ ipam, nodeAddresses, nodeName, clock, circuitBreaker, history });
+  const providers = new Providers({
+    ipam,
+    nodeAddresses,
+    nodeName,
+    clock,
+    circuitBreaker,
+    history,
+    podCidrs: settings.podCidrs,
+  });
 
   const queue = new AttachmentQueue(clock);
   const journal = new Journal({

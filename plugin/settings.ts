@@ -1,5 +1,8 @@
+import { familyOf } from '@podwire/shared/net/address';
+import { parsePrefix } from '@podwire/shared/net/prefix';
 import type { SettingValues } from '@podwire/shared/runtime/config-reader';
 import { absolutePath, flag, wholeNumber } from '@podwire/shared/runtime/setting';
+import { z } from 'zod';
 
 /**
  * Longest timeout of a command and of its rollback. Together they fit the time that the shim waits for an answer, less its wait
@@ -41,6 +44,12 @@ const STATUS_SETTINGS = {
   },
 } as const;
 
+const podCidrs = z
+  .string()
+  .transform((list) => list.split(',').flatMap((item) => item.trim() || []))
+  .pipe(z.array(z.string().refine((cidr) => parsePrefix(cidr).ok, 'is not a CIDR')))
+  .refine((cidrs) => new Set(cidrs.map(familyOf)).size === cidrs.length, 'has two CIDRs of one family');
+
 /** The settings of the CNI commands. */
 export const PLUGIN_SETTINGS = {
   cniSocket: {
@@ -69,6 +78,13 @@ export const PLUGIN_SETTINGS = {
     about: `Timeout of the rollback of a failed ADD, in milliseconds, 1 to ${MAX_CLEAN_UP_TIMEOUT_MS}, in addition to the timeout of the ADD. A service that the ADD timed out on has 500 ms of it.`,
   },
   ...STATUS_SETTINGS,
+  podCidrs: {
+    variable: 'PODWIRE_NODE_POD_CIDR',
+    schema: podCidrs,
+    default: '',
+    about:
+      'The node’s podCIDR in Kubernetes, for usePodCidr of host-local: a CIDR, or one of each family separated by a comma. No effect on addresses of podwire-ipam.',
+  },
 } as const;
 
 export interface PluginSettings extends SettingValues<typeof PLUGIN_SETTINGS> {

@@ -46,6 +46,14 @@ async function failed(command: string, rest: Command = {}): Promise<{ code: numb
 }
 
 describe('addresses of another IPAM plugin', () => {
+  test('are not released for a pod whose ADD was refused before the plugin was called', async () => {
+    install('exit 1');
+    const config = { ipam: { type: 'other-ipam' }, mtu: 1 };
+    expect(await failed('ADD', { config })).toMatchObject({ code: 7 });
+    expect(await run('DEL', { config })).toEqual({ exitCode: 0, stdout: '' });
+    expect([calls(), plugin.journal.entries()]).toEqual([[], []]);
+  });
+
   test('go to the dataplane with full prefix length and are released through the plugin', async () => {
     install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
     const added = await run('ADD');

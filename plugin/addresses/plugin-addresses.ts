@@ -5,7 +5,8 @@ import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/a
 import { splitCidr } from '@podwire/shared/net/prefix';
 
 import type { Clock } from '@podwire/shared/runtime/clock';
-import type { Allocation, Endpoint, Ipam } from '../clients/clients.js';
+import type { Allocation, Endpoint, Ipam, Limits } from '../clients/clients.js';
+import type { Command } from '../cni/environment.js';
 import type { Result } from '../cni/result.js';
 import type { AddressProvider, AddressRequest } from './address-provider.js';
 import { authorize } from './ipam-addresses.js';
@@ -18,6 +19,7 @@ import {
   type Delegate,
   type IpamCircuitBreaker,
 } from './ipam-plugin.js';
+import { withPodCidrs } from './pod-cidr.js';
 
 /** Dependencies of the providers that are programs. */
 export interface PluginAddressesDeps {
@@ -25,38 +27,42 @@ export interface PluginAddressesDeps {
   readonly ipam: Ipam;
   readonly circuitBreaker: IpamCircuitBreaker;
   readonly clock: Clock;
+  /** For `usePodCidr`. */
+  readonly podCidrs: readonly string[];
 }
 
 /** A delegated IPAM plugin: a program that is started for each call, and that cannot list its allocations. */
 export function pluginAddresses(delegate: Delegate, deps: PluginAddressesDeps): AddressProvider {
-  const { ipam, circuitBreaker, clock } = deps;
+  const { ipam, circuitBreaker, clock, podCidrs } = deps;
+  const call = (command: Command, limits: Limits) =>
+    callDelegate(withPodCidrs(delegate, undefined), command, { clock, limits });
   const release: AddressProvider['release'] = ({ network }, _, limits) =>
-    circuitBreaker.run(network, delegate, () => callDelegate(delegate, 'DEL', { clock, limits }));
+    circuitBreaker.run(network, delegate, () => call('DEL', limits));
   return {
     type: delegate.type,
     name: pluginName(delegate),
     source: { delegate },
 
-    prepare: () => void programOf(delegate, 'ADD'),
+    prepare: () => void programOf(withPodCidrs(delegate, podCidrs), 'ADD'),
     async allocate(request, _, limits) {
       await authorize(request, { ipam, limits });
-      const allocation = await allocate(delegate, request, { clock, limits });
+      const allocation = await allocate(withPodCidrs(delegate, podCidrs), request, { clock, limits });
       return { ...allocation, undo: (undoLimits) => release(request.attachment, undefined, undoLimits) };
     },
     isRefusal: (error) => isRefusal(error, delegate),
     release,
 
     async check({ attachment, config }, limits) {
-      await callDelegate(delegate, 'CHECK', { clock, limits });
+      await call('CHECK', limits);
       return endpointFromResult(attachment, config.prevResult);
     },
 
     async collect(_, limits) {
-      await callDelegate(delegate, 'GC', { clock, limits });
+      await call('GC', limits);
     },
 
     async isServing(limits) {
-      await callDelegate(delegate, 'STATUS', { clock, limits });
+      await call('STATUS', limits);
       return true;
     },
   };

@@ -40,7 +40,7 @@ const IGNORED_KEYS = {
   policy: { type: 'k8s', k8s_api_root: 'https://10.0.0.1', k8s_auth_token: 't' },
   kubernetes: { kubeconfig: '/etc/cni/net.d/calico-kubeconfig' },
   include_default_routes: true,
-  dataplane_options: { type: 'grpc', socket: '/run/x.sock' },
+  dataplane_options: { type: 'linux' },
   readiness_gates: ['http://127.0.0.1:9099/readiness'],
   policy_setup_timeout_seconds: 10,
   endpoint_status_dir: '/var/run/calico/endpoint-status',
@@ -94,16 +94,12 @@ describe('a configuration that was written for Calico', () => {
     expect(named({ args: { 'org.apache.mesos': labels, cni: {} } })).toEqual(['args.org.apache.mesos']);
   });
 
-  test.each([{ subnet: 'usePodCidr' }, { ranges: [[{ subnet: 'usepodcidr' }], [{ subnet: 'usePodCidrIPv6' }]] }])(
-    'is refused where %j requires an API server',
-    (keys) => {
-      expect(() => read({ ipam: { type: 'host-local', ...keys } })).toThrow(/ipam requests the node's podCIDR/);
-      const ranges = [[{ subnet: '10.0.0.0/24' }]];
-      expect(read({ ipam: { type: 'host-local', ranges } }).otherIpam).toBe('host-local');
-      // Podwire does not read it there.
-      expect(read({ ipam: { type: 'calico-ipam', ...keys } }).otherIpam).toBeUndefined();
-    },
-  );
+  test('is refused with a dataplane that Podwire does not have', () => {
+    const fault = /dataplane_options.type must be linux/;
+    expect(() => read({ dataplane_options: { type: 'grpc', socket: 'unix:///run/vpp.sock' } })).toThrow(fault);
+    expect(() => read({ dataplane_options: { type: 'ebpf' } })).toThrow(fault);
+    expect(named({ dataplane_options: { type: 'linux' } })).toEqual(['dataplane_options']);
+  });
 
   test('has unknown keys accepted', () => {
     expect(named({ args: { 'org.apache.mesos': {} }, capabilities: { dns: true }, later: 1 })).toEqual([]);

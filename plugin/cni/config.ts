@@ -68,12 +68,6 @@ const IPAM_TYPE_ALONE = z.object({ type: IPAM_NAME });
 /** IPAM plugins that send requests on the pod's interface, which Podwire creates only after the addresses are known. */
 const LINK_BOUND_TYPES: readonly string[] = ['dhcp'];
 
-/**
- * `usePodCidr` and `usePodCidrIPv6`, which Calico's plugin replaces by the node's podCIDR before it runs host-local. Podwire
- * does not call the API server.
- */
-const POD_CIDR = /"usePodCidr(IPv6)?"/i;
-
 /** The kernel's limit. */
 const MAX_QUEUES_COUNT = 4096;
 
@@ -124,6 +118,16 @@ const ATTACH = NETWORK.extend({
     .refine((count) => count >= 0 && count <= MAX_QUEUES_COUNT, { error: `must be from 0 to ${MAX_QUEUES_COUNT}` })
     .default(0),
   ...REQUEST_KEYS,
+  dataplane_options: z
+    .looseObject(
+      {
+        type: z
+          .enum(['', 'linux'], { error: "must be linux, as Podwire's own dataplane wires pods; remove it" })
+          .optional(),
+      },
+      { error: 'must be an object' },
+    )
+    .nullish(),
   container_settings: z
     .object(
       { allow_ip_forwarding: z.boolean({ error: 'must be true or false' }).default(false) },
@@ -165,8 +169,7 @@ export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): Attach
   const { cniVersion, keys } = readKeys(text);
   requireCommand(command, cniVersion);
   const isIncomplete = command === 'CHECK' && (keys.prevResult ?? undefined) === undefined;
-  const found = [...(isIncomplete ? [NO_PREV_RESULT] : []), ...podCidrFaults(keys)];
-  const { config, requestSources } = check(attachSchema(cniVersion), keys, found);
+  const { config, requestSources } = check(attachSchema(cniVersion), keys, isIncomplete ? [NO_PREV_RESULT] : []);
   const otherIpam = otherIpamOf(keys);
   return {
     cniVersion,
@@ -246,12 +249,6 @@ const JSON_OBJECT = z.record(z.string(), z.unknown());
 
 function parseObject(text: string): Keys | undefined {
   return JSON_OBJECT.safeParse(parseJson(text)).data;
-}
-
-function podCidrFaults(keys: Keys): Violation[] {
-  if (otherIpamOf(keys) === undefined || !POD_CIDR.test(JSON.stringify(keys.ipam))) return [];
-  const reason = `requests the node's podCIDR, which Podwire does not look up; set the CIDR itself, or use ${IPAM_TYPE}`;
-  return [{ field: 'ipam', reason }];
 }
 
 const NO_PREV_RESULT: Violation = { field: 'prevResult', reason: 'is missing; CHECK needs the result of ADD' };

@@ -107,7 +107,12 @@ const ATTACH_CONFIGS = {
   CHECK: (text: string) => readAttachConfig('CHECK', text),
 };
 
-const readDelConfig = remembered(readNetworkConfig);
+/** An ADD of another IPAM plugin that is refused never called it: its DEL has nothing to release there. */
+const readDelConfig = remembered((text) => {
+  const config = readNetworkConfig(text);
+  const isRefused = config.otherIpam !== undefined && !collectFailure(() => ATTACH_CONFIGS.ADD(text), []);
+  return isRefused ? { ...config, otherIpam: undefined } : config;
+});
 
 /** Validates an ADD or CHECK. @throws Failure that lists all faults of environment and configuration */
 export function readAttachRequest(command: 'ADD' | 'CHECK', request: CniRequest): AttachRequest {

@@ -21,6 +21,7 @@ describe('the settings', () => {
       journalMaxEntriesCount: 10_000,
       cleanUpTimeoutMs: 5000,
       strictStatus: false,
+      podCidrs: [],
       leasesLow: 4,
       leasesHigh: 12,
       listen: ['unix:/run/podwire/dataplane.sock'],

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { pings, run } from '../support/programs.js';
 import { addressOf, DelegatingNode } from './delegation.js';
 
-const node = new DelegatingNode();
+const node = new DelegatingNode({ PODWIRE_NODE_POD_CIDR: '192.0.2.0/25' });
 
 beforeAll(async () => {
   // With an IPv6 pool in IPAM, the dataplane does it.
@@ -49,6 +49,27 @@ test('host-local: pods reach each other, and DEL releases the leases', async () 
   expect(leases()).toEqual([]);
   expect(node.stack.ip('-br', 'link')).not.toContain('podw');
   expect(node.holders()).toEqual([]);
+});
+
+test('host-local with usePodCidr: an address of the node’s podCIDR, and no pending release of a pod that got none', async () => {
+  const dataDir = join(node.stack.folder, 'pod-cidr');
+  const config = (subnet: string) => ({ name: 'pod-cidr', ipam: { type: 'host-local', dataDir, subnet } });
+  const [a, b] = [node.pod('pod-cidr-a'), node.pod('pod-cidr-b')];
+  const { ips } = await node.add(a, { config: config('usePodCidr') });
+  expect(ips).toMatchObject([{ address: '192.0.2.2/32' }]);
+  const refused = await node.call('ADD', b, { config: config('usePodCidrIPv6') });
+  expect(JSON.parse(refused.stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('PODWIRE_NODE_POD_CIDR') });
+  await node.stack.kill('node');
+  await node.stack.start('node');
+  for (const [pod, subnet] of [
+    [a, 'usePodCidr'],
+    [b, 'usePodCidrIPv6'],
+  ] as const) {
+    const answer = await node.call('DEL', pod, { config: config(subnet) });
+    expect(answer).toMatchObject({ exitCode: 0, stdout: '' });
+  }
+  expect(readdirSync(join(dataDir, 'pod-cidr')).filter((name) => /^[0-9a-f]/.test(name))).toEqual([]);
+  expect(readdirSync(join(node.stack.folder, 'journal')).filter((name) => name.endsWith('.json'))).toEqual([]);
 });
 
 test('static: a pod has the configured addresses', async () => {
