@@ -146,19 +146,11 @@ export type PluginParts = ReturnType<typeof composePlugin>;
 /** Composes the commands: each gets what it uses. */
 export function composePlugin(settings: PluginSettings, deps: PluginDeps, state: PluginState) {
   const { log, clock, random, nodeAddresses, dataplane } = deps;
-  const { nodeName, delServiceTimeoutMs, cleanUpTimeoutMs } = settings;
+  const { nodeName, podCidrs, delServiceTimeoutMs, cleanUpTimeoutMs } = settings;
   const ipam = ipamClient({ peer: deps.ipam, clock, random, nodeName });
   const circuitBreaker = new IpamCircuitBreaker(clock);
   const { history } = state;
-  const providers = new Providers({
-    ipam,
-    nodeAddresses,
-    nodeName,
-    clock,
-    circuitBreaker,
-    history,
-    podCidrs: settings.podCidrs,
-  });
+  const providers = new Providers({ ipam, nodeAddresses, nodeName, clock, circuitBreaker, history, podCidrs });
 
   const queue = new AttachmentQueue(clock);
   const journal = new Journal({
