@@ -5,6 +5,8 @@ import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 
+import type { Clock } from '@podwire/shared/runtime/clock';
+
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
 import type { JournalApi } from './journal/api.js';
@@ -18,6 +20,7 @@ export interface RouteOptions {
   readonly journal: JournalApi;
   /** Runs a command, and reports it after the answer is sent; does not throw. */
   readonly run: (request: CniRequest, sendAnswer: (answer: CniAnswer) => void) => Promise<unknown>;
+  readonly clock: Pick<Clock, 'after'>;
   /** Wall clock in epoch nanoseconds. */
   readonly nowNs: () => bigint;
 }
@@ -73,14 +76,30 @@ export async function answer(exchange: Exchange, options: RouteOptions): Promise
     );
 }
 
-async function runCni({ request, response, cancel }: Exchange, { run, nowNs }: RouteOptions): Promise<void> {
+/** Well within the silence after which the shim takes the process for hung (kSilenceMs, shim/src/protocol.h). */
+const INTERIM_PAUSE_MS = 5000;
+
+/** Sends an interim response while a command runs. @returns what ends that */
+function sendInterims(response: ServerResponse, clock: RouteOptions['clock']): () => void {
+  const wait = () => clock.after(INTERIM_PAUSE_MS, send);
+  const send = (): void => {
+    response.writeProcessing();
+    cancel = wait();
+  };
+  let cancel = wait();
+  return () => cancel();
+}
+
+async function runCni({ request, response, cancel }: Exchange, { run, clock, nowNs }: RouteOptions): Promise<void> {
   const arrivedNs = nowNs();
   const configuration = await readBody(request, cancel.signal);
   if (configuration instanceof Failure) {
     sendError(response, 400, configuration);
     return;
   }
+  const endInterims = sendInterims(response, clock);
   await run(cniRequestOf(request.headers, { configuration, arrivedNs, cancel }), (outcome) => {
+    endInterims();
     const errorStatus = outcome.isForNextProcess ? STATUS_STOPPING : 500;
     const status = outcome.exitCode === 0 ? 200 : errorStatus;
     send(response, { status, body: outcome.stdout, type: 'application/json' });

@@ -273,6 +273,29 @@ test('a configuration of the largest size is accepted', async () => {
   expect(requests[0]!.configuration).toHaveLength(MAX_BODY_BYTES);
 });
 
+test('a command that takes long has interim responses, by which the shim knows that the process works', async () => {
+  let letGo: (value: CniAnswer) => void = () => undefined;
+  answer = () => new Promise((resolve) => (letGo = resolve));
+  const interims: number[] = [];
+  const response = new Promise<number | undefined>((resolve, reject) => {
+    const request = httpRequest({ socketPath: path, method: 'POST', path: '/cni' }, (received) => {
+      received.resume().on('end', () => resolve(received.statusCode));
+    });
+    request
+      .on('information', ({ statusCode }) => interims.push(statusCode))
+      .on('error', reject)
+      .end('{}');
+  });
+  await vi.waitFor(() => expect(requests).toHaveLength(1), { interval: 1, timeout: 20_000 });
+  for (let count = 1; count <= 2; count++) {
+    clock.advance(5_000);
+    await vi.waitFor(() => expect(interims).toHaveLength(count), { interval: 1, timeout: 20_000 });
+  }
+  letGo({ exitCode: 0, stdout: '{}' });
+  expect(await response).toBe(200);
+  expect(interims).toEqual([102, 102]);
+});
+
 test('stopping waits for commands whose caller disconnected', async () => {
   const end = vi.fn();
   answer = async ({ cancel }) => {
@@ -291,8 +314,8 @@ test('stopping waits for commands whose caller disconnected', async () => {
 
 describe('a missing socket file', () => {
   const healthz = () => send('', { method: 'GET', path: '/healthz' });
-  const looked = async () => {
-    await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1, timeout: 20_000 });
+  const looked = async (sleeping = 1) => {
+    await vi.waitFor(() => expect(clock.sleeping).toBe(sleeping), { interval: 1, timeout: 20_000 });
     clock.advance(1_000);
   };
 
@@ -303,7 +326,8 @@ describe('a missing socket file', () => {
     await vi.waitFor(() => expect(requests).toHaveLength(1), { interval: 1, timeout: 20_000 });
     rmSync(path);
     await expect(healthz()).rejects.toMatchObject({ code: 'ENOENT' });
-    await looked();
+    // The command in flight has a timer, too.
+    await looked(2);
     await vi.waitFor(async () => expect((await healthz()).status).toBe(200), { interval: 5, timeout: 20_000 });
     expect(statSync(path).mode & 0o777).toBe(0o600);
     letGo({ exitCode: 0, stdout: 'late' });

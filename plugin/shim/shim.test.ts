@@ -277,8 +277,17 @@ describe('answers', () => {
       'half an answer',
       (connection: Socket): void => void connection.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{'),
     ],
-  ])('stops waiting at its deadline: %s', async (_, speak) => {
+  ])('does not wait longer than for a resident that hangs: %s', async (_, speak) => {
     await hasty.rawPeer(speak);
+    const error = errorOf(await add({ program: hasty.build.shim }));
+    expect(error).toMatchObject({ code: 11, msg: expect.stringContaining(`nothing for ${HASTY.silenceMs} ms`) });
+  });
+
+  it('waits until its deadline while the resident works', async () => {
+    await hasty.rawPeer((connection) => {
+      const timer = setInterval(() => connection.write('HTTP/1.1 102 Processing\r\n\r\n'), HASTY.silenceMs / 7);
+      connection.on('close', () => clearInterval(timer));
+    });
     const started = performance.now();
     const error = errorOf(await add({ program: hasty.build.shim }));
     expect(performance.now() - started).toBeGreaterThanOrEqual(HASTY.overallDeadlineMs - 50);

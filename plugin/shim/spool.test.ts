@@ -72,6 +72,13 @@ describe('a DEL while no process listens', () => {
     expect([mode(spool()), mode(join(spool(), NAME))]).toEqual(['700', '600']);
   });
 
+  it('is spooled after one call when the process hangs', async () => {
+    let calls = 0;
+    await hasty.rawPeer(() => calls++);
+    expect(await del()).toEqual(SUCCESS);
+    expect([calls, files()]).toEqual([1, [NAME]]);
+  });
+
   it('is spooled where a killed process left its socket', async () => {
     const bind = `require('net').createServer().listen(${JSON.stringify(hasty.build.defaultSocket)}, () => process.kill(process.pid, 'SIGKILL'))`;
     await once(spawn(process.execPath, ['-e', bind]), 'exit');

@@ -14,13 +14,14 @@ const SOURCE = join(import.meta.dirname, '..', 'shim');
 export interface Limits {
   connectWindowMs: number;
   overallDeadlineMs: number;
+  silenceMs: number;
 }
 
 /** Longer than a busy machine takes for the steps before. */
-export const PATIENT: Limits = { connectWindowMs: 20_000, overallDeadlineMs: 25_000 };
+export const PATIENT: Limits = { connectWindowMs: 20_000, overallDeadlineMs: 25_000, silenceMs: 20_000 };
 
 /** For tests that wait until the shim gives up. */
-export const HASTY: Limits = { connectWindowMs: 400, overallDeadlineMs: 1500 };
+export const HASTY: Limits = { connectWindowMs: 400, overallDeadlineMs: 1500, silenceMs: 700 };
 
 export interface Build {
   folder: string;
@@ -33,7 +34,7 @@ export function make(...options: string[]): string {
 }
 
 /** Compiles the shim with time limits and a default socket of its own into a temporary folder. */
-export function buildShim({ connectWindowMs, overallDeadlineMs }: Limits): Build {
+export function buildShim({ connectWindowMs, overallDeadlineMs, silenceMs }: Limits): Build {
   const folder = mkdtempSync(join(tmpdir(), 'shim-'));
   const defaultSocket = join(folder, 'default.sock');
   const defines = [
@@ -41,6 +42,7 @@ export function buildShim({ connectWindowMs, overallDeadlineMs }: Limits): Build
     `-DPODWIRE_CONNECT_WINDOW_MS=${connectWindowMs}`,
     `-DPODWIRE_DEL_WINDOW_MS=${connectWindowMs}`,
     `-DPODWIRE_OVERALL_DEADLINE_MS=${overallDeadlineMs}`,
+    `-DPODWIRE_SILENCE_MS=${silenceMs}`,
   ];
   make('-j2', `BUILD=${folder}`, `DEFINES=${defines.join(' ')}`);
   return { folder, shim: join(folder, 'podwire'), defaultSocket };

@@ -106,7 +106,7 @@ std::optional<Failure> SpoolDel(const Call& call, const Connection& connection, 
 std::optional<Failure> Ask(Connection& connection, const Request& request, bool is_del, ResponseParser& response) {
   if (auto failure = Connect(connection)) return failure;
   auto failure = Exchange(connection, request, response);
-  const bool is_lost = is_del && failure && failure->code == CniCode::kTryAgainLater;
+  const bool is_lost = is_del && failure && failure->code == CniCode::kTryAgainLater && !connection.is_mute;
   const bool is_stopping = !failure && response.Status() == kStatusStopping;
   if (!is_lost && !is_stopping) return failure;
 

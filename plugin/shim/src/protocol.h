@@ -21,6 +21,9 @@
 #ifndef PODWIRE_OVERALL_DEADLINE_MS
 #define PODWIRE_OVERALL_DEADLINE_MS 120000
 #endif
+#ifndef PODWIRE_SILENCE_MS
+#define PODWIRE_SILENCE_MS 20000
+#endif
 #ifndef PODWIRE_PROBE_MS
 #define PODWIRE_PROBE_MS 1000
 #endif
@@ -65,6 +68,9 @@ inline constexpr int kVersionInputMs = PODWIRE_VERSION_INPUT_MS;
 // Counted from the start of the process. The kubelet gives up on a sandbox after 4 minutes and then retries under a new
 // container ID; an earlier answer gives it the reason.
 inline constexpr int kOverallDeadlineMs = PODWIRE_OVERALL_DEADLINE_MS;
+
+// How long the resident may be silent: while it executes a call, it sends an interim response every 5 s (plugin/routes.ts).
+inline constexpr int kSilenceMs = PODWIRE_SILENCE_MS;
 
 // The probe's time, and the bytes that it reads of an answer.
 inline constexpr int kProbeMs = PODWIRE_PROBE_MS;

@@ -77,7 +77,20 @@ Failure UntrustedListener(std::string_view path, const ucred& listener) {
                   ", make the directory of the socket writable by root only, and start podwire-node as root"})};
 }
 
-Failure NoAnswerInTime(std::string_view path) {
+// Waits while the whole call and the silence of the resident are within their limits; 0 afterwards.
+short WaitForPeer(const Connection& connection, short events) {
+  const int remaining_ms = std::min(kSilenceMs, connection.deadline.RemainingMs());
+  return WaitFor(connection.socket.Get(), events, Deadline::In(remaining_ms));
+}
+
+Failure NoAnswerInTime(Connection& connection) {
+  const std::string_view path = connection.path;
+  connection.is_mute = !connection.deadline.HasPassed();
+  if (connection.is_mute) {
+    return {CniCode::kTryAgainLater,
+            Concat({"the podwire plugin at ", path, " accepted the call and sent nothing for ", Decimal(kSilenceMs), " ms"}),
+            Concat({"check that podwire-node owns this socket; restart it if it hangs; ", DebugHint(path).View()})};
+  }
   return {CniCode::kTryAgainLater,
           Concat({"the podwire plugin at ", path, " did not answer within ", Decimal(kOverallDeadlineMs), " ms"}),
           Concat({"it may still execute the call; check its log, and that of podwire-ipam; ",
@@ -113,7 +126,7 @@ SendOutcome Send(const Connection& connection, Request request) {
       request.head.remove_prefix(of_head);
       request.body.remove_prefix(static_cast<std::size_t>(count) - of_head);
     } else if (errno == EAGAIN) {
-      const short ready = WaitFor(connection.socket.Get(), POLLIN | POLLOUT, connection.deadline);
+      const short ready = WaitForPeer(connection, POLLIN | POLLOUT);
       if (ready == 0) return SendOutcome::kTimeout;
       if ((ready & POLLOUT) == 0) return SendOutcome::kPeerStoppedReading;
     } else if (errno != EINTR) {
@@ -123,11 +136,11 @@ SendOutcome Send(const Connection& connection, Request request) {
   return SendOutcome::kSent;
 }
 
-std::optional<Failure> Receive(const Connection& connection, ResponseParser& response) {
+std::optional<Failure> Receive(Connection& connection, ResponseParser& response) {
   char bytes[kReceiveBytes];
   std::size_t total = 0;
   for (;;) {
-    if (WaitFor(connection.socket.Get(), POLLIN, connection.deadline) == 0) return NoAnswerInTime(connection.path);
+    if (WaitForPeer(connection, POLLIN) == 0) return NoAnswerInTime(connection);
     const ssize_t count = recv(connection.socket.Get(), bytes, sizeof(bytes), 0);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count <= 0) return ClosedUnanswered(connection.path, total);
@@ -184,9 +197,9 @@ std::optional<Failure> Connect(Connection& connection) {
   }
 }
 
-std::optional<Failure> Exchange(const Connection& connection, const Request& request, ResponseParser& response) {
+std::optional<Failure> Exchange(Connection& connection, const Request& request, ResponseParser& response) {
   const SendOutcome outcome = Send(connection, request);
-  if (outcome == SendOutcome::kTimeout) return NoAnswerInTime(connection.path);
+  if (outcome == SendOutcome::kTimeout) return NoAnswerInTime(connection);
   // A peer that stopped reading may have sent the reason, so its answer is read in any case.
   return Receive(connection, response);
 }

@@ -22,6 +22,7 @@ struct Connection {
   int window_ms;          // how long to wait for a socket that is missing or refuses connections
   Descriptor socket;
   bool was_open = false;  // whether a process accepted it, at any attempt
+  bool is_mute = false;   // whether that process took the call and then was silent for kSilenceMs
 };
 
 // The longest path that a unix socket can have.
@@ -37,9 +38,9 @@ std::string_view WhyUnreachable(int error);
 // than root or the own one listens at it. Nothing was sent then.
 std::optional<Failure> Connect(Connection& connection);
 
-// Sends the request and receives the response. Fails with code 11 when the deadline passes or the connection ends before
-// the response does, and with code 5 when the response is not HTTP. The resident may have executed the call.
-std::optional<Failure> Exchange(const Connection& connection, const Request& request, ResponseParser& response);
+// Sends the request and receives the response. Fails with code 11 when the deadline passes, the resident is silent for too
+// long, or the connection ends before the response does, and with code 5 when the response is not HTTP. The resident may have executed the call.
+std::optional<Failure> Exchange(Connection& connection, const Request& request, ResponseParser& response);
 
 // A command to query the socket manually.
 Buffer DebugHint(std::string_view path);
