@@ -153,10 +153,20 @@ test('a pod of Calico is listed with its creator, and deleted by Podwire’s DEL
   );
   delete endpoint.metadata.annotations;
   etcd.ctl('put', endpointKeyOf(pod), JSON.stringify(endpoint));
+  const [, podwires] = / (podw[0-9a-f]{11})/.exec(stack.ip('route', 'show', address)) ?? [];
+  stack.ip('link', 'delete', podwires ?? '');
+  const [host, peer] = ['calicalicos0001', ['type', 'veth', 'peer', 'name', 'eth0', 'netns', pod.name]] as const;
+  stack.ip('link', 'add', host, ...peer);
+  stack.ip('link', 'set', host, 'up');
+  stack.ip('route', 'add', address, 'dev', host, 'scope', 'link');
   await stack.start('node');
   const row = new RegExp(`^default/calicos +${address.replaceAll('.', '\\.')} +node-1 .* Calico `, 'm');
   await expect.poll(async () => (await ctl('get', 'workloadendpoints', '-A')).output).toMatch(row);
   expect(await ctl('audit')).toMatchObject({ exitCode: 0 });
   expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
   expect([...etcd.dump(ENDPOINTS), ...podHandles()]).toEqual([]);
+  expect([stack.ip('route', 'show', address), stack.ip('-br', 'link')]).toEqual([
+    '',
+    expect.not.stringContaining(host),
+  ]);
 }, 120_000);

@@ -7,7 +7,7 @@ import type { Difference } from '@podwire/shared/attachment/pod-network';
 import { aliasOf, type Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
 import { arePeers, isMadeFor, findObstacle } from '../wiring/wire.js';
-import type { AttachedLink, Kernel } from './kernel.js';
+import type { AttachedLink, Kernel, PodSession } from './kernel.js';
 
 /**
  * Finds the host end of a wire that an operator renamed (`ip link set podw… name …`). Its alias stays, and identifies the
@@ -27,6 +27,21 @@ export async function findHostLinks(
   if (links.some((link) => isMadeFor(link, attachment))) return links;
   const renamed = await findByAlias(attachment, kernel);
   return renamed ? [...links, renamed] : links;
+}
+
+/** Prefix of the host ends that Calico's plugin makes. */
+const CALICO_PREFIX = 'cali';
+
+/** The host end of a pod's interface that Calico's plugin wired before Podwire replaced it on the node. */
+export async function findCalicoLink(
+  kernel: Pick<Kernel, 'veths'>,
+  session: Pick<PodSession, 'podLink'>,
+  { interfaceName }: Attachment,
+): Promise<ObservedLink | undefined> {
+  const end = await session.podLink(interfaceName);
+  if (!end) return undefined;
+  const veths = await kernel.veths();
+  return veths.find((link) => link.name.startsWith(CALICO_PREFIX) && link.alias === null && arePeers(link, end));
 }
 
 /** The peer of the pod's interface, when the node has no link of the wanted name. */

@@ -237,6 +237,18 @@ describe('detach', () => {
     expect(await dataplane.detach(detachment(network), never())).toBe(true);
   });
 
+  test('removes what Calico’s plugin wired, and no wire of Podwire or of another plugin in its namespace', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a', { hostInterfaceName: 'cali0123456789a' });
+    const { host } = await dataplane.attach(network, never());
+    const migrated = { ...detachment(pod('b')), netns: network.netns };
+    expect(await dataplane.detach(migrated, never())).toBe(false);
+    kernel.host.setLink(kernel.host.find(host.name), { alias: '' });
+    expect(await dataplane.detach({ ...migrated, netns: '/run/netns/gone' }, never())).toBe(false);
+    expect(await dataplane.detach(migrated, never())).toBe(true);
+    expect(kernel.host.links.map(({ name }) => name)).not.toContain(host.name);
+  });
+
   test.each<Operation>(['link-get', 'link-delete'])('reports that %s failed', async (operation) => {
     const { kernel, dataplane, pod } = node();
     const network = pod('a');

@@ -16,7 +16,7 @@ import { hostInterfaceTakenFailure, isMadeFor, emptyObservation, findObstacle, w
 import { rejectLostAddresses, type AttachResult, type DetachRequest, type RepairResult } from './conflicts.js';
 import { isOfMissingLink } from './errno.js';
 import type { Events } from './events.js';
-import { renameDifference, wireDifferences, findHostLinks, findRenamedHostLink } from './host-links.js';
+import { renameDifference, wireDifferences, findCalicoLink, findHostLinks, findRenamedHostLink } from './host-links.js';
 import type { AttachedLink, Kernel, PodGuard, PodSession } from './kernel.js';
 import { OperationsInFlight, type LockKeys } from './operations-in-flight.js';
 import {
@@ -301,7 +301,9 @@ export class Dataplane {
     const ends = findHostLinks(this.#kernel, attachment, names);
     const [links] = await Promise.all([ends, this.#registry.setState(attachment, 'detaching')]);
     const foreign = links.find((link) => !isMadeFor(link, attachment));
-    const own = links.filter((link) => isMadeFor(link, attachment));
+    const made = links.filter((link) => isMadeFor(link, attachment));
+    const isUnknown = made.length === 0 && !before && netns !== undefined;
+    const own = isUnknown ? await this.#calicoLinks(attachment, netns, signal) : made;
     await this.#removeRules(before, signal);
     const removals = await Promise.all(own.map((link) => this.#delete(link)));
     // Also when the wire went with its namespace.
@@ -319,6 +321,18 @@ export class Dataplane {
     const removed = removals.includes(true);
     this.#events.podDetached(name, removed);
     return removed;
+  }
+
+  /** @returns what Calico's plugin wired for an attachment without a wire of Podwire; empty if its namespace is gone */
+  async #calicoLinks(attachment: Attachment, netns: string, signal: AbortSignal): Promise<ObservedLink[]> {
+    try {
+      const find = (session: PodSession) => findCalicoLink(this.#kernel, session, attachment);
+      const link = await this.#inPod(netns, signal, find);
+      return link ? [link] : [];
+    } catch (error) {
+      if (error instanceof Failure && error.code === 'INVALID_NETNS') return [];
+      throw error;
+    }
   }
 
   /** Runs before the wire is removed, because the rules refer to its addresses. Skips a pod that is known to have none. */
