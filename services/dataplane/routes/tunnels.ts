@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
-import { formatPrefix, hostPrefix, prefixesOverlap } from '@podwire/shared/net/prefix';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import { compareNames } from '@podwire/shared/words/order';
 
 import {
@@ -63,7 +63,7 @@ export function planTunnels(input: TunnelInput): TunnelPlan {
     const requirements = requirementsOf(family, input);
     if (requirements.pools.length === 0) continue;
     const local = nodeAddressOf(input.self, family)?.address;
-    conditions.push(...nodeConditions(requirements, local, input), ...poolConditions(family, input));
+    conditions.push(...nodeConditions(requirements, local, input));
     if (!local) continue;
     if (requirements.vxlan.length > 0 && input.facts.hasVxlan) {
       tunnels.push(vxlanTunnel(local, input));
@@ -143,21 +143,6 @@ function nodeConditions(requirements: PoolRequirements, local: Address | undefin
     found.push({ reason: 'ParentUnknown', message });
   }
   return found;
-}
-
-/** Pools with addresses of the node's own network: IPAM gives addresses of its hosts to pods. */
-function poolConditions(family: Family, { self, selfName, pools }: TunnelInput): Condition[] {
-  const own = nodeAddressOf(self, family);
-  if (!own) return [];
-  const text = `${formatAddress(own.address)}/${own.subnet.length}`;
-  return [...pools.values()]
-    .filter(({ cidr, loadBalancerOnly }) => !loadBalancerOnly && prefixesOverlap(cidr, own.subnet))
-    .map(({ name, cidr }) => ({
-      reason: 'NodeInPool',
-      message:
-        `pool ${name} (${formatPrefix(cidr)}) overlaps the network of node ${selfName} (${text}): pods get addresses of its hosts, ` +
-        'and do not reach those; move the pods to a pool elsewhere, and delete this one',
-    }));
 }
 
 function vxlanTunnel(local: Address, { facts, selfName, self }: TunnelInput): WantedTunnel {
