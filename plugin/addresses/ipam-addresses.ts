@@ -214,6 +214,36 @@ export function hasBroadcast({ endpoint, origins = [] }: Allocation): boolean {
   });
 }
 
+/** A chosen allocation whose address nothing could use. */
+interface UnusableAllocation {
+  readonly request: AddressRequest;
+  readonly nodeName: string;
+  readonly allocation: ProvidedAllocation;
+  /** Allocates for the request again. */
+  readonly allocate: () => Promise<ProvidedAllocation>;
+}
+
+/**
+ * Replaces an allocation with the last address of a block. Another interface of the container holds that address meanwhile, as the
+ * block may have no other one; GC finds it if this process ends.
+ */
+export async function allocateAnother(
+  { request, nodeName, allocation, allocate }: UnusableAllocation,
+  { ipam, limits }: IpamCall,
+): Promise<ProvidedAllocation> {
+  const holder = { ...request.attachment, interfaceName: 'broadcast' };
+  const addresses = allocation.endpoint.addresses.filter(({ family }) => family === 4).map(formatAddress);
+  const hold = { attachment: holder, nodeName, pod: undefined, netns: undefined, families: [], pools: [], addresses };
+  await allocation.undo(limits);
+  // A pod that has it by now does the same.
+  await ipam.allocate(hold, limits).catch(() => undefined);
+  try {
+    return await allocate();
+  } finally {
+    await ipam.release(holder, limits).catch(() => undefined);
+  }
+}
+
 /** The smallest segment with all addresses of a block in which its gateway can be used. */
 function segmentOf(block: Prefix, gateway: Address): Prefix {
   const isUsable = prefixContains(block, gateway) && !isBroadcast(gateway, block);

@@ -5,7 +5,7 @@ import { familiesOf } from '@podwire/shared/net/address';
 import { defaultRoute, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type { AddressProvider, ProvidedAllocation } from '../addresses/address-provider.js';
-import { hasBroadcast, hostRoutes, ipamResult, readIpamOptions } from '../addresses/ipam-addresses.js';
+import { allocateAnother, hasBroadcast, hostRoutes, ipamResult, readIpamOptions } from '../addresses/ipam-addresses.js';
 import type { Providers } from '../addresses/providers.js';
 import type { Dataplane, Endpoint, Ipam, Limits, Wire } from '../clients/clients.js';
 import { addResult, writeResult } from '../cni/result.js';
@@ -129,6 +129,9 @@ export function podNetwork(request: AttachRequest, endpoint: Endpoint): PodNetwo
   };
 }
 
+/** Concurrent ADDs may pass an address that none can use on to each other. */
+const MAX_REPLACED_COUNT = 5;
+
 /**
  * ADD of `podwire-ipam`: returns addresses to the calling plugin, which wires the pod. The dataplane is not involved.
  *
@@ -149,13 +152,13 @@ async function addAddresses(request: AttachRequest, limits: Limits, deps: AddDep
   let allocation: ProvidedAllocation | undefined;
   try {
     allocation = await provider.allocate(request, netns, limits);
-    const isChosen = podRequest.addresses.length === 0 && !allocation.alreadyAllocated;
-    if (isChosen && !options.isRouting && hasBroadcast(allocation)) {
-      // The released address is the last one that its block gives out again.
-      await allocation.undo(limits);
-      allocation = await provider.allocate(request, netns, limits);
-    }
     const nodeName = config.nodeName ?? deps.nodeName;
+    const isChosen = podRequest.addresses.length === 0 && !allocation.alreadyAllocated;
+    const allocate = () => provider.allocate(request, netns, limits);
+    for (let count = 0; count < MAX_REPLACED_COUNT && isChosen && !options.isRouting; count++) {
+      if (!hasBroadcast(allocation)) break;
+      allocation = await allocateAnother({ request, nodeName, allocation, allocate }, { ipam, limits });
+    }
     const result = await ipamResult({ request, nodeName, allocation, options }, { ipam, limits });
     limits.signal.throwIfAborted();
     await releases.added(attachment, allocation.endpoint.held);

@@ -156,7 +156,8 @@ test('in CNI 1.1.0 podwire keeps the prevResult, and adds the MTU', async () => 
   chain.result = before;
   succeeded(await chain.add(), 1);
   const { interfaces, ips, ...others } = resultOf(chain);
-  expect(others).toEqual({ cniVersion: '1.1.0', routes: before.routes, dns: before.dns });
+  const routes = [...before.routes, { dst: ips[1]?.address }];
+  expect(others).toEqual({ cniVersion: '1.1.0', routes, dns: before.dns });
   expect(interfaces.map(({ mtu }) => mtu)).toEqual([9000, 1400, 1400]);
   expect(interfaces[0]).toEqual(before.interfaces[0]);
   expect(ips).toEqual([before.ips[0], { interface: 2, address: expect.stringMatching(/^10\.65\..*\/32$/) }]);
@@ -168,9 +169,10 @@ test.each(['0.1.0', '0.2.0', undefined])('in CNI %s a pod has its address as ip4
   const target = pod(`e2e-old-${cniVersion ?? 'none'}`);
   const chain = new ChainRun({ stack, cniVersion: cniVersion ?? '', members: [PODWIRE] }, target);
   succeeded(await chain.add(), 1);
+  const address: unknown = expect.stringMatching(/^10\.65\..*\/32$/);
   expect(chain.result).toEqual({
     cniVersion: cniVersion ?? '0.1.0',
-    ip4: { ip: expect.stringMatching(/^10\.65\..*\/32$/) },
+    ip4: { ip: address, routes: [{ dst: address }] },
   });
   succeeded(await chain.del(), 1);
 });
