@@ -1,8 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { parseCommandLine } from '@podwire/ctl/command-line/program';
-import { VERBS } from '@podwire/ctl/verbs';
 import { SETTINGS as IPAM_SETTINGS } from '@podwire/ipam/config';
 import { nodeSettings } from '@podwire/node/settings';
 import { INSTALL_SETTINGS } from '@podwire/plugin/install/settings';
@@ -40,7 +38,11 @@ const containerSchema = z.object({
   resources: z.strictObject({ requests: z.strictObject({ cpu: z.string(), memory: z.string() }) }),
   volumeMounts: z.array(mountSchema),
 });
-const volumeSchema = z.object({ name: z.string(), configMap: z.object({ name: z.string() }).optional() });
+const volumeSchema = z.object({
+  name: z.string(),
+  configMap: z.object({ name: z.string() }).optional(),
+  projected: z.looseObject({}).optional(),
+});
 const podSchema = z.object({
   hostNetwork: z.literal(true),
   hostPID: z.undefined().optional(),
@@ -156,14 +158,14 @@ describe('the manifests', () => {
     });
   });
 
-  test('run podwirectl with arguments that it takes, once to wait and once to follow', () => {
-    const commands = [...node.initContainers, ...node.containers].flatMap(({ command }) =>
-      command[0] === 'podwirectl'
-        ? [command.map((word) => word.replace('$(PODWIRE_IPAM_SERVICE_HOST)', '10.96.0.9'))]
-        : [],
-    );
-    expect(commands.map(([, ...args]) => parseCommandLine(args, VERBS).kind)).toEqual(['run', 'run']);
-    expect(commands.map((command) => command.includes('--follow'))).toEqual([false, true]);
+  test('give podwire-node a token for podwire-ipam alone, and the authority to check it with', () => {
+    const { env, volumeMounts } = node.containers.find(({ name }) => name === 'node')!;
+    const valueOf = (variable: string) => env.find(({ name }) => name === variable)?.value;
+    const mountOf = (volume: string) => volumeMounts.find(({ name }) => name === volume)?.mountPath;
+    expect(valueOf('PODWIRE_NODE_IPAM_TOKEN_FILE')).toBe(`${mountOf('token')}/token`);
+    expect(valueOf('PODWIRE_NODE_IPAM_TLS_CA_FILE')).toBe(`${mountOf('authority')}/ca.crt`);
+    const sources = [{ serviceAccountToken: { path: 'token', audience: 'podwire-ipam', expirationSeconds: 3600 } }];
+    expect(node.volumes).toContainEqual(expect.objectContaining({ name: 'token', projected: { sources } }));
   });
 
   test('grant capabilities by name, and only to podwire-node and to the owner of the storage directory', () => {
@@ -180,12 +182,13 @@ describe('the manifests', () => {
     ]);
   });
 
-  test('grant podwire-ipam what enrolment and the node controller use, and the nodes nothing', () => {
+  test('grant podwire-ipam what tokens and the node controller use, and the nodes nothing', () => {
     const core = (resource: string, ...verbs: string[]) => ({ apiGroups: [''], resources: [resource], verbs });
     const rules = objects.flatMap((object) => ruleSchema.safeParse(object).data?.rules ?? []);
     expect(rules).toEqual([
       { apiGroups: ['authentication.k8s.io'], resources: ['tokenreviews'], verbs: ['create'] },
-      core('nodes', 'list', 'watch', 'patch'),
+      { nonResourceURLs: ['/.well-known/openid-configuration', '/openid/v1/jwks'], verbs: ['get'] },
+      core('nodes', 'get', 'list', 'watch', 'patch'),
       core('nodes/status', 'patch'),
       core('pods', 'list'),
       { ...core('namespaces', 'get'), resourceNames: ['kube-system'] },

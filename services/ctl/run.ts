@@ -78,7 +78,7 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
   try {
     if (output.format === 'name' && !verb.hasNames)
       throw new Failure('INVALID_REQUEST', `-o name: ${verb.name} lists no objects; use another format`);
-    const { ipam, dataplane, plugin, ipamTlsFiles } = serviceSettingsOf(globals, process.env);
+    const { ipam, dataplane, plugin, ipamProofs } = serviceSettingsOf(globals, process.env);
     const timeoutMs = globals.get(TIMEOUT);
     const deadline = { atMs: 0 };
     const restartTimeout = (defaultMs = DEFAULT_TIMEOUT_MS): void =>
@@ -92,7 +92,7 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
       return service;
     };
     const context: Context = {
-      ipam: grpc({ name: 'podwire-ipam', address: ipam, option: IPAM.name, tlsFiles: ipamTlsFiles }),
+      ipam: grpc({ name: 'podwire-ipam', address: ipam, option: IPAM.name, proofs: ipamProofs }),
       dataplane: grpc({ name: 'podwire-node', address: dataplane, option: DATAPLANE.name }),
       plugin: new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs }),
       clock,
@@ -167,7 +167,7 @@ class Output {
   }
 }
 
-type GrpcOption = 'name' | 'address' | 'option' | 'tlsFiles';
+type GrpcOption = 'name' | 'address' | 'option' | 'proofs';
 
 const LOG_LINE = z.object({ msg: z.string() });
 

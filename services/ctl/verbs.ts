@@ -1,5 +1,4 @@
 import { certificatesCreate } from './certificates/create.js';
-import { certificatesEnrol } from './certificates/enrol.js';
 import { completion } from './command-line/completion.js';
 import type { Verb } from './command-line/verb.js';
 import { ipamAssign } from './commands/assign.js';
@@ -61,7 +60,6 @@ export const VERBS: readonly Verb[] = [
   journalRetry,
   journalDiscard,
   certificatesCreate,
-  certificatesEnrol,
   version,
   completion,
 ];

@@ -90,8 +90,8 @@ const ETCD_SETTINGS = {
   },
 } as const satisfies Record<string, Setting<unknown>>;
 
-/** The settings of podwire-ipam's own authority. */
-const ENROLMENT_SETTINGS = {
+/** How podwire-ipam and the nodes of a Kubernetes cluster prove themselves to each other. */
+const NODE_IDENTITY_SETTINGS = {
   authorityDirectory: {
     variable: 'PODWIRE_IPAM_AUTHORITY_DIRECTORY',
     schema: optionalPath,
@@ -99,12 +99,12 @@ const ENROLMENT_SETTINGS = {
     about:
       'Absolute path of a directory with ca.crt and ca.key (ECDSA, curve P-256) of an authority, which is created in an empty one; empty for none. podwire-ipam then issues its own certificate, and callers need one of this authority. Read again while the process runs. Refused together with PODWIRE_IPAM_TLS_CERT_FILE.',
   },
-  enrolmentListen: {
-    variable: 'PODWIRE_IPAM_ENROLMENT_LISTEN',
-    schema: z.union([z.literal(''), rpcAddress.refine((address) => !address.startsWith('unix:'), 'is a unix socket')]),
-    default: '',
+  nodeTokens: {
+    variable: 'PODWIRE_IPAM_NODE_TOKENS',
+    schema: flag,
+    default: 'false',
     about:
-      'host:port at which the nodes of a Kubernetes cluster get their certificates; empty for none. Needs PODWIRE_IPAM_AUTHORITY_DIRECTORY, and a pod whose service account may review tokens and change the ConfigMap podwire-authority.',
+      'Whether the nodes of the Kubernetes cluster that podwire-ipam runs in may show service account tokens in place of certificates. Needs TLS, and the role in deploy/kubernetes.',
   },
 } as const satisfies Record<string, Setting<unknown>>;
 
@@ -118,7 +118,7 @@ export const SETTINGS = {
       'Where to serve gRPC: unix:/absolute/path, accessible to its owner only, or host:port with TLS and client certificates; several with commas between them.',
   },
   ...SERVER_TLS_SETTINGS,
-  ...ENROLMENT_SETTINGS,
+  ...NODE_IDENTITY_SETTINGS,
   store: {
     variable: 'PODWIRE_IPAM_STORE',
     schema: oneOf(['embedded', 'etcd']),
@@ -278,14 +278,14 @@ function violationOf({ field, reason }: PoolFault): Violation {
 
 /** Every fault of the settings of the network listeners together. */
 function listenerFaults(values: SettingValues<typeof SETTINGS>): Violation[] {
-  const { listen, authorityDirectory, enrolmentListen, tlsCertFile, tlsKeyFile, tlsClientCaFile } = values;
-  const fault = (name: keyof typeof ENROLMENT_SETTINGS, reason: string): Violation[] => {
-    const { variable, about } = ENROLMENT_SETTINGS[name];
+  const { listen, authorityDirectory, nodeTokens, tlsCertFile, tlsKeyFile, tlsClientCaFile } = values;
+  const fault = (name: keyof typeof NODE_IDENTITY_SETTINGS, reason: string): Violation[] => {
+    const { variable, about } = NODE_IDENTITY_SETTINGS[name];
     return [{ field: variable, reason: `${reason}. ${about}` }];
   };
   if (authorityDirectory === '') {
-    const enrolment = enrolmentListen === '' ? [] : fault('enrolmentListen', 'has no authority to issue certificates');
-    return [...enrolment, ...serverTlsFaults(listen, values)];
+    const hasNoTls = nodeTokens && tlsCertFile === '';
+    return [...(hasNoTls ? fault('nodeTokens', 'is set without TLS') : []), ...serverTlsFaults(listen, values)];
   }
   if ([tlsCertFile, tlsKeyFile, tlsClientCaFile].some((file) => file !== ''))
     return fault('authorityDirectory', 'contradicts PODWIRE_IPAM_TLS_…_FILE: certificates come from files or from it');

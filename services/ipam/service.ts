@@ -30,6 +30,7 @@ import { HistoryLog } from './history/history-log.js';
 import type { HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './kubernetes/api.js';
+import type { NodeTokens, NodeTokensOptions } from './kubernetes/node-tokens.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import type { ServiceAddress } from './records/pool.js';
 import { RecordKeys } from './records/json/keys.js';
@@ -81,7 +82,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const release = await readProcessRelease();
   const events = new Events(log);
   const retry = startRetryOptions(deps, events);
-  const api = config.enrolmentListen !== '' || config.nodeController ? deps.kubernetes() : undefined;
+  const api = config.nodeTokens || config.nodeController ? deps.kubernetes() : undefined;
   const identity = await openNetworkIdentity(config, { clock, log, retry, api });
   const raw = await retryUntilAvailable(() => openStore(config, { pid, newUid, events }), retry);
   const store = timedStore(raw.store, { clock, events });
@@ -96,24 +97,21 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const services = serviceAddresses(config);
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredWatchSource(loading, refused);
-  const server = ipamServer({ ipam, updates, watches, identity, release }, config, deps);
-  const enrolment = enrolmentServer(identity, config, deps);
+  const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
+  const server = ipamServer({ ipam, updates, watches, identity, release, tokens }, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Pick<Upkeep, 'stop'>[] = [];
   let stopMetrics = (): void => undefined;
   const stop = async (): Promise<void> => {
     stopMetrics();
-    await Promise.all([server.stop(), enrolment?.stop(), ...upkeeps.map((upkeep) => upkeep.stop())]);
+    await Promise.all([server.stop(), ...upkeeps.map((upkeep) => upkeep.stop())]);
     api?.close();
     await loading.then(closeDatastore, () => undefined);
     await store.close();
   };
   try {
-    // Nodes get their certificates also while the datastore does not answer.
-    if (identity.tasks.length > 0) upkeeps.push(startIdentityUpkeep(identity, events, deps));
-    const enrolmentAddresses = (await enrolment?.listen()) ?? [];
-    enrolment?.setServing();
-    const addresses = [...(await server.listen()), ...enrolmentAddresses];
+    upkeeps.push(...startIdentityUpkeep(identity, tokens, { events, deps }));
+    const addresses = await server.listen();
     await loading;
     stopMetrics = observeIpam(ipam, server);
     upkeeps.push(
@@ -145,10 +143,11 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly watches: WatchSource;
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
+  readonly tokens: NodeTokens | undefined;
 }
 
 function ipamServer(
-  { ipam, updates, watches, identity, release }: ServedParts,
+  { ipam, updates, watches, identity, release, tokens }: ServedParts,
   { listen: addresses, callTimeoutMs, drainTimeoutMs }: Config,
   { log, clock }: ServiceDeps,
 ): RpcServer {
@@ -159,6 +158,7 @@ function ipamServer(
     defaultCallTimeoutMs: callTimeoutMs,
     drainTimeoutMs,
     certificates: identity.certificates,
+    proofs: { tokens },
     authorize: authorizer({ updates }),
     services: (unary, streaming) => [
       ...ipamServices(ipam, unary),
@@ -168,27 +168,25 @@ function ipamServer(
   });
 }
 
-/** The listener at which nodes without a certificate get one; undefined where it is not set. */
-function enrolmentServer(
-  { enrolment, certificates }: NetworkIdentity,
-  { enrolmentListen, callTimeoutMs, drainTimeoutMs }: Config,
-  { log, clock }: ServiceDeps,
-): RpcServer | undefined {
-  if (!enrolment) return undefined;
-  return new RpcServer({
-    addresses: [enrolmentListen],
-    log,
-    clock,
-    defaultCallTimeoutMs: callTimeoutMs,
-    drainTimeoutMs,
-    certificates,
-    clientCertificates: 'none',
-    services: (unary) => [enrolment(unary)],
-  });
+/** How often the tokens of nodes are looked at, on average, in milliseconds. */
+const TOKENS_INTERVAL_MS = 5000;
+
+function startIdentityUpkeep(
+  { tasks }: NetworkIdentity,
+  tokens: NodeTokens | undefined,
+  { events, deps: { clock, random } }: Pick<LoadDeps, 'events' | 'deps'>,
+): Upkeep[] {
+  const options = { clock, random, reportFailure: (task: string, error: unknown) => events.upkeepFailed(task, error) };
+  const renewal = new Upkeep({ ...options, tasks });
+  if (!tokens) return [renewal];
+  const reviews: UpkeepTask = { name: 'review the tokens of nodes', run: (signal) => tokens.review(signal) };
+  return [renewal, new Upkeep({ ...options, tasks: [reviews], intervalMs: TOKENS_INTERVAL_MS })];
 }
 
-function startIdentityUpkeep({ tasks }: NetworkIdentity, events: Events, { clock, random }: ServiceDeps): Upkeep {
-  return new Upkeep({ tasks, clock, random, reportFailure: (task, error) => events.upkeepFailed(task, error) });
+/** Loads the library for tokens only where it is needed. */
+async function openNodeTokens(options: NodeTokensOptions): Promise<NodeTokens> {
+  const { NodeTokens } = await import('./kubernetes/node-tokens.js');
+  return new NodeTokens(options);
 }
 
 /** Gives access to the update loop; calls wait until it is loaded. */

@@ -14,11 +14,12 @@ import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
+import { ipamToken } from '@podwire/shared/tls/tls-settings';
 
 import { inProcessDataplane } from './in-process-dataplane.js';
 import type { AddressBook } from './addresses/address-book.js';
 import { openAddressBook } from './addresses/open.js';
-import type { NodeSettings } from './settings.js';
+import { PREFIX, type NodeSettings } from './settings.js';
 
 export const NODE_PROGRAM = 'podwire-node';
 
@@ -91,8 +92,11 @@ function acquireLocks(settings: NodeSettings, { log, clock, pid, stopped }: Node
 }
 
 function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan | undefined): Promise<Running> {
-  const { clock, log } = deps;
-  const ipam = new Peer('podwire-ipam', settings.ipamAddress, { tls: ipamTls(settings.ipamTls, { clock, log }) });
+  const { clock } = deps;
+  const ipam = new Peer('podwire-ipam', settings.ipamAddress, {
+    tls: ipamTls(settings.ipamTls, deps),
+    token: settings.ipamTls && ipamToken(PREFIX, settings, deps),
+  });
   const opened: { addresses?: AddressBook } = {};
   const openAddresses: OpenNodeAddresses = async (parts) =>
     (opened.addresses = await openAddressBook(settings, { ...deps, ipam }, parts));

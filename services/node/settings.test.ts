@@ -11,6 +11,7 @@ describe('the settings', () => {
       ipamTlsCaFile: '',
       ipamTlsCertFile: '',
       ipamTlsKeyFile: '',
+      ipamTokenFile: '',
       drainTimeoutMs: 2000,
       logLevel: 'info',
       cniSocket: '/run/podwire/cni.sock',
@@ -69,6 +70,22 @@ describe('the settings', () => {
   ])('refuse %s without every TLS file', (_, address, rest) => {
     const env = { PODWIRE_NODE_IPAM_ADDRESS: address, ...rest };
     expect(() => readNodeSettings(env, 'node-1')).toThrow(/PODWIRE_NODE_IPAM_TLS_KEY_FILE is empty, and .* needs TLS/);
+  });
+
+  test('take a token in place of a certificate, but not beside one', () => {
+    const env = {
+      PODWIRE_NODE_IPAM_ADDRESS: '192.0.2.1:7070',
+      PODWIRE_NODE_IPAM_TLS_CA_FILE: '/ca.crt',
+      PODWIRE_NODE_IPAM_TOKEN_FILE: '/token',
+    };
+    expect(readNodeSettings(env, 'node-1').ipamTls).toEqual({
+      ca: { setting: 'PODWIRE_NODE_IPAM_TLS_CA_FILE', path: '/ca.crt' },
+      identity: undefined,
+    });
+    const both = { ...env, PODWIRE_NODE_IPAM_TLS_CERT_FILE: '/tls.crt' };
+    expect(() => readNodeSettings(both, 'node-1')).toThrow(/IPAM_TOKEN_FILE is set together with a certificate/);
+    const withoutCa = { ...env, PODWIRE_NODE_IPAM_TLS_CA_FILE: '' };
+    expect(() => readNodeSettings(withoutCa, 'node-1')).toThrow(/IPAM_TLS_CA_FILE is empty, and .* needs TLS/);
   });
 
   test.each(['0.0.0.0:7070', '192.0.2.1:7070', 'node-1:7070'])(

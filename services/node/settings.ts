@@ -10,7 +10,7 @@ import type { TlsFiles } from '@podwire/shared/tls/tls-files';
 import { ipamTlsFiles, ipamTlsSettings } from '@podwire/shared/tls/tls-settings';
 
 /** Prefix of podwire-node's environment variables. */
-const PREFIX = 'PODWIRE_NODE_';
+export const PREFIX = 'PODWIRE_NODE_';
 
 /** Prefixes of the routing settings. */
 const ROUTING_PREFIXES = ['PODWIRE_ROUTING', 'PODWIRE_BIRD_'];

@@ -68,7 +68,7 @@ function featureZones(folder, lower) {
 const ALL_FEATURES = FEATURES.flat();
 
 export const IPAM_ZONES = [
-  { path: IPAM, zones: ['services/shared', IPAM], packages: ['@opentelemetry/api', 'zod'], ...NODE },
+  { path: IPAM, zones: ['services/shared', IPAM], packages: ['@opentelemetry/api', 'jose', 'zod'], ...NODE },
 
   { path: `${IPAM}/selectors`, zones: VALUES, packages: [], ...PURE },
   { path: `${IPAM}/records`, zones: [...VALUES, `${IPAM}/selectors`], packages: [], ...PURE },
@@ -142,8 +142,8 @@ export const IPAM_ZONES = [
     packages: [],
     ...PURE,
   },
-  // The API server of the cluster, and what podwire-ipam does there.
-  { path: `${IPAM}/kubernetes`, zones: ['services/shared'], packages: ['zod'], ...NODE },
+  // The API server of the cluster, the nodes that it vouches for, and the authority that they trust.
+  { path: `${IPAM}/kubernetes`, zones: ['services/shared'], packages: ['jose', 'zod'], ...NODE },
   // Deleted Nodes and pods, and Nodes whose network works.
   {
     path: `${IPAM}/node-controller`,
@@ -156,15 +156,6 @@ export const IPAM_ZONES = [
     ],
     packages: ['@opentelemetry/api'],
     ...PURE,
-  },
-  // Certificates for the nodes of the cluster.
-  { path: `${IPAM}/enrolment`, zones: ['services/shared', `${IPAM}/kubernetes`], packages: [], ...NODE },
-  {
-    path: `${IPAM}/enrolment`,
-    kind: 'rpc',
-    zones: ['services/shared', 'proto/gen', `${IPAM}/kubernetes`, `${IPAM}/enrolment`],
-    packages: [],
-    ...NODE,
   },
   // Moves a datastore between stores, by a file.
   { path: `${IPAM}/transfer`, zones: ['services/shared', ...STORED, `${IPAM}/engine`], packages: ['zod'], ...NODE },

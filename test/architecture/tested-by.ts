@@ -14,8 +14,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // A real server and clients with certificates.
   'services/ipam/access/access-rpc.ts': 'services/ipam/access/access.test.ts',
-  'services/ipam/enrolment/enrolment-rpc.ts': 'services/ipam/enrolment/enrolment.test.ts',
-  'services/ipam/startup/network-identity.ts': 'services/ipam/enrolment/enrolment.test.ts',
+  'services/ipam/startup/network-identity.ts': 'services/ipam/kubernetes/own-authority.test.ts',
   'services/shared/tls/authority.ts': 'services/shared/tls/server-tls.test.ts',
   'services/shared/tls/certificate-source.ts': 'services/shared/tls/server-tls.test.ts',
   'services/shared/tls/tls-settings.ts': 'services/ipam/config.test.ts',
@@ -71,8 +70,10 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ctl/clients/plugin-socket.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/command-line/service-settings.ts': 'services/ctl/clients/reach.test.ts',
   'services/ctl/certificates/certificate-files.ts': 'services/ctl/certificates/create.test.ts',
-  'services/shared/tls/authority-directory.ts': 'services/ipam/enrolment/enrolment.test.ts',
-  'services/ctl/certificates/certificate-request.ts': 'services/ctl/certificates/enrol.test.ts',
+  'services/shared/tls/authority-directory.ts': 'services/ipam/kubernetes/own-authority.test.ts',
+  'services/ipam/kubernetes/token-signatures.ts': 'services/ipam/kubernetes/node-tokens.test.ts',
+  'services/ipam/kubernetes/token-review.ts': 'services/ipam/kubernetes/node-tokens.test.ts',
+  'services/shared/tls/token-file.ts': 'services/ipam/kubernetes/node-tokens.test.ts',
   'services/ctl/resources/block.ts': 'services/ctl/resources/reading.test.ts',
   'services/ctl/resources/ippool.ts': 'services/ctl/resources/reading.test.ts',
   'services/ctl/resources/workloadendpoint.ts': 'services/ctl/resources/reading.test.ts',

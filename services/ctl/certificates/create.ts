@@ -16,7 +16,9 @@ import { previewReport, YES } from '../command-line/options.js';
 import type { Flag, Input, Option, Verb } from '../command-line/verb.js';
 import type { Fields, Report, Table } from '../output/report.js';
 import { readOptional, writeFile, writeNewFile } from './certificate-files.js';
-import { timeText } from './certificate.js';
+
+/** In RFC 3339 with seconds. */
+const timeText = (ms: number): string => new Date(ms).toISOString().replace(/\.\d+Z$/, 'Z');
 
 const DIRECTORY: Option<string> = {
   name: '--directory',

@@ -32,7 +32,7 @@ async function serve(files: TlsFiles): Promise<string> {
     addresses: ['127.0.0.1:0'],
     certificates: certificateSource(files).source,
     authorize: ({ caller, path }) => {
-      if (caller.kind === 'certificate' && caller.role === 'node')
+      if (caller.kind === 'network' && caller.role === 'node')
         throw new Failure('ACCESS_DENIED', `node "${caller.name}": may not call ${path.slice(1)}`);
     },
   });

@@ -8,7 +8,8 @@ import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { IPAM_SERVER_NAME } from '@podwire/shared/tls/caller';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
-import type { TlsFiles } from '@podwire/shared/tls/tls-files';
+import type { NamedFile, TlsFiles } from '@podwire/shared/tls/tls-files';
+import { tokenOf } from '@podwire/shared/tls/token-file';
 
 import type { OutputFormat, Report } from '../output/report.js';
 import type { PluginSocket } from './plugin-socket.js';
@@ -58,6 +59,13 @@ export interface Context {
   };
 }
 
+/** What a service and this side show each other over TLS. */
+export interface Proofs {
+  readonly files: TlsFiles;
+  /** In place of a certificate. */
+  readonly token: NamedFile | undefined;
+}
+
 interface GrpcServiceOptions {
   /** For messages: `podwire-ipam`. */
   readonly name: string;
@@ -65,8 +73,8 @@ interface GrpcServiceOptions {
   readonly address: string;
   /** The option that sets another address. */
   readonly option: string;
-  /** Files of TLS; undefined for plain text. Called with the first call only. @throws Failure where they are incomplete */
-  readonly tlsFiles?: () => TlsFiles | undefined;
+  /** Undefined for plain text. Called with the first call only. @throws Failure where files are missing */
+  readonly proofs?: () => Proofs | undefined;
   readonly log: Logger;
   readonly clock: Clock;
   /** Deadline of the command, in epoch milliseconds. */
@@ -93,12 +101,15 @@ export class GrpcService implements Service {
   }
 
   async #connect(): Promise<Peer> {
-    const { name: service, address, option, tlsFiles, log, clock, deadlineMs } = this.#options;
-    const files = tlsFiles?.();
+    const { name: service, address, option, proofs, log, clock, deadlineMs } = this.#options;
+    const { files, token } = proofs?.() ?? {};
     const endpoint = { service, address, option, tls: files && { files, serverName: IPAM_SERVER_NAME } };
     const timeoutMs = Math.max(1, deadlineMs() - clock.nowMs());
     await assertReachable(endpoint, { timeoutMs, timeoutOption: '--timeout' });
-    return new Peer(service, address, { tls: ipamTls(files, { clock, log }) });
+    return new Peer(service, address, {
+      tls: ipamTls(files, { clock, log }),
+      token: token && tokenOf(token, { clock, log }),
+    });
   }
 
   close(): void {

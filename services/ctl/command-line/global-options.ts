@@ -74,6 +74,9 @@ export const IPAM_TLS = {
   key: tlsFileOption('--ipam-key', 'the key of that certificate', 'PODWIRE_NODE_IPAM_TLS_KEY_FILE'),
 } as const;
 
+/** In the pod of podwire-node, the file with its token, which is shown in place of a certificate. */
+export const IPAM_TOKEN_VARIABLE = 'PODWIRE_NODE_IPAM_TOKEN_FILE';
+
 export const DATAPLANE = addressOption('--dataplane', {
   what: "the gRPC API of the node's podwire-node",
   form: FIRST_RPC,

@@ -1,11 +1,13 @@
 import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 import { isLocalAddress } from '@podwire/shared/runtime/setting';
-import type { NamedFile, TlsFiles } from '@podwire/shared/tls/tls-files';
+import type { NamedFile } from '@podwire/shared/tls/tls-files';
 
+import type { Proofs } from '../clients/services.js';
 import {
   DATAPLANE,
   IPAM,
   IPAM_TLS,
+  IPAM_TOKEN_VARIABLE,
   PLUGIN,
   SERVICE_OPTIONS,
   type ServiceAddress,
@@ -21,10 +23,10 @@ export interface ServiceSettings {
   readonly dataplane: string;
   readonly plugin: string;
   /**
-   * The files of TLS for podwire-ipam; undefined for plain text.
+   * How podwire-ipam and this side prove themselves; undefined for plain text.
    * @throws Failure INVALID_REQUEST when files are missing that the address needs
    */
-  readonly ipamTlsFiles: () => TlsFiles | undefined;
+  readonly ipamProofs: () => Proofs | undefined;
 }
 
 /**
@@ -43,16 +45,19 @@ export function serviceSettingsOf(globals: Input, env: Environment): ServiceSett
   };
   const addresses = { ipam: read(IPAM), dataplane: read(DATAPLANE), plugin: read(PLUGIN) };
   if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', violations);
-  return { ...addresses, ipamTlsFiles: () => tlsFilesOf(addresses.ipam, globals, env) };
+  return { ...addresses, ipamProofs: () => proofsOf(addresses.ipam, globals, env) };
 }
 
 /** A unix socket needs no TLS. Plain text over loopback is for a podwire-ipam that allows it. */
-function tlsFilesOf(address: string, globals: Input, env: Environment): TlsFiles | undefined {
+function proofsOf(address: string, globals: Input, env: Environment): Proofs | undefined {
   if (address.startsWith('unix:')) return undefined;
   const ca = fileOf(IPAM_TLS.ca, globals, env);
   const certificate = fileOf(IPAM_TLS.certificate, globals, env);
   const key = fileOf(IPAM_TLS.key, globals, env);
-  if (ca && certificate && key) return { ca, identity: { certificate, key } };
+  if (ca && certificate && key) return { files: { ca, identity: { certificate, key } }, token: undefined };
+  const token = env[IPAM_TOKEN_VARIABLE] ?? '';
+  if (ca && !certificate && !key && token !== '')
+    return { files: { ca, identity: undefined }, token: { setting: IPAM_TOKEN_VARIABLE, path: token } };
   if (!ca && !certificate && !key && isLocalAddress(address)) return undefined;
   const missing = [!ca && IPAM_TLS.ca, !certificate && IPAM_TLS.certificate, !key && IPAM_TLS.key]
     .filter((option) => option !== false)

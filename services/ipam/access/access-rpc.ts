@@ -121,13 +121,12 @@ function attachmentSubject(attachment: AttachmentMessage | undefined): readonly 
   return attachment ? [{ type: 'attachment', attachment }] : [];
 }
 
-/** Decides over the calls of clients with certificates, by the role in the certificate. */
+/** Decides over the calls of clients over the network, by their role. */
 export function authorizer({ updates }: Pick<IpamOptions, 'updates'>): Authorize {
   return async ({ path, encodeRequest, caller }) => {
     if (caller.kind === 'local' || caller.role === 'operator') return;
     const denied = (reason: string): Failure =>
       new Failure('ACCESS_DENIED', `${formatCaller(caller)}: may not call ${path.slice(1)}: ${reason}`);
-    if (caller.kind === 'anonymous') throw denied('it needs a client certificate');
     if (caller.role === 'reader') {
       if (!READER_METHODS.includes(path)) throw denied('a reader only reads; use the certificate of an operator');
       return;

@@ -95,7 +95,7 @@ export class KubernetesApi {
     if (host === '')
       throw new Failure(
         'INVALID_SETTINGS',
-        'KUBERNETES_SERVICE_HOST: is empty, and PODWIRE_IPAM_NODE_CONTROLLER and PODWIRE_IPAM_ENROLMENT_LISTEN need the API server; run podwire-ipam in a pod, or set it to the host of the API server',
+        'KUBERNETES_SERVICE_HOST: is empty, and PODWIRE_IPAM_NODE_CONTROLLER and PODWIRE_IPAM_NODE_TOKENS need the API server; run podwire-ipam in a pod, or set it to the host of the API server',
       );
     const port = env.KUBERNETES_SERVICE_PORT ?? DEFAULT_PORT;
     return new KubernetesApi({ host, port, directory: SERVICE_ACCOUNT_DIRECTORY });

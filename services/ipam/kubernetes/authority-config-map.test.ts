@@ -4,18 +4,17 @@ import { join } from 'node:path';
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { EnrolmentApi, NAMESPACE } from '../testing/enrolment-api.js';
+import { TokenApi, NAMESPACE } from '../testing/token-api.js';
 import { KubernetesApi } from './api.js';
 import { AuthorityConfigMap } from './authority-config-map.js';
-import { nodeOfReview, nodeOfToken } from './node-token.js';
 
 let directory: string;
-let server: EnrolmentApi;
+let server: TokenApi;
 let api: KubernetesApi;
 
 beforeEach(async () => {
   directory = mkdtempSync(join(tmpdir(), 'podwire-kubernetes-'));
-  server = await EnrolmentApi.start(join(directory, 'account'));
+  server = await TokenApi.start(join(directory, 'account'));
   api = server.connect();
 });
 
@@ -58,7 +57,7 @@ test('a server that has ended is unreachable, and a cancelled request is cancell
   const cancelled = AbortSignal.abort();
   await expect(api.send({ ...get, signal: cancelled })).rejects.toMatchObject({ code: 'CANCELLED' });
 
-  const other = await EnrolmentApi.start(join(directory, 'other'));
+  const other = await TokenApi.start(join(directory, 'other'));
   const client = other.connect();
   await other.stop();
   await expect(client.send(get)).rejects.toMatchObject({ code: 'UNREACHABLE' });
@@ -72,51 +71,6 @@ test('a service account that is not mounted is refused with its path', () => {
   expect(() => KubernetesApi.inCluster({})).toThrow(
     /^KUBERNETES_SERVICE_HOST: is empty, and .* need the API server; run podwire-ipam in a pod/,
   );
-});
-
-const NODE_USER = `system:serviceaccount:${NAMESPACE}:podwire-node`;
-const NODE_NAME_KEY = 'authentication.kubernetes.io/node-name';
-
-test('a token of the nodes’ service account names its node', async () => {
-  server.tokens.set('good', { username: NODE_USER, audience: 'podwire-ipam', node: 'worker-1' });
-
-  await expect(nodeOfToken(api, 'good', signal)).resolves.toBe('worker-1');
-  await expect(nodeOfToken(api, 'unknown', signal)).rejects.toMatchObject({
-    code: 'ACCESS_DENIED',
-    message: 'token: the API server does not accept it: token is not known',
-  });
-});
-
-const review = (status: object): unknown => ({ status });
-const accepted = {
-  authenticated: true,
-  audiences: ['podwire-ipam'],
-  user: { username: NODE_USER, extra: { [NODE_NAME_KEY]: ['worker-1'] } },
-};
-
-test.each([
-  ['no TokenReview', {}, 'something else than a TokenReview'],
-  ['not authenticated', review({}), 'does not accept it'],
-  ['another audience', review({ ...accepted, audiences: ['api'] }), 'not for the audience podwire-ipam'],
-  ['no audience', review({ ...accepted, audiences: [] }), 'not for the audience podwire-ipam'],
-  [
-    'another namespace',
-    review({ ...accepted, user: { ...accepted.user, username: 'system:serviceaccount:default:podwire-node' } }),
-    'it belongs to system:serviceaccount:default:podwire-node; nodes use',
-  ],
-  [
-    'another account',
-    review({ ...accepted, user: { ...accepted.user, username: `system:serviceaccount:${NAMESPACE}:default` } }),
-    'it belongs to',
-  ],
-  ['no node', review({ ...accepted, user: { username: NODE_USER } }), 'not bound to a pod on a node'],
-  [
-    'an empty node',
-    review({ ...accepted, user: { username: NODE_USER, extra: { [NODE_NAME_KEY]: [''] } } }),
-    'not bound to a pod on a node',
-  ],
-])('a review proves no node: %s', (_, body, reason) => {
-  expect(() => nodeOfReview(body, NAMESPACE)).toThrow(reason);
 });
 
 test('the ConfigMap of the authority is replaced only as it was read', async () => {

@@ -1,6 +1,4 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Unary } from '@podwire/shared/rpc/unary';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { AuthorityDirectory } from '@podwire/shared/tls/authority-directory';
@@ -9,20 +7,16 @@ import { filesOrigin, type TlsOrigin } from '@podwire/shared/tls/tls-files';
 import { serverTlsFiles } from '@podwire/shared/tls/tls-settings';
 
 import type { Config } from '../config.js';
-import { enrolmentService } from '../enrolment/enrolment-rpc.js';
-import type { OwnAuthority, OwnAuthorityOptions } from '../enrolment/own-authority.js';
 import type { KubernetesApi } from '../kubernetes/api.js';
 import { AuthorityConfigMap } from '../kubernetes/authority-config-map.js';
-import { nodeOfToken } from '../kubernetes/node-token.js';
+import type { OwnAuthority, OwnAuthorityOptions } from '../kubernetes/own-authority.js';
 import type { UpkeepTask } from '../upkeep.js';
 import { retryUntilAvailable, type StartRetry } from './datastore.js';
 
-/** What podwire-ipam shows to callers over the network, and what it issues to nodes. */
+/** What podwire-ipam shows to callers over the network. */
 export interface NetworkIdentity {
   /** Undefined in plain text. */
   readonly certificates: CertificateSource | undefined;
-  /** The service of the enrolment listener; undefined without one. */
-  readonly enrolment: ((unary: Unary) => RpcService) | undefined;
   /** Renewal and publication. */
   readonly tasks: readonly UpkeepTask[];
 }
@@ -31,13 +25,13 @@ export interface NetworkIdentityDeps {
   readonly clock: Clock;
   readonly log: Logger;
   readonly retry: Omit<StartRetry, 'report'>;
-  /** The API server; used with an enrolment listener only. */
+  /** The API server; used only where nodes show tokens, as their pods mount the ConfigMap of the authority. */
   readonly api: KubernetesApi | undefined;
 }
 
 type IdentityConfig = Pick<
   Config,
-  'authorityDirectory' | 'enrolmentListen' | 'tlsCertFile' | 'tlsKeyFile' | 'tlsClientCaFile' | 'plaintextLoopback'
+  'authorityDirectory' | 'nodeTokens' | 'tlsCertFile' | 'tlsKeyFile' | 'tlsClientCaFile' | 'plaintextLoopback'
 >;
 
 /**
@@ -47,11 +41,11 @@ type IdentityConfig = Pick<
  */
 export async function openNetworkIdentity(config: IdentityConfig, deps: NetworkIdentityDeps): Promise<NetworkIdentity> {
   const { clock, log } = deps;
-  const api = config.enrolmentListen === '' ? undefined : deps.api;
+  const api = config.nodeTokens ? deps.api : undefined;
   const source = (origin: TlsOrigin): CertificateSource => new CertificateSource({ origin, clock, log });
   if (config.authorityDirectory === '') {
     const files = serverTlsFiles(config);
-    return { certificates: files && source(filesOrigin(files)), enrolment: undefined, tasks: [] };
+    return { certificates: files && source(filesOrigin(files)), tasks: [] };
   }
   const setting = 'PODWIRE_IPAM_AUTHORITY_DIRECTORY';
   const directory = new AuthorityDirectory(
@@ -64,17 +58,13 @@ export async function openNetworkIdentity(config: IdentityConfig, deps: NetworkI
   const origin = { read: () => authority.material(), certificate };
   return {
     certificates: source(origin),
-    enrolment:
-      api &&
-      ((unary) =>
-        enrolmentService({ authority, nodeOfToken: (token, signal) => nodeOfToken(api, token, signal), log }, unary)),
     tasks: [{ name: 'keep the certificate authority', run: (signal) => authority.maintain(signal) }],
   };
 }
 
 async function openAuthority(options: OwnAuthorityOptions, { retry, log }: NetworkIdentityDeps): Promise<OwnAuthority> {
   // Loaded only where it is needed: the library for certificates takes 18 MiB.
-  const { OwnAuthority } = await import('../enrolment/own-authority.js');
+  const { OwnAuthority } = await import('../kubernetes/own-authority.js');
   let reported = '';
   const report = ({ message }: Failure): void => {
     if (message !== reported) log.warn(`certificate authority: not ready: ${message}; trying again`);

@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 
 import { systemClock } from '../runtime/clock.js';
 import { recordingLog } from '../testing/server.js';
-import { admitCall, type AccessRequest } from './access.js';
+import { admitCall, type AccessRequest, type TokenVerifier } from './access.js';
 import { RequestQueue } from './request-queue.js';
 import { RpcEvents } from './rpc-events.js';
 
@@ -12,12 +12,12 @@ function closedCall(metadata: Metadata) {
   return { metadata, getAuthContext: () => ({}) };
 }
 
-function admit(metadata: Metadata, clientCertificates: 'required' | 'none' = 'required') {
+function admit(metadata: Metadata, tokens?: TokenVerifier) {
   const requests: AccessRequest[] = [];
   const events = new RpcEvents({ ...recordingLog(), clock: systemClock });
   const queue = new RequestQueue({ clock: systemClock, events });
   const authorize = (request: AccessRequest) => void requests.push(request);
-  const admission = { authorize, clock: systemClock, queue, clientCertificates };
+  const admission = { authorize, clock: systemClock, queue, tokens };
   const { signal } = new AbortController();
   const request = { path: '/a.B/C', encodeRequest: () => Buffer.alloc(0), signal };
   return { requests, outcome: admitCall(admission, closedCall(metadata), request) };
@@ -40,12 +40,20 @@ test('a local call needs no permission', async () => {
   expect(requests).toEqual([]);
 });
 
-test('a listener that asks for no certificates knows its callers as anonymous, and never as local', async () => {
+test('a call over the network without a certificate is known by its token, and never as local', async () => {
   const metadata = new Metadata();
-  metadata.set('podwire-network', 'true');
+  metadata.set('podwire-network', '192.0.2.1:5000');
+  metadata.set('authorization', 'Bearer abc');
+  const caller = { kind: 'network', role: 'node', name: 'worker-1' } as const;
+  const verify = (...shown: [string, string, AbortSignal]) => {
+    expect(shown.slice(0, 2)).toEqual(['abc', '192.0.2.1:5000']);
+    return { caller, check: () => undefined };
+  };
 
-  const { requests, outcome } = admit(metadata, 'none');
+  const { requests, outcome } = admit(metadata, { verify });
 
-  expect((await outcome).caller).toEqual({ kind: 'anonymous', role: 'none' });
-  expect(requests).toMatchObject([{ caller: { kind: 'anonymous' } }]);
+  await expect(outcome).resolves.toMatchObject({ caller });
+  expect(requests).toMatchObject([{ caller }]);
+  metadata.set('authorization', 'Basic abc');
+  await expect(admit(metadata, { verify }).outcome).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
 });

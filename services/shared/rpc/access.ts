@@ -9,7 +9,7 @@ import { context } from '@opentelemetry/api';
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import { beginInterval } from '../telemetry/intervals.js';
-import { callerOf, LOCAL_CALLER, ANONYMOUS_CALLER, type Caller } from '../tls/caller.js';
+import { callerOf, LOCAL_CALLER, type Caller } from '../tls/caller.js';
 import type { Leave, RequestQueue } from './request-queue.js';
 
 /** A call that its caller may be refused. */
@@ -27,8 +27,28 @@ export type Authorize = (request: AccessRequest) => Promise<void> | void;
 /** The part of gRPC's calls that says who calls. */
 export type IdentifiableCall = Pick<ServerUnaryCall<unknown, unknown>, 'getAuthContext' | 'metadata'>;
 
-/** Metadata that {@link markNetworkCall} sets. A client can only add it, which takes rights away. */
+/** A caller, and what it was recognised by. */
+export interface ProvenCaller {
+  readonly caller: Caller;
+  /** Whether the proof still holds. @throws Failure ACCESS_DENIED when it was revoked or has expired */
+  readonly check: () => Promise<void> | void;
+}
+
+/** Knows the callers that show a token in place of a client certificate. */
+export interface TokenVerifier {
+  /**
+   * @param connection - address and port of the client
+   * @throws Failure ACCESS_DENIED, UNREACHABLE while new tokens cannot be verified, or the signal's
+   */
+  verify(token: string, connection: string, signal: AbortSignal): Promise<ProvenCaller> | ProvenCaller;
+}
+
+/** Metadata that {@link markNetworkCall} sets to the client's address and port. A client can only take rights away by it. */
 const NETWORK_KEY = 'podwire-network';
+
+/** Metadata with the token of a caller without a client certificate (RFC 6750, section 2.1). */
+export const TOKEN_KEY = 'authorization';
+export const TOKEN_SCHEME = 'Bearer ';
 
 /**
  * Marks every call that came over TLS. What gRPC says of a connection later, such as its address, is gone once the client
@@ -38,7 +58,7 @@ export const markNetworkCall: ServerInterceptor = (_, call) =>
   new ServerInterceptingCall(call, {
     start: (next) => {
       const listener = new ServerListenerBuilder().withOnReceiveMetadata((metadata, pass) => {
-        metadata.set(NETWORK_KEY, 'true');
+        metadata.set(NETWORK_KEY, call.getPeer());
         pass(metadata);
       });
       next(listener.build());
@@ -50,13 +70,14 @@ export interface Admission {
   /** Undefined where every caller that reaches the server may call everything. */
   readonly authorize?: Authorize | undefined;
   readonly queue: RequestQueue;
-  /** Whether clients over the network show certificates. */
-  readonly clientCertificates: 'required' | 'none';
+  /** For clients over the network without a certificate; undefined where they need one. */
+  readonly tokens?: TokenVerifier | undefined;
+  /** Whether the certificate of a serial number, in hexadecimal digits, is not accepted any more. */
+  readonly isRevoked?: ((serialNumber: string) => Promise<boolean>) | undefined;
 }
 
 /** A call that may execute. */
-export interface AdmittedCall {
-  readonly caller: Caller;
+export interface AdmittedCall extends ProvenCaller {
   /** Has to be called when the call has ended. */
   readonly leave: Leave;
 }
@@ -69,28 +90,46 @@ const NOTHING_TO_LEAVE: Leave = () => undefined;
  * @throws Failure ACCESS_DENIED, TOO_MANY_REQUESTS, or the signal's
  */
 export async function admitCall(
-  { clock, authorize, queue, clientCertificates }: Admission,
+  admission: Admission,
   call: IdentifiableCall,
   { signal, ...request }: Omit<AccessRequest, 'caller'> & { readonly signal: AbortSignal },
 ): Promise<AdmittedCall> {
-  const caller = identify(call, clientCertificates, clock);
-  if (caller.kind === 'local') return { caller, leave: NOTHING_TO_LEAVE };
+  const { authorize, queue } = admission;
+  const { caller, check } = await identify(admission, call, signal);
+  if (caller.kind === 'local') return { caller, check, leave: NOTHING_TO_LEAVE };
   const endWait = beginInterval(context.active(), 'podwire.rpc.queue_wait', 'ipam_queue');
   const leave = await queue.enter(caller, signal).finally(endWait);
   try {
+    await check();
     await authorize?.({ caller, ...request });
-    return { caller, leave };
+    return { caller, check, leave };
   } catch (error) {
     leave();
     throw error;
   }
 }
 
-function identify(call: IdentifiableCall, certificates: Admission['clientCertificates'], clock: Clock): Caller {
-  if (call.metadata.get(NETWORK_KEY).length === 0) return LOCAL_CALLER;
-  if (certificates === 'none') return ANONYMOUS_CALLER;
-  const { sslPeerCertificate } = call.getAuthContext();
-  if (!sslPeerCertificate)
-    throw new Failure('ACCESS_DENIED', 'connection: it has no client certificate; connect with one');
-  return callerOf(sslPeerCertificate, clock.nowMs());
+const LOCAL: ProvenCaller = { caller: LOCAL_CALLER, check: () => undefined };
+
+function identify(
+  { tokens, isRevoked, clock }: Admission,
+  call: IdentifiableCall,
+  signal: AbortSignal,
+): Promise<ProvenCaller> | ProvenCaller {
+  const [connection] = call.metadata.get(NETWORK_KEY);
+  if (connection === undefined) return LOCAL;
+  const { sslPeerCertificate: certificate } = call.getAuthContext();
+  if (certificate) {
+    const caller = callerOf(certificate, clock.nowMs());
+    const check = async (): Promise<void> => {
+      if (await isRevoked?.(certificate.serialNumber))
+        throw new Failure('ACCESS_DENIED', `client certificate of ${caller.name}: it is revoked; connect with another`);
+    };
+    return { caller, check };
+  }
+  const [token] = call.metadata.get(TOKEN_KEY);
+  if (tokens && typeof token === 'string' && token.startsWith(TOKEN_SCHEME))
+    return tokens.verify(token.slice(TOKEN_SCHEME.length), String(connection), signal);
+  const missing = tokens ? 'neither a client certificate nor a token' : 'no client certificate';
+  throw new Failure('ACCESS_DENIED', `connection: it has ${missing}; connect with one`);
 }

@@ -16,6 +16,7 @@ import { failureOfError } from '../failure/status.js';
 import { systemClock } from '../runtime/clock.js';
 import { markFailed } from '../telemetry/span.js';
 import type { ClientTls } from '../tls/certificate-source.js';
+import { TOKEN_KEY, TOKEN_SCHEME } from './access.js';
 import { Connection } from './connection.js';
 import { RELEASE, writeRelease } from './release.js';
 import {
@@ -42,6 +43,8 @@ export interface PeerOptions {
   readonly release?: number | undefined;
   /** Undefined for a connection in plain text. */
   readonly tls?: ClientTls | undefined;
+  /** The token that proves this side, sent with each call. Default: none. */
+  readonly token?: (() => string) | undefined;
 }
 
 /** Client of one service, over a channel that connects and reconnects automatically. */
@@ -52,13 +55,15 @@ export class Peer {
   readonly description: string;
   readonly #connection: Connection;
   readonly #release: number;
+  readonly #token: PeerOptions['token'];
   readonly #serverAttributes: Attributes;
   #closed = false;
 
-  constructor(service: string, address: string, { release = RELEASE, tls }: PeerOptions = {}) {
+  constructor(service: string, address: string, { release = RELEASE, tls, token }: PeerOptions = {}) {
     this.service = service;
     this.description = `${service} at ${address}`;
     this.#release = release;
+    this.#token = token;
     this.#serverAttributes = serverAttributes(address);
     this.#connection = new Connection(address, { tls });
   }
@@ -171,6 +176,7 @@ export class Peer {
   #metadata(from: Context): Metadata {
     const metadata = new Metadata({ waitForReady: true });
     writeRelease(metadata, this.#release);
+    if (this.#token) metadata.set(TOKEN_KEY, TOKEN_SCHEME + this.#token());
     injectContext(from, metadata);
     return metadata;
   }

@@ -2,13 +2,13 @@ import { describe, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
 import { ManualClock } from '../testing/manual-clock.js';
-import type { CertificateCaller, NetworkCaller } from '../tls/caller.js';
+import type { NetworkCaller } from '../tls/caller.js';
 import { QUEUE_LIMITS, RequestQueue, type Leave, type QueueLimits } from './request-queue.js';
 
 const LIMITS: QueueLimits = { maxExecutingCount: 6, maxExecutingPerCallerCount: 4, maxWaitingPerCallerCount: 100 };
 
-const node = (name: string): CertificateCaller => ({ kind: 'certificate', role: 'node', name });
-const nameOf = (caller: NetworkCaller): string => (caller.kind === 'certificate' ? caller.name : caller.kind);
+const node = (name: string): NetworkCaller => ({ kind: 'network', role: 'node', name });
+const nameOf = ({ name }: NetworkCaller): string => name;
 const [FLOODER, OTHER, THIRD] = [node('flooder'), node('other'), node('third')];
 
 /** A queue with turns of the event loop that a test makes, and what it reported. */
@@ -40,7 +40,7 @@ class Place {
   }
 
   /** Sends requests. @returns the failure of each; undefined for one that starts */
-  send(caller: CertificateCaller, count: number, signal?: AbortSignal): { readonly outcomes: Promise<unknown>[] } {
+  send(caller: NetworkCaller, count: number, signal?: AbortSignal): { readonly outcomes: Promise<unknown>[] } {
     const outcomes = Array.from({ length: count }, async () => {
       try {
         const leave = await this.#queue.enter(caller, signal ?? new AbortController().signal);
@@ -62,7 +62,7 @@ class Place {
   }
 
   /** Ends the oldest executing request of a caller. */
-  async end({ name }: CertificateCaller): Promise<void> {
+  async end({ name }: NetworkCaller): Promise<void> {
     const index = this.#leaves.findIndex((each) => each.name === name);
     for (const { leave } of this.#leaves.splice(index, 1)) {
       leave();

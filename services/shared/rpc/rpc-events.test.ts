@@ -5,7 +5,7 @@ import { recordingLog } from '../testing/server.js';
 import type { NetworkCaller } from '../tls/caller.js';
 import { RpcEvents } from './rpc-events.js';
 
-const node = (name: string): NetworkCaller => ({ kind: 'certificate', role: 'node', name });
+const node = (name: string): NetworkCaller => ({ kind: 'network', role: 'node', name });
 
 test('refusals of a caller are logged once a minute, with its name', () => {
   const { log, lines } = recordingLog();

@@ -15,7 +15,7 @@ import type { Logger } from '../runtime/log.js';
 import { UNIX } from '../sockets/listen.js';
 import { UnixListener } from '../sockets/unix-listener.js';
 import type { CertificateSource } from '../tls/certificate-source.js';
-import { markNetworkCall, type Authorize } from './access.js';
+import { markNetworkCall, type Admission, type Authorize } from './access.js';
 import { withUndecodable } from './border.js';
 import { MAX_REQUEST_BYTES } from './message-size.js';
 import { addReflection } from './reflection.js';
@@ -47,12 +47,12 @@ export interface RpcServerOptions {
   /** Release of the server. Default: {@link RELEASE}. */
   readonly release?: number;
   /**
-   * Certificate of this server and the authorities of its clients, who have to show theirs, for every address that is not
-   * a unix socket. Undefined for plain text, which only a loopback address may have.
+   * Certificate of this server and the authorities of its clients, for every address that is not a unix socket. Undefined
+   * for plain text, which only a loopback address may have.
    */
   readonly certificates?: CertificateSource | undefined;
-  /** Whether clients over the network have to show a certificate. Default: required. */
-  readonly clientCertificates?: 'required' | 'none';
+  /** Default: clients over the network have to show a certificate, and none is revoked. */
+  readonly proofs?: Pick<Admission, 'tokens' | 'isRevoked'>;
   /** Limits of the requests of clients with certificates. Default: {@link QUEUE_LIMITS}. */
   readonly queueLimits?: QueueLimits;
   /** Decides over the calls of clients with certificates. Default: they may call everything. */
@@ -96,11 +96,11 @@ export class RpcServer {
       release = RELEASE,
       authorize,
       queueLimits: limits,
-      clientCertificates = 'required',
+      proofs,
     } = options;
     const events = new RpcEvents({ log, clock });
     const queue = new RequestQueue({ clock, events, limits });
-    const admission = { authorize, clock, queue, clientCertificates };
+    const admission = { authorize, clock, queue, ...proofs };
     this.#server = new Server({
       'grpc.max_receive_message_length': MAX_REQUEST_BYTES,
       'grpc.max_concurrent_streams': MAX_CALLS_PER_CONNECTION,
@@ -197,12 +197,11 @@ export class RpcServer {
   }
 
   #networkCredentials(): ServerCredentials {
-    const { certificates, clientCertificates = 'required' } = this.#options;
+    const { certificates, proofs } = this.#options;
     if (!certificates) return ServerCredentials.createInsecure();
-    const isRequired = clientCertificates === 'required';
     const { createCertificateProviderServerCredentials, createServerCredentialsWithInterceptors } = experimental;
     // The first argument gives the server's own certificate, the second the authorities of clients.
-    const tls = createCertificateProviderServerCredentials(certificates, isRequired ? certificates : null, isRequired);
+    const tls = createCertificateProviderServerCredentials(certificates, certificates, !proofs?.tokens);
     return createServerCredentialsWithInterceptors(tls, [markNetworkCall]);
   }
 

@@ -3,10 +3,11 @@ import { context } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
+import { messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
-import { formatCaller, type Caller } from '../tls/caller.js';
-import { admitCall, type Admission } from './access.js';
+import { formatCaller } from '../tls/caller.js';
+import { admitCall, type Admission, type ProvenCaller } from './access.js';
 import { openCall, requireDecoded, type Call, type ServedCall } from './border.js';
 import type { QueueEvents } from './request-queue.js';
 
@@ -38,15 +39,25 @@ export interface StreamsOptions {
  */
 export const MAX_STREAMS_PER_CALLER = 32;
 
+/** Interval between two checks of the callers' proofs, in milliseconds. */
+const CHECK_INTERVAL_MS = 5000;
+
+interface OpenStream {
+  /** Of the caller. */
+  readonly name: string;
+  readonly check: ProvenCaller['check'];
+}
+
 /**
  * The open streams of a server. A stream has no timeout except its caller's deadline. It ends when the caller cancels, when its
- * handler ends, and when the server drains.
+ * handler ends, when what proves its caller does not hold any more, and when the server drains.
  */
 export class Streams {
   readonly #options: StreamsOptions;
-  /** The open streams, with the name of the caller. */
-  readonly #open = new Map<ServedCall, string>();
+  readonly #open = new Map<ServedCall, OpenStream>();
   #draining = false;
+  /** Cancels the next check; undefined without a stream over the network. */
+  #cancelCheck: (() => void) | undefined;
 
   constructor(options: StreamsOptions) {
     this.#options = options;
@@ -64,10 +75,10 @@ export class Streams {
     void context.with(served.context, async () => {
       try {
         const encodeRequest = (): Buffer => requestSerialize(requireDecoded(call.request));
-        const { caller, leave } = await admitCall(admission, call, { path, encodeRequest, signal: served.signal });
+        const admitted = await admitCall(admission, call, { path, encodeRequest, signal: served.signal });
         // An open stream executes only while it makes a message, at the pace of its reader.
-        leave();
-        this.#add(served, caller);
+        admitted.leave();
+        this.#add(served, admitted);
         const responses = handler(requireDecoded(call.request), served);
         for await (const response of responses) await sendMessage(call, response, served.signal);
         if (served.signal.aborted) throw failureOfSignal(served.signal);
@@ -78,6 +89,7 @@ export class Streams {
         call.emit('error', served.fail(expected ? failureOfSignal(served.signal) : error, expected));
       } finally {
         this.#open.delete(served);
+        if (this.#open.size === 0) this.#stopChecks();
         served.release();
       }
     });
@@ -90,7 +102,7 @@ export class Streams {
   }
 
   /** @throws Failure TOO_MANY_STREAMS, or UNREACHABLE while the server drains */
-  #add(served: ServedCall, caller: Caller): void {
+  #add(served: ServedCall, { caller, check }: ProvenCaller): void {
     if (this.#draining) throw stoppingFailure();
     const { maxStreamsCount, events } = this.#options;
     if (this.#open.size >= maxStreamsCount)
@@ -103,13 +115,34 @@ export class Streams {
       events.refused(caller, 'streams');
       throw new Failure('TOO_MANY_STREAMS', `${name}: it has ${MAX_STREAMS_PER_CALLER} open streams; close streams`);
     }
-    this.#open.set(served, name);
+    this.#open.set(served, { name, check });
+    if (caller.kind !== 'local') this.#cancelCheck ??= this.#checkLater();
   }
 
   #countOf(name: string): number {
     let count = 0;
-    for (const other of this.#open.values()) if (other === name) count++;
+    for (const other of this.#open.values()) if (other.name === name) count++;
     return count;
+  }
+
+  #checkLater(): () => void {
+    return this.#options.clock.after(CHECK_INTERVAL_MS, () => {
+      for (const [served, { check }] of this.#open) void endUnproven(served, check);
+      this.#cancelCheck = this.#checkLater();
+    });
+  }
+
+  #stopChecks(): void {
+    this.#cancelCheck?.();
+    this.#cancelCheck = undefined;
+  }
+}
+
+async function endUnproven(served: ServedCall, check: ProvenCaller['check']): Promise<void> {
+  try {
+    await check();
+  } catch (error) {
+    served.abort(error instanceof Failure ? error : new Failure('INTERNAL', messageOf(error), { cause: error }));
   }
 }
 

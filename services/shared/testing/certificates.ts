@@ -51,12 +51,6 @@ export class CertificateFolder {
     return { ca: { setting: 'CA', path: this.caPath }, identity: undefined };
   }
 
-  /** Certificate of a node for the public key of a signing request, and the authority's, in PEM. */
-  async answer(request: Buffer, node: string, lifetime = validity()) {
-    const certificate = await this.#authority.issueForRequest('node', node, request, lifetime);
-    return { certificate, authorities: (await this.#authority.stored()).certificate };
-  }
-
   #write(name: string, { certificate, key }: IssuedCertificate): TlsFiles {
     const certificatePath = join(this.#folder, `${name}.crt`);
     const keyPath = join(this.#folder, `${name}.key`);
@@ -92,20 +86,6 @@ export async function selfSignedServer(): Promise<IssuedCertificate> {
   });
   const key = await webcrypto.subtle.exportKey('pkcs8', keys.privateKey);
   return { certificate: certificate.toString('pem'), key: x509.PemConverter.encode(key, 'PRIVATE KEY') };
-}
-
-/** A signing request (PKCS #10) in DER, with its key in PEM. @param namedCurve - P-256 is what Podwire takes */
-export async function signingRequest(namedCurve = 'P-256'): Promise<{ request: Buffer; key: string }> {
-  const algorithm = { ...ALGORITHM, namedCurve };
-  const keys = await webcrypto.subtle.generateKey(algorithm, true, ['sign', 'verify']);
-  const request = await x509.Pkcs10CertificateRequestGenerator.create({
-    // Ignored: the token names the node.
-    name: 'O=podwire:operator, CN=root',
-    keys,
-    signingAlgorithm: algorithm,
-  });
-  const key = await webcrypto.subtle.exportKey('pkcs8', keys.privateKey);
-  return { request: Buffer.from(request.rawData), key: x509.PemConverter.encode(key, 'PRIVATE KEY') };
 }
 
 export function certificateSource(files: TlsFiles, clock = systemClock) {

@@ -97,7 +97,7 @@ export class Authority {
 
   /** Certificate for podwire-ipam's network listener. */
   issueServer(validity: Validity): Promise<IssuedCertificate> {
-    return this.#issueWithKey({
+    return this.#issue({
       subject: [{ CN: [IPAM_SERVER_NAME] }],
       usage: x509.ExtendedKeyUsage.serverAuth,
       names: [{ type: 'dns', value: IPAM_SERVER_NAME }],
@@ -107,29 +107,12 @@ export class Authority {
 
   /** @param name - of a node: its name as Kubernetes knows it */
   issueClient(role: Role, name: string, validity: Validity): Promise<IssuedCertificate> {
-    return this.#issueWithKey(clientOrder(role, name, validity));
+    const subject = [{ O: [organizationOf(role)] }, { CN: [name] }];
+    return this.#issue({ subject, usage: x509.ExtendedKeyUsage.clientAuth, names: [], validity });
   }
 
-  /**
-   * A client certificate for the key of a signing request. Subject and extensions of the request are ignored.
-   * @param request - PKCS #10 (RFC 2986), in DER
-   * @returns the certificate in PEM
-   * @throws Error when it is not a signing request that its own ECDSA key on the curve P-256 has signed
-   */
-  async issueForRequest(role: Role, name: string, request: Uint8Array, validity: Validity): Promise<string> {
-    const parsed = new x509.Pkcs10CertificateRequest(Buffer.from(request));
-    const publicKey = await webcrypto.subtle.importKey('spki', parsed.publicKey.rawData, ALGORITHM, true, ['verify']);
-    if (!(await parsed.verify())) throw new Error('its signature is not that of its key');
-    return this.#issue({ ...clientOrder(role, name, validity), publicKey });
-  }
-
-  async #issueWithKey(order: Order): Promise<IssuedCertificate> {
+  async #issue({ subject, usage, names, validity }: Order): Promise<IssuedCertificate> {
     const { privateKey, publicKey } = await generateKeys();
-    return { certificate: await this.#issue({ ...order, publicKey }), key: await keyPem(privateKey) };
-  }
-
-  async #issue(order: Order & { readonly publicKey: webcrypto.CryptoKey }): Promise<string> {
-    const { subject, usage, names, validity, publicKey } = order;
     const certificate = await x509.X509CertificateGenerator.create({
       serialNumber: serialNumber(),
       subject,
@@ -146,7 +129,7 @@ export class Authority {
         await x509.AuthorityKeyIdentifierExtension.create(this.#certificate),
       ],
     });
-    return pem(certificate);
+    return { certificate: pem(certificate), key: await keyPem(privateKey) };
   }
 }
 
@@ -155,11 +138,6 @@ interface Order {
   readonly usage: string;
   readonly names: x509.JsonGeneralNames;
   readonly validity: Validity;
-}
-
-function clientOrder(role: Role, name: string, validity: Validity): Order {
-  const subject = [{ O: [organizationOf(role)] }, { CN: [name] }];
-  return { subject, usage: x509.ExtendedKeyUsage.clientAuth, names: [], validity };
 }
 
 /** A file of an authority may have several certificates: the first signs, the others are trusted too. */

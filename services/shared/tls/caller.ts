@@ -6,30 +6,20 @@ import { Failure } from '../failure/failure.js';
 export const ROLES = ['node', 'operator', 'reader'] as const;
 export type Role = (typeof ROLES)[number];
 
-/** Who calls, as the transport proves it. */
+/** Who calls, as the transport or a token proves it. */
 export type Caller =
   /** A process on the same machine: over a unix socket that only its owner reaches, or over loopback where that is allowed. */
   { readonly kind: 'local' } | NetworkCaller;
 
-export type NetworkCaller = CertificateCaller | AnonymousCaller;
-
-/** A client of a listener that asks for no certificate. The queue of requests treats all of them as one caller. */
-export interface AnonymousCaller {
-  readonly kind: 'anonymous';
-  /** For metrics. */
-  readonly role: 'none';
-}
-
-/** The holder of a client certificate. */
-export interface CertificateCaller {
-  readonly kind: 'certificate';
+/** The holder of a client certificate or of a token. */
+export interface NetworkCaller {
+  readonly kind: 'network';
   readonly role: Role;
   /** The certificate's common name; of a node, the node's name as Kubernetes knows it. */
   readonly name: string;
 }
 
 export const LOCAL_CALLER: Caller = { kind: 'local' };
-export const ANONYMOUS_CALLER: Caller = { kind: 'anonymous', role: 'none' };
 
 /** DNS name that the certificate of podwire-ipam has, whatever address it is reached at. */
 export const IPAM_SERVER_NAME = 'podwire-ipam';
@@ -46,7 +36,7 @@ export function organizationOf(role: Role): string {
  * @throws Failure ACCESS_DENIED for a certificate without exactly one role and one common name, or that has expired since
  *   the connection was made
  */
-export function callerOf({ subject, valid_to: validTo }: PeerCertificate, nowMs: number): Caller {
+export function callerOf({ subject, valid_to: validTo }: PeerCertificate, nowMs: number): NetworkCaller {
   const texts = (value: string | readonly string[] | undefined): readonly string[] =>
     value === undefined ? [] : typeof value === 'string' ? [value] : value;
   const [name, ...otherNames] = texts(subject.CN);
@@ -63,17 +53,10 @@ export function callerOf({ subject, valid_to: validTo }: PeerCertificate, nowMs:
       'ACCESS_DENIED',
       `client certificate of ${name}: expired at ${validTo}; connect with a renewed one`,
     );
-  return { kind: 'certificate', role, name };
+  return { kind: 'network', role, name };
 }
 
 /** For messages and logs: `node "worker-1"`. */
 export function formatCaller(caller: Caller): string {
-  switch (caller.kind) {
-    case 'local':
-      return 'local process';
-    case 'anonymous':
-      return 'clients without a certificate';
-    case 'certificate':
-      return `${caller.role} ${JSON.stringify(caller.name)}`;
-  }
+  return caller.kind === 'local' ? 'local process' : `${caller.role} ${JSON.stringify(caller.name)}`;
 }

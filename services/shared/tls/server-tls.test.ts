@@ -42,8 +42,7 @@ async function serve(files?: TlsFiles): Promise<string> {
     authorize: (request) => {
       requests.push(request);
       const { caller } = request;
-      if (caller.kind === 'certificate' && caller.role === 'reader')
-        throw new Failure('ACCESS_DENIED', 'readers may not');
+      if (caller.kind === 'network' && caller.role === 'reader') throw new Failure('ACCESS_DENIED', 'readers may not');
     },
   });
   return addresses[0]!;
@@ -64,7 +63,7 @@ test('serves a client with a certificate, and knows its role and name', async ()
 
   expect(answer.pool?.name).toBe('web');
   expect(requests.map(({ caller, path }) => [caller, path])).toEqual([
-    [{ kind: 'certificate', role: 'node', name: 'worker-1' }, GET_POOL.path],
+    [{ kind: 'network', role: 'node', name: 'worker-1' }, GET_POOL.path],
   ]);
 });
 
@@ -165,7 +164,7 @@ test('uses replaced files for new connections, keeps the former ones while a pai
 });
 
 describe('a client whose certificate is renewed', () => {
-  const names = () => requests.map(({ caller }) => (caller.kind === 'certificate' ? caller.name : caller.kind));
+  const names = () => requests.map(({ caller }) => (caller.kind === 'network' ? caller.name : caller.kind));
 
   /** A client that has made a call, and puts the identity of other files in the place of its own. */
   async function connected(files: TlsFiles) {

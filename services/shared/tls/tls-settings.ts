@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { violationsFailure, type Violation } from '../failure/failure.js';
 import type { Setting } from '../runtime/config-reader.js';
 import { flag, isLocalAddress } from '../runtime/setting.js';
+import { tokenOf, type TokenDeps } from './token-file.js';
 import type { NamedFile, TlsFiles } from './tls-files.js';
 
 /** The settings of TLS, and what they have to say together. */
@@ -92,6 +93,10 @@ export function ipamTlsSettings(prefix: string) {
       `${prefix}IPAM_TLS_KEY_FILE`,
       `Absolute path of a PEM file with the key of that certificate. ${needed} ${READ_AGAIN}`,
     ),
+    ipamTokenFile: file(
+      `${prefix}IPAM_TOKEN_FILE`,
+      `Absolute path of a file with a token of the pod's service account for the audience podwire-ipam, in place of a certificate and its key; empty for none. Read again while the process runs.`,
+    ),
   } as const;
 }
 
@@ -100,20 +105,27 @@ interface IpamTlsValues {
   readonly ipamTlsCaFile: string;
   readonly ipamTlsCertFile: string;
   readonly ipamTlsKeyFile: string;
+  readonly ipamTokenFile: string;
 }
 
 /**
  * The files of a client of podwire-ipam; undefined for plain text.
  * @param prefix - of its process: `PODWIRE_NODE_`
- * @throws Failure INVALID_SETTINGS when files are missing that the address needs
+ * @throws Failure INVALID_SETTINGS when files are missing that the address needs, or a token and a certificate are set
  */
 export function ipamTlsFiles(prefix: string, values: IpamTlsValues): TlsFiles | undefined {
-  const { ipamAddress, ipamTlsCaFile, ipamTlsCertFile, ipamTlsKeyFile } = values;
+  const { ipamAddress, ipamTlsCaFile, ipamTlsCertFile, ipamTlsKeyFile, ipamTokenFile } = values;
   if (ipamAddress.startsWith(UNIX)) return undefined;
   const settings = ipamTlsSettings(prefix);
-  const names = ['ipamTlsCaFile', 'ipamTlsCertFile', 'ipamTlsKeyFile'] as const;
+  const hasToken = ipamTokenFile !== '';
+  if (hasToken && ipamTlsCertFile + ipamTlsKeyFile !== '') {
+    const { variable, about } = settings.ipamTokenFile;
+    const reason = `is set together with a certificate. ${about}`;
+    throw violationsFailure('INVALID_SETTINGS', 'Settings refused', [{ field: variable, reason }]);
+  }
+  const names = ['ipamTlsCaFile', ...(hasToken ? [] : (['ipamTlsCertFile', 'ipamTlsKeyFile'] as const))] as const;
   const missing = names.filter((name) => values[name] === '');
-  if (missing.length === names.length && isLocalAddress(ipamAddress)) return undefined;
+  if (missing.length === names.length && !hasToken && isLocalAddress(ipamAddress)) return undefined;
   if (missing.length > 0) {
     const violations = missing.map((name) => {
       const { variable, about } = settings[name];
@@ -123,11 +135,22 @@ export function ipamTlsFiles(prefix: string, values: IpamTlsValues): TlsFiles | 
   }
   return {
     ca: named(settings.ipamTlsCaFile, ipamTlsCaFile),
-    identity: {
-      certificate: named(settings.ipamTlsCertFile, ipamTlsCertFile),
-      key: named(settings.ipamTlsKeyFile, ipamTlsKeyFile),
-    },
+    identity: hasToken
+      ? undefined
+      : {
+          certificate: named(settings.ipamTlsCertFile, ipamTlsCertFile),
+          key: named(settings.ipamTlsKeyFile, ipamTlsKeyFile),
+        },
   };
+}
+
+/** The token of a client of podwire-ipam; undefined without one. @throws Failure INVALID_SETTINGS when it cannot be read */
+export function ipamToken(
+  prefix: string,
+  { ipamTokenFile }: Pick<IpamTlsValues, 'ipamTokenFile'>,
+  deps: TokenDeps,
+): (() => string) | undefined {
+  return ipamTokenFile === '' ? undefined : tokenOf(named(ipamTlsSettings(prefix).ipamTokenFile, ipamTokenFile), deps);
 }
 
 function named({ variable }: Setting<string>, path: string): NamedFile {

@@ -134,7 +134,7 @@ OTEL_TRACES_SAMPLER_ARG: {{ .Values.telemetry.samplingRatio | toString | quote }
 {{- end -}}
 
 {{- define "podwire.validate" -}}
-{{- if ne .Release.Namespace "podwire-system" }}{{ fail (printf "namespace %s: podwire-ipam enrols nodes of the namespace podwire-system only; use --namespace podwire-system" .Release.Namespace) }}{{ end -}}
+{{- if ne .Release.Namespace "podwire-system" }}{{ fail (printf "namespace %s: podwire-ipam accepts nodes of the namespace podwire-system only; use --namespace podwire-system" .Release.Namespace) }}{{ end -}}
 {{- $ipam := .Values.ipam -}}
 {{- if eq $ipam.store "etcd" -}}
 {{- if not $ipam.etcd.endpoints }}{{ fail "ipam.etcd.endpoints: is empty; name the members of etcd, or set ipam.store to embedded" }}{{ end -}}

@@ -11,15 +11,12 @@ import {
 } from '@podwire/shared/tls/authority-directory';
 import { splitCertificates, type TlsMaterial } from '@podwire/shared/tls/tls-files';
 
-import type { AuthorityConfigMap } from '../kubernetes/authority-config-map.js';
+import type { AuthorityConfigMap } from './authority-config-map.js';
 
 const DAY_MS = 86_400_000;
 
 /** podwire-ipam makes its own certificate again when half of this is over. */
 const SERVER_LIFE_MS = 90 * DAY_MS;
-
-/** A node renews its certificate when half of this is over, so podwire-ipam may be down for two weeks. */
-const NODE_LIFE_MS = 30 * DAY_MS;
 
 export interface OwnAuthorityOptions {
   readonly directory: AuthorityDirectory;
@@ -34,24 +31,13 @@ interface State extends StoredAuthority {
   readonly renewAtMs: number;
 }
 
-/** What a node gets. */
-export interface NodeCertificate {
-  /** PEM. */
-  readonly certificate: string;
-  /** PEM of the authorities that podwire-ipam's certificate can be checked with. */
-  readonly authorities: string;
-}
-
 /**
- * The authority that podwire-ipam keeps itself: for its own certificate, and for those of the nodes. Another authority in
- * the directory, as after the rotation of a Secret, takes over without a restart; certificates of the earlier one stay
- * valid in this process, so that the nodes have time to enrol again.
+ * The authority that podwire-ipam keeps itself: for its own certificate, and for those of operators. Another authority in
+ * the directory, as after the rotation of a Secret, takes over without a restart.
  */
 export class OwnAuthority {
   readonly #options: OwnAuthorityOptions;
   #state: State;
-  /** Authorities of the directory that this process has seen before, in PEM. */
-  #earlier: readonly string[] = [];
 
   private constructor(options: OwnAuthorityOptions, state: State) {
     this.#options = options;
@@ -71,23 +57,11 @@ export class OwnAuthority {
 
   /** What podwire-ipam's listeners use now. */
   material(): TlsMaterial {
-    const { server } = this.#state;
+    const { certificates, server } = this.#state;
     return {
-      ca: Buffer.from(this.#authorities()),
+      ca: Buffer.from(certificates),
       identity: { certificate: Buffer.from(server.certificate), key: Buffer.from(server.key) },
     };
-  }
-
-  /**
-   * Issues the client certificate of a node.
-   * @param request - signing request (PKCS #10) in DER
-   * @throws Error when the request is malformed
-   */
-  async issueForNode(nodeName: string, request: Uint8Array): Promise<NodeCertificate> {
-    const { authority } = this.#state;
-    const validity = validityOf(this.#options.clock, NODE_LIFE_MS, authority);
-    const certificate = await authority.issueForRequest('node', nodeName, request, validity);
-    return { certificate, authorities: this.#authorities() };
   }
 
   /**
@@ -101,10 +75,7 @@ export class OwnAuthority {
     const stored = await directory.read();
     if (!stored) throw new Failure('INVALID_SETTINGS', 'authority: its directory is empty; restore ca.crt and ca.key');
     const isReplaced = stored.certificates !== this.#state.certificates;
-    if (isReplaced) {
-      this.#earlier = [...splitCertificates(this.#state.certificates), ...this.#earlier];
-      log.info('certificate authority: read another one; certificates of the earlier one stay valid until a restart');
-    }
+    if (isReplaced) log.info('certificate authority: read another one');
     if (isReplaced || clock.nowMs() >= this.#state.renewAtMs) {
       this.#state = await withServerCertificate(stored, clock);
     }
@@ -122,11 +93,6 @@ export class OwnAuthority {
     const certificates = [...missing, ...kept].join('');
     if (await publication.replace({ ...published, certificates }, signal))
       log.info(`certificate authority: published in ${publication.subject}`);
-  }
-
-  #authorities(): string {
-    const current = splitCertificates(this.#state.certificates);
-    return [...current, ...this.#earlier.filter((certificate) => !current.includes(certificate))].join('');
   }
 }
 
