@@ -1,4 +1,5 @@
 import { certificatesCreate } from './certificates/create.js';
+import { certificatesRevoke } from './certificates/revoke.js';
 import { completion } from './command-line/completion.js';
 import type { Verb } from './command-line/verb.js';
 import { ipamAssign } from './commands/assign.js';
@@ -60,6 +61,7 @@ export const VERBS: readonly Verb[] = [
   journalRetry,
   journalDiscard,
   certificatesCreate,
+  certificatesRevoke,
   version,
   completion,
 ];

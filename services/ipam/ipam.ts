@@ -9,6 +9,7 @@ import { Audits } from './audit/audit-operations.js';
 import { auditService } from './audit/audit-rpc.js';
 import { Blocks, blockService } from './blocks/blocks-rpc.js';
 import { NodeInquiry } from './blocks/running-nodes-operations.js';
+import { certificateService, Revocations } from './certificates/revocation-rpc.js';
 import { configService, Configuration } from './configuration/configuration-rpc.js';
 import { Endpoints, endpointService } from './endpoints/endpoints-rpc.js';
 import { Handles, handleService } from './handles/handles-rpc.js';
@@ -46,6 +47,7 @@ export class Ipam {
   readonly configuration: Configuration;
   readonly blocks: Blocks;
   readonly audits: Audits;
+  readonly revocations: Revocations;
 
   constructor(options: HistoryIpamOptions) {
     const reportingOptions = { ...options, updates: reportDrainedPools(options) };
@@ -65,6 +67,7 @@ export class Ipam {
     this.configuration = new Configuration(reportingOptions);
     this.blocks = new Blocks(reportingOptions);
     this.audits = new Audits(reportingOptions);
+    this.revocations = new Revocations(options);
   }
 }
 
@@ -84,5 +87,6 @@ export function ipamServices(ipam: Ipam, unary: Unary): readonly RpcService[] {
     reservationService(ipam.reservations, unary),
     requestPolicyService(ipam.requestPolicies, unary),
     configService(ipam.configuration, unary),
+    certificateService(ipam.revocations, unary),
   ];
 }

@@ -158,7 +158,7 @@ function ipamServer(
     defaultCallTimeoutMs: callTimeoutMs,
     drainTimeoutMs,
     certificates: identity.certificates,
-    proofs: { tokens },
+    proofs: { tokens, isRevoked: (serialNumber) => ipam.revocations.isRevoked(serialNumber) },
     authorize: authorizer({ updates }),
     services: (unary, streaming) => [
       ...ipamServices(ipam, unary),

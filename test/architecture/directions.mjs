@@ -173,23 +173,9 @@ export const ZONES = [
   },
   {
     path: 'services/ctl/certificates',
-    zones: [
-      'services/shared',
-      'proto/gen',
-      'services/ctl/output',
-      'services/ctl/clients',
-      'services/ctl/command-line',
-      'services/ctl/certificates/certificate.ts',
-    ],
+    zones: ['services/shared', 'proto/gen', 'services/ctl/output', 'services/ctl/clients', 'services/ctl/command-line'],
     packages: [],
     ...NODE,
-  },
-  // What can be said of a certificate alone.
-  {
-    path: 'services/ctl/certificates/certificate.ts',
-    zones: [],
-    packages: [],
-    builtins: ['node:crypto'],
   },
   {
     path: 'services/ctl/resources',

@@ -26,7 +26,7 @@ const FEATURES = [
   ['leases'],
   ['affinities'],
   ['nodes', 'handles', 'history', 'audit'],
-  ['access'],
+  ['access', 'certificates'],
 ];
 
 /** The base of every operation. */

@@ -1,3 +1,4 @@
+import { writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
 import { join } from 'node:path';
 
@@ -51,6 +52,31 @@ function optionsOf({ ca, identity }: TlsFiles): string[] {
 }
 
 const show = (files: TlsFiles, at = address) => fakes.podwirectl('--ipam', at, ...optionsOf(files), ...SHOW);
+
+test('the token of the variables of podwire-node is shown in place of a certificate', async () => {
+  const shown: string[] = [];
+  const caller = { kind: 'network', role: 'node', name: 'worker-1' } as const;
+  const verify = (token: string) => {
+    shown.push(token);
+    return { caller, check: () => undefined };
+  };
+  const { source: certificates } = certificateSource(await folder.server());
+  const { addresses } = await servers.serve({
+    addresses: ['127.0.0.1:0'],
+    certificates,
+    proofs: { tokens: { verify } },
+  });
+  const path = join(servers.folder, 'token');
+  writeFileSync(path, 'a.b.c\n');
+
+  const variables = {
+    PODWIRE_NODE_IPAM_ADDRESS: addresses[0]!,
+    PODWIRE_NODE_IPAM_TLS_CA_FILE: folder.caPath,
+    PODWIRE_NODE_IPAM_TOKEN_FILE: path,
+  };
+  expect(await fakes.podwirectlWith(variables, ...SHOW)).toMatchObject({ exitCode: 0 });
+  expect(shown).toEqual(['a.b.c']);
+});
 
 describe('a certificate', () => {
   test('is named by options', async () => {

@@ -8,12 +8,13 @@ import { IP_RESERVATION } from './ipreservation.js';
 import { NODE } from './node.js';
 import { REQUEST_POLICY } from './policy.js';
 import type { Resource } from './resource.js';
+import { REVOKED_CERTIFICATE } from './revokedcertificate.js';
 import { WORKLOAD_ENDPOINT } from './workloadendpoint.js';
 
 /** Every kind of resource. */
 export const RESOURCES: readonly Resource[] = [
   ...[IP_POOL, IP_RESERVATION, IPAM_CONFIG, NODE, WORKLOAD_ENDPOINT],
-  ...[BLOCK, ADDRESS, BLOCK_AFFINITY, HANDLE, REQUEST_POLICY],
+  ...[BLOCK, ADDRESS, BLOCK_AFFINITY, HANDLE, REQUEST_POLICY, REVOKED_CERTIFICATE],
 ];
 
 const PLURALS = RESOURCES.map(({ names: [, plural] }) => plural).join(', ');

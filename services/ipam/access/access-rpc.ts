@@ -1,6 +1,7 @@
 import { AddressServiceService, type AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import { AffinityServiceService } from '@podwire/proto/podwire/ipam/v1/affinity';
 import { BlockServiceService } from '@podwire/proto/podwire/ipam/v1/block';
+import { CertificateServiceService } from '@podwire/proto/podwire/ipam/v1/certificate';
 import { ConfigServiceService } from '@podwire/proto/podwire/ipam/v1/config';
 import { EndpointServiceService } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
@@ -35,6 +36,7 @@ const READER_METHODS: readonly string[] = [
   AffinityServiceService.listAffinities,
   AuditServiceService.audit,
   BlockServiceService.listBlocks,
+  CertificateServiceService.listRevokedCertificates,
   ConfigServiceService.getConfig,
   EndpointServiceService.listEndpoints,
   HandleServiceService.listHandles,

@@ -9,6 +9,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AffinityServiceService } from '@podwire/proto/podwire/ipam/v1/affinity';
 import { BlockServiceService, ListBlocksRequest } from '@podwire/proto/podwire/ipam/v1/block';
+import { CertificateServiceService } from '@podwire/proto/podwire/ipam/v1/certificate';
 import { ConfigServiceService } from '@podwire/proto/podwire/ipam/v1/config';
 import { EndpointServiceService, ListEndpointsRequest } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
@@ -44,6 +45,7 @@ const SERVICES: Readonly<Record<string, RpcService['definition']>> = {
   AffinityService: AffinityServiceService,
   AuditService: AuditServiceService,
   BlockService: BlockServiceService,
+  CertificateService: CertificateServiceService,
   ConfigService: ConfigServiceService,
   EndpointService: EndpointServiceService,
   HandleService: HandleServiceService,

@@ -9,6 +9,7 @@ import type { HistoryEntry } from './history.js';
 import type { Node } from './node.js';
 import type { Pool } from './pool.js';
 import type { RequestPolicies } from './request-policy.js';
+import type { RevokedCertificate } from './revoked-certificate.js';
 import type { NodeSession, StoreEpoch } from './session.js';
 
 /**
@@ -70,6 +71,8 @@ export interface View {
   reservation(name: string): Reservation | undefined;
   /** All request policies, in the order of their names; none while none are stored. */
   requestPolicies(): RequestPolicies;
+  /** All revoked certificates, in the order of their serial numbers. */
+  revokedCertificates(): readonly RevokedCertificate[];
   /** All nodes, in the order of their names. */
   nodes(): readonly Node[];
   node(name: string): Node | undefined;
@@ -166,7 +169,8 @@ export type RecordName =
   | { readonly kind: 'requestPolicies' }
   | { readonly kind: 'node'; readonly name: string }
   | { readonly kind: 'nodeSession'; readonly name: string }
-  | { readonly kind: 'storeEpoch' };
+  | { readonly kind: 'storeEpoch' }
+  | { readonly kind: 'revokedCertificates' };
 
 /**
  * One record to write or to remove. The commit compares every record named here with the view, so a decision that
@@ -203,7 +207,8 @@ export type RecordValue =
   | { readonly kind: 'requestPolicies'; readonly value: RequestPolicies }
   | { readonly kind: 'node'; readonly value: Node }
   | { readonly kind: 'nodeSession'; readonly value: NodeSession }
-  | { readonly kind: 'storeEpoch'; readonly value: StoreEpoch };
+  | { readonly kind: 'storeEpoch'; readonly value: StoreEpoch }
+  | { readonly kind: 'revokedCertificates'; readonly value: readonly RevokedCertificate[] };
 
 /** The result of a decision: the records to change, all or none, and the answer after the commit. */
 export interface Decision<Outcome> {

@@ -130,6 +130,7 @@ function meaningOf(view: TestView): string {
         case 'storeEpoch':
         case 'reservation':
         case 'requestPolicies':
+        case 'revokedCertificates':
         case 'clusterInformation':
         case 'foreignEndpoint':
           return [key];

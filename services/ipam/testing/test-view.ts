@@ -123,9 +123,9 @@ export function keyOf(record: RecordValue): string {
     case 'clusterInformation':
       return record.kind;
     case 'requestPolicies':
-      return 'requestPolicies';
     case 'storeEpoch':
-      return 'storeEpoch';
+    case 'revokedCertificates':
+      return record.kind;
     case 'nodeSession':
       return `session ${record.value.name}`;
     case 'reservation':

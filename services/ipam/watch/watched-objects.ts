@@ -72,6 +72,7 @@ export function nameOfRecord(name: RecordName): string | undefined {
     case 'requestPolicies':
     case 'nodeSession':
     case 'storeEpoch':
+    case 'revokedCertificates':
       return undefined;
   }
 }

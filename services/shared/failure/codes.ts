@@ -203,6 +203,12 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'There is no request policy of that name.',
   },
+  CERTIFICATE_NOT_FOUND: {
+    status: status.NOT_FOUND,
+    cni: 100,
+    retryable: false,
+    about: 'The certificate is not revoked.',
+  },
   CONFIG_CONTRADICTION: {
     status: status.FAILED_PRECONDITION,
     cni: 100,

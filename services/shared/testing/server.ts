@@ -43,7 +43,8 @@ export function recordingLog(): { readonly log: Logger; readonly lines: Record<s
 
 type ServerSettings = Partial<Pick<RpcServerOptions, OfferedOption>> & { readonly getPool?: GetPool };
 
-type OfferedOption = 'addresses' | 'defaultCallTimeoutMs' | 'drainTimeoutMs' | 'release' | 'certificates' | 'authorize';
+type OfferedOption =
+  'addresses' | 'defaultCallTimeoutMs' | 'drainTimeoutMs' | 'release' | 'certificates' | 'proofs' | 'authorize';
 
 /** Real servers in a temporary folder, with clients. {@link TestServers.clear} stops all of them. */
 export class TestServers {

@@ -17,6 +17,7 @@ import type { RecordKeys } from '../../records/json/keys.js';
 import type { Node } from '../../records/node.js';
 import type { Pool } from '../../records/pool.js';
 import type { RequestPolicies } from '../../records/request-policy.js';
+import type { RevokedCertificate } from '../../records/revoked-certificate.js';
 import type { NodeSession, StoreEpoch } from '../../records/session.js';
 import type {
   EndpointRecord,
@@ -163,6 +164,7 @@ export class Snapshot implements View {
       case 'config':
       case 'clusterInformation':
       case 'requestPolicies':
+      case 'revokedCertificates':
     }
   }
 
@@ -211,6 +213,7 @@ export class Snapshot implements View {
       case 'config':
       case 'clusterInformation':
       case 'requestPolicies':
+      case 'revokedCertificates':
       case 'storeEpoch':
     }
   }
@@ -389,6 +392,10 @@ export class Snapshot implements View {
 
   requestPolicies(): RequestPolicies {
     return this.#recordOf('requestPolicies', this.keys.requestPolicies)?.value ?? [];
+  }
+
+  revokedCertificates(): readonly RevokedCertificate[] {
+    return this.#recordOf('revokedCertificates', this.keys.revokedCertificates)?.value ?? [];
   }
 
   nodes(): readonly Node[] {

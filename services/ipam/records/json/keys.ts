@@ -34,6 +34,8 @@ export class RecordKeys {
   readonly #sessions: string;
   /** Key of the store epoch. */
   readonly epoch: string;
+  /** Key of the list of revoked certificates. */
+  readonly revokedCertificates: string;
   /**
    * Every entry of the history begins with it. It is outside the root, so a start does not read it and Calico's tools
    * do not find it.
@@ -66,6 +68,7 @@ export class RecordKeys {
     this.requestPolicies = `${prefix}/podwire/requestpolicies`;
     this.#sessions = `${prefix}/podwire/nodes/`;
     this.epoch = `${prefix}/podwire/epoch`;
+    this.revokedCertificates = `${prefix}/podwire/revokedcertificates`;
     this.barrier = `${prefix}/podwire/barrier`;
     this.releases = `/podwire${prefix}/releases/`;
   }
@@ -147,6 +150,8 @@ export class RecordKeys {
         return this.session(record.value.name);
       case 'storeEpoch':
         return this.epoch;
+      case 'revokedCertificates':
+        return this.revokedCertificates;
     }
   }
 
@@ -177,6 +182,8 @@ export class RecordKeys {
         return this.session(name.name);
       case 'storeEpoch':
         return this.epoch;
+      case 'revokedCertificates':
+        return this.revokedCertificates;
     }
   }
 
@@ -192,6 +199,7 @@ export class RecordKeys {
     if (!key.startsWith(this.root)) return undefined;
     if (key === this.requestPolicies) return { kind: 'requestPolicies' };
     if (key === this.epoch) return { kind: 'storeEpoch' };
+    if (key === this.revokedCertificates) return { kind: 'revokedCertificates' };
     if (key.startsWith(this.#sessions)) return parseSession(key.slice(this.#sessions.length));
     if (key === this.clusterInformation) return this.hasLock ? { kind: 'clusterInformation' } : undefined;
     const [area, version, ...path] = key.slice(this.root.length).split('/');

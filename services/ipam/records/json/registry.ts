@@ -15,6 +15,7 @@ import { decodeNode, encodeNode } from './node.js';
 import { decodePool, encodePool } from './pool.js';
 import { decodeRequestPolicies, encodeRequestPolicies } from './request-policies.js';
 import { decodeReservation, encodeReservation } from './reservation.js';
+import { decodeRevokedCertificates, encodeRevokedCertificates } from './revoked-certificates.js';
 import { decodeEpoch, decodeSession, encodeEpoch, encodeSession } from './session.js';
 
 /** A record with the part of its source JSON that a rewrite needs, so that unknown fields are kept. */
@@ -109,6 +110,8 @@ function decodeNamed(raw: JsonObject, name: RecordName): RecordValue {
       return { kind: 'nodeSession', value: decodeSession(raw, name) };
     case 'storeEpoch':
       return { kind: 'storeEpoch', value: decodeEpoch(raw) };
+    case 'revokedCertificates':
+      return { kind: 'revokedCertificates', value: decodeRevokedCertificates(raw) };
   }
 }
 
@@ -174,6 +177,8 @@ export function encodeRecord(record: RecordValue, previous: DecodedRecord | unde
       return encodeSession(record.value, raw);
     case 'storeEpoch':
       return encodeEpoch(record.value, raw);
+    case 'revokedCertificates':
+      return encodeRevokedCertificates(record.value, raw);
   }
 }
 
