@@ -97,7 +97,7 @@ const NODE_IDENTITY_SETTINGS = {
     schema: optionalPath,
     default: '',
     about:
-      'Absolute path of a directory with ca.crt and ca.key (ECDSA, curve P-256) of an authority, which is created in an empty one; empty for none. podwire-ipam then issues its own certificate, and callers need one of this authority. Read again while the process runs. Refused together with PODWIRE_IPAM_TLS_CERT_FILE.',
+      'Absolute path of a directory with ca.crt and ca.key (ECDSA, curve P-256) of an authority, which is created in an empty one; empty for none. podwire-ipam then issues its own certificate, and accepts those of this authority. Read again while the process runs. Refused together with PODWIRE_IPAM_TLS_CERT_FILE.',
   },
   nodeTokens: {
     variable: 'PODWIRE_IPAM_NODE_TOKENS',

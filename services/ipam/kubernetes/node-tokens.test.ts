@@ -81,6 +81,7 @@ describe('without any review, a token is refused', () => {
 
   test.each<[string, () => Promise<string>, string]>([
     ['that is noise', () => Promise.resolve('not.a.token'), "not one of the API server's"],
+    ['that is missing', () => Promise.resolve(''), 'the call has none'],
     ['that is too long', () => Promise.resolve('x'.repeat(20_000)), 'longer than 16384 bytes'],
     ['that has expired', () => server.token({ lifeS: -120 }), '"exp" claim timestamp check failed'],
     ['for another audience', () => server.token({ audience: 'https://kubernetes.default.svc' }), 'unexpected "aud"'],
@@ -317,8 +318,13 @@ describe('podwire-ipam', () => {
     });
     await expect(peer(address).call(getPool, { name: 'default' }, limits())).rejects.toMatchObject({
       code: 'ACCESS_DENIED',
-      message: 'connection: it has neither a client certificate nor a token; connect with one',
+      message: 'token: the call has none; send one, or connect with a client certificate',
     });
+
+    // The plugin's STATUS asks for it.
+    const health = { ...getPool, path: '/grpc.health.v1.Health/Check' };
+    await node.call(health, { name: '' }, limits());
+    await expect(peer(address).call(health, { name: '' }, limits())).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
 
     // The kubelet replaces the file.
     writeFileSync(path, await server.token({ node: 'worker-2' }));

@@ -68,6 +68,7 @@ export class TokenSignatures {
    * @throws Failure ACCESS_DENIED for every other token; UNREACHABLE or DEADLINE_EXCEEDED while the keys are unknown
    */
   async read(token: string): Promise<TokenClaims> {
+    if (token === '') throw denied('the call has none; send one, or connect with a client certificate');
     if (token.length > MAX_TOKEN_LENGTH) throw denied(`it is longer than ${MAX_TOKEN_LENGTH} bytes`);
     let payload: unknown;
     try {

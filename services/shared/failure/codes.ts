@@ -189,7 +189,7 @@ export const FAILURE_CODES = {
     status: status.PERMISSION_DENIED,
     cni: 110,
     retryable: false,
-    about: 'The role of the caller’s certificate does not permit the call.',
+    about: 'The caller is unknown, or its role does not permit the call.',
   },
   REQUEST_POLICY_EXISTS: {
     status: status.ALREADY_EXISTS,

@@ -1,12 +1,14 @@
 import {
   ServerInterceptingCall,
   ServerListenerBuilder,
+  type Metadata,
   type ServerInterceptor,
   type ServerUnaryCall,
 } from '@grpc/grpc-js';
 import { context } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
+import { statusOfError } from '../failure/status.js';
 import type { Clock } from '../runtime/clock.js';
 import { beginInterval } from '../telemetry/intervals.js';
 import { callerOf, LOCAL_CALLER, type Caller } from '../tls/caller.js';
@@ -37,33 +39,56 @@ export interface ProvenCaller {
 /** Knows the callers that show a token in place of a client certificate. */
 export interface TokenVerifier {
   /**
+   * @param token - empty for a call without one, which is refused as late as every other
    * @param connection - address and port of the client
    * @throws Failure ACCESS_DENIED, UNREACHABLE while new tokens cannot be verified, or the signal's
    */
   verify(token: string, connection: string, signal: AbortSignal): Promise<ProvenCaller> | ProvenCaller;
 }
 
-/** Metadata that {@link markNetworkCall} sets to the client's address and port. A client can only take rights away by it. */
+/** Metadata that {@link networkInterceptor} sets to the client's address and port. A client can only take rights away by it. */
 const NETWORK_KEY = 'podwire-network';
 
 /** Metadata with the token of a caller without a client certificate (RFC 6750, section 2.1). */
 export const TOKEN_KEY = 'authorization';
 export const TOKEN_SCHEME = 'Bearer ';
 
+/** Health checks and reflection, which no handler of this server guards. */
+const UNGUARDED = '/grpc.';
+
+const NEVER = new AbortController().signal;
+
 /**
  * Marks every call that came over TLS. What gRPC says of a connection later, such as its address, is gone once the client
- * has closed it; a call without the mark is local, so the mark must not depend on that.
+ * has closed it; a call without the mark is local, so the mark must not depend on that. Where certificates are optional,
+ * unguarded methods need a certificate or a token too.
  */
-export const markNetworkCall: ServerInterceptor = (_, call) =>
-  new ServerInterceptingCall(call, {
-    start: (next) => {
-      const listener = new ServerListenerBuilder().withOnReceiveMetadata((metadata, pass) => {
-        metadata.set(NETWORK_KEY, call.getPeer());
-        pass(metadata);
-      });
-      next(listener.build());
-    },
-  });
+export function networkInterceptor(tokens: TokenVerifier | undefined): ServerInterceptor {
+  return ({ path }, call) =>
+    new ServerInterceptingCall(call, {
+      start: (next) => {
+        const listener = new ServerListenerBuilder().withOnReceiveMetadata((metadata, pass) => {
+          const connection = call.getPeer();
+          metadata.set(NETWORK_KEY, connection);
+          if (!tokens || !path.startsWith(UNGUARDED) || call.getAuthContext().sslPeerCertificate) pass(metadata);
+          else
+            Promise.resolve()
+              .then(() => tokens.verify(tokenOf(metadata), connection, NEVER))
+              .then(
+                () => pass(metadata),
+                (error: unknown) => call.sendStatus(statusOfError(error)),
+              );
+        });
+        next(listener.build());
+      },
+    });
+}
+
+/** Empty without one. */
+function tokenOf(metadata: Metadata): string {
+  const [value] = metadata.get(TOKEN_KEY);
+  return typeof value === 'string' && value.startsWith(TOKEN_SCHEME) ? value.slice(TOKEN_SCHEME.length) : '';
+}
 
 export interface Admission {
   readonly clock: Clock;
@@ -127,9 +152,6 @@ function identify(
     };
     return { caller, check };
   }
-  const [token] = call.metadata.get(TOKEN_KEY);
-  if (tokens && typeof token === 'string' && token.startsWith(TOKEN_SCHEME))
-    return tokens.verify(token.slice(TOKEN_SCHEME.length), String(connection), signal);
-  const missing = tokens ? 'neither a client certificate nor a token' : 'no client certificate';
-  throw new Failure('ACCESS_DENIED', `connection: it has ${missing}; connect with one`);
+  if (!tokens) throw new Failure('ACCESS_DENIED', 'connection: it has no client certificate; connect with one');
+  return tokens.verify(tokenOf(call.metadata), String(connection), signal);
 }

@@ -15,7 +15,7 @@ import type { Logger } from '../runtime/log.js';
 import { UNIX } from '../sockets/listen.js';
 import { UnixListener } from '../sockets/unix-listener.js';
 import type { CertificateSource } from '../tls/certificate-source.js';
-import { markNetworkCall, type Admission, type Authorize } from './access.js';
+import { networkInterceptor, type Admission, type Authorize } from './access.js';
 import { withUndecodable } from './border.js';
 import { MAX_REQUEST_BYTES } from './message-size.js';
 import { addReflection } from './reflection.js';
@@ -202,7 +202,7 @@ export class RpcServer {
     const { createCertificateProviderServerCredentials, createServerCredentialsWithInterceptors } = experimental;
     // The first argument gives the server's own certificate, the second the authorities of clients.
     const tls = createCertificateProviderServerCredentials(certificates, certificates, !proofs?.tokens);
-    return createServerCredentialsWithInterceptors(tls, [markNetworkCall]);
+    return createServerCredentialsWithInterceptors(tls, [networkInterceptor(proofs?.tokens)]);
   }
 
   #bind(address: string): Promise<number> {
