@@ -43,6 +43,12 @@ export const portRange = z
     `must be a range of ports from 1 to ${MAX_PORT}`,
   );
 
+/** Ports from 1, separated by commas, or `none`. */
+const portList = z
+  .string()
+  .transform((list) => (list === 'none' ? [] : list.split(',').map((item) => item.trim())))
+  .pipe(z.array(wholeNumber(1, MAX_PORT)));
+
 /** The settings of the dataplane. */
 export const DATAPLANE_SETTINGS = {
   listen: {
@@ -90,6 +96,13 @@ export const DATAPLANE_SETTINGS = {
     about:
       'Whether packets of pods are accepted first in the chain FORWARD of iptables, if it exists: true, or false. With false, a ' +
       'firewall whose policy is DROP, such as Docker’s, cuts pods off, which the condition ForwardDropped reports.',
+  },
+  blockedPorts: {
+    variable: 'PODWIRE_NODE_BLOCKED_PORTS',
+    schema: portList,
+    default: '9091,9094',
+    about:
+      'TCP ports of nodes that pods cannot reach, separated by commas; none for no such ports. The default has the ports of the metrics.',
   },
   mtuBytes: {
     variable: 'PODWIRE_NODE_MTU_BYTES',

@@ -13,6 +13,7 @@ import { masqueradeTableName } from './filters/masquerade.js';
 import { NEIGHBOUR_TABLE } from './filters/neighbour-guard.js';
 import { GUARD_TABLE } from './filters/source-guard.js';
 import { formatTableName, removal, type Nft } from './filters/table.js';
+import { PORT_TABLE } from './filters/port-guard.js';
 import { TUNNEL_TABLE } from './filters/tunnel-guard.js';
 import { ProgramNft } from './kernel/nft-program.js';
 import { NodeNetlinkKernel } from './kernel/node-kernel.js';
@@ -25,7 +26,7 @@ import { NODE_ROUTE_PROTOCOL } from './routes/observed.js';
 import { formatNodeStep, type NodeStep } from './routes/step.js';
 
 /** Every nftables table that Podwire creates. */
-const TABLES = [GUARD_TABLE, NEIGHBOUR_TABLE, TUNNEL_TABLE, masqueradeTableName(4), masqueradeTableName(6)];
+const TABLES = [GUARD_TABLE, NEIGHBOUR_TABLE, TUNNEL_TABLE, PORT_TABLE, masqueradeTableName(4), masqueradeTableName(6)];
 
 /** Settings of the whole node that Podwire sets and that other programs may rely on by now. */
 const KEPT_SETTINGS = 'net.ipv4.ip_forward, net.ipv6.conf.all.forwarding and net.ipv6.conf.*.accept_ra';

@@ -14,6 +14,7 @@ import type { Condition } from './conditions/conditions.js';
 import type { Config } from './config.js';
 import { Masquerader } from './filters/masquerade.js';
 import { NeighbourGuard } from './filters/neighbour-guard.js';
+import { PortGuard } from './filters/port-guard.js';
 import { SourceGuard } from './filters/source-guard.js';
 import type { Nft } from './filters/table.js';
 import { TunnelGuard } from './filters/tunnel-guard.js';
@@ -128,6 +129,7 @@ export class PodEnvironment {
   readonly #neighbourGuard: NeighbourGuard;
   readonly #mtu: PodMtu;
   readonly #tunnelGuard: TunnelGuard;
+  readonly #portGuard: PortGuard;
   readonly #masquerader: Masquerader;
 
   constructor(options: PodEnvironmentOptions) {
@@ -137,6 +139,7 @@ export class PodEnvironment {
     const podInterfaces = () => this.#guard.interfaces;
     this.#neighbourGuard = new NeighbourGuard({ nft, events, clock, random, podInterfaces });
     this.#tunnelGuard = new TunnelGuard({ nft, events, clock, random });
+    this.#portGuard = new PortGuard({ nft, events, clock, random, ports: config.blockedPorts });
     const settings = { exclude: config.natExclude, interfaces: config.natInterfaces, ports: config.natPorts };
     this.#masquerader = new Masquerader({ nft, events, clock, random, settings });
     const [fixedBytes, patterns] = [config.mtuBytes, config.mtuInterfaces];
@@ -154,7 +157,7 @@ export class PodEnvironment {
 
   /** Followers of the cluster, in the order of their calls: the node accepts another node's packets before it has a route to it. */
   get followers(): readonly ReportingFollower[] {
-    return [this.#tunnelGuard, this.#masquerader, this.#mtu];
+    return [this.#tunnelGuard, this.#portGuard, this.#masquerader, this.#mtu];
   }
 
   /**

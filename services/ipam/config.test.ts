@@ -43,6 +43,7 @@ test('an empty environment gives the documented defaults', () => {
     callTimeoutMs: 10_000,
     drainTimeoutMs: 5000,
     maintenanceIntervalSeconds: 300,
+    metricsTokenFile: '',
     logLevel: 'info',
     defaultPool: undefined,
     defaultPoolsFile: '',
@@ -116,6 +117,7 @@ test('every setting is read', () => {
     callTimeoutMs: 1,
     drainTimeoutMs: 0,
     maintenanceIntervalSeconds: 0,
+    metricsTokenFile: '',
     logLevel: 'debug',
   });
   expect(defaultPool).toMatchObject({ name: 'pods', blockSizeBits: 120, disabled: false });

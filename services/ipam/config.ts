@@ -2,7 +2,16 @@ import { violationsFailure, type Violation } from '@podwire/shared/failure/failu
 import { parsePrefix } from '@podwire/shared/net/prefix';
 import { readSettings, type Setting, type SettingValues } from '@podwire/shared/runtime/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
-import { absolutePath, flag, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
+import {
+  absolutePath,
+  flag,
+  listOf,
+  metricsTokenSetting,
+  oneOf,
+  rpcAddress,
+  text,
+  wholeNumber,
+} from '@podwire/shared/runtime/setting';
 import { SERVER_TLS_SETTINGS, serverTlsFaults } from '@podwire/shared/tls/tls-settings';
 import { z } from 'zod';
 
@@ -217,6 +226,7 @@ export const SETTINGS = {
     about:
       'How long calls in flight may continue after SIGTERM before they are cancelled, in milliseconds, 0 to 60000.',
   },
+  metricsTokenFile: metricsTokenSetting('PODWIRE_IPAM_'),
   logLevel: {
     variable: 'PODWIRE_IPAM_LOG_LEVEL',
     schema: oneOf(LOG_LEVELS),

@@ -1,6 +1,5 @@
 #!/usr/bin/env node
 import { randomUUID } from 'node:crypto';
-import { hostname } from 'node:os';
 import process from 'node:process';
 
 import { systemClock as clock } from '@podwire/shared/runtime/clock';
@@ -32,7 +31,8 @@ function serve(): Promise<void> {
     start: async (signal) => {
       const config = readConfig(process.env);
       log.level = config.logLevel;
-      const stopTelemetry = await startTelemetry({ ...TELEMETRY, instance: hostname(), env: process.env, log, clock });
+      const { metricsTokenFile } = config;
+      const stopTelemetry = await startTelemetry({ ...TELEMETRY, metricsTokenFile, env: process.env, log, clock });
       const service = await startService(config, { ...own, kubernetes, log, signal });
       return { stop: () => service.stop().then(stopTelemetry) };
     },

@@ -1,6 +1,9 @@
+import { hostname } from 'node:os';
+
 /** The service in traces and metrics. The default port is that of Calico's kube-controllers. */
 export const TELEMETRY = {
   service: 'podwire-ipam',
+  instance: hostname(),
   metricsPort: 9094,
   /** Names of Calico's kube-controllers for the same values, so that existing dashboards find them at the endpoint. */
   aliases: {

@@ -24,9 +24,9 @@ await runProcess({
     const settings = readNodeSettings(process.env, hostname());
     log.level = settings.logLevel;
     const own = { clock: systemClock, random: Math.random, boot: readBoot(), pid: process.pid, stopped };
-    const { nodeName } = settings;
+    const { nodeName, metricsTokenFile } = settings;
     const source = { service: NODE_PROGRAM, instance: nodeName, nodeName, metricsPort: METRICS_PORT };
-    const telemetry = () => startTelemetry({ env: process.env, log, clock: systemClock, ...source });
+    const telemetry = () => startTelemetry({ env: process.env, log, clock: systemClock, metricsTokenFile, ...source });
     return startNode(settings, { log, ...own, startTelemetry: telemetry });
   },
 });

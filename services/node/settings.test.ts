@@ -31,6 +31,8 @@ describe('the settings', () => {
       natInterfaces: [],
       natPorts: undefined,
       firewallAccept: true,
+      blockedPorts: [9091, 9094],
+      metricsTokenFile: '',
       mtuBytes: 0,
       mtuInterfaces: ['en*', 'wl*', 'ww*', 'sl*', 'ib*', 'eth*', 'wlan*', 'wwan*'],
       nodeIpv4: { type: 'auto' },

@@ -4,7 +4,7 @@ import { PLUGIN_SETTINGS } from '@podwire/plugin/settings';
 import { violationsFailure, type Failure } from '@podwire/shared/failure/failure';
 import { readSettings, type Setting, type SettingValues } from '@podwire/shared/runtime/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
-import { oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
+import { metricsTokenSetting, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 import { serverUsage } from '@podwire/shared/runtime/usage';
 import type { TlsFiles } from '@podwire/shared/tls/tls-files';
 import { ipamTlsFiles, ipamTlsSettings } from '@podwire/shared/tls/tls-settings';
@@ -36,6 +36,7 @@ const PROCESS_SETTINGS = {
     default: '2000',
     about: `Grace period for CNI commands in flight after SIGTERM, and after it for gRPC calls in flight, in milliseconds, 0 to ${MAX_DRAIN_TIMEOUT_MS}; then they are cancelled. New commands wait 5 s for the next podwire-node, which starts after it; DELs wait 2 s and are then spooled.`,
   },
+  metricsTokenFile: metricsTokenSetting(PREFIX),
   logLevel: {
     variable: 'PODWIRE_NODE_LOG_LEVEL',
     schema: oneOf(LOG_LEVELS),

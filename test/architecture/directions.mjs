@@ -65,7 +65,12 @@ export const ZONES = [
   { path: 'services/shared/files', zones: ['services/shared/failure'], packages: [], ...NODE },
   {
     path: 'services/shared/telemetry',
-    zones: ['services/shared/failure', 'services/shared/runtime', 'services/shared/tls'],
+    zones: [
+      'services/shared/failure',
+      'services/shared/runtime',
+      'services/shared/sockets/source-counts.ts',
+      'services/shared/tls',
+    ],
     packages: [
       '@opentelemetry/api',
       '@opentelemetry/context-async-hooks',
@@ -101,6 +106,12 @@ export const ZONES = [
   {
     path: 'services/shared/sockets',
     zones: ['services/shared/failure', 'services/shared/files', 'services/shared/runtime', 'services/shared/sockets'],
+    packages: [],
+    ...NODE,
+  },
+  {
+    path: 'services/shared/sockets/source-counts.ts',
+    zones: ['services/shared/net'],
     packages: [],
     ...NODE,
   },

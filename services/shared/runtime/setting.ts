@@ -52,3 +52,15 @@ export function listOf<Value>(form: z.ZodType<Value, string>) {
     .transform((list) => list.split(',').map((item) => item.trim()))
     .pipe(z.array(form));
 }
+
+/** The token of the Prometheus endpoint. @param prefix - of the process's variables */
+export function metricsTokenSetting(prefix: string) {
+  return {
+    variable: `${prefix}METRICS_TOKEN_FILE`,
+    schema: z.string().regex(/^(\/|$)/, 'is not an absolute path'),
+    default: '',
+    about:
+      'Absolute path of a file with the bearer token that a scraper of the metrics has to show (`authorization` of Prometheus). ' +
+      'Empty: none. Read again for each page.',
+  };
+}

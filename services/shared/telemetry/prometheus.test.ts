@@ -1,5 +1,9 @@
 import { once } from 'node:events';
-import { createServer } from 'node:net';
+import { mkdtempSync, writeFileSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
+import { connect, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
 
 import { resourceFromAttributes } from '@opentelemetry/resources';
 import {
@@ -21,15 +25,19 @@ afterEach(async () => {
   for (const end of ends.splice(0)) await end();
 });
 
-async function started({ port = 0, host = '127.0.0.1', aliases = {} } = {}) {
+async function started({ port = 0, host = '127.0.0.1', aliases = {}, tokenFile = '' } = {}) {
   const { log, lines } = recordingLog();
   const clock = new ManualClock();
-  const endpoint = new PrometheusEndpoint({ host, port, aliases, log, clock });
+  const endpoint = new PrometheusEndpoint({ host, port, aliases, tokenFile, log, clock });
   const resource = resourceFromAttributes({ 'service.name': 'fixture', 'k8s.node.name': 'node-1' });
   const meter = new MeterProvider({ resource, readers: [endpoint.reader] }).getMeter('fixture');
   await endpoint.start();
   ends.push(() => endpoint.stop());
-  const get = (path = '/metrics', method = 'GET') => fetch(`http://127.0.0.1:${endpoint.port}${path}`, { method });
+  const get = (path = '/metrics', method = 'GET', headers = {}) => {
+    // The next page is due.
+    clock.advance(1000);
+    return fetch(`http://127.0.0.1:${endpoint.port}${path}`, { method, headers });
+  };
   return { endpoint, meter, get, clock, lines };
 }
 
@@ -137,6 +145,79 @@ test('the answer is Prometheus’ text format, whatever the query', async () => 
   const { get } = await started();
   const answer = await get('/metrics?name[]=up');
   expect(answer.headers.get('content-type')).toBe('text/plain; version=0.0.4; charset=utf-8');
+});
+
+describe('a flood of requests', () => {
+  /** @returns the endpoint, and the number of pages that it made */
+  async function counted() {
+    const parts = await started();
+    const pages = { count: 0 };
+    parts.meter.createObservableGauge('pages').addCallback(() => {
+      pages.count++;
+    });
+    return { ...parts, pages };
+  }
+
+  /** A connection that sends the texts. @returns what it received until its end */
+  async function send(port: number, text: string): Promise<string> {
+    const socket = connect(port, '127.0.0.1', () => socket.write(text));
+    socket.on('error', () => undefined);
+    let received = '';
+    socket.setEncoding('latin1').on('data', (part: string) => (received += part));
+    await new Promise((resolve) => socket.once('close', resolve));
+    return received;
+  }
+
+  const REQUEST = 'GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n';
+
+  test('a connection has one request, however many it sends at once', async () => {
+    const { endpoint, pages } = await counted();
+    expect((await send(endpoint.port!, REQUEST)).match(/HTTP\/1.1 200/g)).toHaveLength(1);
+    expect((await send(endpoint.port!, REQUEST.repeat(50))).match(/HTTP\/1.1 200/g) ?? []).toEqual([]);
+    expect(pages.count).toBe(1);
+  });
+
+  test('requests of one second wait for one page', async () => {
+    const { endpoint, pages, clock } = await counted();
+    await send(endpoint.port!, REQUEST);
+    const answers = [1, 2, 3].map(() => send(endpoint.port!, REQUEST));
+    await expect.poll(() => clock.sleeping).toBe(1);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    expect([clock.sleeping, pages.count]).toEqual([1, 1]);
+    clock.advance(1000);
+    expect((await Promise.all(answers)).map((text) => text.split('\r\n')[0])).toEqual(Array(3).fill('HTTP/1.1 200 OK'));
+    expect(pages.count).toBe(2);
+  });
+
+  test('a source has few connections, and gets further ones once some end', async () => {
+    const { endpoint } = await counted();
+    const open = await Promise.all(
+      [1, 2, 3, 4].map(async () => {
+        const socket = connect(endpoint.port!, '127.0.0.1');
+        await once(socket, 'connect');
+        return socket;
+      }),
+    );
+    expect(await send(endpoint.port!, REQUEST)).toBe('');
+    open[0]!.destroy();
+    await expect.poll(() => send(endpoint.port!, REQUEST)).toContain('HTTP/1.1 200');
+    for (const socket of open) socket.destroy();
+  });
+});
+
+test('with a token, only requests that show it get a page, also after it was replaced', async () => {
+  const tokenFile = join(mkdtempSync(join(tmpdir(), 'podwire-token-')), 'token');
+  ends.push(() => rm(dirname(tokenFile), { recursive: true }));
+  const { get } = await started({ tokenFile });
+  const status = async (authorization?: string) =>
+    (await get('/metrics', 'GET', authorization === undefined ? {} : { authorization })).status;
+  expect(await status('Bearer ')).toBe(401);
+  writeFileSync(tokenFile, 'first\n');
+  expect([await status(), await status('Bearer other'), await status('Bearer first')]).toEqual([401, 401, 200]);
+  writeFileSync(tokenFile, 'second');
+  expect([await status('Bearer first'), await status('Bearer second')]).toEqual([401, 200]);
+  writeFileSync(tokenFile, '');
+  expect(await status('Bearer ')).toBe(401);
 });
 
 describe('a port in use', () => {

@@ -1,3 +1,5 @@
+import { createHash, randomUUID, timingSafeEqual } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 
 import { PrometheusSerializer } from '@opentelemetry/exporter-prometheus';
@@ -11,12 +13,23 @@ import {
 import { codeOf, messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
+import { SourceCounts } from '../sockets/source-counts.js';
 import { temporalityOf } from './exporters.js';
 
 const PATH = '/metrics';
 
 /** Pause before another attempt to listen, in milliseconds. In an update, the predecessor has the port for some seconds. */
 const RETRY_MS = 1000;
+
+/** Shortest time between two pages, in milliseconds: what a page costs is taken from the ADDs of the process. */
+const PAGE_INTERVAL_MS = 1000;
+
+/** Open connections, each with one request. A scraper has one; some clusters have several scrapers. */
+const MAX_CONNECTIONS = 32;
+const MAX_CONNECTIONS_PER_SOURCE = 4;
+
+/** Time for a request to arrive, and for a connection without traffic, in milliseconds. */
+const REQUEST_TIMEOUT_MS = 5000;
 
 /** Suffixes of metric names by unit (OpenTelemetry, "Prometheus and OpenMetrics Compatibility"). Annotations in braces have none. */
 const UNIT_SUFFIXES: Readonly<Record<string, string>> = { s: '_seconds', ms: '_milliseconds', By: '_bytes' };
@@ -27,6 +40,8 @@ export interface PrometheusOptions {
   readonly port: number;
   /** Second names of metrics: the OpenTelemetry name, and the name that dashboards of other software use. */
   readonly aliases: Readonly<Record<string, string>>;
+  /** File with the token that a scraper has to show (`authorization` of Prometheus); empty or undefined for none. Read for each page. */
+  readonly tokenFile?: string;
   readonly log: Logger;
   readonly clock: Clock;
 }
@@ -47,8 +62,11 @@ class ScrapeReader extends MetricReader {
 }
 
 /**
- * Endpoint for Prometheus, without authentication: `GET /metrics`. A port in use stops no process: it is logged, and the
- * endpoint listens once the port is free.
+ * Endpoint for Prometheus: `GET /metrics`, with a bearer token if there is one. A port in use stops no process: it is logged, and
+ * the endpoint listens once the port is free.
+ *
+ * Scrapes take time of the process that serves ADDs. So all requests of a second share one page, a request waits for it, and
+ * a connection has one request: no client gets answers faster than pages are made.
  *
  * Metrics have the names that Prometheus gives to those that arrive by OTLP: the SDK's serializer omits units.
  */
@@ -57,13 +75,24 @@ export class PrometheusEndpoint {
   readonly #options: PrometheusOptions;
   readonly #serializer = new PrometheusSerializer('', false, undefined, false, true);
   readonly #server: Server;
+  readonly #connections = new SourceCounts({ max: MAX_CONNECTIONS, maxPerSource: MAX_CONNECTIONS_PER_SOURCE });
+  readonly #stopped = new AbortController();
+  /** The page that requests wait for, and when the last one was begun. */
+  #page: Promise<Page> | undefined;
+  #pageBegunMs = -Infinity;
   #cancelRetry = (): void => undefined;
 
   constructor(options: PrometheusOptions) {
     this.#options = options;
-    this.#server = createServer((request, response) => void this.#answer(request, response));
+    const limits = { requestTimeout: REQUEST_TIMEOUT_MS, connectionsCheckingInterval: 1000, maxHeaderSize: 8192 };
+    this.#server = createServer(limits, (request, response) => void this.#answer(request, response));
+    this.#server.maxRequestsPerSocket = 1;
+    this.#server.on('connection', (socket) => {
+      if (!this.#connections.admit(socket)) socket.destroy();
+    });
+    this.#server.on('dropRequest', ({ socket }) => socket.destroy());
+    this.#server.setTimeout(REQUEST_TIMEOUT_MS);
     // A scraper's open connection must not delay the end of the process.
-    this.#server.keepAliveTimeout = 1;
     this.#server.unref();
   }
 
@@ -80,6 +109,7 @@ export class PrometheusEndpoint {
 
   async stop(): Promise<void> {
     this.#cancelRetry();
+    this.#stopped.abort();
     this.#server.closeAllConnections();
     if (this.#server.listening) await new Promise((resolve) => this.#server.close(resolve));
   }
@@ -103,18 +133,55 @@ export class PrometheusEndpoint {
     });
   }
 
-  async #answer({ method, url }: IncomingMessage, response: ServerResponse): Promise<void> {
-    if (method !== 'GET' || url?.split('?')[0] !== PATH) {
+  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    response.shouldKeepAlive = false;
+    if (request.method !== 'GET' || request.url?.split('?')[0] !== PATH) {
       response.writeHead(404, { 'content-type': 'text/plain' }).end(`not found; GET ${PATH}\n`);
       return;
     }
-    const { resourceMetrics, errors } = await this.reader.collect();
-    for (const error of errors) this.#options.log.debug({ err: error }, 'a metric could not be collected');
-    const text = this.#serializer.serialize(withPrometheusNames(resourceMetrics, this.#options.aliases));
-    response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' });
-    // The format demands a line feed at the end, which the serializer omits.
-    response.end(`${text}\n`);
+    const { text, token } = await (this.#page ??= this.#nextPage());
+    if (token !== undefined && !timingSafeEqual(token, digestOf(request.headers.authorization))) {
+      response.writeHead(401, { 'content-type': 'text/plain', 'www-authenticate': 'Bearer' }).end('unauthorized\n');
+      return;
+    }
+    response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }).end(text);
   }
+
+  /** The page for the requests that arrive until it is begun. */
+  async #nextPage(): Promise<Page> {
+    const { clock, log, aliases } = this.#options;
+    const waitMs = this.#pageBegunMs + PAGE_INTERVAL_MS - clock.monotonicMs();
+    await (waitMs > 0 ? clock.sleep(waitMs, this.#stopped.signal) : undefined);
+    this.#page = undefined;
+    this.#pageBegunMs = clock.monotonicMs();
+    const [{ resourceMetrics, errors }, token] = await Promise.all([this.reader.collect(), this.#readToken()]);
+    for (const error of errors) log.debug({ err: error }, 'a metric could not be collected');
+    const text = this.#serializer.serialize(withPrometheusNames(resourceMetrics, aliases));
+    // The format demands a line feed at the end, which the serializer omits.
+    return { text: Buffer.from(`${text}\n`), token };
+  }
+
+  /** @returns undefined without a token; while its file cannot be read, a token that no request has */
+  async #readToken(): Promise<Buffer | undefined> {
+    const { tokenFile = '', log } = this.#options;
+    if (tokenFile === '') return undefined;
+    const token = await readFile(tokenFile, 'utf8').catch((error: unknown) => {
+      log.warn({ err: error }, `metrics: no scrape is answered, as the token in ${tokenFile} cannot be read`);
+      return '';
+    });
+    return token.trim() === '' ? digestOf(randomUUID()) : digestOf(`Bearer ${token.trim()}`);
+  }
+}
+
+/** A page, and the digest of the header that a request for it must have. */
+interface Page {
+  readonly text: Buffer;
+  readonly token: Buffer | undefined;
+}
+
+/** Of equal length for any text, as the comparison needs. */
+function digestOf(text = ''): Buffer {
+  return createHash('sha256').update(text).digest();
 }
 
 function unavailableText(host: string, port: number, error: Error): string {

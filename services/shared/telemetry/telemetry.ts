@@ -46,6 +46,8 @@ export interface TelemetrySource {
   readonly nodeName?: string;
   /** The port of the Prometheus endpoint, unless OTEL_EXPORTER_PROMETHEUS_PORT sets one. */
   readonly metricsPort: number;
+  /** File with the bearer token that the Prometheus endpoint requires; empty for none. */
+  readonly metricsTokenFile?: string;
   /** Second names of metrics at the Prometheus endpoint. */
   readonly aliases?: Readonly<Record<string, string>>;
   /** The process's environment, which the SDK also reads itself. */
@@ -105,7 +107,7 @@ async function startMetrics(
   resource: Resource,
   source: TelemetrySource,
 ): Promise<StopTelemetry> {
-  const { env, log, clock, aliases = {}, metricsPort } = source;
+  const { env, log, clock, aliases = {}, metricsPort, metricsTokenFile: tokenFile = '' } = source;
   const [{ MeterProvider }, { metricReaders }, { PrometheusEndpoint }] = await Promise.all([
     import('@opentelemetry/sdk-metrics'),
     import('./exporters.js'),
@@ -114,7 +116,7 @@ async function startMetrics(
   const host = textOf(env, 'OTEL_EXPORTER_PROMETHEUS_HOST') ?? '127.0.0.1';
   const port = portOf(env, metricsPort, log);
   const isScraped = exporters.includes('prometheus');
-  const endpoint = isScraped ? new PrometheusEndpoint({ host, port, aliases, log, clock }) : undefined;
+  const endpoint = isScraped ? new PrometheusEndpoint({ host, port, aliases, tokenFile, log, clock }) : undefined;
   const pushed = await metricReaders({ names: exporters.filter((name) => name !== 'prometheus'), env, log });
   const provider = new MeterProvider({ resource, readers: [...(endpoint ? [endpoint.reader] : []), ...pushed] });
   metrics.setGlobalMeterProvider(provider);

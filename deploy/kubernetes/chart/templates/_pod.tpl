@@ -114,6 +114,23 @@ readinessProbe:
   value: {{ . | quote }}
 {{- end -}}
 
+{{/* The token of the metrics, as a volume and its mount. */}}
+{{- define "podwire.metricsVolume" -}}
+{{- if and .Values.metrics.enabled .Values.metrics.tokenSecretName }}
+- name: metrics
+  secret:
+    secretName: {{ .Values.metrics.tokenSecretName }}
+    defaultMode: 0440
+    items: [{ key: token, path: token }]
+{{- end }}
+{{- end -}}
+
+{{- define "podwire.metricsMount" -}}
+{{- if and .Values.metrics.enabled .Values.metrics.tokenSecretName }}
+- { name: metrics, mountPath: /etc/podwire/metrics, readOnly: true }
+{{- end }}
+{{- end -}}
+
 {{/* Variables of OpenTelemetry, in a ConfigMap of settings. */}}
 {{- define "podwire.telemetrySettings" -}}
 {{- if not .Values.metrics.enabled }}

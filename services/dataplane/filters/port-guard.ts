@@ -1,0 +1,119 @@
+import { HOST_INTERFACE_PREFIX } from '@podwire/shared/attachment/names';
+import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { compareTexts } from '@podwire/shared/words/order';
+
+import { nodeAddressOf, type ClusterChange, type ClusterView, type Follower } from '../cluster/cluster.js';
+import type { Condition } from '../conditions/conditions.js';
+import { TableReconciler, type TableReconcilerOptions } from './table-reconciler.js';
+import {
+  ADDRESS_TYPE,
+  COUNTED_DROP,
+  elementsChange,
+  FILTER_PRIORITY,
+  match,
+  meta,
+  payload,
+  PROTOCOL,
+  type Json,
+  type JsonObject,
+  type NftTable,
+  type TableName,
+} from './table.js';
+
+export const PORT_TABLE: TableName = { family: 'inet', name: 'podwire_ports' };
+
+const NODES: Readonly<Record<Family, string>> = { 4: 'nodes4', 6: 'nodes6' };
+const FAMILIES: readonly Family[] = [4, 6];
+
+/** Interfaces of pods: those of Podwire, and those that Calico's plugin names. */
+const POD_INTERFACES = [`${HOST_INTERFACE_PREFIX}*`, 'cali*'];
+
+/** Elements of the sets, by family. */
+type NodeAddresses = Readonly<Record<Family, readonly string[]>>;
+
+interface PortGuardOptions extends Omit<TableReconcilerOptions, 'table'> {
+  /** TCP ports, sorted; none for no table. */
+  readonly ports: readonly number[];
+}
+
+/**
+ * Reconciles the table `inet podwire_ports`: pods cannot reach some TCP ports of nodes. Packets to another node are dropped at the
+ * node of their pod, as the other node may see this node's address as their source. Until the cluster is known, the rules of the
+ * previous process stay.
+ */
+export class PortGuard implements Follower {
+  readonly #ports: readonly number[];
+  readonly #reconciler: TableReconciler;
+  #nodes: NodeAddresses | undefined;
+
+  constructor({ ports, ...options }: PortGuardOptions) {
+    this.#ports = ports.toSorted((a, b) => a - b);
+    this.#reconciler = new TableReconciler({ ...options, table: PORT_TABLE });
+  }
+
+  follow({ cluster }: ClusterView, change: ClusterChange): void {
+    const before = this.#nodes;
+    // A change of blocks does not change the nodes.
+    if (before && !change.hasOtherChanges) return;
+    const addresses = (family: Family): string[] =>
+      [...cluster.nodes.values()].flatMap((node) => {
+        const own = nodeAddressOf(node, family);
+        return own ? [formatAddress(own.address)] : [];
+      });
+    const nodes = { 4: distinct(addresses(4)), 6: distinct(addresses(6)) };
+    this.#nodes = nodes;
+    const sets = FAMILIES.map((family) => ({ name: NODES[family], from: before?.[family] ?? [], to: nodes[family] }));
+    const delta = before && elementsChange({ table: PORT_TABLE, sets });
+    if (delta?.length === 0) return;
+    const table = this.#ports.length > 0 ? portTable(this.#ports, nodes) : 'absent';
+    // The table reconciler reports failures and retries.
+    void this.#reconciler.setWanted(table, this.#ports.length > 0 ? delta : undefined).catch(() => undefined);
+  }
+
+  /** Conditions; empty while the table is as wanted. */
+  conditions(): readonly Condition[] {
+    const failure = this.#reconciler.failure;
+    if (!failure) return [];
+    const message = `nftables cannot filter packets from pods, so pods reach the metrics of nodes: ${failure.message}`;
+    return [{ reason: 'PortGuardUnavailable', message }];
+  }
+
+  /** Leaves the table in force. */
+  stop(): Promise<void> {
+    return this.#reconciler.stop();
+  }
+}
+
+/**
+ * The table that drops packets of pods to ports of nodes, after the translation of destinations:
+ *
+ *     iifname "podw*" ip daddr @nodes4 tcp dport { 9091, 9094 } counter drop
+ *
+ * For packets to this node itself, any of its addresses counts.
+ */
+function portTable(ports: readonly number[], nodes: NodeAddresses): NftTable {
+  const right: Json = ports.length === 1 ? (ports[0] ?? 0) : { set: ports };
+  const isPort = match({ payload: { protocol: 'tcp', field: 'dport' } }, '==', right);
+  const chain = (name: 'input' | 'forward', destinations: readonly (readonly JsonObject[])[]) => ({
+    name: `ports_${name}`,
+    hook: { type: 'filter', name, priority: FILTER_PRIORITY },
+    rules: POD_INTERFACES.flatMap((device) =>
+      destinations.map((to) => [match(meta('iifname'), '==', device), ...to, isPort, ...COUNTED_DROP]),
+    ),
+  });
+  const isNode = (family: Family) => match(payload(PROTOCOL[family], 'daddr'), '==', `@${NODES[family]}`);
+  return {
+    ...PORT_TABLE,
+    sets: FAMILIES.map((family) => ({
+      name: NODES[family],
+      type: ADDRESS_TYPE[family],
+      interval: false,
+      elements: nodes[family],
+    })),
+    chains: [chain('input', [[]]), chain('forward', [[isNode(4)], [isNode(6)]])],
+  };
+}
+
+function distinct(texts: readonly string[]): readonly string[] {
+  return [...new Set(texts)].toSorted(compareTexts);
+}
