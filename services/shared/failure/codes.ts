@@ -336,7 +336,7 @@ export const FAILURE_CODES = {
     status: status.RESOURCE_EXHAUSTED,
     cni: 11,
     retryable: true,
-    about: 'Too many requests of the caller wait.',
+    about: 'The caller has too many open calls.',
   },
   UNREACHABLE: { status: status.UNAVAILABLE, cni: 11, retryable: true, about: 'A Podwire service does not answer.' },
   DEADLINE_EXCEEDED: {

@@ -1,17 +1,10 @@
-import {
-  ServerInterceptingCall,
-  ServerListenerBuilder,
-  type Metadata,
-  type ServerInterceptor,
-  type ServerUnaryCall,
-} from '@grpc/grpc-js';
+import type { Metadata, ServerUnaryCall } from '@grpc/grpc-js';
 import { context } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
-import { statusOfError } from '../failure/status.js';
 import type { Clock } from '../runtime/clock.js';
 import { beginInterval } from '../telemetry/intervals.js';
-import { callerOf, LOCAL_CALLER, type Caller } from '../tls/caller.js';
+import { callerOf, LOCAL_CALLER, type Caller, type NetworkCaller } from '../tls/caller.js';
 import type { Leave, RequestQueue } from './request-queue.js';
 
 /** A call that its caller may be refused. */
@@ -46,42 +39,20 @@ export interface TokenVerifier {
   verify(token: string, connection: string, signal: AbortSignal): Promise<ProvenCaller> | ProvenCaller;
 }
 
-/** Metadata that {@link networkInterceptor} sets to the client's address and port. A client can only take rights away by it. */
+/** Metadata that {@link markNetworkCall} sets to the client's address and port. A client can only take rights away by it. */
 const NETWORK_KEY = 'podwire-network';
 
 /** Metadata with the token of a caller without a client certificate (RFC 6750, section 2.1). */
 export const TOKEN_KEY = 'authorization';
 export const TOKEN_SCHEME = 'Bearer ';
 
-/** Health checks and reflection, which no handler of this server guards. */
-const UNGUARDED = '/grpc.';
-
-const NEVER = new AbortController().signal;
-
 /**
- * Marks every call that came over TLS. What gRPC says of a connection later, such as its address, is gone once the client
- * has closed it; a call without the mark is local, so the mark must not depend on that. Where certificates are optional,
- * unguarded methods need a certificate or a token too.
+ * Marks a call that came over TLS. What gRPC says of a connection later, such as its address, is gone once the client has
+ * closed it; a call without the mark is local, so the mark must not depend on that.
+ * @param connection - address and port of the client
  */
-export function networkInterceptor(tokens: TokenVerifier | undefined): ServerInterceptor {
-  return ({ path }, call) =>
-    new ServerInterceptingCall(call, {
-      start: (next) => {
-        const listener = new ServerListenerBuilder().withOnReceiveMetadata((metadata, pass) => {
-          const connection = call.getPeer();
-          metadata.set(NETWORK_KEY, connection);
-          if (!tokens || !path.startsWith(UNGUARDED) || call.getAuthContext().sslPeerCertificate) pass(metadata);
-          else
-            Promise.resolve()
-              .then(() => tokens.verify(tokenOf(metadata), connection, NEVER))
-              .then(
-                () => pass(metadata),
-                (error: unknown) => call.sendStatus(statusOfError(error)),
-              );
-        });
-        next(listener.build());
-      },
-    });
+export function markNetworkCall(metadata: Metadata, connection: string): void {
+  metadata.set(NETWORK_KEY, connection);
 }
 
 /** Empty without one. */
@@ -112,7 +83,7 @@ const NOTHING_TO_LEAVE: Leave = () => undefined;
 /**
  * Waits for the turn of a call, and refuses it if its caller may not make it. A local call waits for no turn: podwirectl
  * must work while nodes flood the service.
- * @throws Failure ACCESS_DENIED, TOO_MANY_REQUESTS, or the signal's
+ * @throws Failure ACCESS_DENIED, or the signal's
  */
 export async function admitCall(
   admission: Admission,
@@ -132,6 +103,21 @@ export async function admitCall(
     leave();
     throw error;
   }
+}
+
+/**
+ * The caller of a marked call, before anything is read of it.
+ * @throws Failure ACCESS_DENIED, UNREACHABLE while new tokens cannot be verified, or the signal's
+ */
+export async function proveCaller(
+  admission: Admission,
+  call: IdentifiableCall,
+  signal: AbortSignal,
+): Promise<NetworkCaller> {
+  const { caller, check } = await identify(admission, call, signal);
+  await check();
+  if (caller.kind === 'local') throw new Error('BUG: a call over the network is not marked');
+  return caller;
 }
 
 const LOCAL: ProvenCaller = { caller: LOCAL_CALLER, check: () => undefined };

@@ -1,4 +1,6 @@
+import { X509Certificate } from 'node:crypto';
 import { readFileSync } from 'node:fs';
+import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 
 import { Client, compressionAlgorithms, credentials, status, type ChannelOptions } from '@grpc/grpc-js';
@@ -17,9 +19,17 @@ import { MAX_REQUEST_BYTES } from './message-size.js';
 import { RpcServer } from './server.js';
 import { MAX_STREAMS_PER_CALLER } from './streaming.js';
 
-/** What a client with a certificate can take of the network listener. Requests with the name "held" wait for a gate. */
+/** What a client can take of the network listener. Requests with the name "held" wait for a gate. */
 
-const QUEUE_LIMITS = { maxExecutingCount: 16, maxExecutingPerCallerCount: 4, maxWaitingPerCallerCount: 20 };
+const QUEUE_LIMITS = { maxExecutingCount: 16, maxExecutingPerCallerCount: 4 };
+/** What is used up does not come back during a test. */
+const NETWORK_LIMITS = {
+  connectionsPerCaller: 2,
+  connectionsPerSource: 5,
+  handshakes: { burst: 12, perSecond: 0.001 },
+  openCalls: 40,
+  calls: { burst: 60, perSecond: 0.001 },
+};
 /** More than execute at once. */
 const FLOOD = 15;
 
@@ -36,12 +46,15 @@ let localAddress: string;
 /** Names of the requests that were executed. */
 let executed: string[];
 let lines: Record<string, unknown>[];
+/** Serial numbers of certificates. */
+let revoked: Set<string>;
 
 beforeEach(async () => {
   clients = new TestServers();
   folder = await CertificateFolder.create(join(clients.folder, 'certificates'));
   gate = new Gate();
   executed = [];
+  revoked = new Set();
   localAddress = clients.address();
   const recording = recordingLog();
   ({ lines } = recording);
@@ -50,7 +63,9 @@ beforeEach(async () => {
     defaultCallTimeoutMs: 60_000,
     drainTimeoutMs: 0,
     certificates: certificateSource(await folder.server()).source,
+    proofs: { isRevoked: (serialNumber) => Promise.resolve(revoked.has(serialNumber)) },
     queueLimits: QUEUE_LIMITS,
+    networkLimits: NETWORK_LIMITS,
     log: recording.log,
     clock: systemClock,
     services: (unary, streaming) => [
@@ -146,8 +161,7 @@ describe('while one node floods', () => {
   });
 
   test('its requests beyond the limit are refused, and one line of the log names it', async () => {
-    const count = QUEUE_LIMITS.maxExecutingPerCallerCount + QUEUE_LIMITS.maxWaitingPerCallerCount + 10;
-    const { outcomes } = await flood(await peerOf('node', 'worker-1'), count);
+    const { outcomes } = await flood(await peerOf('node', 'worker-1'), NETWORK_LIMITS.openCalls + 10);
     const refusedCalls = outcomes.slice(-10);
 
     for (const failure of await Promise.all(refusedCalls)) {
@@ -156,10 +170,90 @@ describe('while one node floods', () => {
     }
     const warnings = lines.filter(({ level }) => level === 'warn');
     expect(warnings.map(({ msg }) => msg)).toEqual([
-      expect.stringMatching(/^node "worker-1": too many of its requests wait, .*; check/),
+      expect.stringMatching(/^node "worker-1": it has too many open calls, .*; check/),
     ]);
     expect(lines.filter(({ err }) => err !== undefined)).toEqual([]);
   });
+});
+
+describe('connections', () => {
+  const warnings = () => lines.filter(({ level }) => level === 'warn').map(({ msg }) => msg);
+
+  /** Connects without a handshake. */
+  async function connected(): Promise<Socket> {
+    const socket = connect(Number(address.split(':').at(-1)), '127.0.0.1');
+    socket.on('error', () => undefined);
+    await new Promise((resolve) => socket.once('connect', resolve));
+    return socket;
+  }
+
+  const closed = (socket: Socket) => new Promise<void>((resolve) => socket.resume().once('close', () => resolve()));
+
+  test('of one caller are limited by its certificate, and another caller is served', async () => {
+    const [first, second, third] = await Promise.all([1, 2, 3].map(() => peerOf('node', 'worker-1')));
+    await getPool(first!, 'first');
+    await getPool(second!, 'second');
+    expect(await failureOf(getPool(third!, 'third', 500))).toBeInstanceOf(Failure);
+    await getPool(await peerOf('node', 'worker-2'), 'other');
+    expect(executed).toEqual(['first', 'second', 'other']);
+    expect(warnings()).toEqual([expect.stringMatching(/^node "worker-1": it has too many connections, /)]);
+    first!.close();
+    await expect.poll(() => failureOf(getPool(third!, 'third', 500))).toBeUndefined();
+  });
+
+  test('of one source that show no caller are limited, and count no more once they do', async () => {
+    const held = await Promise.all(Array.from({ length: NETWORK_LIMITS.connectionsPerSource }, connected));
+    await closed(await connected());
+    expect(warnings()).toEqual([expect.stringMatching(/^client at 127\.0\.0\.1: it has too many connections/)]);
+    held[0]!.destroy();
+    for (const name of ['worker-1', 'worker-2', 'worker-3']) {
+      const peer = await peerOf('node', name);
+      await expect.poll(() => failureOf(getPool(peer, name, 500))).toBeUndefined();
+    }
+    for (const socket of held) socket.destroy();
+  });
+
+  test('with a revoked certificate take nothing of its node', async () => {
+    const stolen = await folder.client('node', 'worker-1');
+    const { source } = certificateSource(stolen);
+    const serial = new X509Certificate(readFileSync(stolen.identity?.certificate.path ?? '')).serialNumber;
+    revoked.add(serial);
+    for (let count = 0; count < NETWORK_LIMITS.connectionsPerCaller + 1; count++) {
+      const peer = clients.peer(address, { tls: { certificates: source, serverName: IPAM_SERVER_NAME } });
+      expect(await failureOf(getPool(peer, 'stolen'))).toMatchObject({ code: 'ACCESS_DENIED' });
+    }
+    await getPool(await peerOf('node', 'worker-1'), 'renewed');
+    expect(executed).toEqual(['renewed']);
+    expect(warnings()).toEqual([expect.stringMatching(/^client at 127\.0\.0\.1: it shows no valid certificate/)]);
+  });
+
+  test('are not made faster than handshakes should be', async () => {
+    for (let count = 0; count < NETWORK_LIMITS.handshakes.burst; count++) {
+      const socket = await connected();
+      socket.destroy();
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    await closed(await connected());
+    await getPool(clients.peer(localAddress), 'local');
+    expect(executed).toEqual(['local']);
+  });
+});
+
+test('calls of one caller that start too fast end its connection, also when they are cancelled, and others are served', async () => {
+  const peer = await peerOf('node', 'worker-1');
+  const { burst } = NETWORK_LIMITS.calls;
+  // The first call counts for the source.
+  for (let count = 0; count < burst; count++) {
+    const cancelled = new AbortController();
+    const stream = peer.stream(WATCH, REQUEST, cancelled.signal);
+    await stream.next();
+    cancelled.abort();
+    await failureOf(stream.next());
+  }
+  await getPool(peer, 'last');
+  expect(await failureOf(getPool(peer, 'excess', 500))).toBeInstanceOf(Failure);
+  await getPool(await peerOf('node', 'worker-2'), 'other');
+  expect(executed).toEqual(['last', 'other']);
 });
 
 describe('streams of one caller', () => {

@@ -5,7 +5,7 @@ import { ManualClock } from '../testing/manual-clock.js';
 import type { NetworkCaller } from '../tls/caller.js';
 import { QUEUE_LIMITS, RequestQueue, type Leave, type QueueLimits } from './request-queue.js';
 
-const LIMITS: QueueLimits = { maxExecutingCount: 6, maxExecutingPerCallerCount: 4, maxWaitingPerCallerCount: 100 };
+const LIMITS: QueueLimits = { maxExecutingCount: 6, maxExecutingPerCallerCount: 4 };
 
 const node = (name: string): NetworkCaller => ({ kind: 'network', role: 'node', name });
 const nameOf = ({ name }: NetworkCaller): string => name;
@@ -34,7 +34,7 @@ class Place {
           this.starts.push(nameOf(caller));
           this.waitsMs.push(waitedMs);
         },
-        refused: (caller, limit) => void this.refusals.push(`${nameOf(caller)}: ${limit}`),
+        refused: (name, _, limit) => void this.refusals.push(`${name}: ${limit}`),
       },
     });
   }
@@ -160,44 +160,15 @@ describe('limits', () => {
     expect(place.starts.slice(LIMITS.maxExecutingCount)).toContain('other');
   });
 
-  test('of waiting requests refuse further ones of that caller only, with a retryable failure', async () => {
-    const place = new Place({ maxWaitingPerCallerCount: 10 });
-    const { outcomes } = place.send(FLOODER, 12);
-    await place.turns(1);
-    expect(await outcomes.at(-1)).toMatchObject({
-      code: 'TOO_MANY_REQUESTS',
-      message: 'node "flooder": 10 of its requests wait; send fewer at once, and retry later',
-      retryable: true,
-    });
-    expect(place.refusals).toEqual(['flooder: requests']);
-    place.send(OTHER, 1);
-    await place.turns(2);
-    expect(place.starts).toContain('other');
-  });
-
-  test('of waiting requests refuse one request of a caller in each turn', async () => {
-    const place = new Place({ maxExecutingPerCallerCount: 1, maxWaitingPerCallerCount: 2 });
-    const { outcomes } = place.send(FLOODER, 6);
-    expect(place.refusals).toHaveLength(0);
-    for (let refused = 1; refused <= 3; refused++) {
-      await place.turns(1);
-      expect(place.refusals).toHaveLength(refused);
-    }
-    expect(await Promise.all(outcomes.slice(3))).toMatchObject(Array(3).fill({ code: 'TOO_MANY_REQUESTS' }));
-    expect(place.starts).toHaveLength(1);
-    expect(place.waitingCount).toBe(2);
-  });
-
   test('of this release leave the places of seven callers to other callers', () => {
-    const { maxExecutingCount, maxExecutingPerCallerCount, maxWaitingPerCallerCount } = QUEUE_LIMITS;
+    const { maxExecutingCount, maxExecutingPerCallerCount } = QUEUE_LIMITS;
     expect(maxExecutingCount).toBeGreaterThanOrEqual(8 * maxExecutingPerCallerCount);
-    expect(maxWaitingPerCallerCount).toBeGreaterThan(maxExecutingPerCallerCount);
   });
 });
 
 describe('a request that waits', () => {
   test('leaves when it is cancelled, and the next one takes its place', async () => {
-    const place = new Place({ maxExecutingPerCallerCount: 1, maxWaitingPerCallerCount: 2 });
+    const place = new Place({ maxExecutingPerCallerCount: 1 });
     const cancelled = new AbortController();
     place.send(FLOODER, 1);
     const [waiting] = place.send(FLOODER, 1, cancelled.signal).outcomes;
@@ -205,7 +176,7 @@ describe('a request that waits', () => {
     const reason = new Failure('DEADLINE_EXCEEDED', 'no answer within 10 ms');
     cancelled.abort(reason);
     expect(await waiting).toBe(reason);
-    expect(place.refusals).toEqual(['flooder: deadline']);
+    expect(place.refusals).toEqual(['node "flooder": deadline']);
     expect(place.waitingCount).toBe(1);
     place.clock.advance(50);
     await place.end(FLOODER);

@@ -1,4 +1,3 @@
-import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import type { Clock } from '../runtime/clock.js';
 import { formatCaller, type NetworkCaller } from '../tls/caller.js';
@@ -9,8 +8,6 @@ export interface QueueLimits {
   readonly maxExecutingCount: number;
   /** Requests of one caller that execute at once. Range: 1 and more. */
   readonly maxExecutingPerCallerCount: number;
-  /** Requests of one caller that wait; a further one is refused. Range: 1 and more. */
-  readonly maxWaitingPerCallerCount: number;
 }
 
 /**
@@ -20,7 +17,6 @@ export interface QueueLimits {
 export const QUEUE_LIMITS: QueueLimits = {
   maxExecutingCount: 256,
   maxExecutingPerCallerCount: 32,
-  maxWaitingPerCallerCount: 1000,
 };
 
 /**
@@ -35,11 +31,14 @@ export interface QueueEvents {
   waitingChanged(caller: NetworkCaller, change: 1 | -1): void;
   /** A request may execute. */
   started(caller: NetworkCaller, waitedMs: number): void;
-  /** A request or a stream was refused because of a limit of its caller, or its deadline passed while it waited. */
-  refused(caller: NetworkCaller, reason: RefusalReason): void;
+  /**
+   * A connection, request or stream was refused because of a limit of its caller, or its deadline passed while it waited.
+   * @param name - of the caller, or its address while it is not known
+   */
+  refused(name: string, role: NetworkCaller['role'] | 'none', reason: RefusalReason): void;
 }
 
-export type RefusalReason = 'requests' | 'streams' | 'deadline';
+export type RefusalReason = 'connections' | 'calls' | 'identity' | 'requests' | 'streams' | 'deadline';
 
 export interface RequestQueueOptions {
   readonly clock: Clock;
@@ -59,8 +58,6 @@ interface CallerQueue {
   executingCount: number;
   /** Starts each waiting request, in the order of their arrival. */
   readonly waiting: Set<() => void>;
-  /** Refuses each request that arrived while too many waited. */
-  readonly excess: Set<() => void>;
   /** Number of the turn in which its last request started. */
   lastTurn: number;
 }
@@ -74,16 +71,14 @@ interface CallerQueue {
  *   sent. A turn costs little compared with a request.
  * - A request that waits for a slow datastore uses no processor time, so turns alone would let one caller fill the
  *   transactions. So the number of its requests that execute at once is limited.
- * - A waiting request takes memory, and its caller may have given up. So their number is limited, and a request leaves the
- *   queue when its deadline passes or its caller cancels.
- * - A client that retries at once sends as many requests as are refused. So refusals take turns, too: a client has a limited
- *   number of calls open, and the rate of their answers is the rate at which it sends.
+ * - The caller of a waiting request may have given up. So a request leaves the queue when its deadline passes or its caller
+ *   cancels. Their number is limited before, with the open calls of a caller.
  */
 export class RequestQueue {
   readonly #options: RequestQueueOptions;
   readonly #limits: QueueLimits;
   readonly #queues = new Map<string, CallerQueue>();
-  /** The callers with a request that may start or has to be refused, in the order of their turns. */
+  /** The callers with a request that may start, in the order of their turns. */
   readonly #turns = new Set<CallerQueue>();
   #executingCount = 0;
   #turn = 0;
@@ -97,39 +92,32 @@ export class RequestQueue {
   /**
    * Waits until a request may execute.
    * @returns what has to be called when the request has ended
-   * @throws Failure TOO_MANY_REQUESTS, or the signal's
+   * @throws Failure of the signal
    */
   enter(caller: NetworkCaller, signal: AbortSignal): Promise<Leave> {
     if (signal.aborted) return Promise.reject(failureOfSignal(signal));
     const { events, clock } = this.#options;
     const queue = this.#queueOf(caller);
-    const isExcess = queue.waiting.size >= this.#limits.maxWaitingPerCallerCount;
-    const line = isExcess ? queue.excess : queue.waiting;
     return new Promise((resolve, reject) => {
       const arrivedMs = clock.monotonicMs();
       const endWait = (): void => {
         signal.removeEventListener('abort', onAbort);
-        line.delete(takeTurn);
+        queue.waiting.delete(takeTurn);
         events.waitingChanged(caller, -1);
       };
       const onAbort = (): void => {
         endWait();
         this.#update(queue);
         const failure = failureOfSignal(signal);
-        if (failure.code === 'DEADLINE_EXCEEDED') events.refused(caller, 'deadline');
+        if (failure.code === 'DEADLINE_EXCEEDED') events.refused(formatCaller(caller), caller.role, 'deadline');
         reject(failure);
       };
       const takeTurn = (): void => {
         endWait();
-        if (isExcess) {
-          events.refused(caller, 'requests');
-          reject(tooManyFailure(caller, this.#limits.maxWaitingPerCallerCount));
-        } else {
-          events.started(caller, clock.monotonicMs() - arrivedMs);
-          resolve(this.#execute(queue));
-        }
+        events.started(caller, clock.monotonicMs() - arrivedMs);
+        resolve(this.#execute(queue));
       };
-      line.add(takeTurn);
+      queue.waiting.add(takeTurn);
       events.waitingChanged(caller, 1);
       signal.addEventListener('abort', onAbort, { once: true });
       this.#update(queue);
@@ -143,7 +131,6 @@ export class RequestQueue {
       caller,
       executingCount: 0,
       waiting: new Set(),
-      excess: new Set(),
       lastTurn: -1,
     };
     this.#queues.set(name, queue);
@@ -166,11 +153,11 @@ export class RequestQueue {
 
   /** Gives a caller a turn if it needs one; a caller that has one keeps its place. Forgets a caller without requests. */
   #update(queue: CallerQueue): void {
-    const { caller, executingCount, waiting, excess } = queue;
+    const { caller, executingCount, waiting } = queue;
     const mayStart = waiting.size > 0 && executingCount < this.#limits.maxExecutingPerCallerCount;
-    if (mayStart || excess.size > 0) this.#turns.add(queue);
+    if (mayStart) this.#turns.add(queue);
     else this.#turns.delete(queue);
-    if (waiting.size + excess.size + executingCount === 0) this.#queues.delete(formatCaller(caller));
+    if (waiting.size + executingCount === 0) this.#queues.delete(formatCaller(caller));
   }
 
   #takeTurns(): void {
@@ -180,12 +167,10 @@ export class RequestQueue {
         this.#executingCount < this.#limits.maxExecutingCount &&
         queue.executingCount < this.#limits.maxExecutingPerCallerCount;
       const [start] = hasPlace ? queue.waiting : [];
-      const [refuse] = queue.excess;
-      if (queue.lastTurn === this.#turn || !(start ?? refuse)) continue;
+      if (queue.lastTurn === this.#turn || !start) continue;
       queue.lastTurn = this.#turn;
       this.#turns.delete(queue);
-      start?.();
-      refuse?.();
+      start();
       this.#update(queue);
       if (this.#takenInTurnCount++ === 0) this.#scheduleTurn();
     }
@@ -199,11 +184,4 @@ export class RequestQueue {
       this.#takeTurns();
     });
   }
-}
-
-function tooManyFailure(caller: NetworkCaller, waitingCount: number): Failure {
-  return new Failure(
-    'TOO_MANY_REQUESTS',
-    `${formatCaller(caller)}: ${waitingCount} of its requests wait; send fewer at once, and retry later`,
-  );
 }

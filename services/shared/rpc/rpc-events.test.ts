@@ -2,17 +2,14 @@ import { expect, test } from 'vitest';
 
 import { ManualClock } from '../testing/manual-clock.js';
 import { recordingLog } from '../testing/server.js';
-import type { NetworkCaller } from '../tls/caller.js';
 import { RpcEvents } from './rpc-events.js';
-
-const node = (name: string): NetworkCaller => ({ kind: 'network', role: 'node', name });
 
 test('refusals of a caller are logged once a minute, with its name', () => {
   const { log, lines } = recordingLog();
   const clock = new ManualClock();
   const events = new RpcEvents({ log, clock });
   const refuse = (name: string): void => {
-    for (let count = 0; count < 100; count++) events.refused(node(name), 'requests');
+    for (let count = 0; count < 100; count++) events.refused(`node "${name}"`, 'node', 'requests');
   };
 
   refuse('worker-1');

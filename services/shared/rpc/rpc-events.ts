@@ -2,7 +2,7 @@ import { counter, histogram, upDownCounter } from '../telemetry/instruments.js';
 
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
-import { formatCaller, type NetworkCaller } from '../tls/caller.js';
+import type { NetworkCaller } from '../tls/caller.js';
 import type { QueueEvents, RefusalReason } from './request-queue.js';
 
 const MS_PER_SECOND = 1000;
@@ -14,7 +14,10 @@ const LOG_INTERVAL_MS = 60_000;
 const MAX_LOGGED_CALLERS = 10_000;
 
 const REASONS: Readonly<Record<RefusalReason, string>> = {
-  requests: 'too many of its requests wait, and further ones are refused',
+  connections: 'it has too many connections, or opens them too fast, and further ones are closed',
+  calls: 'it starts calls too fast, and its connections are closed',
+  identity: 'it shows no valid certificate or token, and its calls are refused',
+  requests: 'it has too many open calls, and further ones are refused',
   streams: 'it has too many open streams, and further ones are refused',
   deadline: 'requests of it waited for their turn until their deadline',
 };
@@ -56,9 +59,8 @@ export class RpcEvents implements QueueEvents {
     this.#instruments.wait.record(waitedMs / MS_PER_SECOND, { role });
   }
 
-  refused(caller: NetworkCaller, reason: RefusalReason): void {
-    this.#instruments.refused.add(1, { role: caller.role, reason });
-    const name = formatCaller(caller);
+  refused(name: string, role: NetworkCaller['role'] | 'none', reason: RefusalReason): void {
+    this.#instruments.refused.add(1, { role, reason });
     const nowMs = this.#clock.monotonicMs();
     if (nowMs - (this.#loggedAtMs.get(name) ?? -Infinity) < LOG_INTERVAL_MS) return;
     this.#loggedAtMs.delete(name);

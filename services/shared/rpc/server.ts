@@ -10,14 +10,16 @@ import {
 import { HealthImplementation } from 'grpc-health-check';
 
 import { Failure } from '../failure/failure.js';
+import { messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { UNIX } from '../sockets/listen.js';
 import { UnixListener } from '../sockets/unix-listener.js';
 import type { CertificateSource } from '../tls/certificate-source.js';
-import { networkInterceptor, type Admission, type Authorize } from './access.js';
+import { proveCaller, type Admission, type Authorize } from './access.js';
 import { withUndecodable } from './border.js';
 import { MAX_REQUEST_BYTES } from './message-size.js';
+import { NETWORK_LIMITS, NetworkListener, type NetworkLimits, type Prove } from './network-listener.js';
 import { addReflection } from './reflection.js';
 import { RELEASE, releaseInterceptor } from './release.js';
 import { RequestQueue, type QueueLimits } from './request-queue.js';
@@ -55,6 +57,8 @@ export interface RpcServerOptions {
   readonly proofs?: Pick<Admission, 'tokens' | 'isRevoked'>;
   /** Limits of the requests of clients with certificates. Default: {@link QUEUE_LIMITS}. */
   readonly queueLimits?: QueueLimits;
+  /** Limits of a caller over the network. Default: {@link NETWORK_LIMITS}. */
+  readonly networkLimits?: NetworkLimits;
   /** Decides over the calls of clients with certificates. Default: they may call everything. */
   readonly authorize?: Authorize;
   /** Makes the services out of the server's ways to make handlers. */
@@ -64,10 +68,10 @@ export interface RpcServerOptions {
 const DEFAULT_MAX_STREAMS_COUNT = 10_000;
 
 /**
- * Maximum number of calls that a connection may have open; the client delays further ones. All that a client sends at once
- * take processor time in one turn of the event loop, before they can wait in the queue of their caller.
+ * Maximum number of calls that a connection may have open; the client delays further ones. Twice as many as execute, so that
+ * the next ones are there when some end. All that a client sends at once take processor time in one turn of the event loop.
  */
-const MAX_CALLS_PER_CONNECTION = 100;
+const MAX_CALLS_PER_CONNECTION = 64;
 
 /** A connection whose peer vanished without closing it, as by a power failure, ends within the sum of both. */
 const KEEPALIVE = { 'grpc.keepalive_time_ms': 30_000, 'grpc.keepalive_timeout_ms': 10_000 } as const;
@@ -82,7 +86,9 @@ export class RpcServer {
   readonly #health = new HealthImplementation();
   readonly #streams: Streams;
   readonly #services: readonly RpcService[];
-  readonly #unixListeners: UnixListener[] = [];
+  readonly #events: RpcEvents;
+  readonly #admission: Admission;
+  readonly #listeners: Pick<UnixListener, 'close' | 'ended'>[] = [];
   #isStopping = false;
   #isServing = false;
 
@@ -99,8 +105,10 @@ export class RpcServer {
       proofs,
     } = options;
     const events = new RpcEvents({ log, clock });
+    this.#events = events;
     const queue = new RequestQueue({ clock, events, limits });
     const admission = { authorize, clock, queue, ...proofs };
+    this.#admission = admission;
     this.#server = new Server({
       'grpc.max_receive_message_length': MAX_REQUEST_BYTES,
       'grpc.max_concurrent_streams': MAX_CALLS_PER_CONNECTION,
@@ -162,10 +170,10 @@ export class RpcServer {
     this.#isStopping = true;
     this.#setHealth('NOT_SERVING');
     this.#streams.drain();
-    for (const listener of this.#unixListeners) listener.close();
+    for (const listener of this.#listeners) listener.close();
     const shutDown = new Promise<void>((resolve) => this.#server.tryShutdown(() => resolve()));
     // From Node.js 24 on, gRPC does not wait for injected connections.
-    const drained = Promise.all([shutDown, ...this.#unixListeners.map((listener) => listener.ended())]);
+    const drained = Promise.all([shutDown, ...this.#listeners.map((listener) => listener.ended())]);
     const overdue = new AbortController();
     const timeout = sleep(this.#options.drainTimeoutMs, 'overdue', { signal: overdue.signal }).catch(() => undefined);
     if ((await Promise.race([drained, timeout])) === 'overdue') this.#server.forceShutdown();
@@ -173,7 +181,7 @@ export class RpcServer {
   }
 
   async #listenAt(address: string): Promise<string> {
-    if (!address.startsWith(UNIX)) return address.replace(/\d+$/, String(await this.#bind(address)));
+    if (!address.startsWith(UNIX)) return address.replace(/\d+$/, String(await this.#listenAtPort(address)));
     const { log, clock } = this.#options;
     const injector = this.#server.createConnectionInjector(ServerCredentials.createInsecure());
     const listener = new UnixListener({
@@ -182,7 +190,7 @@ export class RpcServer {
       clock,
       take: (connection) => injector.injectConnection(connection),
     });
-    this.#unixListeners.push(listener);
+    this.#listeners.push(listener);
     await listener.listen();
     return address;
   }
@@ -196,21 +204,35 @@ export class RpcServer {
     for (const service of ['', ...this.#names()]) this.#health.setStatus(service, status);
   }
 
-  #networkCredentials(): ServerCredentials {
-    const { certificates, proofs } = this.#options;
-    if (!certificates) return ServerCredentials.createInsecure();
-    const { createCertificateProviderServerCredentials, createServerCredentialsWithInterceptors } = experimental;
-    // The first argument gives the server's own certificate, the second the authorities of clients.
-    const tls = createCertificateProviderServerCredentials(certificates, certificates, !proofs?.tokens);
-    return createServerCredentialsWithInterceptors(tls, [networkInterceptor(proofs?.tokens)]);
+  async #listenAtPort(address: string): Promise<number> {
+    const { certificates, clock, networkLimits: limits = NETWORK_LIMITS } = this.#options;
+    try {
+      if (!certificates) return await this.#bind(address);
+      const refused: RpcEvents['refused'] = (...refusal) => this.#events.refused(...refusal);
+      const prove: Prove = (call, signal) => proveCaller(this.#admission, call, signal);
+      const listener = new NetworkListener({ address, clock, limits, prove, refused });
+      const credentials = this.#networkCredentials(certificates, listener);
+      const injector = this.#server.createConnectionInjector(credentials);
+      const port = await listener.listen((connection) => injector.injectConnection(connection));
+      this.#listeners.push(listener);
+      return port;
+    } catch (error) {
+      throw new Failure('INVALID_SETTINGS', `cannot listen at ${address}: ${messageOf(error)}`, { cause: error });
+    }
   }
 
+  #networkCredentials(certificates: CertificateSource, { interceptor }: NetworkListener): ServerCredentials {
+    const { createCertificateProviderServerCredentials, createServerCredentialsWithInterceptors } = experimental;
+    // The first argument gives the server's own certificate, the second the authorities of clients.
+    const tls = createCertificateProviderServerCredentials(certificates, certificates, !this.#admission.tokens);
+    return createServerCredentialsWithInterceptors(tls, [interceptor]);
+  }
+
+  /** Listens in plain text. */
   #bind(address: string): Promise<number> {
-    const credentials = this.#networkCredentials();
     return new Promise((resolve, reject) => {
-      this.#server.bindAsync(address, credentials, (error, port) => {
-        if (error)
-          reject(new Failure('INVALID_SETTINGS', `cannot listen at ${address}: ${error.message}`, { cause: error }));
+      this.#server.bindAsync(address, ServerCredentials.createInsecure(), (error, port) => {
+        if (error) reject(error);
         else resolve(port);
       });
     });

@@ -85,8 +85,9 @@ export class Streams {
         served.succeed();
         call.end();
       } catch (error) {
-        const expected = served.signal.aborted ? ({ expected: true } as const) : undefined;
-        call.emit('error', served.fail(expected ? failureOfSignal(served.signal) : error, expected));
+        const isRefused = error instanceof Failure && error.code === 'TOO_MANY_STREAMS';
+        const expected = served.signal.aborted || isRefused ? ({ expected: true } as const) : undefined;
+        call.emit('error', served.fail(served.signal.aborted ? failureOfSignal(served.signal) : error, expected));
       } finally {
         this.#open.delete(served);
         if (this.#open.size === 0) this.#stopChecks();
@@ -112,7 +113,7 @@ export class Streams {
       );
     const name = formatCaller(caller);
     if (caller.kind !== 'local' && this.#countOf(name) >= MAX_STREAMS_PER_CALLER) {
-      events.refused(caller, 'streams');
+      events.refused(name, caller.role, 'streams');
       throw new Failure('TOO_MANY_STREAMS', `${name}: it has ${MAX_STREAMS_PER_CALLER} open streams; close streams`);
     }
     this.#open.set(served, { name, check });

@@ -28,7 +28,7 @@ export type Unary = <Request, Response>(
 ) => handleUnaryCall<Request, Response>;
 
 /** Failures of a request that did not execute, which the queue reports: in one line for many. */
-const REPORTED_CODES: readonly FailureCode[] = ['TOO_MANY_REQUESTS', 'DEADLINE_EXCEEDED', 'CANCELLED'];
+const REPORTED_CODES: readonly FailureCode[] = ['DEADLINE_EXCEEDED', 'CANCELLED'];
 
 /** Methods with one request and one answer, behind the server's border. */
 export function unaryHandlers({ admission, ...options }: UnaryOptions): Unary {

@@ -60,7 +60,7 @@ export function metricsTokenSetting(prefix: string) {
     schema: z.string().regex(/^(\/|$)/, 'is not an absolute path'),
     default: '',
     about:
-      'Absolute path of a file with the bearer token that a scraper of the metrics has to show (`authorization` of Prometheus). ' +
+      'Absolute path of a file with the bearer token that a scraper of the metrics has to show (authorization of Prometheus). ' +
       'Empty: none. Read again for each page.',
   };
 }

@@ -1,6 +1,6 @@
 import { COARSE_SECONDS, FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
-const ROLE = { role: ['node', 'operator', 'reader'] };
+const ROLE = { role: ['node', 'operator', 'reader', 'none'] };
 const RPC = {
   'rpc.system.name': ['grpc'],
   'rpc.method': 'methods of the contract',
@@ -93,8 +93,9 @@ export const PROCESS_METRICS = {
   'podwire.rpc.requests.refused': {
     kind: 'counter',
     unit: '{request}',
-    about: 'Requests over the network that were refused because of a limit, or waited until their deadline',
-    labels: { ...ROLE, reason: ['requests', 'streams', 'deadline'] },
+    about:
+      'Connections and requests over the network that were refused because of a limit or of their proof, or waited until their deadline',
+    labels: { ...ROLE, reason: ['connections', 'calls', 'identity', 'requests', 'streams', 'deadline'] },
     when: NETWORK,
   },
 } as const satisfies MetricCatalog;
