@@ -130,13 +130,12 @@ export const IPAM: DashboardDefinition = {
         },
         {
           title: 'Leaked addresses and other findings',
-          description: 'The object of each finding, with the pod. "podwirectl audit --repair" repairs what is safe.',
+          description:
+            'The object of each finding. "podwirectl audit" names the pod, and "podwirectl audit --repair" repairs what is safe.',
           kind: 'table',
           unit: 'short',
           width: 16,
-          queries: [
-            { expression: 'max by (kind, object, explanation) (podwire_ipam_audit_finding) or on () vector(0)' },
-          ],
+          queries: [{ expression: 'max by (kind, object) (podwire_ipam_audit_finding) or on () vector(0)' }],
         },
       ],
     },

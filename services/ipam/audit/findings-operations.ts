@@ -6,7 +6,7 @@ const GAUGES = ['podwire.ipam.audit.findings', 'podwire.ipam.audit.finding'] as 
 
 /** Findings that are named; the rest is only counted, as a series each would be too many. */
 const NAMED_COUNT = 20;
-const TEXT_MAX_LENGTH = 200;
+const NAMES_MAX_LENGTH = 200;
 
 const SEVERITIES = ['error', 'warning'] as const;
 
@@ -32,9 +32,8 @@ function report(findings: readonly Finding[], observe: Observe<(typeof GAUGES)[n
     if (counts.size === 0) counts.set('', 0);
     for (const [kind, count] of counts) observe('podwire.ipam.audit.findings', count, { kind, severity });
   }
-  for (const { kind, objects, explanation } of faults.slice(0, NAMED_COUNT)) {
+  for (const { kind, objects } of faults.slice(0, NAMED_COUNT)) {
     const names = objects.map(({ type, name }) => `${type} ${name}`).join(', ');
-    const [object, text] = [names, explanation].map((long) => long.slice(0, TEXT_MAX_LENGTH));
-    observe('podwire.ipam.audit.finding', 1, { kind, object, explanation: text });
+    observe('podwire.ipam.audit.finding', 1, { kind, object: names.slice(0, NAMES_MAX_LENGTH) });
   }
 }

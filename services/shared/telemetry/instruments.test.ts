@@ -5,11 +5,23 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ManualClock } from '../testing/manual-clock.js';
 import { ReadMetrics } from '../testing/metrics.js';
 import { recordingLog } from '../testing/server.js';
-import { counter, histogram, observeMetrics, observeReadiness, onFirstUse, upDownCounter } from './instruments.js';
+import {
+  counter,
+  histogram,
+  observeMetrics,
+  observeReadiness,
+  onFirstUse,
+  upDownCounter,
+  type GaugeName,
+} from './instruments.js';
 import { METRICS, metricOf, type MetricName } from './metrics.js';
 import { PrometheusEndpoint } from './prometheus.js';
 
 afterEach(() => metrics.disable());
+
+function isGauge(name: string): name is GaugeName {
+  return name in METRICS;
+}
 
 describe('a counter', () => {
   const clock = new ManualClock();
@@ -75,6 +87,30 @@ test('a gauge of differences has their sum, and metrics that are read are read u
   expect(await read.read()).toContain('ready 0');
   for (const end of ends) end();
   expect((await read.read()).filter((line) => /^(ready|plugin.journal)/.test(line))).toEqual([]);
+});
+
+const GAUGES = Object.entries(METRICS).flatMap(([name, { kind }]) => (kind === 'gauge' && isGauge(name) ? [name] : []));
+
+test.each(GAUGES)('a scrape has a series of %s until its object ends', async (name) => {
+  const clock = new ManualClock();
+  const endpoint = new PrometheusEndpoint({ host: '127.0.0.1', port: 0, log: recordingLog().log, aliases: {}, clock });
+  metrics.setGlobalMeterProvider(new MeterProvider({ readers: [endpoint.reader] }));
+  await endpoint.start();
+  const series = async () => {
+    clock.advance(1000);
+    const page = await (await fetch(`http://127.0.0.1:${endpoint.port}/metrics`)).text();
+    return page.split('\n').flatMap((line) => /object="([^"]*)"/.exec(line)?.[1] ?? []);
+  };
+  const objects = new Set(['a', 'b']);
+  const end = observeMetrics([name], (observe) => {
+    for (const object of objects) observe(name, 1, { object });
+  });
+  expect(await series()).toEqual(['a', 'b']);
+  objects.delete('a');
+  expect(await series()).toEqual(['b']);
+  end();
+  expect(await series()).toEqual([]);
+  await endpoint.stop();
 });
 
 test('an instrument of a module is made at its first use, once', () => {

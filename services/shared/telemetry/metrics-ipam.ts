@@ -116,7 +116,7 @@ export const IPAM_METRICS = {
     kind: 'gauge',
     unit: '',
     about: 'Always 1; names the object of a finding, of at most 20 findings',
-    labels: { kind: 'of the finding', object: 'name of the object', explanation: 'in one sentence, with the pod' },
+    labels: { kind: 'of the finding', object: 'name of the object' },
     when: 'while there are findings',
   },
   'podwire.ipam.nodes.conflicts': {
