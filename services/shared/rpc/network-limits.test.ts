@@ -16,6 +16,7 @@ import { callLimits, echoPool, Gate, GET_POOL, recordingLog, TestServers } from 
 import { IPAM_SERVER_NAME, type Role } from '../tls/caller.js';
 import type { Peer } from './client.js';
 import { MAX_REQUEST_BYTES } from './message-size.js';
+import type { NetworkLimits } from './network-listener.js';
 import { RpcServer } from './server.js';
 import { MAX_STREAMS_PER_CALLER } from './streaming.js';
 
@@ -23,7 +24,7 @@ import { MAX_STREAMS_PER_CALLER } from './streaming.js';
 
 const QUEUE_LIMITS = { maxExecutingCount: 16, maxExecutingPerCallerCount: 4 };
 /** What is used up does not come back during a test. */
-const NETWORK_LIMITS = {
+const NETWORK_LIMITS: NetworkLimits = {
   connectionsPerCaller: 2,
   connectionsPerSource: 5,
   handshakes: { burst: 12, perSecond: 0.001 },
