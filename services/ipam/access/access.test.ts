@@ -104,7 +104,15 @@ function peerWith(files: TlsFiles): Peer {
   return peer;
 }
 
-const peerOf = async (role: Role, name: string): Promise<Peer> => peerWith(await folder.client(role, name));
+const peersOf = new Map<string, Promise<Peer>>();
+
+/** The connection of a caller; podwire-ipam limits how many it may have. */
+function peerOf(role: Role, name: string): Promise<Peer> {
+  const key = `${role} ${name}`;
+  const peer = peersOf.get(key) ?? folder.client(role, name).then(peerWith);
+  peersOf.set(key, peer);
+  return peer;
+}
 
 /** Calls with an empty request. @returns the failure's code; undefined for an answer */
 async function call(peer: Peer, method: (typeof METHODS)[number], timeoutMs = 10_000): Promise<string | undefined> {
