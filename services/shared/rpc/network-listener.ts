@@ -114,7 +114,7 @@ export class NetworkListener {
     await Promise.all(open.map((socket) => new Promise((resolve) => socket.once('close', resolve))));
   }
 
-  /** Marks and counts calls, and answers those beyond the limits and those of nobody. */
+  /** Marks and counts calls, and answers those beyond the limits and those whose caller nothing proves. */
   readonly interceptor: ServerInterceptor = (_, call) => {
     const peer = call.getPeer();
     const connection = this.#connections.get(peer);
@@ -202,19 +202,22 @@ export class NetworkListener {
     throw new Failure('TOO_MANY_REQUESTS', text);
   }
 
-  /**
-   * Counts a connection for its caller from the first call on that proves one.
-   * @throws Failure ACCESS_DENIED, UNREACHABLE, or TOO_MANY_REQUESTS for a connection beyond the caller's
-   */
+  /** @throws Failure ACCESS_DENIED, UNREACHABLE, or TOO_MANY_REQUESTS for a connection beyond the caller's */
   async #prove(connection: Connection, call: IdentifiableCall, signal: AbortSignal): Promise<void> {
     if (connection.isProven) return;
-    const { limits, prove, refused } = this.#options;
+    const { prove, refused } = this.#options;
     const caller = await prove(call, signal).catch((error: unknown) => {
       const isDenied = error instanceof Failure && error.code === 'ACCESS_DENIED';
       if (isDenied) refused(connection.user.name, 'none', 'identity');
       throw error;
     });
+    this.#countFor(connection, caller);
+  }
+
+  /** Counts a connection for its caller from now on. Several of its calls may prove it at once. */
+  #countFor(connection: Connection, caller: NetworkCaller): void {
     if (connection.isProven || connection.socket.destroyed) return;
+    const { limits, refused } = this.#options;
     const name = formatCaller(caller);
     const user = this.#userOf(name, caller.role);
     if (user.connectionCount >= limits.connectionsPerCaller) {
