@@ -75,7 +75,7 @@ test('the token of the variables of podwire-node is shown in place of a certific
     PODWIRE_NODE_IPAM_TOKEN_FILE: path,
   };
   expect(await fakes.podwirectlWith(variables, ...SHOW)).toMatchObject({ exitCode: 0 });
-  expect(shown).toEqual(['a.b.c']);
+  expect(new Set(shown)).toEqual(new Set(['a.b.c']));
 });
 
 describe('a certificate', () => {

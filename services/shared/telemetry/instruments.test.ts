@@ -49,7 +49,7 @@ describe('a counter', () => {
       { value: 0, attributes: { operation: 'read' } },
     ]);
     counter('podwire.rpc.requests.refused');
-    expect(await collected('podwire.rpc.requests.refused')).toHaveLength(20);
+    expect(await collected('podwire.rpc.requests.refused')).toHaveLength(24);
   });
 
   test('without labels exists with 0', async () => {
