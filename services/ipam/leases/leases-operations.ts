@@ -11,7 +11,7 @@ import type { AddressReleaseResult } from '../addresses/release.js';
 import { awaitedNodes, endWait } from '../blocks/epoch.js';
 import { requestInventory } from '../blocks/node-requests.js';
 import type { Events } from '../engine/events.js';
-import { nodeLane, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
+import { nodeLane, REGISTRATIONS_LANE, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
 import type { Endpoint } from '../records/endpoint.js';
 import type { View } from '../records/view.js';
 import { bindAddresses, type Binding, type Bound } from './bindings.js';
@@ -145,7 +145,7 @@ export class Leases {
   async openSession(request: SessionRequest, signal: AbortSignal): Promise<OpenedSession> {
     const { updates, clock, newUid } = this.#options;
     const input = { request, nowMs: clock.nowMs(), epochId: newUid() };
-    const opened = await updates.update(nodeLane(request.nodeName), (view) => openSession(view, input), { signal });
+    const opened = await updates.update(REGISTRATIONS_LANE, (view) => openSession(view, input), { signal });
     if (opened.isOpened) this.#events.opened(request, opened);
     if (opened.isRestored) await this.#requestInventories(signal);
     return opened;

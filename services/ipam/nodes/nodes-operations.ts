@@ -9,7 +9,7 @@ import type { Relief } from '../blocks/demand.js';
 import type { NodeInquiry } from '../blocks/running-nodes-operations.js';
 import { inUseFailure, isAlive, type SilentNodes } from '../blocks/running-nodes.js';
 import type { Events } from '../engine/events.js';
-import { nodeLane, read, type IpamOptions } from '../engine/updates/operation.js';
+import { nodeLane, REGISTRATIONS_LANE, read, type IpamOptions } from '../engine/updates/operation.js';
 import type { HeldAddress } from '../records/block.js';
 import type { Node } from '../records/node.js';
 import type { Page } from '../records/page.js';
@@ -131,7 +131,7 @@ export class Nodes {
     const input = { registration, uid: newUid(), nowMs: clock.nowMs() };
     // One lane, and all that other replicas have acknowledged: no two nodes get one address.
     const options = { signal, isFresh: true };
-    const registered = await updates.update('registrations', (view) => registerNode(view, input), options);
+    const registered = await updates.update(REGISTRATIONS_LANE, (view) => registerNode(view, input), options);
     if (registered.refusal) throw registered.refusal;
     const { node } = registered.listing;
     if (registered.outcome === 'created') this.#events.nodeRegistered(node);

@@ -40,6 +40,9 @@ export function blockLane(block: Block | undefined): string {
   return nodeLane(block?.owner?.name ?? '');
 }
 
+/** Lane of registrations and sessions of all nodes: a session that is opened right after its node's registration sees it. */
+export const REGISTRATIONS_LANE = 'registrations';
+
 /** Lane of all pool changes. */
 export const POOLS_LANE = 'pools';
 
