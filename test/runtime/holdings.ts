@@ -26,15 +26,19 @@ export function conflist(socket: string, keys: object = {}): object {
 /** Rules of the packet filter, counters left out: those of `iptables`, which portmap makes, and all others. */
 export function packetFilter(stack: Stack): object {
   const inNode = (...command: readonly [string, ...string[]]) => run('nsenter', `--net=${stack.netnsPath}`, ...command);
-  return { nat: inNode('iptables', '-t', 'nat', '-S'), ruleset: inNode('nft', '--stateless', 'list', 'ruleset') };
+  // nft lists tables in the order of their creation.
+  const tables = inNode('nft', '--stateless', 'list', 'ruleset').split(/^(?=table )/m);
+  return { nat: inNode('iptables', '-t', 'nat', '-S'), tables: tables.toSorted() };
 }
 
 /** Objects that pods leave on the node and in the records when something leaks. Equal before and after pods came and went. */
 export async function nodeFootprint(stack: Stack): Promise<object> {
-  // The source guard is set up beside the first pods, without delaying them.
+  // The tables that guard pods are set up beside the first pods, without delaying them; the last one has the node's address.
+  const ruleset = () => run('nsenter', `--net=${stack.netnsPath}`, 'nft', 'list', 'ruleset');
+  const marks = [/^table inet podwire \{/m, /^table inet podwire_neighbours \{/m, /set nodes4 \{[^}]*elements/];
   await until(
-    () => run('nsenter', `--net=${stack.netnsPath}`, 'nft', 'list', 'tables').includes('table inet podwire\n'),
-    () => `the node has no table that guards its pods' sources:\n${stack.log('node')}`,
+    () => marks.every((mark) => mark.test(ruleset())),
+    () => `the node lacks a table that guards its pods:\n${stack.log('node')}`,
   );
   return { ...(await footprint(stack)), ...packetFilter(stack), findings: await auditFindings(stack) };
 }
