@@ -39,8 +39,8 @@ function install(release) {
 }
 
 /** All tests have run with the major version of this process. */
-const others = RELEASES.filter((release) => release.split('.')[0] !== process.versions.node.split('.')[0]);
-for (const release of others) {
+const otherReleases = RELEASES.filter((release) => release.split('.')[0] !== process.versions.node.split('.')[0]);
+for (const release of otherReleases) {
   const programs = install(release);
   const env = { ...process.env, PATH: `${programs}${delimiter}${process.env.PATH}` };
   const command = [join(ROOT, 'test', 'run.mjs'), ...TESTS];

@@ -30,7 +30,6 @@ test('the repository has files to check', () => {
     '../tls/certificate-source.js',
     './access.js',
     './border.js',
-    './message-size.js',
     './network-listener.js',
     './reflection.js',
     './release.js',

@@ -340,7 +340,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'sum by (role, reason) (increase(podwire_rpc_requests_refused_total[10m])) > 0',
     summary: 'podwire-ipam refuses requests of a {{ $labels.role }}: {{ $labels.reason }}',
     meaning:
-      'One caller sends more than its share, or (identity) shows no valid certificate or token. Others are not affected.',
+      'One caller sends more than its share, or (identity) shows no valid certificate or token. Other callers are served.',
     action: 'The log of podwire-ipam names the caller.',
     example: {
       fires: one('podwire_rpc_requests_refused_total{instance="a",role="node",reason="requests"}', '0x5 3x60'),

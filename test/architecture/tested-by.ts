@@ -31,11 +31,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // Every span that a trace of both processes has.
   'services/shared/telemetry/spans.ts': 'test/e2e/tracing.test.ts',
 
-  // Programs that export.
-
-  // The border of all calls, with both kinds of them.
-  'services/shared/rpc/border.ts': 'services/shared/rpc/unary.test.ts',
-
   // Every wrong argument of every method, through the API.
   'addon/lib/check.ts': 'addon/test/misuse.test.ts',
   'addon/lib/scalars.ts': 'addon/test/misuse.test.ts',

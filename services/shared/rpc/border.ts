@@ -11,6 +11,9 @@ import { requestContext, type Logger } from '../runtime/log.js';
 import { markFailed } from '../telemetry/span.js';
 import { contextOf, methodName, recordCall, rpcAttributes } from './tracing.js';
 
+/** Largest request, in bytes. The largest request of the contract, an AttachPod with many routes, is far smaller. */
+export const MAX_REQUEST_BYTES = 1024 * 1024;
+
 /** A call as its handler sees it, in addition to the request. */
 export interface Call {
   /** Fires when the caller cancels, the deadline passes, or the server ends the call. Its reason is a {@link Failure}. */

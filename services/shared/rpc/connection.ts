@@ -9,7 +9,7 @@ import {
 
 import type { CertificateSource, ClientTls } from '../tls/certificate-source.js';
 
-import { MAX_REQUEST_BYTES } from './message-size.js';
+import { MAX_REQUEST_BYTES } from './border.js';
 
 /** Timeouts of a connection. */
 export interface ConnectionTimeouts {

@@ -15,7 +15,7 @@ import { certificateSource, CertificateFolder } from '../testing/certificates.js
 import { callLimits, echoPool, Gate, GET_POOL, recordingLog, TestServers } from '../testing/server.js';
 import { IPAM_SERVER_NAME, type Role } from '../tls/caller.js';
 import type { Peer } from './client.js';
-import { MAX_REQUEST_BYTES } from './message-size.js';
+import { MAX_REQUEST_BYTES } from './border.js';
 import type { NetworkLimits } from './network-listener.js';
 import { RpcServer } from './server.js';
 import { MAX_STREAMS_PER_CALLER } from './streaming.js';
