@@ -100,6 +100,7 @@ describe.each([
   'IPv%i: while a pod without privileges sends to unused addresses of the node’s own subnet',
   (family, own, base, unused) => {
     const HOSTS = Array.from({ length: 24 }, (_, at) => `${base}${at + 100}`);
+    const FIRST_HOST = `${base}99`;
     const unresolved = () =>
       run('ip', `-${family}`, 'neigh', 'show', 'dev', 'lan0')
         .split('\n')
@@ -116,7 +117,7 @@ describe.each([
         ['ip', 'link', 'set', 'lan0', 'up'],
         ['ip', '-n', 'lan', 'link', 'set', 'eth0', 'up'],
         ['ip', 'address', 'add', own, 'dev', 'lan0', ...nodad],
-        ...HOSTS.map((host) => [
+        ...[FIRST_HOST, ...HOSTS].map((host) => [
           'ip',
           '-n',
           'lan',
@@ -153,6 +154,8 @@ describe.each([
         ['c', 9],
       ] as const)
         await attach(name, end);
+      // The kernel discards packets until it has noticed that the link is up, which takes up to a second.
+      await until(() => canPing(FIRST_HOST, 'b'));
     });
 
     afterEach(async () => {

@@ -5,6 +5,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { masqueradeTable } from '../filters/masquerade.js';
+import { NEIGHBOUR_TABLE } from '../filters/neighbour-guard.js';
 import { GUARD_TABLE } from '../filters/source-guard.js';
 import { replacement } from '../filters/table.js';
 import { TUNNEL_TABLE } from '../filters/tunnel-guard.js';
@@ -128,8 +129,10 @@ test('a removal is refused while podwire-node runs', async () => {
   const lock = await acquireExclusive({ ...LOCK, addresses, directories: [{ path }] });
   const service = await startOn(bench.config(), bench.deps());
   try {
-    // The service writes the table in the background, after its start.
-    await expect.poll(() => new ProgramNft().read(GUARD_TABLE)).toBeDefined();
+    // The service writes its tables in the background, after its start; without a cluster there are these two.
+    for (const table of [GUARD_TABLE, NEIGHBOUR_TABLE]) {
+      await expect.poll(() => new ProgramNft().read(table)).toBeDefined();
+    }
     const before = state();
     await expect(remove(true)).resolves.toBe(1);
     expect(output.join('')).toContain('podwire-node runs on this node; stop it first');
