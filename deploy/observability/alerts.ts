@@ -352,12 +352,12 @@ export const ALERTS: readonly Alert[] = [
     severity: 'warning',
     for: '15m',
     expression: 'sum by (task) (increase(podwire_ipam_upkeep_failures_total[15m])) > 1',
-    summary: 'podwire-ipam repeatedly fails to {{ $labels.task }}',
+    summary: 'task {{ $labels.task }} of podwire-ipam fails again and again',
     meaning: 'Background work is not done: interrupted deletions, expired history, garbage.',
     action: 'The log of podwire-ipam has the reason.',
     example: {
-      fires: one('podwire_ipam_upkeep_failures_total{instance="a",task="finish pool deletions"}', '0+1x60'),
-      silent: one('podwire_ipam_upkeep_failures_total{instance="a",task="finish pool deletions"}', '0x5 1x60'),
+      fires: one('podwire_ipam_upkeep_failures_total{instance="a",task="finish-pool-deletions"}', '0+1x60'),
+      silent: one('podwire_ipam_upkeep_failures_total{instance="a",task="finish-pool-deletions"}', '0x5 1x60'),
     },
   },
   {

@@ -88,7 +88,7 @@ describe('with a fake IPAM', () => {
     await ipam.start();
     await poll(() => ipam.registrations.length).toBe(1);
     expect([ipam.refusals, network.failures]).toEqual([[], []]);
-    expect(lines.filter(({ msg }) => String(msg).startsWith('failed to register this node'))).toHaveLength(4);
+    expect(lines.filter(({ msg }) => String(msg).startsWith('register-node: failed'))).toHaveLength(4);
   });
 
   test('a deleted node registers again', async () => {

@@ -7,6 +7,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { parseAddress } from '@podwire/shared/net/address';
 import { readProcessRelease, type ProcessRelease } from '@podwire/shared/runtime/process-release';
 import { observeReadiness } from '@podwire/shared/telemetry/instruments';
+import type { UpkeepTaskName } from '@podwire/shared/telemetry/metrics-ipam';
 import { ExpiryWarning } from '@podwire/shared/tls/certificate-expiry';
 
 import { authorizer } from './access/access-rpc.js';
@@ -176,10 +177,14 @@ function startIdentityUpkeep(
   tokens: NodeTokens | undefined,
   { events, deps: { clock, random } }: Pick<LoadDeps, 'events' | 'deps'>,
 ): Upkeep[] {
-  const options = { clock, random, reportFailure: (task: string, error: unknown) => events.upkeepFailed(task, error) };
+  const options = {
+    clock,
+    random,
+    reportFailure: (task: UpkeepTaskName, error: unknown) => events.upkeepFailed(task, error),
+  };
   const renewal = new Upkeep({ ...options, tasks });
   if (!tokens) return [renewal];
-  const reviews: UpkeepTask = { name: 'review the tokens of nodes', run: (signal) => tokens.review(signal) };
+  const reviews: UpkeepTask = { name: 'review-node-tokens', run: (signal) => tokens.review(signal) };
   return [renewal, new Upkeep({ ...options, tasks: [reviews], intervalMs: TOKENS_INTERVAL_MS })];
 }
 
@@ -233,7 +238,7 @@ function startMaintenance(ipam: Ipam, { config, events, deps, pause }: Maintenan
   const intervalMs = config.maintenanceIntervalSeconds * 1000;
   if (intervalMs === 0) return [];
   const tasks = [pause.unlessLocked(garbageTask({ audits: ipam.audits, events: new AuditEvents(events) }))];
-  const reportFailure = (task: string, error: unknown): void => events.upkeepFailed(task, error);
+  const reportFailure = (task: UpkeepTaskName, error: unknown): void => events.upkeepFailed(task, error);
   return [new Upkeep({ tasks, clock, random, reportFailure, intervalMs })];
 }
 
@@ -253,12 +258,12 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
   const expiry = new HistoryExpiry({ ...history, events: new HistoryEvents(events), clock });
   const clocksDiffer = (aheadMs: number): void => events.clocksDiffer(aheadMs);
   const marks = new MarkExpiry({ store, keys, clock, clocksDiffer });
-  const tasks = [
-    pause.unlessLocked({ name: 'finish pool deletions', run: (signal) => ipam.pools.finishDeletions(signal) }),
-    pause.unlessLocked({ name: 'finish node deletions', run: (signal) => ipam.nodes.finishDeletions(signal) }),
-    { name: 'end the wait after a restore', run: (signal: AbortSignal) => ipam.leases.endWait(signal) },
-    { name: 'remove old history', run: (signal: AbortSignal) => expiry.run(signal) },
-    { name: 'remove old release marks', run: (signal: AbortSignal) => marks.run(signal) },
+  const tasks: UpkeepTask[] = [
+    pause.unlessLocked({ name: 'finish-pool-deletions', run: (signal) => ipam.pools.finishDeletions(signal) }),
+    pause.unlessLocked({ name: 'finish-node-deletions', run: (signal) => ipam.nodes.finishDeletions(signal) }),
+    { name: 'end-restore-wait', run: (signal: AbortSignal) => ipam.leases.endWait(signal) },
+    { name: 'remove-old-history', run: (signal: AbortSignal) => expiry.run(signal) },
+    { name: 'remove-old-release-marks', run: (signal: AbortSignal) => marks.run(signal) },
     ...certificateTasks(config, deps),
   ];
   return new Upkeep({ tasks, clock, random, reportFailure: (task, error) => events.upkeepFailed(task, error) });
@@ -267,7 +272,7 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
 function certificateTasks({ store, etcdCertFile }: Config, { clock, log }: ServiceDeps): UpkeepTask[] {
   if (store !== 'etcd' || etcdCertFile === '') return [];
   const warning = new ExpiryWarning({ file: etcdCertificate(etcdCertFile), clock, log });
-  return [{ name: 'check the certificate for etcd', run: () => Promise.resolve().then(() => warning.checkFile()) }];
+  return [{ name: 'check-etcd-certificate', run: () => Promise.resolve().then(() => warning.checkFile()) }];
 }
 
 interface MaintenanceDeps extends LoadDeps {
@@ -323,7 +328,7 @@ async function loadDatastore({ store, ...limits }: OpenStore, { config, deps, ev
       await closeDatastore({ mirror, updater, hub });
       throw error;
     }
-    events.upkeepFailed('begin the epoch of the datastore', error);
+    events.upkeepFailed('begin-epoch', error);
   }
   return { mirror, hub, updater };
 }

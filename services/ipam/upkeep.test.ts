@@ -36,12 +36,12 @@ const waitsFor = (signal: AbortSignal): Promise<void> =>
 describe('upkeep', () => {
   test('does every task at once, and again after each pause', async () => {
     const done: string[] = [];
-    const task = (name: string): UpkeepTask => ({ name, run: () => mark(done, name) });
-    const { clock, elapse, upkeep } = start(task('a'), task('b'));
+    const task = (name: UpkeepTask['name']): UpkeepTask => ({ name, run: () => mark(done, name) });
+    const { clock, elapse, upkeep } = start(task('begin-epoch'), task('remove-old-history'));
     await untilIdle();
-    expect(done).toEqual(['a', 'b']);
+    expect(done).toEqual(['begin-epoch', 'remove-old-history']);
     await elapse(750);
-    expect(done).toEqual(['a', 'b', 'a', 'b']);
+    expect(done).toEqual(['begin-epoch', 'remove-old-history', 'begin-epoch', 'remove-old-history']);
     await upkeep.stop();
     expect(clock.sleeping).toBe(0);
   });
@@ -49,29 +49,29 @@ describe('upkeep', () => {
   test('continues after a failed task, and reports it', async () => {
     const done: string[] = [];
     const { elapse, failures, upkeep } = start(
-      { name: 'bad', run: () => Promise.reject(new Error('no')) },
-      { name: 'good', run: () => mark(done, 'good') },
+      { name: 'begin-epoch', run: () => Promise.reject(new Error('no')) },
+      { name: 'remove-old-history', run: () => mark(done, 'good') },
     );
     await untilIdle();
     await elapse(750);
-    expect(failures).toEqual(['bad: Error: no', 'bad: Error: no']);
+    expect(failures).toEqual(['begin-epoch: Error: no', 'begin-epoch: Error: no']);
     expect(done).toEqual(['good', 'good']);
     await upkeep.stop();
   });
 
   test('aborts a task that takes too long', async () => {
-    const { elapse, failures, upkeep } = start({ name: 'slow', run: waitsFor });
+    const { elapse, failures, upkeep } = start({ name: 'begin-epoch', run: waitsFor });
     await untilIdle();
     await elapse(300);
-    expect(failures).toEqual(['slow: Error: aborted']);
+    expect(failures).toEqual(['begin-epoch: Error: aborted']);
     await upkeep.stop();
   });
 
   test('aborts the running task when it is stopped, starts no other, and reports no failure', async () => {
     const done: string[] = [];
     const { clock, failures, upkeep } = start(
-      { name: 'slow', run: waitsFor },
-      { name: 'next', run: () => mark(done, 'next') },
+      { name: 'begin-epoch', run: waitsFor },
+      { name: 'remove-old-history', run: () => mark(done, 'next') },
     );
     await untilIdle();
     await upkeep.stop();
@@ -88,7 +88,7 @@ test('a task’s signal may have any number of listeners without a leak warning 
     for (let count = 0; count < 30; count++) signal.addEventListener('abort', () => count);
     return Promise.resolve();
   };
-  const { upkeep } = start({ name: 'task', run });
+  const { upkeep } = start({ name: 'begin-epoch', run });
   await untilIdle();
   await upkeep.stop();
   process.off('warning', note);
@@ -109,13 +109,13 @@ test('a task pauses while the datastore is locked, and the log says once when a 
     runs++;
     return Promise.resolve();
   };
-  const task = pause.unlessLocked({ name: 'work', run });
+  const task = pause.unlessLocked({ name: 'begin-epoch', run });
   const look = async (isLocked: boolean): Promise<unknown[]> => {
     locked = isLocked;
     await task.run(forever);
     return [runs, logged.split('\n').length - 1];
   };
-  expect(task.name).toBe('work');
+  expect(task.name).toBe('begin-epoch');
   expect(await look(false)).toEqual([1, 0]);
   expect(await look(true)).toEqual([1, 1]);
   expect(await look(true)).toEqual([1, 1]);

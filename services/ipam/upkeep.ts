@@ -1,14 +1,14 @@
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
+import type { UpkeepTaskName } from '@podwire/shared/telemetry/metrics-ipam';
 
 import type { AuditEvents } from './audit/audit-operations.js';
 import type { Ipam } from './ipam.js';
 
 /** Background work: finishes interrupted operations. Several replicas may run it concurrently. */
 export interface UpkeepTask {
-  /** For the log: `finish pool deletions`. */
-  readonly name: string;
+  readonly name: UpkeepTaskName;
   readonly run: (signal: AbortSignal) => Promise<void>;
 }
 
@@ -18,7 +18,7 @@ export interface UpkeepOptions {
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
   /** Receives each failed task; the next round retries it. Must not throw. */
-  readonly reportFailure: (task: string, error: unknown) => void;
+  readonly reportFailure: (task: UpkeepTaskName, error: unknown) => void;
   /** Mean time from the end of a task to its next run. Default: 30,000. */
   readonly intervalMs?: number;
   /** Time limit of a run. Default: 60,000. */
@@ -111,7 +111,7 @@ interface MaintenanceOptions {
 export function garbageTask({ audits, events }: MaintenanceOptions): UpkeepTask {
   let rounds = 0;
   return {
-    name: 'collect garbage',
+    name: 'collect-garbage',
     run: async (signal) => {
       if (rounds++ === 0) return;
       const { more } = await audits.collectGarbage(MAX_REPAIRS_COUNT, signal);

@@ -1,6 +1,7 @@
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { counter, observeMetrics } from '@podwire/shared/telemetry/instruments';
+import type { RetriedTask } from '@podwire/shared/telemetry/metrics-dataplane';
 
 /** State of the watch of IPAM: no answer yet, answered at the last attempt, or disconnected since. */
 export type Connection = 'connecting' | 'connected' | 'lost';
@@ -111,10 +112,10 @@ export class ClusterEvents {
     this.#log.warn(fields, `kernel notifications about ${objects} failed; retrying`);
   }
 
-  /** @param task - retried after the wait */
-  retried(task: string, error: unknown, retryInMs: number): void {
+  /** A call of podwire-ipam failed; it is made again after the wait. */
+  retried(task: RetriedTask, error: unknown, retryInMs: number): void {
     this.#retries.add(1, { task });
-    this.#log.warn({ err: error, retry_in_ms: Math.round(retryInMs) }, `failed to ${task}; retrying`);
+    this.#log.warn({ err: error, retry_in_ms: Math.round(retryInMs) }, `${task}: failed; retrying`);
   }
 
   /** Reports the state at each metrics collection. @returns a function that ends that */

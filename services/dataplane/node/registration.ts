@@ -112,7 +112,7 @@ export class Registration implements IpamFollower {
       resetAfterMs: BACKOFF.maxMs,
       onFailure: (error, retryInMs, key) => {
         if (key === 'registration') {
-          events.retried('register this node', error, retryInMs);
+          events.retried('register-node', error, retryInMs);
           return;
         }
         events.kernelWatchFailed('addresses', error, retryInMs);

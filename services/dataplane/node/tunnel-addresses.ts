@@ -7,6 +7,7 @@ import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/rec
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import type { RetriedTask } from '@podwire/shared/telemetry/metrics-dataplane';
 
 import type {
   BorrowedAddress,
@@ -55,8 +56,7 @@ export class TunnelAddresses implements IpamFollower {
     this.#queue = new WorkQueue({
       reconcile: (kind, signal) => this.#reconcile(kind, signal),
       retryInMs: exponentialBackoff(BACKOFF, random),
-      onFailure: (error, retryInMs, kind) =>
-        events.retried(`settle the address of the ${TUNNELS[kind].label} tunnel`, error, retryInMs),
+      onFailure: (error, retryInMs, kind) => events.retried(TUNNELS[kind].task, error, retryInMs),
       clock,
     });
   }
@@ -171,21 +171,30 @@ interface TunnelDescription {
   readonly encapsulation: 'ipip' | 'vxlan';
   readonly addressOf: (node: ClusterNode) => Address | undefined;
   readonly label: string;
+  readonly task: RetriedTask;
 }
 
 const TUNNELS: Readonly<Record<PoolTunnelKind, TunnelDescription>> = {
-  [TunnelKind.TUNNEL_KIND_IPIP]: { family: 4, encapsulation: 'ipip', addressOf: ({ ipip }) => ipip, label: 'IPIP' },
+  [TunnelKind.TUNNEL_KIND_IPIP]: {
+    family: 4,
+    encapsulation: 'ipip',
+    addressOf: ({ ipip }) => ipip,
+    label: 'IPIP',
+    task: 'allocate-ipip',
+  },
   [TunnelKind.TUNNEL_KIND_VXLAN_IPV4]: {
     family: 4,
     encapsulation: 'vxlan',
     addressOf: ({ vxlanIpv4 }) => vxlanIpv4?.address,
     label: 'IPv4 VXLAN',
+    task: 'allocate-vxlan-ipv4',
   },
   [TunnelKind.TUNNEL_KIND_VXLAN_IPV6]: {
     family: 6,
     encapsulation: 'vxlan',
     addressOf: ({ vxlanIpv6 }) => vxlanIpv6?.address,
     label: 'IPv6 VXLAN',
+    task: 'allocate-vxlan-ipv6',
   },
 };
 

@@ -131,7 +131,7 @@ const COUNTED: readonly (readonly [what: string, event: () => void, counted: rea
   ['a snapshot has come', () => cluster.snapshot({ nodes: 1, pools: 1, blocks: 1, skipped: 0 }), ['ipam.snapshots 1']],
   ['a change has come', () => cluster.changed(), ['ipam.changes 1']],
   ['an object is invalid', () => cluster.objectSkipped('block a', failure), ['ipam.skipped 1']],
-  ['IPAM is asked again', () => cluster.retried('register', failure, 100), ['ipam.retries task=register 1']],
+  ['IPAM is asked again', () => cluster.retried('register-node', failure, 100), ['ipam.retries task=register-node 1']],
   ['BIRD configuration applied', () => bird.configured(2), ['bird.configurations result=applied 1']],
   ['BIRD refuses it', () => bird.refused('no'), ['bird.configurations result=refused 1']],
   ['BIRD is reachable', () => bird.reached(), ['bird.reachable 1']],

@@ -4,6 +4,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { counter, histogram } from '@podwire/shared/telemetry/instruments';
+import type { UpkeepTaskName } from '@podwire/shared/telemetry/metrics-ipam';
 
 import type { StoreCall, TransactionEnd } from './timed-store.js';
 
@@ -62,9 +63,9 @@ export class Events {
   }
 
   /** A background task failed; it is retried. */
-  upkeepFailed(task: string, error: unknown): void {
+  upkeepFailed(task: UpkeepTaskName, error: unknown): void {
     this.upkeepFailures.add(1, { task });
-    this.log.warn({ err: error, 'podwire.task': task }, `failed to ${task}; trying again later`);
+    this.log.warn({ err: error, 'podwire.task': task }, `${task}: failed; trying again later`);
   }
 
   /** A record of the datastore cannot be read: it is set aside, and all remaining records are served. */

@@ -96,7 +96,7 @@ class NodeEvents {
 
   /** A deletion in the background failed. The next upkeep round retries it. */
   nodeDeletionFailed({ name }: Pick<Node, 'name'>, error: unknown): void {
-    this.#upkeepFailures.add(1, { task: 'finish node deletions' });
+    this.#upkeepFailures.add(1, { task: 'finish-node-deletions' });
     this.#log.warn({ err: error, 'podwire.node': name }, `failed to delete node ${name}; trying again later`);
   }
 

@@ -93,7 +93,7 @@ export class PoolEvents {
 
   /** A deletion in the background failed. The next upkeep round retries it. */
   poolDeletionFailed({ name }: Pool, error: unknown): void {
-    this.#upkeepFailures.add(1, { task: 'finish pool deletions' });
+    this.#upkeepFailures.add(1, { task: 'finish-pool-deletions' });
     this.#log.warn(
       { err: error, 'podwire.pool': name },
       `deletion of pool "${name}" failed; the next upkeep round retries it`,

@@ -58,7 +58,7 @@ export async function openNetworkIdentity(config: IdentityConfig, deps: NetworkI
   const origin = { read: () => authority.material(), certificate };
   return {
     certificates: source(origin),
-    tasks: [{ name: 'keep the certificate authority', run: (signal) => authority.maintain(signal) }],
+    tasks: [{ name: 'keep-certificate-authority', run: (signal) => authority.maintain(signal) }],
   };
 }
 

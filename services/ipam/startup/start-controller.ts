@@ -41,8 +41,8 @@ export function startNodeController(ipam: Ipam, deps: ControllerDeps): Pick<Upke
     longestRoundMs: intervalMs * LONGEST_PER_MEAN,
   });
   const tasks: UpkeepTask[] = [
-    { name: 'release what deleted Nodes held', run: (signal) => controller.releaseDeletedNodes(signal) },
-    { name: 'release what deleted pods held', run: (signal) => controller.releaseDeletedPods(signal) },
+    { name: 'release-deleted-nodes', run: (signal) => controller.releaseDeletedNodes(signal) },
+    { name: 'release-deleted-pods', run: (signal) => controller.releaseDeletedPods(signal) },
   ];
   const upkeep = new Upkeep({
     tasks: tasks.map((task) => pause.unlessLocked(task)),

@@ -58,8 +58,8 @@ describe('a counter', () => {
   });
 
   test('with a label of unknown values does not exist before its first event', async () => {
-    counter('podwire.ipam.upkeep.failures');
-    expect(await collected('podwire.ipam.upkeep.failures')).toEqual([]);
+    counter('podwire.ipam.repairs');
+    expect(await collected('podwire.ipam.repairs')).toEqual([]);
   });
 });
 

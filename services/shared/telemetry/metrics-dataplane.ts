@@ -2,6 +2,11 @@ import { COARSE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
 const BIRD = 'with PODWIRE_ROUTING=bird';
 
+/** What a node asks podwire-ipam for again, as the label `task` names it. */
+export const RETRIED_TASKS = ['register-node', 'allocate-ipip', 'allocate-vxlan-ipv4', 'allocate-vxlan-ipv6'] as const;
+
+export type RetriedTask = (typeof RETRIED_TASKS)[number];
+
 /** Of podwire-node's dataplane. */
 export const DATAPLANE_METRICS = {
   'podwire.dataplane.pods.attached': {
@@ -209,8 +214,7 @@ export const DATAPLANE_METRICS = {
     kind: 'counter',
     unit: '{retry}',
     about: 'Failed calls of podwire-ipam that are retried',
-    labels: { task: 'what failed' },
-    when: 'after the first failure',
+    labels: { task: RETRIED_TASKS },
   },
   'podwire.dataplane.cluster.nodes': { kind: 'gauge', unit: '{node}', about: 'Known nodes' },
   'podwire.dataplane.cluster.blocks': { kind: 'gauge', unit: '{block}', about: 'Known blocks' },

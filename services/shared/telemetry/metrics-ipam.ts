@@ -1,6 +1,24 @@
 import { FAILURE_CODES } from '../failure/codes.js';
 import { FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
+/** Background work of podwire-ipam, as the label `task` names it. */
+export const UPKEEP_TASKS = [
+  'begin-epoch',
+  'check-etcd-certificate',
+  'collect-garbage',
+  'end-restore-wait',
+  'finish-node-deletions',
+  'finish-pool-deletions',
+  'keep-certificate-authority',
+  'release-deleted-nodes',
+  'release-deleted-pods',
+  'remove-old-history',
+  'remove-old-release-marks',
+  'review-node-tokens',
+] as const;
+
+export type UpkeepTaskName = (typeof UPKEEP_TASKS)[number];
+
 const COUNTS = [1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000];
 
 const FAMILIES = ['ipv4', 'ipv6'];
@@ -149,8 +167,7 @@ export const IPAM_METRICS = {
     kind: 'counter',
     unit: '{task}',
     about: 'Failed background tasks, which are retried',
-    labels: { task: 'what failed' },
-    when: 'after the first failure',
+    labels: { task: UPKEEP_TASKS },
   },
   'podwire.ipam.clocks.differ': { kind: 'counter', unit: '{look}', about: 'Checks that found a clock difference' },
   'podwire.ipam.allocations.in_use': {
