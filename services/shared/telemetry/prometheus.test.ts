@@ -12,7 +12,7 @@ import {
   MeterProvider,
   PeriodicExportingMetricReader,
 } from '@opentelemetry/sdk-metrics';
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, test, vi } from 'vitest';
 
 import { ManualClock } from '../testing/manual-clock.js';
 import { recordingLog } from '../testing/server.js';
@@ -141,6 +141,13 @@ test.each([
   expect([answer.status, await answer.text()]).toEqual([404, 'not found; GET /metrics\n']);
 });
 
+test('a page that cannot be made is answered with the reason', async () => {
+  const { endpoint, get } = await started();
+  vi.spyOn(endpoint.reader, 'collect').mockRejectedValue(new Error('no meter'));
+  const answer = await get();
+  expect([answer.status, await answer.text()]).toEqual([500, 'metrics cannot be collected: no meter\n']);
+});
+
 test('the answer is Prometheus’ text format, whatever the query', async () => {
   const { get } = await started();
   const answer = await get('/metrics?name[]=up');
@@ -169,6 +176,7 @@ describe('a flood of requests', () => {
   }
 
   const REQUEST = 'GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n';
+  const OTHER_REQUEST = REQUEST.replace('/metrics', '/');
 
   test('a connection has one request, however many it sends at once', async () => {
     const { endpoint, pages } = await counted();
@@ -177,15 +185,20 @@ describe('a flood of requests', () => {
     expect(pages.count).toBe(1);
   });
 
-  test('requests of one second wait for one page', async () => {
+  test('requests of one second wait for one page, also those for another path', async () => {
     const { endpoint, pages, clock } = await counted();
     await send(endpoint.port!, REQUEST);
-    const answers = [1, 2, 3].map(() => send(endpoint.port!, REQUEST));
+    const answers = [REQUEST, REQUEST, OTHER_REQUEST].map((text) => send(endpoint.port!, text));
     await expect.poll(() => clock.sleeping).toBe(1);
-    await new Promise((resolve) => setTimeout(resolve, 50));
+    const silence = new Promise((resolve) => setTimeout(resolve, 50, 'none'));
+    expect(await Promise.race([silence, ...answers])).toBe('none');
     expect([clock.sleeping, pages.count]).toEqual([1, 1]);
     clock.advance(1000);
-    expect((await Promise.all(answers)).map((text) => text.split('\r\n')[0])).toEqual(Array(3).fill('HTTP/1.1 200 OK'));
+    expect((await Promise.all(answers)).map((text) => text.split('\r\n')[0])).toEqual([
+      'HTTP/1.1 200 OK',
+      'HTTP/1.1 200 OK',
+      'HTTP/1.1 404 Not Found',
+    ]);
     expect(pages.count).toBe(2);
   });
 

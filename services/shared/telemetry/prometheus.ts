@@ -1,6 +1,12 @@
 import { createHash, randomUUID, timingSafeEqual } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import {
+  createServer,
+  type IncomingMessage,
+  type OutgoingHttpHeaders,
+  type Server,
+  type ServerResponse,
+} from 'node:http';
 
 import { PrometheusSerializer } from '@opentelemetry/exporter-prometheus';
 import {
@@ -133,18 +139,20 @@ export class PrometheusEndpoint {
     });
   }
 
+  /** Every answer takes the time of a page, so that a client without one to ask for is no faster. */
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     response.shouldKeepAlive = false;
-    if (request.method !== 'GET' || request.url?.split('?')[0] !== PATH) {
-      response.writeHead(404, { 'content-type': 'text/plain' }).end(`not found; GET ${PATH}\n`);
-      return;
+    const answer = (code: number, text: string | Buffer, headers: OutgoingHttpHeaders = {}): void =>
+      void response.writeHead(code, { 'content-type': 'text/plain', ...headers }).end(text);
+    try {
+      const { text, token } = await (this.#page ??= this.#nextPage());
+      if (request.method !== 'GET' || request.url?.split('?')[0] !== PATH) answer(404, `not found; GET ${PATH}\n`);
+      else if (token !== undefined && !timingSafeEqual(token, digestOf(request.headers.authorization)))
+        answer(401, 'unauthorized\n', { 'www-authenticate': 'Bearer' });
+      else answer(200, text, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' });
+    } catch (error) {
+      answer(500, `metrics cannot be collected: ${messageOf(error)}\n`);
     }
-    const { text, token } = await (this.#page ??= this.#nextPage());
-    if (token !== undefined && !timingSafeEqual(token, digestOf(request.headers.authorization))) {
-      response.writeHead(401, { 'content-type': 'text/plain', 'www-authenticate': 'Bearer' }).end('unauthorized\n');
-      return;
-    }
-    response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }).end(text);
   }
 
   /** The page for the requests that arrive until it is begun. */
