@@ -95,7 +95,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const updates = deferredUpdates(loading.then(({ updater }) => updater));
   const history = historyOptions(store, config);
   const { unknownNodes } = config;
-  const services = serviceAddresses(config);
+  const services = serviceAddresses(config, api);
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredWatchSource(loading, refused);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
@@ -209,17 +209,18 @@ function deferredUpdates(loading: Promise<Updater>): IpamOptions['updates'] {
   };
 }
 
-/** The addresses in the settings of podwire-ipam and etcd; names of hosts are not resolved. */
-function serviceAddresses({ listen, store, etcdEndpoints }: Config): ServiceAddress[] {
-  const own = listen.filter((each) => !each.startsWith('unix:')).map((each) => `tcp://${each}`);
-  return (
-    [
-      ['podwire-ipam', own],
-      ['etcd', store === 'etcd' ? etcdEndpoints : []],
-    ] as const
-  ).flatMap(([name, urls]) =>
-    urls.flatMap((url) => {
-      const address = parseAddress(new URL(url).hostname.replace(/^\[(.*)\]$/, '$1'));
+/** The addresses of podwire-ipam, etcd and the API server as settings and environment have them; names are not resolved. */
+function serviceAddresses({ listen, store, etcdEndpoints }: Config, api: KubernetesApi | undefined): ServiceAddress[] {
+  const hostOf = (url: string): string => new URL(url).hostname.replace(/^\[(.*)\]$/, '$1');
+  const own = listen.filter((each) => !each.startsWith('unix:')).map((each) => hostOf(`tcp://${each}`));
+  const hosts: readonly (readonly [ServiceAddress['name'], readonly string[]])[] = [
+    ['podwire-ipam', own],
+    ['etcd', store === 'etcd' ? etcdEndpoints.map(hostOf) : []],
+    ['the API server', api ? [api.host] : []],
+  ];
+  return hosts.flatMap(([name, texts]) =>
+    texts.flatMap((text) => {
+      const address = parseAddress(text);
       // The unspecified address is every address of the host.
       return address && address.value !== 0n ? [{ name, address }] : [];
     }),

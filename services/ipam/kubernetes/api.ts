@@ -77,12 +77,15 @@ const EXPECTED_STATUSES = [404, 409];
 export class KubernetesApi {
   /** Namespace of podwire-ipam's pod. */
   readonly namespace: string;
+  /** Host of the API server: in a cluster an address of its Service. */
+  readonly host: string;
   readonly #options: KubernetesApiOptions;
   readonly #agent = new Agent({ keepAlive: true, maxSockets: 8 });
 
   /** @throws Failure INVALID_SETTINGS when the service account is not mounted */
   constructor(options: KubernetesApiOptions) {
     this.#options = options;
+    this.host = options.host;
     this.namespace = this.#read('namespace');
   }
 

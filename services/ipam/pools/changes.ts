@@ -21,7 +21,7 @@ import { checkPool, LOAD_BALANCER, type PoolFault, type PoolRules, type PoolSpec
 
 interface PoolCreation {
   readonly spec: PoolSpec;
-  /** Addresses of podwire-ipam and its datastore. */
+  /** Addresses of podwire-ipam, its datastore and the API server. */
   readonly services?: readonly ServiceAddress[] | undefined;
   readonly uid: string;
   readonly nowMs: number;
@@ -247,7 +247,7 @@ export interface PoolChange extends Partial<PoolRules> {
   readonly cidr?: string;
   /** Must equal the pool's own value; it is present only so that a change can be refused. In bits. */
   readonly blockSizeBits?: number;
-  /** Addresses of podwire-ipam and its datastore. */
+  /** Addresses of podwire-ipam, its datastore and the API server. */
   readonly services?: readonly ServiceAddress[] | undefined;
 }
 

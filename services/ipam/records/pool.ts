@@ -39,7 +39,7 @@ export interface Pool {
 
 /** An address of a service that the nodes have to reach, so that no pool may have it. */
 export interface ServiceAddress {
-  readonly name: 'podwire-ipam' | 'etcd';
+  readonly name: 'podwire-ipam' | 'etcd' | 'the API server';
   readonly address: Address;
 }
 

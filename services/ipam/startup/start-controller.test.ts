@@ -138,6 +138,12 @@ describe('the node controller', () => {
     expect(logged('the node controller cannot')).toBe(0);
   });
 
+  test('keeps pools from the address of the API server', async () => {
+    await start();
+    const failure = await failureOf(caller.createPool({ name: 'services', cidr: '127.0.0.0/24' }));
+    expect(failure).toMatchObject({ code: 'POOL_OVERLAP', message: expect.stringContaining('of the API server') });
+  });
+
   test('is refused outside of a cluster, and off by default', async () => {
     expect(await failureOf(place.start(ENV))).toMatchObject({
       code: 'INVALID_SETTINGS',

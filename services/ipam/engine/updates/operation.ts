@@ -17,7 +17,7 @@ export interface IpamOptions {
   readonly newUid: () => string;
   /** How requests for unregistered nodes are handled. */
   readonly unknownNodes: UnknownNodes['policy'];
-  /** Addresses of podwire-ipam and its datastore, which no pool may have. Default: none. */
+  /** Addresses of podwire-ipam, its datastore and the API server, which no pool may have. Default: none. */
   readonly services?: readonly ServiceAddress[];
 }
 

@@ -1766,8 +1766,8 @@ export const PoolServiceService = {
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
    * FAILED_PRECONDITION (the range overlaps another pool, holds blocks of another size or, unless the pool is disabled or
-   * for load balancers, overlaps a network of a registered node or has an address of podwire-ipam or etcd), UNAVAILABLE,
-   * DEADLINE_EXCEEDED.
+   * for load balancers, overlaps a network of a registered node or has an address of podwire-ipam, etcd or the API
+   * server), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createPool: {
     path: "/podwire.ipam.v1.PoolService/CreatePool" as const,
@@ -1877,8 +1877,8 @@ export interface PoolServiceServer extends UntypedServiceImplementation {
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
    * FAILED_PRECONDITION (the range overlaps another pool, holds blocks of another size or, unless the pool is disabled or
-   * for load balancers, overlaps a network of a registered node or has an address of podwire-ipam or etcd), UNAVAILABLE,
-   * DEADLINE_EXCEEDED.
+   * for load balancers, overlaps a network of a registered node or has an address of podwire-ipam, etcd or the API
+   * server), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createPool: handleUnaryCall<CreatePoolRequest, CreatePoolResponse>;
   /**
@@ -1940,8 +1940,8 @@ export interface PoolServiceClient extends Client {
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
    * FAILED_PRECONDITION (the range overlaps another pool, holds blocks of another size or, unless the pool is disabled or
-   * for load balancers, overlaps a network of a registered node or has an address of podwire-ipam or etcd), UNAVAILABLE,
-   * DEADLINE_EXCEEDED.
+   * for load balancers, overlaps a network of a registered node or has an address of podwire-ipam, etcd or the API
+   * server), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createPool(
     request: CreatePoolRequest,
