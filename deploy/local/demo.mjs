@@ -120,7 +120,7 @@ try, in another terminal in this folder:
   npx podwirectl journal
   npx buf curl --protocol grpc --http2-prior-knowledge --unix-socket ${sockets.ipam} --list-methods http://localhost
   grpcurl -plaintext -unix ${sockets.ipam} podwire.ipam.v1.PoolService/ListPools
-  grpcurl -plaintext -unix -d '{"kinds":["WATCH_KIND_BLOCKS"]}' ${sockets.ipam} podwire.ipam.v1.WatchService/Watch
+  grpcurl -plaintext -unix -d '{"kinds":["WATCH_KIND_ROUTES"]}' ${sockets.ipam} podwire.ipam.v1.WatchService/Watch
   curl --unix-socket ${sockets.cni} http://localhost/healthz
 the node's routes, and what ${name} sees:
   ${node} ip route

@@ -90,7 +90,7 @@ test('followers receive the first complete view, then each change, with immutabl
   expect(names(follower.last.view.cluster.nodes)).toEqual(['n1', 'n2']);
   expect(names(follower.last.view.cluster.blocks)).toEqual(['10.65.0.0/26', '10.65.0.64/26']);
   expect(names(first!.view.cluster.nodes)).toEqual(['n1', 'n2', 'n3']);
-  expect(ipam.watchRequests).toMatchObject([{ kinds: [6, 2, 3], nodeName: '', poolName: '', resumeToken: '' }]);
+  expect(ipam.watchRequests).toMatchObject([{ kinds: [3, 1, 2], resumeToken: '' }]);
 });
 
 test('followers learn of the lock at once, and it holds while IPAM is down', async () => {

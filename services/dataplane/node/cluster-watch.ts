@@ -108,7 +108,7 @@ export class ClusterWatch {
     const { resumeToken } = this.#watched;
     let hasProgressed = false;
     try {
-      const request = { kinds: [...WATCHED_KINDS], nodeName: '', poolName: '', resumeToken };
+      const request = { kinds: [...WATCHED_KINDS], resumeToken };
       for await (const response of ipam.stream(WATCH, request, signal)) {
         idleTimeout.restart();
         const change = this.#watched.apply(response);

@@ -113,7 +113,7 @@ describe('changes', () => {
   });
 
   test('of a kind that was not requested are ignored', () => {
-    const other = { kind: WatchKind.WATCH_KIND_ENDPOINTS, name: 'x', object: undefined };
+    const other = { kind: WatchKind.WATCH_KIND_UNSPECIFIED, name: 'x', object: undefined };
     expect(watched.apply(response(CHANGES, [other]))).toBeUndefined();
   });
 });

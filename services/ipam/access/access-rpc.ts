@@ -12,7 +12,7 @@ import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
-import { WatchKind, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
+import { WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
 import { ReleaseServiceService } from '@podwire/proto/podwire/release/v1/release';
 import { Failure } from '@podwire/shared/failure/failure';
@@ -88,14 +88,7 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
   nodeMethod(PoolServiceService.getPool, () => []),
   nodeMethod(ReleaseServiceService.getRelease, () => []),
   nodeMethod(RequestPolicyServiceService.authorizeRequests, () => []),
-  nodeMethod(WatchServiceService.watch, ({ kinds, nodeName }) =>
-    // Blocks name the pods of all nodes.
-    kinds.includes(WatchKind.WATCH_KIND_BLOCKS)
-      ? [nodeSubject('')]
-      : kinds.includes(WatchKind.WATCH_KIND_ENDPOINTS)
-        ? [nodeSubject(nodeName)]
-        : [],
-  ),
+  nodeMethod(WatchServiceService.watch, () => []),
 ]);
 
 interface Method<Request> {

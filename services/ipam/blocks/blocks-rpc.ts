@@ -80,7 +80,7 @@ export const AFFINITY_STATES: Record<AffinityState, AffinityStateMessage> = {
 };
 
 /** Includes the utilization where known. */
-export function blockMessage(listing: BlockListing & Partial<ListedBlock>): BlockMessage {
+function blockMessage(listing: BlockListing & Partial<ListedBlock>): BlockMessage {
   const { block, poolName, affinityState, utilization } = listing;
   return {
     cidr: formatPrefix(block.prefix),

@@ -35,7 +35,7 @@ export function fnv1a32(text: string): number {
 }
 
 /** FNV-1a over the text's UTF-8 bytes, 64 bits, as 16 hexadecimal digits. */
-export function fnv1a64(text: string): string {
+function fnv1a64(text: string): string {
   let hash = 0xcbf29ce484222325n;
   for (const byte of new TextEncoder().encode(text)) hash = BigInt.asUintN(64, (hash ^ BigInt(byte)) * 0x100000001b3n);
   return hash.toString(16).padStart(16, '0');

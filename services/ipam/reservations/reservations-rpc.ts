@@ -152,7 +152,7 @@ function readCidr(text: string): { readonly prefix?: Prefix; readonly fault?: st
   return { fault: parsed.fault === 'has host bits set' ? parsed.fault : `is ${parsed.fault}, ${example}` };
 }
 
-export function reservationMessage(reservation: Reservation): ReservationMessage {
+function reservationMessage(reservation: Reservation): ReservationMessage {
   const { name, prefixes, createTimeMs } = reservation;
   return {
     name,

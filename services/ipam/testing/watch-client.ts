@@ -4,7 +4,6 @@ import { addressAt, defaultRoute } from '@podwire/shared/net/prefix';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { compareTexts } from '@podwire/shared/words/order';
 
-import { withPoolNames } from '../blocks/holding.js';
 import { Mirror } from '../engine/mirror/mirror.js';
 import type { MemoryStore } from '../engine/testing/memory-store.js';
 import { attributesAt } from '../records/block.js';
@@ -14,9 +13,7 @@ import { poolOf } from '../records/pool.js';
 import type { RecordValue, View } from '../records/view.js';
 import { parseToken, WatchHub, type HubOptions } from '../watch/hub.js';
 import {
-  matchesQuery,
   nameOf,
-  scopeOf,
   type WatchCodec,
   type WatchedKind,
   type WatchedObject,
@@ -28,22 +25,14 @@ export const keys = new RecordKeys('/calico', { hasLock: true });
 export const forever: AbortSignal = new AbortController().signal;
 setMaxListeners(0, forever);
 
-/** Those of which there is a record each. */
-const RECORD_KINDS: readonly WatchedKind[] = ['block', 'pool', 'node', 'endpoint', 'reservation'];
-export const ALL_KINDS: readonly WatchedKind[] = [...RECORD_KINDS, 'route'];
+const ALL_KINDS: readonly WatchedKind[] = ['pool', 'node', 'route'];
 
-export function query(rest: { kinds?: readonly WatchedKind[]; nodeName?: string; poolName?: string } = {}): WatchQuery {
-  const { kinds = RECORD_KINDS, nodeName = '', poolName = '' } = rest;
-  return { kinds: new Set(kinds), nodeName, poolName };
+export function query(...kinds: readonly WatchedKind[]): WatchQuery {
+  return new Set(kinds.length > 0 ? kinds : ALL_KINDS);
 }
 
 /** Any text that differs when the object does. */
 function describe(object: WatchedObject): string {
-  if (object.kind === 'block') {
-    const { block, poolName, affinityState } = object.value;
-    const { owner, sequenceNumber } = block;
-    return JSON.stringify({ owner, sequenceNumber: String(sequenceNumber), poolName, affinityState });
-  }
   return JSON.stringify(object, (_, value: unknown) => {
     if (typeof value === 'bigint') return String(value);
     return typeof value === 'object' && value !== null ? inOrder(value) : value;
@@ -181,21 +170,15 @@ export async function freshList(store: MemoryStore, wanted: WatchQuery): Promise
   await mirror.close();
   const listed = new Map<string, string>();
   for (const object of objectsOf(mirror.view))
-    if (matchesQuery(wanted, object.kind, scopeOf(object)))
-      listed.set(`${object.kind} ${nameOf(object)}`, describe(object));
+    if (wanted.has(object.kind)) listed.set(`${object.kind} ${nameOf(object)}`, describe(object));
   return listed;
 }
 
 function* objectsOf(view: View): Generator<WatchedObject> {
   for (const value of view.pools()) yield { kind: 'pool', value };
   for (const value of view.nodes()) yield { kind: 'node', value };
-  for (const value of view.reservations()) yield { kind: 'reservation', value };
-  for (const { key, value } of view.endpoints())
-    yield { kind: 'endpoint', key, value: withPoolNames(view.pools(), value) };
   for (const block of view.blocksIn(defaultRoute(4))) {
     const poolName = poolOf(view.pools(), block.prefix)?.name;
-    const affinityState = block.owner && view.affinity(block.owner, block.prefix)?.state;
-    yield { kind: 'block', value: { block, poolName, affinityState } };
     const nodeName = block.owner?.kind === 'host' ? block.owner.name : undefined;
     const borrowed = block.allocations.flatMap((_, ordinal) => {
       const attributes = attributesAt(block, ordinal);

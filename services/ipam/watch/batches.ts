@@ -1,14 +1,6 @@
 import type { Catalog } from './catalog.js';
 import type { RecentChange } from './recent-changes.js';
-import {
-  matchesQuery,
-  nameOf,
-  scopeOf,
-  type Item,
-  type Stream,
-  type WatchCodec,
-  type WatchQuery,
-} from './watched-objects.js';
+import type { Item, Stream, WatchCodec, WatchQuery } from './watched-objects.js';
 
 /** The changes of one message. */
 export interface Batch {
@@ -173,12 +165,11 @@ export class Batches {
   }
 
   #changeFor(query: WatchQuery, change: RecentChange): Uint8Array | undefined {
-    if (change.kind === 'lock') return undefined;
-    const { key, kind, item, formerScopes } = change;
+    if (change.kind === 'lock' || !query.has(change.kind)) return undefined;
+    const { key, kind, item } = change;
+    if (item) return this.#encode(item);
     const { catalog, codec } = this.#options;
-    if (item && matchesQuery(query, kind, scopeOf(item.object))) return this.#encode(item);
-    if (!formerScopes.some((scope) => matchesQuery(query, kind, scope))) return undefined;
-    const name = item ? nameOf(item.object) : catalog.nameOfKey(key);
+    const name = catalog.nameOfKey(key);
     return name === undefined ? undefined : codec.change({ type: 'delete', kind, name });
   }
 

@@ -6,19 +6,8 @@ import type { ObservedRecord } from '../engine/mirror/mirror.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import type { RecordValue } from '../records/view.js';
 import { block, claimedBlock, host, poolRecord } from '../testing/records.js';
-import {
-  ALL_KINDS,
-  freshList,
-  keys,
-  LineCodec,
-  query,
-  sorted,
-  WatchingClient,
-  write,
-} from '../testing/watch-client.js';
-import { ItemsByNode } from './catalog.js';
+import { freshList, keys, LineCodec, query, sorted, WatchingClient, write } from '../testing/watch-client.js';
 import { WatchHub } from './hub.js';
-import { nodeNameOf, type Item, type WatchedObject } from './watched-objects.js';
 
 function makeHub(): WatchHub {
   const currentRevision = (): Promise<number> => Promise.resolve(1);
@@ -44,11 +33,11 @@ test('a large datastore is loaded at the start with other work in between, and e
   ticking = false;
   expect(iterations).toBeGreaterThanOrEqual(3);
   const client = new WatchingClient();
-  const wanted = query({ kinds: ['block', 'route'] });
+  const wanted = query('route');
   await client.readUntil(hub, wanted, 1);
   hub.close();
   expect(sorted(client.objects)).toEqual(sorted(await freshList(store, wanted)));
-  expect(client.objects.size).toBe(2 * cidrs.length);
+  expect(client.objects.size).toBe(cidrs.length);
 });
 
 // Like the records of one process: blocks share unchanged owners and attributes.
@@ -78,26 +67,17 @@ const blockRecord: fc.Arbitrary<RecordValue> = fc
     return { kind: 'block', value: { ...before, owner, attributes, allocations } };
   });
 
-const affinityRecord: fc.Arbitrary<RecordValue> = fc
-  .record({
-    owner: fc.constantFrom(host('n1'), host('n2')),
-    block: fc.constantFrom(...BLOCKS.map(({ prefix }) => prefix)),
-    state: fc.constantFrom('pending', 'confirmed'),
-  })
-  .map((value) => ({ kind: 'affinity', value }));
-
 const change: fc.Arbitrary<ObservedRecord> = fc
   .tuple(
     fc.oneof(
       { weight: 6, arbitrary: blockRecord },
-      { weight: 1, arbitrary: affinityRecord },
       { weight: 1, arbitrary: fc.constantFrom(poolRecord('a', '10.65.0.0/26'), poolRecord('b', '10.65.0.0/16')) },
     ),
     fc.integer({ min: 0, max: 5 }),
   )
   .map(([record, chance]) => ({ key: keys.of(record), record: chance === 0 ? undefined : record }));
 
-const QUERIES = [query({ kinds: ALL_KINDS }), query({ kinds: ALL_KINDS, nodeName: 'n1' }), query({ poolName: 'b' })];
+const QUERIES = [query(), query('route'), query('pool', 'route')];
 
 test('a watcher of changes of records with shared parts ends with the objects of a list', async () => {
   await fc.assert(
@@ -128,43 +108,5 @@ test('a watcher of changes of records with shared parts ends with the objects of
       for (const one of [hub, fresh]) one.close();
     }),
     { numRuns: 200 },
-  );
-});
-
-const NODES = ['n1', 'n2', 'n3'];
-
-function listing(nodeName: string): WatchedObject {
-  const value = { block: block('10.65.0.0/26', nodeName), poolName: undefined, affinityState: undefined };
-  return { kind: 'block', value };
-}
-
-test('are those of all objects of the node, at any first query', () => {
-  const step = fc.record({ key: fc.constantFrom('a', 'b', 'c', 'd'), nodeName: fc.constantFrom(...NODES, undefined) });
-  fc.assert(
-    fc.property(fc.array(step, { maxLength: 30 }), fc.nat(30), (steps, askedAt) => {
-      const all = new Map<string, Item>();
-      const ofNodes = new ItemsByNode(all);
-      for (const [index, { key, nodeName }] of steps.entries()) {
-        if (index === askedAt) ofNodes.of('n1');
-        const item = all.get(key);
-        if (nodeName === undefined) {
-          all.delete(key);
-          if (item) ofNodes.removed(key, item.object);
-        } else if (item) {
-          const before = item.object;
-          item.object = listing(nodeName);
-          ofNodes.changed(item, before);
-        } else {
-          const made = { key, object: listing(nodeName), createdRevision: 1, encoded: undefined, changeNumber: -1 };
-          all.set(key, made);
-          ofNodes.made(made);
-        }
-      }
-      for (const nodeName of NODES) {
-        const expected = [...all.values()].filter(({ object }) => nodeNameOf(object) === nodeName);
-        expect(new Set(ofNodes.of(nodeName).values())).toEqual(new Set(expected));
-        expect([...ofNodes.of(nodeName).keys()].sort()).toEqual(expected.map(({ key }) => key).sort());
-      }
-    }),
   );
 });

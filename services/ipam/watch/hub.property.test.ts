@@ -1,16 +1,12 @@
-import { podMac } from '@podwire/shared/attachment/names';
-import { hostPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import type { AllocationAttributes } from '../records/attributes.js';
-import type { Endpoint } from '../records/endpoint.js';
 import { decodeRecord } from '../records/json/registry.js';
 import type { RecordValue } from '../records/view.js';
-import { affinity, block, pool } from '../testing/records.js';
+import { block, pool } from '../testing/records.js';
 import {
-  ALL_KINDS,
   freshList,
   keys,
   query,
@@ -32,23 +28,6 @@ const POOLS = [pool('a', '10.65.0.0/24'), pool('b', '10.65.0.0/16'), pool('c', '
 function node(name: string, zone: string): RecordValue {
   const stored = JSON.stringify({ metadata: { name, uid: 'u', labels: { zone } }, spec: {} });
   return decodeRecord(keys.node(name), { kind: 'node', name }, Buffer.from(stored)).record;
-}
-
-function endpoint(name: string, nodeName: string, { cidr, poolName }: { cidr: string; poolName: string }): RecordValue {
-  const { prefix } = block(cidr, 'n1');
-  const attachment = { network: 'net', containerId: name, interfaceName: 'eth0' };
-  const value: Endpoint = {
-    attachment,
-    nodeName,
-    pod: undefined,
-    addresses: [{ address: hostPrefix(prefix), block: prefix, poolName, sequenceNumber: 1n }],
-    mac: podMac(attachment),
-    hostInterfaceName: 'pw1',
-    netns: undefined,
-    uid: 'u',
-    createTimeMs: 0,
-  };
-  return { kind: 'endpoint', key: { namespace: 'default', name }, value };
 }
 
 /** The user of the first addresses of a block: a node, or none. */
@@ -73,33 +52,12 @@ const record: fc.Arbitrary<RecordValue> = fc.oneof(
       return { kind: 'block', value: { ...value, allocations, owner: owner === undefined ? undefined : value.owner } };
     }),
   fc
-    .tuple(fc.constantFrom(...CIDRS), fc.constantFrom(...NODES), fc.constantFrom('pending', 'confirmed'))
-    .map(([cidr, owner, state]): RecordValue => ({ kind: 'affinity', value: affinity(cidr, owner, state) })),
-  fc
     .tuple(fc.constantFrom(...POOLS), fc.boolean())
     .map(([value, disabled]): RecordValue => ({ kind: 'pool', value: { ...value, disabled } })),
   fc.tuple(fc.constantFrom(...NODES), fc.constantFrom('x', 'y')).map(([name, zone]) => node(name, zone)),
-  fc.tuple(fc.constantFrom('r1', 'r2'), fc.constantFrom(...CIDRS)).map(([name, cidr]): RecordValue => ({
-    kind: 'reservation',
-    value: { name, uid: 'u', createTimeMs: 0, prefixes: [block(cidr, 'n1').prefix] },
-  })),
-  fc
-    .record({ cidr: fc.constantFrom(...CIDRS), poolName: fc.constantFrom('a', 'b') })
-    .chain((place) =>
-      fc
-        .tuple(fc.constantFrom('e1', 'e2', 'e3'), fc.constantFrom(...NODES))
-        .map(([name, nodeName]) => endpoint(name, nodeName, place)),
-    ),
 );
 
-const QUERIES = [
-  query({ kinds: ALL_KINDS }),
-  query({ kinds: ['block'] }),
-  query({ kinds: ['route'] }),
-  query({ kinds: ALL_KINDS, nodeName: 'n1' }),
-  query({ kinds: ALL_KINDS, poolName: 'a' }),
-  query({ kinds: ALL_KINDS, nodeName: 'n2', poolName: 'b' }),
-];
+const QUERIES = [query(), query('route'), query('pool', 'node')];
 
 type Step =
   /** Transactions one after the other; the replicas learn of them when they do. */

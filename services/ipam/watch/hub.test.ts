@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import type { RecordValue } from '../records/view.js';
-import { affinity, block, claimedBlock, pool, poolRecord } from '../testing/records.js';
+import { block, claimedBlock, pool, poolRecord } from '../testing/records.js';
 import {
   forever,
   freshList,
@@ -41,10 +41,7 @@ async function restart(rest: Partial<HubOptions> = {}): Promise<void> {
   replica = started;
 }
 
-const blockRecord = (cidr: string, node: string, sequenceNumber = 1n): RecordValue => ({
-  kind: 'block',
-  value: block(cidr, node, { sequenceNumber }),
-});
+const blockRecord = (cidr: string, node: string): RecordValue => ({ kind: 'block', value: block(cidr, node) });
 const blockKey = (cidr: string, node: string): string => keys.of(blockRecord(cidr, node));
 
 /** Writes, and waits until the replica knows. */
@@ -101,14 +98,14 @@ describe('a stream', () => {
     const reader = new Reader();
     const first = await reader.next();
     expect(first).toMatchObject({ phase: 'snapshot', reset: true, resumeToken: '' });
-    expect(names(first)).toEqual(['pool p', 'block 10.65.0.0/26']);
+    expect(names(first)).toEqual(['pool p', 'route 10.65.0.0/26']);
     expect(await reader.next()).toMatchObject({ phase: 'snapshotComplete', reset: false, changes: [] });
     await put(...claimedBlock(block('10.65.0.64/26', 'n2')));
     const change = await reader.next();
     expect(change).toMatchObject({ phase: 'changes', reset: false });
-    expect(names(change)).toEqual(['block 10.65.0.64/26']);
+    expect(names(change)).toEqual(['route 10.65.0.64/26']);
     await removed(blockKey('10.65.0.0/26', 'n1'));
-    expect(names(await reader.next())).toEqual(['-block 10.65.0.0/26']);
+    expect(names(await reader.next())).toEqual(['-route 10.65.0.0/26']);
     expect([replica.hub.streamsCount, replica.hub.waitersCount]).toEqual([1, 0]);
     await reader.cancel();
     expect([replica.hub.streamsCount, replica.hub.waitersCount]).toEqual([0, 0]);
@@ -138,7 +135,7 @@ describe('a stream', () => {
     const reader = await new Reader().whole();
     expect(reader.client.phases.length).toBeGreaterThan(4);
     const cidrs = Array.from({ length: 8 }, (_, index) => `10.65.${index}.0/26`);
-    const revision = await put(...cidrs.map((cidr) => blockRecord(cidr, 'n1', 9n)));
+    const revision = await put(...cidrs.map((cidr) => blockRecord(cidr, 'n9')));
     const cut = await reader.next();
     expect(cut?.changes.length).toBeLessThan(8);
     expect(reader.client.revision).toBeLessThan(revision);
@@ -150,7 +147,7 @@ describe('a stream', () => {
   });
 
   test('gets bookmarks while nothing changes, with the token after irrelevant changes', async () => {
-    const reader = await new Reader(query({ kinds: ['pool'] })).whole();
+    const reader = await new Reader(query('pool')).whole();
     const revision = await put(blockRecord('10.65.0.0/26', 'n1'));
     const waiting = reader.next();
     await until(() => reader.client.revision === revision);
@@ -160,12 +157,10 @@ describe('a stream', () => {
   });
 });
 
-describe('a block', () => {
-  test('is sent again when its affinity or its pool changes', async () => {
+describe('a route', () => {
+  test('is sent again when its pool changes', async () => {
     await put(blockRecord('10.65.0.0/26', 'n1'));
-    const reader = await new Reader(query({ kinds: ['block'] })).whole();
-    await put({ kind: 'affinity', value: affinity('10.65.0.0/26', 'n1', 'pending') });
-    expect((await reader.next())?.changes[0]?.object).toContain('"affinityState":"pending"');
+    const reader = await new Reader(query('route')).whole();
     await put(POOL);
     expect((await reader.next())?.changes[0]?.object).toContain('"poolName":"p"');
     await removed(keys.pool('p'));
@@ -174,43 +169,10 @@ describe('a block', () => {
 
   test('is not sent for an irrelevant change', async () => {
     await put(POOL, blockRecord('10.65.0.0/26', 'n1'));
-    const reader = await new Reader(query({ kinds: ['block'] })).whole();
+    const reader = await new Reader(query('route')).whole();
     await put({ kind: 'pool', value: pool('p', '10.65.0.0/16', { disabled: true }) });
-    await put({ kind: 'affinity', value: affinity('10.65.0.0/26', 'n2') });
     await put(blockRecord('10.65.0.64/26', 'n1'));
-    expect(names(await reader.next())).toEqual(['block 10.65.0.64/26']);
-  });
-});
-
-describe('filters', () => {
-  test('by node report objects that leave it', async () => {
-    await put(blockRecord('10.65.0.0/26', 'n1'), blockRecord('10.65.1.0/26', 'n2'));
-    const reader = await new Reader(query({ kinds: ['block'], nodeName: 'n1' })).whole();
-    expect([...reader.client.objects.keys()]).toEqual(['block 10.65.0.0/26']);
-    await put(blockRecord('10.65.1.0/26', 'n3'));
-    await put(blockRecord('10.65.0.0/26', 'n2'));
-    expect(names(await reader.next())).toEqual(['-block 10.65.0.0/26']);
-    await put(blockRecord('10.65.1.0/26', 'n1'));
-    expect(names(await reader.next())).toEqual(['block 10.65.1.0/26']);
-  });
-
-  test('by node report objects that left it while the client was disconnected, over two other nodes and a deletion', async () => {
-    await put(blockRecord('10.65.0.0/26', 'n1'), blockRecord('10.65.1.0/26', 'n1'));
-    const wanted = query({ kinds: ['block'], nodeName: 'n1' });
-    const reader = await new Reader(wanted).whole();
-    await reader.cancel();
-    await put(blockRecord('10.65.0.0/26', 'n2'));
-    await put(blockRecord('10.65.0.0/26', 'n3'));
-    await put(blockRecord('10.65.1.0/26', 'n3'));
-    await removed(blockKey('10.65.1.0/26', 'n3'));
-    const resumed = new Reader(wanted, reader.client.token);
-    expect(names(await resumed.next()).sort()).toEqual(['-block 10.65.0.0/26', '-block 10.65.1.0/26']);
-  });
-
-  test('by pool report the pool and its blocks', async () => {
-    await put(POOL, poolRecord('q', '10.66.0.0/16'), blockRecord('10.66.0.0/26', 'n1'));
-    const reader = await new Reader(query({ poolName: 'q' })).whole();
-    expect([...reader.client.objects.keys()].sort()).toEqual(['block 10.66.0.0/26', 'pool q']);
+    expect(names(await reader.next())).toEqual(['route 10.65.0.64/26']);
   });
 });
 
@@ -224,7 +186,7 @@ describe('a token', () => {
     const resumed = new Reader(query(), reader.client.token, other);
     const message = await resumed.next();
     expect(message).toMatchObject({ phase: 'changes', reset: false });
-    expect(names(message)).toEqual(['block 10.65.0.0/26']);
+    expect(names(message)).toEqual(['route 10.65.0.0/26']);
     await resumed.cancel();
     await other.close();
   });
@@ -249,10 +211,10 @@ describe('a token', () => {
         hold && operation === 'watch' ? new Promise((resolve) => gates.push(resolve)) : Promise.resolve(),
     });
     const behind = await startWatching(slow, { bookmarkAfterMs: 20 });
-    await write(slow, blockRecord('10.65.0.0/26', 'n1', 1n));
+    await write(slow, blockRecord('10.65.0.0/26', 'n1'));
     await until(() => behind.mirror.modRevision(blockKey('10.65.0.0/26', 'n1')) > 0);
     hold = true;
-    await write(slow, blockRecord('10.65.0.0/26', 'n1', 2n));
+    await write(slow, blockRecord('10.65.0.0/26', 'n2'));
     const ahead = await startWatching(slow, { bookmarkAfterMs: 20 });
     const reader = await new Reader(query(), '', ahead).whole();
     const resumed = new Reader(query(), reader.client.token, behind);
@@ -263,14 +225,12 @@ describe('a token', () => {
     await until(() => behind.hub.revision >= reader.client.revision);
     await new Promise((resolve) => setTimeout(resolve, 100));
     expect(resumed.client.objects.size).toBe(0);
-    await write(slow, blockRecord('10.65.0.0/26', 'n1', 3n));
+    await write(slow, blockRecord('10.65.0.0/26', 'n3'));
     await until(() => {
       for (const open of gates.splice(0)) open();
       return resumed.client.objects.size > 0;
     });
-    expect((await message)?.changes.map(({ object }) => object)).toEqual([
-      expect.stringContaining('"sequenceNumber":"3"'),
-    ]);
+    expect((await message)?.changes.map(({ object }) => object)).toEqual([expect.stringContaining('"nodeName":"n3"')]);
     hold = false;
     await behind.close();
     await ahead.close();
@@ -289,9 +249,9 @@ describe('a token', () => {
     await stream.return();
   });
 
-  test('of other filters leads to a snapshot', async () => {
+  test('of other kinds leads to a snapshot', async () => {
     const reader = await new Reader().whole();
-    expect(await new Reader(query({ nodeName: 'n1' }), reader.client.token).next()).toMatchObject({ reset: true });
+    expect(await new Reader(query('route'), reader.client.token).next()).toMatchObject({ reset: true });
   });
 
   test('of changes that are no longer kept leads to a snapshot, and one of changes that are does not', async () => {
@@ -313,7 +273,7 @@ describe('a token', () => {
     store.compact();
     const message = await reader.next();
     expect(message).toMatchObject({ phase: 'changes', reset: false });
-    expect(names(message).sort()).toEqual(['-block 10.65.1.0/26', 'block 10.65.2.0/26']);
+    expect(names(message).sort()).toEqual(['-route 10.65.1.0/26', 'route 10.65.2.0/26']);
   });
 });
 
@@ -339,7 +299,7 @@ describe('the lock of the datastore', () => {
   beforeEach(() => restart({ bookmarkAfterMs: 60_000 }));
 
   test('wakes every stream at once, whatever its query, and messages stay shared', { timeout: LIMIT_MS }, async () => {
-    const queries = [query(), query({ kinds: ['route'] }), query({ nodeName: 'n1' }), query({ poolName: 'p' })];
+    const queries = [query(), query('route'), query('pool'), query('node', 'pool')];
     const streams = await Promise.all([...queries, ...queries].map((wanted) => waiting(wanted)));
     for (const isLocked of [true, false]) {
       const next = Promise.all(streams.map(messageOf));
@@ -417,12 +377,12 @@ describe('the lock of the datastore', () => {
 describe('a slow reader', () => {
   test('gets only the last state of frequent changes', async () => {
     const reader = await new Reader().whole();
-    for (let index = 1; index <= 50; index++) await put(blockRecord('10.65.0.0/26', 'n1', BigInt(index)));
+    for (let index = 1; index <= 50; index++) await put(blockRecord('10.65.0.0/26', `n${index}`));
     await until(() => replica.hub.waitersCount === 0 && replica.codec.encoded === 0);
     await reader.next();
     const rest = reader.client.phases.filter((phase) => phase === 'changes').length;
     expect(rest).toBe(1);
-    expect([...reader.client.objects.values()][0]).toContain('"sequenceNumber":"50"');
+    expect([...reader.client.objects.values()][0]).toContain('"nodeName":"n50"');
   });
 
   test('gets a snapshot when the changes are no longer kept, also in the middle of one', async () => {
@@ -440,7 +400,7 @@ describe('a slow reader', () => {
 describe('a stream that waits', () => {
   test('gets a snapshot when more changes come at once than are kept, also if only a dropped one concerns it', async () => {
     await restart({ recentCapacity: 2 });
-    const reader = new Reader(query({ kinds: ['block'], nodeName: 'n1' }));
+    const reader = new Reader(query('pool'));
     await reader.next();
     const waiting = reader.next();
     await until(() => replica.hub.waitersCount === 1);
@@ -450,7 +410,7 @@ describe('a stream that waits', () => {
       ...Array.from({ length: 6 }, (_, i) => blockRecord(`10.65.1.${i * 16}/28`, 'n2')),
     );
     expect(await waiting).toMatchObject({ reset: true });
-    await until(() => reader.client.objects.has('block 10.65.0.0/26'));
+    await until(() => reader.client.objects.has('pool p'));
     await reader.cancel();
   });
 });
@@ -479,19 +439,20 @@ describe('a client that does not read', () => {
 });
 
 describe('many streams', () => {
-  test('with different filters keep no message for others', async () => {
-    const wanted = (index: number) => query({ kinds: ['block'], nodeName: `n${index}` });
-    const readers = await Promise.all([0, 1, 2].map((index) => new Reader(wanted(index)).whole()));
-    await put(...readers.map((_, index) => blockRecord(`10.65.${index}.0/26`, `n${index}`)));
+  test('of different kinds keep no message for others', async () => {
+    const readers = await Promise.all(
+      [query('pool'), query('route'), query()].map((wanted) => new Reader(wanted).whole()),
+    );
+    await put(POOL, blockRecord('10.65.0.0/26', 'n1'));
     const messages = await Promise.all(readers.map((reader) => reader.next()));
-    expect(messages.map((message) => message?.changes.length)).toEqual([1, 1, 1]);
+    expect(messages.map((message) => message?.changes.length)).toEqual([1, 1, 2]);
     expect(replica.hub.sharedCount).toBe(0);
   });
 
   test.each<[string, (last: Reader) => Promise<unknown>]>([
     ['has it', (last) => last.next()],
     ['has ended', (last) => last.cancel()],
-  ])('with equal filters keep a message until the last of them %s', async (_, end) => {
+  ])('of equal kinds keep a message until the last of them %s', async (_, end) => {
     await restart({ bookmarkAfterMs: 60_000 });
     const readers = [await new Reader().whole(), await new Reader().whole()] as const;
     await put(blockRecord('10.65.0.0/26', 'n1'));
@@ -510,22 +471,22 @@ describe('many streams', () => {
     await until(() => replica.hub.waitersCount === 50);
     const before = replica.codec.messages;
     await put(blockRecord('10.65.1.0/26', 'n1'));
-    expect((await next).map(names)).toEqual(readers.map(() => ['block 10.65.1.0/26']));
+    expect((await next).map(names)).toEqual(readers.map(() => ['route 10.65.1.0/26']));
     expect(replica.codec.encoded).toBe(3);
     expect(replica.codec.messages - before).toBe(1);
     await Promise.all(readers.map((reader) => reader.cancel()));
     expect(replica.hub.waitersCount).toBe(0);
   });
 
-  test('with their own node as filter are woken for their own changes only', { timeout: LIMIT_MS }, async () => {
+  test('are woken for their own kinds only', { timeout: LIMIT_MS }, async () => {
     await restart({ bookmarkAfterMs: 60_000 });
-    const wanted = (index: number) => query({ kinds: ['block'], nodeName: `n${index}` });
-    const readers = await Promise.all(Array.from({ length: 50 }, (_, index) => new Reader(wanted(index)).whole()));
+    const kinds = ['pool', 'route', 'node'] as const;
+    const readers = await Promise.all(kinds.map((kind) => new Reader(query(kind)).whole()));
     const nexts = readers.map((reader) => reader.next());
-    await until(() => replica.hub.waitersCount === 50);
+    await until(() => replica.hub.waitersCount === 3);
     await put(blockRecord('10.65.1.0/26', 'n7'));
-    expect(names(await nexts[7])).toEqual(['block 10.65.1.0/26']);
-    expect(replica.hub.waitersCount).toBe(49);
+    expect(names(await nexts[1])).toEqual(['route 10.65.1.0/26']);
+    expect(replica.hub.waitersCount).toBe(2);
     await Promise.all(readers.map((reader) => reader.cancel()));
   });
 

@@ -8,18 +8,13 @@ import type { Item, WatchedObject } from './watched-objects.js';
 const SEED = Date.now() & 0x7fffffff;
 const FIRST_REVISION = 10;
 
-/** Pools are in a scope of their own name, so that a change of name is one of scope. */
 function pool(name: string): WatchedObject {
   const record = poolRecord(name, '10.65.0.0/16');
   if (record.kind !== 'pool') throw new Error('a pool is expected');
   return record;
 }
 
-function nameOfPool(object: WatchedObject | undefined): string | undefined {
-  return object?.kind === 'pool' ? object.value.name : undefined;
-}
-
-/** Each key's object is in one of two scopes, or missing. */
+/** Each key's object has one of two names, or is missing. */
 const step = fc.record({ key: fc.constantFrom('a', 'b', 'c'), after: fc.constantFrom('x', 'y', undefined) });
 
 interface RecentChange {
@@ -45,11 +40,10 @@ class Telling {
       if (item) this.recent.removed(item, revision);
       return;
     }
-    const before = item?.object;
     const now = item ?? { key, object: after, createdRevision: revision, encoded: undefined, changeNumber: -1 };
     now.object = after;
     this.items.set(key, now);
-    this.recent.changed(now, before, revision);
+    this.recent.changed(now, revision);
   }
 }
 
@@ -80,24 +74,13 @@ describe('recent changes', () => {
         const first = recent.firstNumber;
         expect(all.length - first).toBeGreaterThanOrEqual(Math.min(capacity, all.length));
         expect(all.length - first).toBeLessThanOrEqual(capacity + capacity / 8);
-        all.forEach(({ key, revision, after }, number) => {
+        all.forEach(({ key, revision }, number) => {
           if (number < first) return;
           expect(recent.revisionAt(number)).toBe(revision);
           const isLast = all.findLastIndex((other) => other.key === key) === number;
           const entry = objectAt(recent, number);
           expect(entry?.key).toBe(isLast ? key : undefined);
           expect(entry?.item).toBe(isLast ? told.items.get(key) : undefined);
-          if (entry) {
-            const former = entry.formerScopes.flatMap(({ poolNames }) => poolNames);
-            expect(former).not.toContain(nameOfPool(after));
-            expect(new Set(former).size).toBe(former.length);
-            // At least every scope that it was in since the first kept change.
-            const before = (changes: readonly RecentChange[]): (string | undefined)[] =>
-              changes.filter((other) => other.key === key && other.before).map((other) => nameOfPool(other.before));
-            const wanted = before(all.slice(first)).filter((name) => name !== nameOfPool(after));
-            expect(former).toEqual(expect.arrayContaining(wanted));
-            expect(before(all)).toEqual(expect.arrayContaining(former));
-          }
         });
         for (let revision = FIRST_REVISION; revision <= FIRST_REVISION + all.length; revision++) {
           const expected = all.findIndex((change) => change.revision > revision);
@@ -109,18 +92,6 @@ describe('recent changes', () => {
       }),
       { seed: SEED },
     );
-  });
-
-  test('share the scopes of removed objects, and keep only the place of objects that changed again', () => {
-    const told = new Telling(100);
-    const { recent } = told;
-    for (const key of ['a', 'b']) {
-      told.append({ key, revision: 11, before: undefined, after: pool('x') });
-      told.append({ key, revision: 12, before: pool('x'), after: undefined });
-    }
-    expect(objectAt(recent, 0)).toBeUndefined();
-    expect(objectAt(recent, 1)?.formerScopes).toEqual([{ nodeName: '', poolNames: ['x'] }]);
-    expect(objectAt(recent, 3)?.formerScopes).toBe(objectAt(recent, 1)?.formerScopes);
   });
 
   test('include changes of the lock, which are dropped like all other changes', () => {

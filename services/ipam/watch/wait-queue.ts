@@ -2,7 +2,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Catalog } from './catalog.js';
 import type { RecentChange } from './recent-changes.js';
-import { matchesQuery, KINDS_WITHOUT_NODE, scopeOf, type Stream, type WatchQuery } from './watched-objects.js';
+import type { Stream, WatchQuery } from './watched-objects.js';
 
 /** A stream that has received all changes. */
 export interface WaitRequest extends Stream {
@@ -41,14 +41,13 @@ const BOOKMARK_ROUND_MS = 1_000;
 const BOOKMARK_ROUND_PART = 1 / 10;
 
 /**
- * The streams that wait for a matching change. Each new change is checked once for each distinct query; queries
- * for one node only if it concerns that node. The pauses between wake-up rounds grow with the
- * number of streams; meanwhile requests are served and further changes accumulate.
+ * The streams that wait for a matching change. Each new change is checked once for each distinct query. The pauses
+ * between wake-up rounds grow with the number of streams; meanwhile requests are served and further changes accumulate.
  */
 export class WaitQueue {
   readonly #options: WaitersOptions;
-  /** By the node of the query, empty for all nodes; then by the query key. */
-  readonly #groups = new Map<string, Map<string, Group>>();
+  /** By the query key. */
+  readonly #groups = new Map<string, Group>();
   /** In the order of their waiting time, longest first. */
   readonly #all = new Set<WaitingStream>();
   readonly #stop = new AbortController();
@@ -83,7 +82,7 @@ export class WaitQueue {
           signal.removeEventListener('abort', onAbort);
           this.#all.delete(waiting);
           group.waiting.delete(waiting);
-          if (group.waiting.size === 0) this.#removeGroup(query.nodeName, key);
+          if (group.waiting.size === 0) this.#groups.delete(key);
           resolve({ reason, number: Math.max(number, this.#nextUnseen) });
         },
       };
@@ -115,7 +114,7 @@ export class WaitQueue {
     const hasWaiters = this.#groups.size > 0;
     // Changes that are no longer kept may concern every stream: each needs a snapshot.
     const hasMissed = this.#nextUnseen < (recent?.firstNumber ?? 0);
-    const affected = new Set(hasMissed ? this.#allGroups() : []);
+    const affected = new Set(hasMissed ? this.#groups.values() : []);
     for (let number = this.#nextUnseen; hasWaiters && !hasMissed && number < end; number++) {
       const entry = recent?.at(number);
       if (entry) this.#collectAffected(entry, affected);
@@ -131,39 +130,14 @@ export class WaitQueue {
     this.#pauseMs = Math.min(count * ROUND_MS_PER_STREAM, MAX_PAUSE_MS);
   }
 
-  #collectAffected(entry: RecentChange, affected: Set<Group>): void {
-    if (entry.kind === 'lock') {
-      for (const group of this.#allGroups()) affected.add(group);
-      return;
-    }
-    const { kind, item, formerScopes } = entry;
-    const scopes = item ? [scopeOf(item.object), ...formerScopes] : formerScopes;
-    const nodeNames = KINDS_WITHOUT_NODE.has(kind)
-      ? this.#groups.keys()
-      : new Set(['', ...scopes.map(({ nodeName }) => nodeName)]);
-    for (const nodeName of nodeNames) {
-      for (const group of this.#groups.get(nodeName)?.values() ?? []) {
-        if (scopes.some((scope) => matchesQuery(group.query, kind, scope))) affected.add(group);
-      }
-    }
-  }
-
-  #allGroups(): Group[] {
-    return [...this.#groups.values()].flatMap((byKey) => [...byKey.values()]);
+  #collectAffected({ kind }: RecentChange, affected: Set<Group>): void {
+    for (const group of this.#groups.values()) if (kind === 'lock' || group.query.has(kind)) affected.add(group);
   }
 
   #groupOf(query: WatchQuery, key: string): Group {
-    const groups = this.#groups.get(query.nodeName) ?? new Map<string, Group>();
-    this.#groups.set(query.nodeName, groups);
-    const group = groups.get(key) ?? { query, waiting: new Set<WaitingStream>() };
-    groups.set(key, group);
+    const group = this.#groups.get(key) ?? { query, waiting: new Set<WaitingStream>() };
+    this.#groups.set(key, group);
     return group;
-  }
-
-  #removeGroup(nodeName: string, key: string): void {
-    const groups = this.#groups.get(nodeName);
-    groups?.delete(key);
-    if (groups?.size === 0) this.#groups.delete(nodeName);
   }
 
   /** Sends bookmarks while streams wait. */

@@ -21,13 +21,7 @@ const { watch: WATCH } = WatchServiceService;
 /** As another client may send it: field 1, packed, with the values 1, 0 and 99. */
 const OF_A_LATER_RELEASE = WatchRequest.decode(Uint8Array.of(0x0a, 3, 1, 0, 99)).kinds;
 
-const {
-  WATCH_KIND_BLOCKS: BLOCKS,
-  WATCH_KIND_POOLS: POOLS,
-  WATCH_KIND_NODES: NODES,
-  WATCH_KIND_RESERVATIONS: RESERVATIONS,
-  WATCH_KIND_ROUTES: ROUTES,
-} = WatchKind;
+const { WATCH_KIND_POOLS: POOLS, WATCH_KIND_NODES: NODES, WATCH_KIND_ROUTES: ROUTES } = WatchKind;
 
 let folder: string;
 let store: MemoryStore;
@@ -86,9 +80,7 @@ afterEach(async () => {
 });
 
 const request = (rest: Partial<WatchRequest> = {}): WatchRequest => ({
-  kinds: [BLOCKS, POOLS],
-  nodeName: '',
-  poolName: '',
+  kinds: [ROUTES, POOLS],
   resumeToken: '',
   ...rest,
 });
@@ -107,9 +99,9 @@ describe('Watch', () => {
     expect(snapshot?.changes).toMatchObject([
       { kind: POOLS, name: 'p', object: { $case: 'pool', value: { name: 'p', cidr: '10.65.0.0/16', blockSize: 26 } } },
       {
-        kind: BLOCKS,
+        kind: ROUTES,
         name: '10.65.0.0/26',
-        object: { $case: 'block', value: { cidr: '10.65.0.0/26', poolName: 'p', nodeName: 'n1', capacity: 64 } },
+        object: { $case: 'route', value: { cidr: '10.65.0.0/26', poolName: 'p', nodeName: 'n1' } },
       },
     ]);
     const { value: complete } = await stream.next();
@@ -118,24 +110,21 @@ describe('Watch', () => {
     await put(...claimedBlock(block('10.65.0.64/26', 'n2')));
     expect((await stream.next()).value).toMatchObject({
       phase: WatchPhase.WATCH_PHASE_CHANGES,
-      changes: [{ kind: BLOCKS, name: '10.65.0.64/26' }],
+      changes: [{ kind: ROUTES, name: '10.65.0.64/26' }],
     });
     expect((await stream.next()).value).toMatchObject({ phase: WatchPhase.WATCH_PHASE_BOOKMARK, changes: [] });
     await stream.return();
     await until(() => hub.streamsCount === 0 && server.streamsCount === 0 && hub.waitersCount === 0);
   });
 
-  test('sends nodes and reservations like the lists', async () => {
-    const prefixes = [block('10.65.0.0/26', 'n1').prefix];
+  test('sends nodes like the lists', async () => {
     const node = JSON.stringify({ metadata: { name: 'n1', uid: 'u', labels: { zone: 'x' } }, spec: {} });
     await store.commit(
       { comparisons: [], puts: [{ key: keys.node('n1'), value: Buffer.from(node) }], deletes: [] },
       forever,
     );
-    await put({ kind: 'reservation', value: { name: 'r', uid: 'u', createTimeMs: 0, prefixes } });
-    const stream = peer.stream(WATCH, request({ kinds: [NODES, RESERVATIONS], nodeName: 'n1' }), forever);
+    const stream = peer.stream(WATCH, request({ kinds: [NODES] }), forever);
     expect((await stream.next()).value?.changes).toMatchObject([
-      { kind: RESERVATIONS, name: 'r', object: { $case: 'reservation', value: { name: 'r' } } },
       { kind: NODES, name: 'n1', object: { $case: 'node', value: { name: 'n1', labels: { zone: 'x' } } } },
     ]);
     await stream.return();
@@ -181,7 +170,7 @@ describe('Watch', () => {
     const resumed = peer.stream(WATCH, request({ resumeToken: value?.resumeToken ?? '' }), forever);
     const { value: message } = await resumed.next();
     expect(message).toMatchObject({ phase: WatchPhase.WATCH_PHASE_CHANGES, reset: false });
-    expect(message?.changes).toEqual([{ kind: BLOCKS, name: '10.65.0.0/26', object: undefined }]);
+    expect(message?.changes).toEqual([{ kind: ROUTES, name: '10.65.0.0/26', object: undefined }]);
     await resumed.return();
   });
 
@@ -199,11 +188,14 @@ describe('Watch', () => {
   });
 
   test('does not keep more than a message for a client that does not read', async () => {
-    // 12 MB, of which HTTP/2 and the client buffer 4 MiB.
-    const cidrs = Array.from({ length: 120 }, (_, index) => `10.${65 + (index >> 6)}.${(index & 63) * 4}.0/22`);
-    const round = (sequenceNumber: bigint) =>
-      cidrs.map((cidr) => ({ kind: 'block', value: { ...fullBlock(cidr, 'n1'), sequenceNumber } }) as const);
-    await put(...round(10n ** 15n));
+    // Each has borrowed addresses only: 12 MB, of which HTTP/2 and the client buffer 4 MiB.
+    const cidrs = Array.from({ length: 240 }, (_, index) => `10.${65 + (index >> 6)}.${(index & 63) * 4}.0/22`);
+    const round = (number: number) =>
+      cidrs.map((cidr) => {
+        const full = fullBlock(cidr, `${'n'.repeat(40)}${number}`);
+        return { kind: 'block', value: { ...full, owner: undefined } } as const;
+      });
+    await put(...round(0));
     const stalled = peer.stream(WATCH, request(), forever);
     await stalled.next();
     let stalledAt = -1;
@@ -214,14 +206,14 @@ describe('Watch', () => {
       still = 0;
     }
     expect(stalledAt).toBeLessThan(cidrs.length);
-    for (let index = 1n; index <= 5n; index++) await put(...round(10n ** 15n + index));
+    for (let number = 1; number <= 5; number++) await put(...round(number));
     await new Promise((resolve) => setTimeout(resolve, 200));
     expect(sent).toBe(stalledAt);
-    const seen = new Map<string, bigint>();
+    const seen = new Map<string, string>();
     for await (const { changes } of stalled) {
       for (const { name, object } of changes)
-        if (object?.$case === 'block') seen.set(name, object.value.sequenceNumber);
-      const newest = [...seen.values()].filter((sequenceNumber) => sequenceNumber === 10n ** 15n + 5n);
+        if (object?.$case === 'route') seen.set(name, object.value.borrowed[0]?.nodeName ?? '');
+      const newest = [...seen.values()].filter((nodeName) => nodeName.endsWith('5'));
       if (newest.length === cidrs.length) break;
     }
     // The rest of the snapshot, and each block once more: not every intermediate state.
@@ -241,7 +233,7 @@ describe('Watch', () => {
     await Promise.all(streams.map((stream) => next(stream, WatchPhase.WATCH_PHASE_SNAPSHOT_COMPLETE)));
     await until(() => hub.waitersCount === 60);
     const [encodedBefore, changesBefore] = [encoded, changeMessages];
-    await put({ kind: 'block', value: fullBlock('10.65.0.0/26', 'n1') });
+    await put({ kind: 'block', value: block('10.65.0.0/26', 'n2') });
     const told = await Promise.all(streams.map((stream) => next(stream, WatchPhase.WATCH_PHASE_CHANGES)));
     expect(told).toEqual(streams.map(() => ['10.65.0.0/26']));
     expect([encoded - encodedBefore, changeMessages - changesBefore]).toEqual([1, 1]);
@@ -252,11 +244,7 @@ describe('Watch', () => {
   test.each<[string, Partial<WatchRequest>, readonly string[]]>([
     ['no kind', { kinds: [] }, ['kinds']],
     ['an unknown kind', { kinds: OF_A_LATER_RELEASE }, ['kinds[1]', 'kinds[2]']],
-    [
-      'all that is wrong',
-      { kinds: [], nodeName: 'A', poolName: '-', resumeToken: 'x' },
-      ['pool_name', 'node_name', 'kinds', 'resume_token'],
-    ],
+    ['all that is wrong', { kinds: [], resumeToken: 'x' }, ['kinds', 'resume_token']],
     [
       'a token with trailing bytes',
       { resumeToken: `${Buffer.from('w1...5').toString('base64url')}A` },

@@ -14,12 +14,8 @@ import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import { preparedMethod, type StreamHandler, type Streaming } from '@podwire/shared/rpc/streaming';
 
-import { blockMessage } from '../blocks/blocks-rpc.js';
-import { endpointMessage } from '../endpoints/endpoints-rpc.js';
 import { nodeMessage } from '../nodes/nodes-rpc.js';
 import { poolFields } from '../pools/pools-rpc.js';
-import { subdomainFault } from '../records/names.js';
-import { reservationMessage } from '../reservations/reservations-rpc.js';
 import { parseToken, type WatchSubscription, type WatchSource, type WatchPosition } from './hub.js';
 import {
   nameOf,
@@ -29,6 +25,7 @@ import {
   type WatchedKind,
   type WatchedObject,
   type WatchPhase,
+  type WatchQuery,
 } from './watched-objects.js';
 
 export function watchService(watches: WatchSource, streaming: Streaming): RpcService {
@@ -46,20 +43,14 @@ function watch(watches: WatchSource): StreamHandler<WatchRequest, Uint8Array> {
 }
 
 const KINDS: Partial<Record<WatchKind, WatchedKind>> = {
-  [WatchKind.WATCH_KIND_BLOCKS]: 'block',
   [WatchKind.WATCH_KIND_POOLS]: 'pool',
   [WatchKind.WATCH_KIND_NODES]: 'node',
-  [WatchKind.WATCH_KIND_ENDPOINTS]: 'endpoint',
-  [WatchKind.WATCH_KIND_RESERVATIONS]: 'reservation',
   [WatchKind.WATCH_KIND_ROUTES]: 'route',
 };
 
 const KIND_MESSAGES: Record<WatchedKind, WatchKind> = {
-  block: WatchKind.WATCH_KIND_BLOCKS,
   pool: WatchKind.WATCH_KIND_POOLS,
   node: WatchKind.WATCH_KIND_NODES,
-  endpoint: WatchKind.WATCH_KIND_ENDPOINTS,
-  reservation: WatchKind.WATCH_KIND_RESERVATIONS,
   route: WatchKind.WATCH_KIND_ROUTES,
 };
 
@@ -71,16 +62,13 @@ const PHASES: Record<WatchPhase, WatchPhaseMessage> = {
 };
 
 function readWatchRequest(message: WatchRequestMessage): WatchSubscription {
-  const { nodeName, poolName, resumeToken } = message;
-  return readChecked('Watch', (checks) => {
-    if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));
-    if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
-    const query = { kinds: readKinds(message.kinds, checks), nodeName, poolName };
-    return { query, from: readToken(resumeToken, checks) };
-  });
+  return readChecked('Watch', (checks) => ({
+    query: readKinds(message.kinds, checks),
+    from: readToken(message.resumeToken, checks),
+  }));
 }
 
-function readKinds(messages: readonly WatchKind[], checks: Checks): ReadonlySet<WatchedKind> {
+function readKinds(messages: readonly WatchKind[], checks: Checks): WatchQuery {
   if (messages.length === 0) checks.check('kinds', 'is empty; name at least one kind');
   const kinds = new Set<WatchedKind>();
   messages.forEach((message, index) => {
@@ -127,16 +115,10 @@ function changeMessage(change: EncodableChange): WatchedChange {
 
 function objectMessage(object: WatchedObject): WatchedChange['object'] {
   switch (object.kind) {
-    case 'block':
-      return { $case: 'block', value: blockMessage(object.value) };
     case 'pool':
       return { $case: 'pool', value: poolFields(object.value) };
     case 'node':
       return { $case: 'node', value: nodeMessage({ node: object.value }) };
-    case 'endpoint':
-      return { $case: 'endpoint', value: endpointMessage(object.value) };
-    case 'reservation':
-      return { $case: 'reservation', value: reservationMessage(object.value) };
     case 'route':
       return { $case: 'route', value: routeMessage(object.value) };
   }

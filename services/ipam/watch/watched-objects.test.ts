@@ -94,7 +94,7 @@ describe('a watcher of routes', () => {
     const empty = Array.from({ length: 16 }, (_, index) => block(`10.65.${index}.0/26`, `n${index}`));
     await write(store, poolRecord('p', '10.65.0.0/16'), ...empty.flatMap((value) => claimedBlock(value)));
     await until(() => replica.hub.revision > 0 && replica.mirror.view.pools().length === 1);
-    const stream = replica.hub.watch({ query: query({ kinds: ['route', 'pool', 'node'] }), from: undefined }, forever);
+    const stream = replica.hub.watch({ query: query(), from: undefined }, forever);
     for (let phase = ''; phase !== 'snapshotComplete';) phase = readMessage((await stream.next()).value!).phase;
     const next = stream.next();
     await until(() => replica.hub.waitersCount === 1);
@@ -123,7 +123,7 @@ describe('a watcher of routes', () => {
     const hub = replica.hub;
     const prior = await write(store, ...claimedBlock(own));
     await until(() => hub.revision >= prior);
-    const stream = hub.watch({ query: query({ kinds: ['route'] }), from: undefined }, forever);
+    const stream = hub.watch({ query: query('route'), from: undefined }, forever);
     for (let phase = ''; phase !== 'snapshotComplete';) phase = readMessage((await stream.next()).value!).phase;
     const named = { ...own, attributes: [other] };
     const allocations = own.allocations.map((_, ordinal) => (ordinal === 3 ? 0 : null));
@@ -142,7 +142,7 @@ describe('a watcher of routes', () => {
     const pool = poolRecord('p', '10.65.0.0/16');
     const revision = await write(store, pool, ...two.flatMap((value) => claimedBlock(value)));
     await until(() => replica.hub.revision >= revision);
-    const stream = replica.hub.watch({ query: query({ kinds: ['route'] }), from: undefined }, forever);
+    const stream = replica.hub.watch({ query: query('route'), from: undefined }, forever);
     for (let phase = ''; phase !== 'snapshotComplete';) phase = readMessage((await stream.next()).value!).phase;
     await remove(store, keys.block(two[0]!.prefix));
     expect(readMessage((await stream.next()).value!).changes).toEqual([{ kind: 'route', name: '10.65.0.0/26' }]);

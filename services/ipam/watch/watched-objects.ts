@@ -1,29 +1,18 @@
 import type { Address } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { BlockListing } from '../blocks/blocks.js';
 import type { AllocationAttributes } from '../records/attributes.js';
 import type { Block } from '../records/block.js';
-import { fnv1a64 } from '../records/versions.js';
 import type { RecordName, RecordValue } from '../records/view.js';
 
 /** An object that can be watched. */
 export type WatchedObject =
-  | { readonly kind: 'block'; readonly value: BlockListing }
-  | { readonly kind: 'route'; readonly value: BlockRoute }
-  | Extract<RecordValue, { readonly kind: 'pool' | 'node' | 'endpoint' | 'reservation' }>;
+  { readonly kind: 'route'; readonly value: BlockRoute } | Extract<RecordValue, { readonly kind: 'pool' | 'node' }>;
 
 export type WatchedKind = WatchedObject['kind'];
 
-/** The query of a watcher. */
-export interface WatchQuery {
-  /** At least one. */
-  readonly kinds: ReadonlySet<WatchedKind>;
-  /** Only this node's blocks and the routes to them, its endpoints, and the node itself; empty for all. */
-  readonly nodeName: string;
-  /** Only this pool, its blocks and the routes to them, and endpoints with an address of it; empty for all. */
-  readonly poolName: string;
-}
+/** The query of a watcher: the kinds that it wants, at least one. */
+export type WatchQuery = ReadonlySet<WatchedKind>;
 
 /** The query of a stream, with its key. */
 export interface Stream {
@@ -32,119 +21,19 @@ export interface Stream {
   readonly key: string;
 }
 
-/** The properties of an object that filters compare. */
-export interface Scope {
-  /** Empty when the object belongs to no node. */
-  readonly nodeName: string;
-  readonly poolNames: readonly string[];
+/** Equal for queries with the same kinds in any order. */
+export function queryKey(query: WatchQuery): string {
+  return [...query].sort().join('+');
 }
 
-export function nameOf(object: WatchedObject): string {
-  switch (object.kind) {
-    case 'block':
-      return formatPrefix(object.value.block.prefix);
-    case 'route':
-      return formatPrefix(object.value.prefix);
-    case 'endpoint':
-      return `${object.key.namespace}/${object.key.name}`;
-    case 'pool':
-    case 'node':
-    case 'reservation':
-      return object.value.name;
-  }
+export function nameOf({ kind, value }: WatchedObject): string {
+  return kind === 'route' ? formatPrefix(value.prefix) : value.name;
 }
 
-/** The {@link nameOf} of a removed record; undefined for an unwatched kind. */
+/** The {@link nameOf} of the object of a removed record; undefined for a record that is not watched. */
 export function nameOfRecord(name: RecordName): string | undefined {
-  switch (name.kind) {
-    case 'block':
-      return formatPrefix(name.prefix);
-    case 'endpoint':
-      return `${name.key.namespace}/${name.key.name}`;
-    case 'pool':
-    case 'node':
-    case 'reservation':
-      return name.name;
-    case 'affinity':
-    case 'handle':
-    case 'config':
-    case 'clusterInformation':
-    case 'requestPolicies':
-    case 'nodeSession':
-    case 'storeEpoch':
-    case 'revokedCertificates':
-      return undefined;
-  }
-}
-
-export function scopeOf(object: WatchedObject): Scope {
-  switch (object.kind) {
-    case 'block':
-    case 'route': {
-      const { poolName } = object.value;
-      return { nodeName: nodeNameOf(object), poolNames: poolName === undefined ? [] : [poolName] };
-    }
-    case 'endpoint':
-      return { nodeName: nodeNameOf(object), poolNames: object.value.addresses.map(({ poolName }) => poolName) };
-    case 'node':
-      return { nodeName: object.value.name, poolNames: [] };
-    case 'pool':
-      return { nodeName: '', poolNames: [object.value.name] };
-    case 'reservation':
-      return { nodeName: '', poolNames: [] };
-  }
-}
-
-export function nodeNameOf(object: WatchedObject): string {
-  switch (object.kind) {
-    case 'block': {
-      const { owner } = object.value.block;
-      return owner?.kind === 'host' ? owner.name : '';
-    }
-    case 'route':
-      return object.value.nodeName ?? '';
-    case 'endpoint':
-      return object.value.nodeName;
-    case 'node':
-      return object.value.name;
-    case 'pool':
-    case 'reservation':
-      return '';
-  }
-}
-
-/** Whether two states of one object are in the same scope. */
-export function isInSameScope(a: WatchedObject, b: WatchedObject): boolean {
-  // Most changes are allocations in blocks, which do not change the scope.
-  if (a.kind === 'block' && b.kind === 'block')
-    return a.value.poolName === b.value.poolName && nodeNameOf(a) === nodeNameOf(b);
-  return isSameScope(scopeOf(a), scopeOf(b));
-}
-
-export function isSameScope(a: Scope, b: Scope): boolean {
-  return (
-    a.nodeName === b.nodeName &&
-    a.poolNames.length === b.poolNames.length &&
-    a.poolNames.every((name, index) => name === b.poolNames[index])
-  );
-}
-
-/** Kinds that belong to no node, or to no pool: such filters do not apply to them. */
-export const KINDS_WITHOUT_NODE: ReadonlySet<WatchedKind> = new Set(['pool', 'reservation']);
-const KINDS_WITHOUT_POOL: ReadonlySet<WatchedKind> = new Set(['node', 'reservation']);
-
-export function matchesQuery(query: WatchQuery, kind: WatchedKind, scope: Scope): boolean {
-  const { kinds, nodeName, poolName } = query;
-  return (
-    kinds.has(kind) &&
-    (nodeName === '' || KINDS_WITHOUT_NODE.has(kind) || scope.nodeName === nodeName) &&
-    (poolName === '' || KINDS_WITHOUT_POOL.has(kind) || scope.poolNames.includes(poolName))
-  );
-}
-
-/** Equal for queries with the same content in any order, and different for all other queries. */
-export function queryKey({ kinds, nodeName, poolName }: WatchQuery): string {
-  return fnv1a64(JSON.stringify([[...kinds].sort(), nodeName, poolName]));
+  if (name.kind === 'block') return formatPrefix(name.prefix);
+  return name.kind === 'pool' || name.kind === 'node' ? name.name : undefined;
 }
 
 /** The route to the addresses of a block. Allocations of its owner do not change it. */

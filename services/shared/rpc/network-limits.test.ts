@@ -34,7 +34,7 @@ const NETWORK_LIMITS: NetworkLimits = {
 /** More than execute at once. */
 const FLOOD = 15;
 
-const REQUEST = { kinds: [], nodeName: '', poolName: '', resumeToken: '' };
+const REQUEST = { kinds: [], resumeToken: '' };
 const { watch: WATCH } = WatchServiceService;
 
 /** Its folder and clients are used. */

@@ -18,7 +18,7 @@ const { watch: WATCH } = WatchServiceService;
 const forever = new AbortController().signal;
 
 const message = (resumeToken: string): WatchResponse => WatchResponse.fromPartial({ resumeToken });
-const REQUEST: WatchRequest = { kinds: [], nodeName: '', poolName: '', resumeToken: '' };
+const REQUEST: WatchRequest = { kinds: [], resumeToken: '' };
 
 let folder: string;
 const servers: RpcServer[] = [];
@@ -91,11 +91,11 @@ function endless() {
 }
 
 test('messages come in their order, and the stream ends with its handler', async () => {
-  const { peer, server } = await serve(async function* ({ poolName }) {
-    for (let index = 0; index < 3; index++) yield message(`${poolName}${index}`);
+  const { peer, server } = await serve(async function* ({ resumeToken }) {
+    for (let index = 0; index < 3; index++) yield message(`${resumeToken}${index}`);
     await Promise.resolve();
   });
-  const stream = peer.stream(WATCH, { ...REQUEST, poolName: 'p' }, forever);
+  const stream = peer.stream(WATCH, { ...REQUEST, resumeToken: 'p' }, forever);
   await expect(received(stream)).resolves.toEqual({ tokens: ['p0', 'p1', 'p2'], error: undefined });
   expect(server.streamsCount).toBe(0);
 });

@@ -3,7 +3,7 @@ import { COARSE_SECONDS, type MetricCatalog } from './metric-entry.js';
 const BIRD = 'with PODWIRE_ROUTING=bird';
 
 /** What a node asks podwire-ipam for again, as the label `task` names it. */
-export const RETRIED_TASKS = ['register-node', 'allocate-ipip', 'allocate-vxlan-ipv4', 'allocate-vxlan-ipv6'] as const;
+const RETRIED_TASKS = ['register-node', 'allocate-ipip', 'allocate-vxlan-ipv4', 'allocate-vxlan-ipv6'] as const;
 
 export type RetriedTask = (typeof RETRIED_TASKS)[number];
 

@@ -2,7 +2,7 @@ import { FAILURE_CODES } from '../failure/codes.js';
 import { FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
 /** Background work of podwire-ipam, as the label `task` names it. */
-export const UPKEEP_TASKS = [
+const UPKEEP_TASKS = [
   'begin-epoch',
   'check-etcd-certificate',
   'collect-garbage',

@@ -19,8 +19,8 @@ const MESSAGE_HEADER_BYTES = 5;
 const MAX_WAIT_MS = 300_000;
 
 /**
- * The cost of 5,000 streams that watch all blocks, as many on a connection as nodes have plugins: memory each, and processor time
- * and waiting time for one block that changes.
+ * The cost of 5,000 streams that watch all routes, as many on a connection as nodes have plugins: memory each, and processor time
+ * and waiting time for one route that is new.
  */
 export async function measureWatchers(report: (line: string) => void): Promise<Figure[]> {
   const place = new Place();
@@ -39,7 +39,8 @@ export async function measureWatchers(report: (line: string) => void): Promise<F
       await watchers.untilQuiet();
       const [startMs, processorMs] = [performance.now(), ipam.process.processorMs()];
       const told = watchers.nextOfEach();
-      await caller.allocate(newContainerId(), 'node-a');
+      // Its first address claims a block.
+      await caller.allocate(newContainerId(), `node-${change}`);
       await told;
       costs.push({ processorMs: ipam.process.processorMs() - processorMs, waitedMs: performance.now() - startMs });
     }
@@ -128,7 +129,7 @@ class Watcher {
       'content-type': 'application/grpc',
       te: 'trailers',
     });
-    const request = WatchRequest.encode(WatchRequest.fromPartial({ kinds: [WatchKind.WATCH_KIND_BLOCKS] })).finish();
+    const request = WatchRequest.encode(WatchRequest.fromPartial({ kinds: [WatchKind.WATCH_KIND_ROUTES] })).finish();
     const head = Buffer.alloc(MESSAGE_HEADER_BYTES);
     head.writeUInt32BE(request.length, 1);
     stream.on('data', (chunk: Buffer) => this.#read(chunk));

@@ -17,31 +17,22 @@ import {
   type Metadata,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
-import { Block } from "./block.js";
-import { Endpoint } from "./endpoint.js";
 import { Node } from "./node.js";
 import { Pool } from "./pool.js";
-import { Reservation } from "./reservation.js";
 
 /** WatchKind is a kind of objects. */
 export enum WatchKind {
   /** WATCH_KIND_UNSPECIFIED - Not stated; refused. */
   WATCH_KIND_UNSPECIFIED = 0,
-  /** WATCH_KIND_BLOCKS - Blocks, named by their CIDR. Every allocation and release changes one. */
-  WATCH_KIND_BLOCKS = 1,
   /** WATCH_KIND_POOLS - Pools, by their name, without their utilization. */
-  WATCH_KIND_POOLS = 2,
+  WATCH_KIND_POOLS = 1,
   /** WATCH_KIND_NODES - Nodes, by their name, without their utilization. */
-  WATCH_KIND_NODES = 3,
-  /** WATCH_KIND_ENDPOINTS - Workload endpoints, by `<namespace>/<name>`. */
-  WATCH_KIND_ENDPOINTS = 4,
-  /** WATCH_KIND_RESERVATIONS - Reservations, by their name. */
-  WATCH_KIND_RESERVATIONS = 5,
+  WATCH_KIND_NODES = 2,
   /**
    * WATCH_KIND_ROUTES - The routes to blocks, named by the block's CIDR: the owner of a block, and its addresses on other nodes.
    * Allocations and releases by the block's owner, the most frequent ones, do not change it.
    */
-  WATCH_KIND_ROUTES = 6,
+  WATCH_KIND_ROUTES = 3,
   UNRECOGNIZED = -1,
 }
 
@@ -64,16 +55,6 @@ export enum WatchPhase {
 export interface WatchRequest {
   /** At least one kind. */
   kinds: WatchKind[];
-  /**
-   * Only this node, its blocks, their routes, and the endpoints on it; empty means all. Pools and reservations are
-   * always sent.
-   */
-  nodeName: string;
-  /**
-   * Only this pool, its blocks, their routes, and the endpoints with an address of it; empty means all. Nodes and
-   * reservations are always sent.
-   */
-  poolName: string;
   /** The last resume_token received; empty for a snapshot. */
   resumeToken: string;
 }
@@ -95,7 +76,7 @@ export interface WatchResponse {
   datastoreLocked: boolean;
 }
 
-/** WatchedChange is one object that was made, changed or removed. An object that left the filters counts as removed. */
+/** WatchedChange is one object that was made, changed or removed. */
 export interface WatchedChange {
   /** Kind of the object. */
   kind: WatchKind;
@@ -104,20 +85,11 @@ export interface WatchedChange {
   /** The object after the change; not set if it was removed. */
   object:
     | //
-    /** A block, as ListBlocks shows it. */
-    { $case: "block"; value: Block }
-    | //
     /** A pool, as GetPool shows it, without its utilization. */
     { $case: "pool"; value: Pool }
     | //
     /** A node, as GetNode shows it, without its utilization. */
     { $case: "node"; value: Node }
-    | //
-    /** An endpoint, as it is recorded. */
-    { $case: "endpoint"; value: Endpoint }
-    | //
-    /** A reservation. */
-    { $case: "reservation"; value: Reservation }
     | //
     /** The route to a block. */
     { $case: "route"; value: BlockRoute }
@@ -148,7 +120,7 @@ export interface BorrowedAddress {
 }
 
 function createBaseWatchRequest(): WatchRequest {
-  return { kinds: [], nodeName: "", poolName: "", resumeToken: "" };
+  return { kinds: [], resumeToken: "" };
 }
 
 export const WatchRequest: MessageFns<WatchRequest> = {
@@ -160,14 +132,8 @@ export const WatchRequest: MessageFns<WatchRequest> = {
       }
       writer.join();
     }
-    if (message.nodeName !== "") {
-      writer.uint32(18).string(message.nodeName);
-    }
-    if (message.poolName !== "") {
-      writer.uint32(26).string(message.poolName);
-    }
     if (message.resumeToken !== "") {
-      writer.uint32(34).string(message.resumeToken);
+      writer.uint32(18).string(message.resumeToken);
     }
     return writer;
   },
@@ -208,22 +174,6 @@ export const WatchRequest: MessageFns<WatchRequest> = {
               break;
             }
 
-            message.nodeName = reader.string();
-            continue;
-          }
-          case 3: {
-            if (tag !== 26) {
-              break;
-            }
-
-            message.poolName = reader.string();
-            continue;
-          }
-          case 4: {
-            if (tag !== 34) {
-              break;
-            }
-
             message.resumeToken = reader.string();
             continue;
           }
@@ -245,8 +195,6 @@ export const WatchRequest: MessageFns<WatchRequest> = {
   fromPartial(object: DeepPartial<WatchRequest>): WatchRequest {
     const message = createBaseWatchRequest();
     message.kinds = object.kinds?.map((e) => e) || [];
-    message.nodeName = object.nodeName ?? "";
-    message.poolName = object.poolName ?? "";
     message.resumeToken = object.resumeToken ?? "";
     return message;
   },
@@ -368,23 +316,14 @@ export const WatchedChange: MessageFns<WatchedChange> = {
       writer.uint32(18).string(message.name);
     }
     switch (message.object?.$case) {
-      case "block":
-        Block.encode(message.object.value, writer.uint32(26).fork()).join();
-        break;
       case "pool":
-        Pool.encode(message.object.value, writer.uint32(34).fork()).join();
+        Pool.encode(message.object.value, writer.uint32(26).fork()).join();
         break;
       case "node":
-        Node.encode(message.object.value, writer.uint32(42).fork()).join();
-        break;
-      case "endpoint":
-        Endpoint.encode(message.object.value, writer.uint32(50).fork()).join();
-        break;
-      case "reservation":
-        Reservation.encode(message.object.value, writer.uint32(58).fork()).join();
+        Node.encode(message.object.value, writer.uint32(34).fork()).join();
         break;
       case "route":
-        BlockRoute.encode(message.object.value, writer.uint32(66).fork()).join();
+        BlockRoute.encode(message.object.value, writer.uint32(42).fork()).join();
         break;
     }
     return writer;
@@ -424,7 +363,7 @@ export const WatchedChange: MessageFns<WatchedChange> = {
               break;
             }
 
-            message.object = { $case: "block", value: Block.decode(reader, reader.uint32()) };
+            message.object = { $case: "pool", value: Pool.decode(reader, reader.uint32()) };
             continue;
           }
           case 4: {
@@ -432,35 +371,11 @@ export const WatchedChange: MessageFns<WatchedChange> = {
               break;
             }
 
-            message.object = { $case: "pool", value: Pool.decode(reader, reader.uint32()) };
+            message.object = { $case: "node", value: Node.decode(reader, reader.uint32()) };
             continue;
           }
           case 5: {
             if (tag !== 42) {
-              break;
-            }
-
-            message.object = { $case: "node", value: Node.decode(reader, reader.uint32()) };
-            continue;
-          }
-          case 6: {
-            if (tag !== 50) {
-              break;
-            }
-
-            message.object = { $case: "endpoint", value: Endpoint.decode(reader, reader.uint32()) };
-            continue;
-          }
-          case 7: {
-            if (tag !== 58) {
-              break;
-            }
-
-            message.object = { $case: "reservation", value: Reservation.decode(reader, reader.uint32()) };
-            continue;
-          }
-          case 8: {
-            if (tag !== 66) {
               break;
             }
 
@@ -487,12 +402,6 @@ export const WatchedChange: MessageFns<WatchedChange> = {
     message.kind = object.kind ?? 0;
     message.name = object.name ?? "";
     switch (object.object?.$case) {
-      case "block": {
-        if (object.object?.value !== undefined && object.object?.value !== null) {
-          message.object = { $case: "block", value: Block.fromPartial(object.object.value) };
-        }
-        break;
-      }
       case "pool": {
         if (object.object?.value !== undefined && object.object?.value !== null) {
           message.object = { $case: "pool", value: Pool.fromPartial(object.object.value) };
@@ -502,18 +411,6 @@ export const WatchedChange: MessageFns<WatchedChange> = {
       case "node": {
         if (object.object?.value !== undefined && object.object?.value !== null) {
           message.object = { $case: "node", value: Node.fromPartial(object.object.value) };
-        }
-        break;
-      }
-      case "endpoint": {
-        if (object.object?.value !== undefined && object.object?.value !== null) {
-          message.object = { $case: "endpoint", value: Endpoint.fromPartial(object.object.value) };
-        }
-        break;
-      }
-      case "reservation": {
-        if (object.object?.value !== undefined && object.object?.value !== null) {
-          message.object = { $case: "reservation", value: Reservation.fromPartial(object.object.value) };
         }
         break;
       }
@@ -697,14 +594,14 @@ export const WatchServiceService = {
    * of a snapshot: a put replaces the object of that kind and name, a delete removes it if it exists. An object that
    * changes several times in quick succession may be sent in its last state only.
    *
-   * To resume after an interruption, pass the last received resume_token to any replica, with the same kinds and
-   * filters. The changes since then follow, or a BOOKMARK if there are none. If those changes are no longer kept, a
-   * snapshot follows. A caller that reads too slowly receives a snapshot in mid-stream. The first message of every
-   * snapshot has `reset`: drop all objects, then apply it. After any error, call again with the last token.
+   * To resume after an interruption, pass the last received resume_token to any replica, with the same kinds. The
+   * changes since then follow, or a BOOKMARK if there are none. If those changes are no longer kept, a snapshot follows.
+   * A caller that reads too slowly receives a snapshot in mid-stream. The first message of every snapshot has `reset`:
+   * drop all objects, then apply it. After any error, call again with the last token.
    *
-   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that is not from Watch; all faults
-   * are listed), RESOURCE_EXHAUSTED (the replica has reached its limit of streams; try another replica, or later),
-   * UNAVAILABLE (the replica stops).
+   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a token that is not from Watch; all faults are listed),
+   * RESOURCE_EXHAUSTED (the replica has reached its limit of streams; try another replica, or later), UNAVAILABLE (the
+   * replica stops).
    */
   watch: {
     path: "/podwire.ipam.v1.WatchService/Watch" as const,
@@ -726,14 +623,14 @@ export interface WatchServiceServer extends UntypedServiceImplementation {
    * of a snapshot: a put replaces the object of that kind and name, a delete removes it if it exists. An object that
    * changes several times in quick succession may be sent in its last state only.
    *
-   * To resume after an interruption, pass the last received resume_token to any replica, with the same kinds and
-   * filters. The changes since then follow, or a BOOKMARK if there are none. If those changes are no longer kept, a
-   * snapshot follows. A caller that reads too slowly receives a snapshot in mid-stream. The first message of every
-   * snapshot has `reset`: drop all objects, then apply it. After any error, call again with the last token.
+   * To resume after an interruption, pass the last received resume_token to any replica, with the same kinds. The
+   * changes since then follow, or a BOOKMARK if there are none. If those changes are no longer kept, a snapshot follows.
+   * A caller that reads too slowly receives a snapshot in mid-stream. The first message of every snapshot has `reset`:
+   * drop all objects, then apply it. After any error, call again with the last token.
    *
-   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that is not from Watch; all faults
-   * are listed), RESOURCE_EXHAUSTED (the replica has reached its limit of streams; try another replica, or later),
-   * UNAVAILABLE (the replica stops).
+   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a token that is not from Watch; all faults are listed),
+   * RESOURCE_EXHAUSTED (the replica has reached its limit of streams; try another replica, or later), UNAVAILABLE (the
+   * replica stops).
    */
   watch: handleServerStreamingCall<WatchRequest, WatchResponse>;
 }
@@ -747,14 +644,14 @@ export interface WatchServiceClient extends Client {
    * of a snapshot: a put replaces the object of that kind and name, a delete removes it if it exists. An object that
    * changes several times in quick succession may be sent in its last state only.
    *
-   * To resume after an interruption, pass the last received resume_token to any replica, with the same kinds and
-   * filters. The changes since then follow, or a BOOKMARK if there are none. If those changes are no longer kept, a
-   * snapshot follows. A caller that reads too slowly receives a snapshot in mid-stream. The first message of every
-   * snapshot has `reset`: drop all objects, then apply it. After any error, call again with the last token.
+   * To resume after an interruption, pass the last received resume_token to any replica, with the same kinds. The
+   * changes since then follow, or a BOOKMARK if there are none. If those changes are no longer kept, a snapshot follows.
+   * A caller that reads too slowly receives a snapshot in mid-stream. The first message of every snapshot has `reset`:
+   * drop all objects, then apply it. After any error, call again with the last token.
    *
-   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that is not from Watch; all faults
-   * are listed), RESOURCE_EXHAUSTED (the replica has reached its limit of streams; try another replica, or later),
-   * UNAVAILABLE (the replica stops).
+   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a token that is not from Watch; all faults are listed),
+   * RESOURCE_EXHAUSTED (the replica has reached its limit of streams; try another replica, or later), UNAVAILABLE (the
+   * replica stops).
    */
   watch(request: WatchRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchResponse>;
   watch(
