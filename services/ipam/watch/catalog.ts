@@ -1,4 +1,5 @@
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { compareTexts } from '@podwire/shared/words/order';
 
 import type { Observed, ObservedList, ObservedRecord } from '../engine/mirror/mirror.js';
 import type { Block } from '../records/block.js';
@@ -149,9 +150,9 @@ export class Catalog {
 
   /** @param blocks - get the blocks in the ranges of pools that are new, moved or gone */
   #poolsChanged(ranges: readonly Prefix[], blocks: Map<string, Block | undefined>): void {
-    this.#pools = [...this.#items.pool.values()].flatMap(({ object }) =>
-      object.kind === 'pool' ? [object.value] : [],
-    );
+    this.#pools = [...this.#items.pool.values()]
+      .flatMap(({ object }) => (object.kind === 'pool' ? [object.value] : []))
+      .sort((a, b) => compareTexts(a.name, b.name));
     for (const [key, block] of this.#blocks)
       if (!blocks.has(key) && ranges.some((range) => prefixContains(range, block.prefix))) blocks.set(key, block);
   }
