@@ -19,6 +19,7 @@ import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { LOCAL_CALLER } from '@podwire/shared/tls/caller';
 import { expect, vi } from 'vitest';
 
 import type { Dataplane, Limits, Wire } from '../clients/clients.js';
@@ -83,7 +84,7 @@ export class FakeDataplane {
       local.call(DATAPLANE_CALLS[name], limits, async (signal) => {
         await this.#answering;
         signal.throwIfAborted();
-        return script.play(DATAPLANE_CALLS[name].method, work)(request, { signal });
+        return script.play(DATAPLANE_CALLS[name].method, work)(request, { signal, caller: LOCAL_CALLER });
       });
     return {
       isServing: () => this.isServing,

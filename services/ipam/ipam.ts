@@ -18,6 +18,7 @@ import { historyService } from './history/history-rpc.js';
 import { Leases } from './leases/leases-operations.js';
 import { leaseService } from './leases/leases-rpc.js';
 import { LeaseRecalls } from './leases/recall-operations.js';
+import type { RequirePod } from './messages/request-parts.js';
 import { Nodes } from './nodes/nodes-operations.js';
 import { nodeService } from './nodes/nodes-rpc.js';
 import { RequestPolicyOperations } from './policies/policies-operations.js';
@@ -72,10 +73,10 @@ export class Ipam {
 }
 
 /** The gRPC services of podwire-ipam, except the watch. Each is defined in the `-rpc.ts` file of its feature. */
-export function ipamServices(ipam: Ipam, unary: Unary): readonly RpcService[] {
+export function ipamServices(ipam: Ipam, unary: Unary, requirePod: RequirePod): readonly RpcService[] {
   return [
-    addressService(ipam, unary),
-    leaseService(ipam.leases, unary),
+    addressService(ipam, unary, requirePod),
+    leaseService(ipam.leases, unary, requirePod),
     handleService(ipam.handles, unary),
     historyService(ipam.history, unary),
     affinityService(ipam.affinities, unary),

@@ -39,7 +39,7 @@ export interface ClusterNode extends NamedObject {
   readonly taints: readonly Taint[];
 }
 
-/** A pod of the DaemonSet podwire-node. */
+/** A pod: of the DaemonSet podwire-node, or one whose address is recorded. */
 export interface NodePod extends NamedObject {
   /** Empty until it is scheduled. */
   readonly nodeName: string;

@@ -45,7 +45,7 @@ export type BindingResult =
   | { readonly ok: false; readonly refusal: Failure };
 
 /** Failures of a single binding, which a repetition does not change. */
-const REFUSALS: readonly FailureCode[] = ['ALLOCATION_MISMATCH', 'STORE_CORRUPT'];
+const REFUSALS: readonly FailureCode[] = ['ALLOCATION_MISMATCH', 'STORE_CORRUPT', 'ACCESS_DENIED'];
 
 /** Reports changes of leases after the commit: counters and log lines. */
 class LeaseEvents {
@@ -193,12 +193,18 @@ export class Leases {
 
   /**
    * Binds leases of a node to attachments. Each binding is evaluated separately. Idempotent.
+   * @param check - throws a Failure for a binding that is refused
    * @returns the result of each, in their order
    * @throws Failure of every operation; some bindings may be done
    */
-  async bind(caller: NodeCaller, bindings: readonly Binding[], signal: AbortSignal): Promise<Results<BindingResult>> {
+  async bind(
+    caller: NodeCaller,
+    bindings: readonly Binding[],
+    signal: AbortSignal,
+    check: (binding: Binding) => Promise<void> = () => Promise.resolve(),
+  ): Promise<Results<BindingResult>> {
     const bindOne = (binding: Binding): Promise<BindingResult> =>
-      withAttachment(binding.attachment, () => this.#bindOne(caller, binding, signal));
+      withAttachment(binding.attachment, () => this.#bindOne(caller, binding, signal, check));
     const settled = await Promise.allSettled(bindings.map(bindOne));
     const results = settled.map((each) => {
       if (each.status === 'fulfilled') return each.value;
@@ -236,11 +242,17 @@ export class Leases {
     return { results, leaseNumbers, sessionRevision };
   }
 
-  async #bindOne(caller: NodeCaller, binding: Binding, signal: AbortSignal): Promise<BindingResult> {
+  async #bindOne(
+    caller: NodeCaller,
+    binding: Binding,
+    signal: AbortSignal,
+    check: (binding: Binding) => Promise<void>,
+  ): Promise<BindingResult> {
     const { updates, clock } = this.#options;
     const lane = nodeLane(caller.nodeName);
     const decide = (view: View) => bindAddresses(view, { ...caller, binding, nowMs: clock.nowMs() });
     try {
+      await check(binding);
       const bound = await updates.update(lane, decide, { signal });
       this.#events.bound(bound);
       return { ok: true, endpoint: bound.endpoint, sessionRevision: bound.sessionRevision };

@@ -147,7 +147,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     this.#unobserve = events.observe({
       leaseCount: (family) => this.#stock.count(family),
       unsettled: () => this.#settlement.unsettled(),
-      conflictCount: () => this.#settlement.conflicts().size,
+      conflictCount: () => this.#settlement.conflictCount(),
     });
   }
 
@@ -276,7 +276,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   }
 
   conditions(): readonly Condition[] {
-    const refused = [...this.#settlement.conflicts()].map(([attachment, reason]) => ({
+    const refused = [...this.#settlement.unrecorded()].map(([attachment, reason]) => ({
       reason: 'AddressNotBound',
       message: `podwire-ipam does not record the address of ${attachment}: ${reason}; delete the pod`,
     }));

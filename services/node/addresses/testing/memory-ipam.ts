@@ -96,6 +96,8 @@ export class MemoryIpam {
   readonly executed: string[] = [];
   /** Addresses whose returns podwire-ipam refuses, as their block cannot be read. */
   readonly unreadable = new Set<string>();
+  /** Attachments of pods that are scheduled to another node, formatted. */
+  readonly ofOtherNodes = new Set<string>();
   coolDownSeconds = 0n;
   limit = 256;
   /** After a restore: nodes whose inventories are awaited. */
@@ -263,6 +265,8 @@ export class MemoryIpam {
       const refusal = `${taken.address} is held by ${this.holderOf(taken.address) ?? 'a lease of another node'}`;
       return { endpoint: undefined, refusalCode: 'ALLOCATION_MISMATCH', refusal };
     }
+    if (key !== undefined && this.ofOtherNodes.has(key))
+      return { endpoint: undefined, refusalCode: 'ACCESS_DENIED', refusal: 'the pod is scheduled to node "node-2"' };
     const bound = addresses.map(({ address }) => {
       const held = this.holdings.get(address);
       this.listed.delete(address);
