@@ -6,6 +6,7 @@ import {
   type AddressRelease,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { Node, NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { Pool, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
@@ -154,6 +155,8 @@ export class FakeIpam {
   readonly #free = Array.from({ length: POOL_ADDRESSES }, (_, i) => `10.65.0.${i}/32`);
   readonly #endpoints = new Map<string, Endpoint>();
   #sequenceNumber = 0n;
+  /** Of the Kubernetes Node. */
+  podCidrs: string[] = [];
   /** Prefix length of IPv4 blocks. */
   blockLength = 26;
 
@@ -201,6 +204,16 @@ export class FakeIpam {
           authorizeRequests: unary(
             RequestPolicyServiceService.authorizeRequests,
             script.play('AuthorizeRequests', () => ({})),
+          ),
+        },
+      },
+      {
+        name: 'podwire.ipam.v1.NodeService',
+        definition: NodeServiceService,
+        implementation: {
+          getNode: unary(
+            NodeServiceService.getNode,
+            script.play('GetNode', ({ name }) => ({ node: Node.create({ name }), podCidrs: this.podCidrs })),
           ),
         },
       },
@@ -363,6 +376,7 @@ export type Method =
   | 'Allocate'
   | 'Release'
   | 'GetEndpoint'
+  | 'GetNode'
   | 'GetPool'
   | 'AuthorizeRequests'
   | 'ReleaseAddresses'

@@ -20,7 +20,7 @@ import { leaseService } from './leases/leases-rpc.js';
 import { LeaseRecalls } from './leases/recall-operations.js';
 import type { RequirePod } from './messages/request-parts.js';
 import { Nodes } from './nodes/nodes-operations.js';
-import { nodeService } from './nodes/nodes-rpc.js';
+import { nodeService, type ReadPodCidrs } from './nodes/nodes-rpc.js';
 import { RequestPolicyOperations } from './policies/policies-operations.js';
 import { requestPolicyService } from './policies/policies-rpc.js';
 import { Pools, reportDrainedPools } from './pools/pools-operations.js';
@@ -73,7 +73,11 @@ export class Ipam {
 }
 
 /** The gRPC services of podwire-ipam, except the watch. Each is defined in the `-rpc.ts` file of its feature. */
-export function ipamServices(ipam: Ipam, unary: Unary, requirePod: RequirePod): readonly RpcService[] {
+export function ipamServices(
+  ipam: Ipam,
+  unary: Unary,
+  { requirePod, readPodCidrs }: { readonly requirePod: RequirePod; readonly readPodCidrs: ReadPodCidrs },
+): readonly RpcService[] {
   return [
     addressService(ipam, unary, requirePod),
     leaseService(ipam.leases, unary, requirePod),
@@ -84,7 +88,7 @@ export function ipamServices(ipam: Ipam, unary: Unary, requirePod: RequirePod): 
     blockService(ipam.blocks, unary),
     auditService(ipam.audits, unary),
     endpointService(ipam.endpoints, unary),
-    nodeService(ipam.nodes, unary),
+    nodeService(ipam.nodes, unary, readPodCidrs),
     reservationService(ipam.reservations, unary),
     requestPolicyService(ipam.requestPolicies, unary),
     configService(ipam.configuration, unary),

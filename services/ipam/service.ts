@@ -31,6 +31,7 @@ import type { HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './kubernetes/api.js';
 import type { NodeTokens, NodeTokensOptions } from './kubernetes/node-tokens.js';
+import { podCidrsOf } from './kubernetes/pod-cidrs.js';
 import { PodNodes } from './kubernetes/pod-nodes.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import type { ServiceAddress } from './records/pool.js';
@@ -99,8 +100,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredWatchSource(loading, refused);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
-  const pods = api && new PodNodes({ api, clock, log });
-  const server = ipamServer({ ipam, updates, watches, identity, release, tokens, pods }, config, deps);
+  const server = ipamServer({ ipam, updates, watches, identity, release, tokens, api }, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Pick<Upkeep, 'stop'>[] = [];
   let stopMetrics = (): void => undefined;
@@ -146,14 +146,15 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
   readonly tokens: NodeTokens | undefined;
-  readonly pods: PodNodes | undefined;
+  readonly api: KubernetesApi | undefined;
 }
 
 function ipamServer(
-  { ipam, updates, watches, identity, release, tokens, pods }: ServedParts,
+  { ipam, updates, watches, identity, release, tokens, api }: ServedParts,
   { listen: addresses, callTimeoutMs, drainTimeoutMs }: Config,
   { log, clock }: ServiceDeps,
 ): RpcServer {
+  const pods = api && new PodNodes({ api, clock, log });
   return new RpcServer({
     addresses,
     log,
@@ -164,7 +165,10 @@ function ipamServer(
     proofs: { tokens, isRevoked: (serialNumber) => ipam.revocations.isRevoked(serialNumber) },
     authorize: authorizer({ updates }),
     services: (unary, streaming) => [
-      ...ipamServices(ipam, unary, async (caller, pod, signal) => pods?.require(caller, pod, signal)),
+      ...ipamServices(ipam, unary, {
+        requirePod: async (caller, pod, signal) => pods?.require(caller, pod, signal),
+        readPodCidrs: async (name, signal) => (api ? podCidrsOf(api, name, signal) : []),
+      }),
       watchService(watches, streaming),
       releaseService(release, unary),
     ],

@@ -81,6 +81,7 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
     nodeSubject(nodeName),
     ...returns.flatMap(({ attachment }) => attachmentSubject(attachment)),
   ]),
+  nodeMethod(NodeServiceService.getNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.registerNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.allocateTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NodeServiceService.releaseTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),

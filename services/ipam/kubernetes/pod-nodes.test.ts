@@ -4,6 +4,7 @@ import { join } from 'node:path';
 
 import { AddressServiceService, AllocateRequest, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import { BindAddressesRequest, LeaseAddressesRequest, LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
+import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { Peer } from '@podwire/shared/rpc/client';
 import { certificateSource } from '@podwire/shared/testing/certificates';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
@@ -181,6 +182,21 @@ describe('podwire-ipam', () => {
     // The name is one segment of the path, whatever it contains.
     await expect(allocate('d', { ...WEB, name: 'web-0/../web-1' })).rejects.toMatchObject({ code: 'INVALID_REQUEST' });
     expect((await local.allocate('e', { nodeName: 'worker-1', pod: WEB })).endpoint?.pod).toEqual(WEB);
+  });
+
+  test('shows a node the podCIDRs of its Node only', async () => {
+    await local.allocate('a', { nodeName: 'worker-1' });
+    const get = (name: string, withPodCidrs = true) =>
+      node.call(NodeServiceService.getNode, { name, withPodCidrs }, clientLimits());
+    await expect(get('worker-1')).resolves.toMatchObject({ node: { name: 'worker-1' }, podCidrs: [] });
+    server.podCidrs = ['10.1.0.0/24', 'fd01::/64'];
+    await expect(get('worker-1')).resolves.toMatchObject({ podCidrs: server.podCidrs });
+    await expect(get('worker-1', false)).resolves.toMatchObject({ podCidrs: [] });
+    await expect(get('worker-2')).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
+    server.answer = () => ({ status: 503 });
+    await expect(get('worker-1')).rejects.toMatchObject({ code: 'UNREACHABLE' });
+    server.answer = ({ path }) => (path.endsWith('/nodes/worker-1') ? { status: 404 } : undefined);
+    await expect(get('worker-1')).resolves.toMatchObject({ podCidrs: [] });
   });
 
   test('refuses a binding of a pod of another node alone', async () => {

@@ -85,6 +85,8 @@ export class TokenApi {
   readonly deletedPods = new Set<string>();
   /** UIDs of the Nodes by their names. A token makes the Node that it names. */
   readonly nodes = new Map<string, string>();
+  /** The podCIDRs of each Node. */
+  podCidrs: string[] = [];
   /** Nodes of the pods by `namespace/name`. */
   readonly pods = new Map<string, string>();
   /** Content of the ConfigMap podwire-authority. */
@@ -227,7 +229,9 @@ export class TokenApi {
 
   #node(name: string): GivenAnswer {
     const uid = this.nodes.get(name);
-    return uid === undefined ? { status: 404, body: {} } : { status: 200, body: { metadata: { uid } } };
+    return uid === undefined
+      ? { status: 404, body: {} }
+      : { status: 200, body: { metadata: { uid }, spec: { podCIDRs: this.podCidrs } } };
   }
 
   #pod(namespace: string, name: string): GivenAnswer {
