@@ -115,7 +115,7 @@ function recordOf(
 
 /** The wanted network of an attachment. */
 export function podNetwork(request: AttachRequest, endpoint: Endpoint): PodNetwork {
-  const { attachment, netns, config, podRequest } = request;
+  const { attachment, netns, config, pod, podRequest } = request;
   const { addresses, addressesFromIpam, macAddress, hostInterfaceName } = endpoint;
   return {
     attachment,
@@ -129,7 +129,7 @@ export function podNetwork(request: AttachRequest, endpoint: Endpoint): PodNetwo
     sourcePrefixes: podRequest.sourcePrefixes,
     txQueueLength: undefined,
     queueCount: config.queueCount,
-    ...(addressesFromIpam && { addressesFromIpam }),
+    ...(addressesFromIpam ? { addressesFromIpam } : { otherIpam: { pod } }),
   };
 }
 

@@ -71,6 +71,10 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
   ]),
   nodeMethod(EndpointServiceService.listEndpoints, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(LeaseServiceService.openSession, ({ nodeName }) => [nodeSubject(nodeName)]),
+  nodeMethod(LeaseServiceService.reportEndpoints, ({ nodeName, endpoints }) => [
+    nodeSubject(nodeName),
+    ...endpoints.flatMap(({ attachment }) => attachmentSubject(attachment)),
+  ]),
   nodeMethod(LeaseServiceService.reportInventory, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(LeaseServiceService.leaseAddresses, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(LeaseServiceService.bindAddresses, ({ nodeName, bindings }) => [

@@ -3,8 +3,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { AddressServiceService, AllocateRequest, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
-import { BindAddressesRequest, LeaseAddressesRequest, LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
-import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
+import { Endpoint, EndpointServiceService, ListEndpointsRequest } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import {
+  BindAddressesRequest,
+  LeaseAddressesRequest,
+  LeaseServiceService,
+  OpenSessionRequest,
+  ReportEndpointsRequest,
+} from '@podwire/proto/podwire/ipam/v1/lease';
+import { NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { Peer } from '@podwire/shared/rpc/client';
 import { certificateSource } from '@podwire/shared/testing/certificates';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
@@ -19,6 +26,7 @@ import { PodNodes } from './pod-nodes.js';
 
 const { signal } = new AbortController();
 const NODE: Caller = { kind: 'network', role: 'node', name: 'worker-1' };
+const BOOT = '11111111-1111-4111-8111-111111111111';
 const WEB = { namespace: 'shop', name: 'web-0', uid: '' };
 
 let folder: string;
@@ -199,10 +207,40 @@ describe('podwire-ipam', () => {
     await expect(get('worker-1')).resolves.toMatchObject({ podCidrs: [] });
   });
 
+  test('leaves out the endpoint of a pod of another node, and takes no container of another node', async () => {
+    server.pods.set('shop/web-0', 'worker-2').set('shop/web-1', 'worker-1');
+    const registration = RegisterNodeRequest.fromPartial({ name: 'worker-1', ipv4Address: '192.0.2.7/24' });
+    await node.call(NodeServiceService.registerNode, registration, clientLimits());
+    const opening = OpenSessionRequest.fromPartial({ nodeName: 'worker-1', bootId: BOOT, machineId: BOOT });
+    const { generation } = await node.call(LeaseServiceService.openSession, opening, clientLimits());
+    const report = (ids: readonly string[]) => {
+      const endpoints = ids.map((id, index) =>
+        Endpoint.fromPartial({
+          attachment: attachment(id),
+          pod: { ...WEB, name: `web-${index}` },
+          macAddress: '02:00:5e:00:53:01',
+          addresses: [{ address: '198.51.100.7' }],
+        }),
+      );
+      const session = { bootId: BOOT, generation, revision: 0n };
+      const message = ReportEndpointsRequest.fromPartial({ nodeName: 'worker-1', session, endpoints });
+      return node.call(LeaseServiceService.reportEndpoints, message, clientLimits());
+    };
+    await expect(report(['a', 'b'])).resolves.toMatchObject({ leftOut: 1 });
+    const all = ListEndpointsRequest.fromPartial({});
+    const { endpoints } = await local.peer.call(EndpointServiceService.listEndpoints, all, clientLimits());
+    expect(endpoints.map(({ pod }) => pod?.name)).toEqual(['web-1']);
+    // A recorded endpoint is not asked about again.
+    const before = reads().length;
+    await report(['a', 'b']);
+    expect(reads()).toHaveLength(before + 1);
+    await local.allocate('others', { nodeName: 'worker-2' });
+    await expect(report(['others'])).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
+  });
+
   test('refuses a binding of a pod of another node alone', async () => {
     server.pods.set('shop/web-0', 'worker-2').set('shop/web-1', 'worker-1');
-    const bootId = '11111111-1111-4111-8111-111111111111';
-    const asked = { nodeName: 'worker-1', bootId, family: IpFamily.IP_FAMILY_IPV4, count: 2 };
+    const asked = { nodeName: 'worker-1', bootId: BOOT, family: IpFamily.IP_FAMILY_IPV4, count: 2 };
     const { addresses } = await node.call(
       LeaseServiceService.leaseAddresses,
       LeaseAddressesRequest.fromPartial(asked),

@@ -17,6 +17,13 @@ import type { View } from '../records/view.js';
 import { bindAddresses, type Binding, type Bound } from './bindings.js';
 import { reportInventory, type InventoryReport, type ReportInput } from './inventory.js';
 import { leaseAddresses, type LeaseRequest, type LeaseStep } from './leases.js';
+import {
+  reportEndpoints,
+  unrecorded,
+  type EndpointReport,
+  type ReportedEndpoint,
+  type ReportedState,
+} from './reported-endpoints.js';
 import { continueReturn, type AddressReturn, type ReturnStep } from './returns.js';
 import { openSession, type OpenedSession, type SessionName, type SessionRequest } from './session.js';
 
@@ -174,6 +181,37 @@ export class Leases {
     const report = await updates.update(nodeLane(nodeName), (view) => reportInventory(view, input), options);
     this.#events.reported(nodeName, report);
     return report;
+  }
+
+  /**
+   * Makes the endpoints of a node's pods with addresses of another IPAM plugin those that it reports, in several
+   * transactions if necessary.
+   * @param check - throws a Failure for an endpoint that is left out
+   * @throws Failure like the decision `reportEndpoints`
+   */
+  async reportEndpoints(
+    request: Omit<EndpointReport, 'nowMs'>,
+    signal: AbortSignal,
+    check: (endpoint: ReportedEndpoint) => Promise<void>,
+  ): Promise<ReportedState> {
+    const { updates, clock, events } = this.#options;
+    const report = { ...request, nowMs: clock.nowMs() };
+    const refused = new Set<ReportedEndpoint>();
+    const isNew = await updates.peek((view) => unrecorded(view, report));
+    const checks = isNew.map(async ({ endpoint }) => {
+      await check(endpoint).catch((error: unknown) => {
+        if (!(error instanceof Failure) || error.code !== 'ACCESS_DENIED') throw error;
+        refused.add(endpoint);
+        events.log.warn(`left out an endpoint: ${error.message}`);
+      });
+    });
+    await Promise.all(checks);
+    const allowed = { ...report, endpoints: report.endpoints.filter((each) => !refused.has(each)) };
+    const lane = nodeLane(report.nodeName);
+    for (;;) {
+      const step = await updates.update(lane, (view) => reportEndpoints(view, allowed), { signal });
+      if (step.isDone) return { ...step, leftOutCount: step.leftOutCount + refused.size };
+    }
   }
 
   /**

@@ -29,7 +29,7 @@ import { endpointNameFaults } from '../records/endpoint.js';
 import { subdomainFault } from '../records/names.js';
 import { LEASE_VALID_MS } from '../records/session.js';
 import type { Binding } from './bindings.js';
-import { reportInventoryHandler } from './inventory-rpc.js';
+import { reportEndpointsHandler, reportInventoryHandler } from './inventory-rpc.js';
 import type { BindingResult, Leases, NodeCaller } from './leases-operations.js';
 import type { Lease, LeaseRequest } from './leases.js';
 import type { AddressReturn } from './returns.js';
@@ -39,6 +39,7 @@ export function leaseService(leases: Leases, unary: Unary, requirePod: RequirePo
   const implementation: LeaseServiceServer = {
     openSession: unary(LeaseServiceService.openSession, openSessionHandler(leases)),
     reportInventory: unary(LeaseServiceService.reportInventory, reportInventoryHandler(leases)),
+    reportEndpoints: unary(LeaseServiceService.reportEndpoints, reportEndpointsHandler(leases, requirePod)),
     leaseAddresses: unary(LeaseServiceService.leaseAddresses, leaseAddressesHandler(leases)),
     bindAddresses: unary(LeaseServiceService.bindAddresses, bindAddressesHandler(leases, requirePod)),
     returnAddresses: unary(LeaseServiceService.returnAddresses, returnAddressesHandler(leases)),

@@ -96,6 +96,12 @@ export class MemoryIpam {
   readonly executed: string[] = [];
   /** Addresses whose returns podwire-ipam refuses, as their block cannot be read. */
   readonly unreadable = new Set<string>();
+  /** Reported endpoints, by node. */
+  readonly endpoints = new Map<string, readonly Endpoint[]>();
+  /** Of the next reports of endpoints. */
+  leftOut = 0;
+  /** Number of these reports. */
+  endpointReportsCount = 0;
   /** Attachments of pods that are scheduled to another node, formatted. */
   readonly ofOtherNodes = new Set<string>();
   coolDownSeconds = 0n;
@@ -195,6 +201,14 @@ export class MemoryIpam {
           });
           return { results, leaseSequenceNumbers, sessionRevision };
         }),
+      // Without faults: no address depends on it.
+      reportEndpoints: ({ nodeName, endpoints, session }) => {
+        this.endpointReportsCount++;
+        if (!this.isDown) this.endpoints.set(nodeName, endpoints);
+        return this.isDown
+          ? Promise.reject(new Failure('UNREACHABLE', 'no connection'))
+          : Promise.resolve({ sessionRevision: session?.revision ?? 0n, leftOut: this.leftOut });
+      },
       reportInventory: (request) => this.#call('report', () => this.#report(request)),
       endpoint: () => Promise.resolve(undefined),
     };
