@@ -14,6 +14,7 @@ import { counter } from '@podwire/shared/telemetry/instruments';
 
 import { isGatewayHolder } from './addresses/ipam-addresses.js';
 import { IpamCircuitBreaker } from './addresses/ipam-plugin.js';
+import { nodePodCidrs } from './addresses/pod-cidr.js';
 import { ProviderHistory } from './addresses/provider-history.js';
 import { Providers } from './addresses/providers.js';
 import type { Dataplane, NodeAddresses, PluginAttachments, Limits } from './clients/clients.js';
@@ -146,10 +147,11 @@ export type PluginParts = ReturnType<typeof composePlugin>;
 /** Composes the commands: each gets what it uses. */
 export function composePlugin(settings: PluginSettings, deps: PluginDeps, state: PluginState) {
   const { log, clock, random, nodeAddresses, dataplane } = deps;
-  const { nodeName, podCidrs, delServiceTimeoutMs, cleanUpTimeoutMs } = settings;
+  const { nodeName, delServiceTimeoutMs, cleanUpTimeoutMs } = settings;
   const ipam = ipamClient({ peer: deps.ipam, clock, random, nodeName });
   const circuitBreaker = new IpamCircuitBreaker(clock);
   const { history } = state;
+  const podCidrs = nodePodCidrs(settings.podCidrs, ipam, nodeName);
   const providers = new Providers({ ipam, nodeAddresses, nodeName, clock, circuitBreaker, history, podCidrs });
 
   const queue = new AttachmentQueue(clock);

@@ -83,7 +83,7 @@ export const PLUGIN_SETTINGS = {
     schema: podCidrs,
     default: '',
     about:
-      'The node’s podCIDR in Kubernetes, for usePodCidr of host-local: a CIDR, or one of each family separated by a comma. No effect on addresses of podwire-ipam.',
+      'Replaces the podCIDR of the node’s Kubernetes Node, for usePodCidr of host-local: a CIDR, or one of each family separated by a comma. No effect on addresses of podwire-ipam.',
   },
 } as const;
 

@@ -90,8 +90,8 @@ export interface AddressProvider {
   /** Its part of a journal entry. A delegate is a program, which each call starts. */
   readonly source: ProviderSource;
 
-  /** @throws Failure DELEGATE_FAILED if its program is missing: the DEL after a failed ADD has nothing to release then */
-  prepare(): void;
+  /** @throws Failure if its program or what it needs is missing: the DEL after a failed ADD has nothing to release then */
+  prepare(limits: Limits): Promise<void> | void;
   /** @throws Failure, also REQUEST_DENIED; after any other one the attachment may hold addresses */
   allocate(request: AddressRequest, netns: NetnsIdentity, limits: Limits): Promise<ProvidedAllocation>;
   /** Whether an error of an ADD is a rejection by a plugin, which by CNI holds no addresses then. */

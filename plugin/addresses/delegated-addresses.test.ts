@@ -1,5 +1,5 @@
 import { parseAddress } from '@podwire/shared/net/address';
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -52,6 +52,30 @@ describe('addresses of another IPAM plugin', () => {
     expect(await failed('ADD', { config })).toMatchObject({ code: 7 });
     expect(await run('DEL', { config })).toEqual({ exitCode: 0, stdout: '' });
     expect([calls(), plugin.journal.entries()]).toEqual([[], []]);
+  });
+
+  test('of host-local with usePodCidr are of the podCIDR of the Node, which is read once', async () => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+    renameSync(join(folder, 'other-ipam'), join(folder, 'host-local'));
+    const config = { ipam: { type: 'host-local', subnet: 'usePodCidr' } };
+    expect(await failed('ADD', { config })).toMatchObject({
+      code: 7,
+      msg: expect.stringContaining("node's IPv4 podCIDR"),
+    });
+    expect(await run('DEL', { config })).toEqual({ exitCode: 0, stdout: '' });
+    expect([calls(), plugin.journal.entries()]).toEqual([[], []]);
+    plugin.ipam.podCidrs = ['fd65::/64', '192.0.2.0/24'];
+    for (const container of ['a', 'b']) {
+      const variables = { CNI_CONTAINERID: container };
+      expect(await run('ADD', { config, variables })).toMatchObject({ exitCode: 0 });
+      expect(JSON.parse(readFileSync(join(folder, 'stdin'), 'utf8'))).toMatchObject({
+        ipam: { subnet: '192.0.2.0/24' },
+      });
+      await run('DEL', { config, variables });
+    }
+    // The refused ADD asked, and the next one.
+    expect(plugin.script.calls.filter((call) => call.startsWith('GetNode'))).toHaveLength(2);
+    expect(plugin.state()).toBe(NOTHING);
   });
 
   test('go to the dataplane with full prefix length and are released through the plugin', async () => {
@@ -237,7 +261,7 @@ describe('another IPAM plugin that', () => {
   });
 
   describe('refuses every ADD and DEL', () => {
-    const refuse = `echo '{"code":7,"msg":"no subnet"}'; exit 1`;
+    const refuse = `echo '{"code":999,"msg":"no subnet"}'; exit 1`;
     const names = () => plugin.journal.entries().map(({ attachment }) => attachment.containerId);
     const start = async (containerId: string, dels = 2) => {
       const variables = { CNI_CONTAINERID: containerId };
@@ -278,6 +302,34 @@ describe('another IPAM plugin that', () => {
       install(refuse);
       for (const containerId of attempts) await start(containerId, 0);
       expect(names()).toEqual(['unanswered', ...attempts.slice(-16)]);
+    });
+  });
+
+  describe.each([1, 2, 4, 6, 7])('refuses with code %i, as it would whenever it is called', (code) => {
+    const refuse = `echo '{"code":${code},"msg":"no subnet"}'; exit 1`;
+
+    test('leaves no pending release of a pod that it refused', async () => {
+      install(refuse);
+      await failed('ADD');
+      expect(plugin.journal.entries()).toEqual([]);
+      for (let time = 0; time < 2; time++) expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+      expect(plugin.journal.entries()).toEqual([]);
+      expect(calls()).toEqual(['ADD', 'DEL', 'DEL', 'DEL']);
+    });
+
+    test('is not asked again to release the addresses of a pod, except on request', async () => {
+      install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+      await run('ADD');
+      install(refuse);
+      expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+      await vi.waitFor(() => expect(calls()).toEqual(['ADD', 'DEL', 'DEL']), { timeout: 20_000 });
+      // Its entry causes a round, in which only it is tried.
+      await run('DEL', { variables: { CNI_CONTAINERID: 'other' } });
+      await vi.waitFor(() => expect(calls()).toHaveLength(5), { timeout: 20_000 });
+      install('exit 0');
+      await plugin.replayed();
+      expect(calls()).toHaveLength(7);
+      expect(plugin.state()).toBe(NOTHING);
     });
   });
 

@@ -131,6 +131,14 @@ function errorOf(delegate: Delegate, command: Command, outcome: Outcome): Failur
   );
 }
 
+/** Codes of CNI for a request that fails whenever it is repeated: a version, a configuration or a variable is wrong. */
+const PERMANENT_CODES: ReadonlySet<string | undefined> = new Set(['1', '2', '4', '6', '7']);
+
+/** Whether a failure is a delegate's error that the same call would return again. */
+export function isPermanentRefusal({ details }: Failure): boolean {
+  return details.delegate !== undefined && PERMANENT_CODES.has(details.code);
+}
+
 /** Whether a failure is an error that the delegate returned, not a timeout or an invalid answer. */
 export function isRefusal(error: unknown, { type }: Delegate): boolean {
   return error instanceof Failure && error.details.delegate === type;

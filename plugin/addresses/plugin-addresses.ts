@@ -19,7 +19,7 @@ import {
   type Delegate,
   type IpamCircuitBreaker,
 } from './ipam-plugin.js';
-import { withPodCidrs } from './pod-cidr.js';
+import { withPodCidrs, type PodCidrs } from './pod-cidr.js';
 
 /** Dependencies of the providers that are programs. */
 export interface PluginAddressesDeps {
@@ -28,14 +28,15 @@ export interface PluginAddressesDeps {
   readonly circuitBreaker: IpamCircuitBreaker;
   readonly clock: Clock;
   /** For `usePodCidr`. */
-  readonly podCidrs: readonly string[];
+  readonly podCidrs: PodCidrs;
 }
 
 /** A delegated IPAM plugin: a program that is started for each call, and that cannot list its allocations. */
 export function pluginAddresses(delegate: Delegate, deps: PluginAddressesDeps): AddressProvider {
   const { ipam, circuitBreaker, clock, podCidrs } = deps;
-  const call = (command: Command, limits: Limits) =>
-    callDelegate(withPodCidrs(delegate, undefined), command, { clock, limits });
+  const call = async (command: Command, limits: Limits) =>
+    callDelegate(await withPodCidrs(delegate), command, { clock, limits });
+  const complete = (limits: Limits) => withPodCidrs(delegate, () => podCidrs(limits));
   const release: AddressProvider['release'] = ({ network }, _, limits) =>
     circuitBreaker.run(network, delegate, () => call('DEL', limits));
   return {
@@ -43,10 +44,10 @@ export function pluginAddresses(delegate: Delegate, deps: PluginAddressesDeps): 
     name: pluginName(delegate),
     source: { delegate },
 
-    prepare: () => void programOf(withPodCidrs(delegate, podCidrs), 'ADD'),
+    prepare: async (limits) => void programOf(await complete(limits), 'ADD'),
     async allocate(request, _, limits) {
       await authorize(request, { ipam, limits });
-      const allocation = await allocate(withPodCidrs(delegate, podCidrs), request, { clock, limits });
+      const allocation = await allocate(await complete(limits), request, { clock, limits });
       return { ...allocation, undo: (undoLimits) => release(request.attachment, undefined, undoLimits) };
     },
     isRefusal: (error) => isRefusal(error, delegate),

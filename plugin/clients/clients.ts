@@ -109,6 +109,8 @@ export interface Ipam {
   /** @returns undefined when the attachment has no allocation */
   getEndpoint(attachment: Attachment, limits: Limits): Promise<Endpoint | undefined>;
   poolCidr(name: string, limits: Limits): Promise<string>;
+  /** The podCIDRs of the Kubernetes Node; none without Kubernetes. */
+  podCidrs(nodeName: string, limits: Limits): Promise<readonly string[]>;
   /** Releases these addresses of the attachment, and no later allocation. Idempotent. Call it from the attachment's queue. */
   releaseHeld(attachment: Attachment, held: readonly AllocatedAddress[], limits: Limits): Promise<void>;
   /** Allocations of a node's attachments to a network. */

@@ -11,6 +11,7 @@ import {
   type Endpoint as EndpointMessage,
   type EndpointAddress,
 } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { handleId } from '@podwire/shared/attachment/names';
@@ -96,6 +97,10 @@ export function ipamClient(options: IpamClientOptions): Ipam {
     async poolCidr(name, limits) {
       const { pool } = await peer.call(PoolServiceService.getPool, { name }, limits);
       return peer.required(pool, 'a pool').cidr;
+    },
+
+    async podCidrs(name, limits) {
+      return (await peer.call(NodeServiceService.getNode, { name, withPodCidrs: true }, limits)).podCidrs;
     },
 
     ...upkeepCalls(peer, options),

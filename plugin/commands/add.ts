@@ -42,7 +42,7 @@ export async function add(request: AttachRequest, limits: Limits, deps: AddDeps)
   const netns = deps.netns.identify(request.netns);
 
   await releases.complete(attachment, limits);
-  const provider = await preparedProvider(request, deps);
+  const provider = await preparedProvider(request, limits, deps);
 
   let allocation: ProvidedAllocation | undefined;
   let isHeld = false;
@@ -74,11 +74,15 @@ export async function add(request: AttachRequest, limits: Limits, deps: AddDeps)
 }
 
 /** Fails early if the provider cannot be called, so that the DEL that follows has nothing to release. */
-async function preparedProvider(request: AttachRequest, { known, providers }: AddDeps): Promise<AddressProvider> {
+async function preparedProvider(
+  request: AttachRequest,
+  limits: Limits,
+  { known, providers }: AddDeps,
+): Promise<AddressProvider> {
   const { attachment, mode } = request;
   const provider = providers.ofRequest(request);
   try {
-    provider.prepare();
+    await provider.prepare(limits);
   } catch (failure) {
     known.recordUnrequested(attachment);
     throw failure;
@@ -111,7 +115,7 @@ function recordOf(
 
 /** The wanted network of an attachment. */
 export function podNetwork(request: AttachRequest, endpoint: Endpoint): PodNetwork {
-  const { attachment, netns, config, podRequest } = request;
+  const { attachment, netns, config, pod, podRequest } = request;
   const { addresses, addressesFromIpam, macAddress, hostInterfaceName } = endpoint;
   return {
     attachment,
@@ -125,7 +129,7 @@ export function podNetwork(request: AttachRequest, endpoint: Endpoint): PodNetwo
     sourcePrefixes: podRequest.sourcePrefixes,
     txQueueLength: undefined,
     queueCount: config.queueCount,
-    ...(addressesFromIpam && { addressesFromIpam }),
+    ...(addressesFromIpam ? { addressesFromIpam } : { otherIpam: { pod } }),
   };
 }
 

@@ -73,6 +73,7 @@ beforeEach(async () => {
     release: unused,
     getEndpoint: unused,
     poolCidr: unused,
+    podCidrs: unused,
     releaseHeld: unused,
     endpointsOf: unused,
     refusalOf: () => refusal(),

@@ -6,6 +6,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 
 import type { AddressProvider, ProvidedAllocation } from '../addresses/address-provider.js';
+import { isPermanentRefusal } from '../addresses/ipam-plugin.js';
 import type { Providers } from '../addresses/providers.js';
 import type { Dataplane, Detachment, Limits, NodeAddresses } from '../clients/clients.js';
 import type { JournalEntry, PendingRelease, ReleaseAction } from '../journal/entry.js';
@@ -236,9 +237,20 @@ export class Releases {
 
   /** Keeps a release that is incomplete, or removes the attachment's journal entry when the journal has nothing left to do. */
   async #settle(release: Release, incomplete: IncompleteRelease | undefined): Promise<void> {
-    if (!incomplete || this.#isLeftToRecord(release.attachment)) return this.#options.journal.done(release.attachment);
+    const { attachment } = release;
+    const isDone =
+      !incomplete ||
+      this.#isLeftToRecord(attachment) ||
+      (this.#wasRefused(attachment) && isPermanentRefusal(incomplete.failure));
+    if (isDone) return this.#options.journal.done(attachment);
     const { call, failure } = incomplete;
     return this.#persist({ ...release, action: call.action, reason: tracedMessage(failure) });
+  }
+
+  /** Whether a delegate rejected the ADD. The entry may be of an earlier process that saw it; a later ADD would have removed it. */
+  #wasRefused(attachment: Attachment): boolean {
+    const { known, journal } = this.#options;
+    return known.wasRefused(attachment) || journal.get(attachment)?.refused === true;
   }
 
   /** Whether the dataplane completes the detach of an attachment and returns its addresses. */
@@ -249,13 +261,11 @@ export class Releases {
 
   /**
    * Writes a pending release to the node's journal. Keeps only the latest entries whose IPAM plugin rejected both the ADD and the
-   * DEL: by CNI it holds nothing then, and a rejected configuration would add an entry for each attempt to start a pod.
+   * DEL: by CNI it holds nothing then, and each attempt to start a pod would add an entry.
    */
   async #persist(pending: PendingRelease): Promise<void> {
-    const { journal, known, providers, log } = this.#options;
-    const { attachment } = pending;
-    // The entry may be of an earlier process that saw the ADD. A later ADD would have removed the entry.
-    const isRefused = known.wasRefused(attachment) || journal.get(attachment)?.refused;
+    const { journal, providers, log } = this.#options;
+    const isRefused = this.#wasRefused(pending.attachment);
     await journal.add({ ...pending, ...(isRefused && { refused: true }) });
     if (!isRefused) return;
     const refused = journal.entries().filter((entry) => entry.refused);

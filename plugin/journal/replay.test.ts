@@ -113,6 +113,32 @@ test('a rejected entry does not block the others, and each reason is logged once
   await vi.waitFor(() => expect(lines()).toHaveLength(2), { interval: 1, timeout: 20_000 });
 });
 
+test('an entry that an IPAM plugin refuses permanently is tried once, and again on request', async () => {
+  const refused = (text: string) => new Failure('INVALID_CONFIG', text, { details: { delegate: 'own', code: '7' } });
+  outcomes.set('a', refused('no subnet')).set('b', UNAVAILABLE);
+  await add('a', 'b');
+  await resting();
+  outcomes.delete('b');
+  clock.advance(clock.nextMs ?? 0);
+  await vi.waitFor(() => expect(journal.entries()).toHaveLength(1), { interval: 1, timeout: 20_000 });
+  await add('c');
+  await vi.waitFor(() => expect(journal.entries()).toHaveLength(1), { interval: 1, timeout: 20_000 });
+  expect(tried.filter((name) => name === 'a')).toEqual(['a']);
+  expect(clock.sleeping).toBe(0);
+  expect(journal.entries().map((entry) => replay.faultOf(entry))).toEqual(['no subnet']);
+  await replay.runNow();
+  expect(tried.filter((name) => name === 'a')).toEqual(['a', 'a']);
+  // A later DEL has changed it.
+  await add('a');
+  await vi.waitFor(() => expect(tried.filter((name) => name === 'a')).toHaveLength(3), {
+    interval: 1,
+    timeout: 20_000,
+  });
+  outcomes.delete('a');
+  await replay.runNow();
+  expect(journal.isIdle).toBe(true);
+});
+
 test('runNow waits for a new round, and each entry has its error', async () => {
   await replay.runNow();
   outcomes.set('a', UNAVAILABLE).set('b', new Failure('KERNEL_REFUSED', 'EBUSY'));

@@ -8,6 +8,7 @@ import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { withSpan } from '@podwire/shared/telemetry/span';
 
+import { isPermanentRefusal } from '../addresses/ipam-plugin.js';
 import type { JournalEntry } from './entry.js';
 import type { JournalEvents } from './events.js';
 import type { Journal } from './journal.js';
@@ -47,7 +48,8 @@ export interface ReplayOptions {
 /**
  * Executes the journal in rounds over all entries, in order, until it is empty. An unresponsive service is called once
  * a round, not once per entry. No entry blocks another: the next round tries the service with a different entry. Rounds
- * without progress are followed by growing pauses.
+ * without progress are followed by growing pauses. An entry that an IPAM plugin refuses permanently is tried again by the next
+ * process, or when a round is requested.
  */
 export class Replay {
   readonly #options: ReplayOptions;
@@ -62,6 +64,8 @@ export class Replay {
   /** The spans in which entries were added, by the entry's order. */
   readonly #causes = new Map<number, SpanContext>();
   #roundsCount = 0;
+  /** Order of the entries that can only succeed once something else changes. */
+  readonly #hopeless = new Set<number>();
   /** Callers that wait for a round that has not started. */
   #waiting: (() => void)[] = [];
 
@@ -76,6 +80,7 @@ export class Replay {
       clock: options.clock,
     });
     options.journal.onAdd((entry) => {
+      this.#hopeless.delete(entry.order);
       const cause = trace.getActiveSpan()?.spanContext();
       if (cause) this.#causes.set(entry.order, cause);
       this.start();
@@ -109,9 +114,12 @@ export class Replay {
 
   async #run(): Promise<NextRun | undefined> {
     const waiting = this.#waiting.splice(0);
+    if (waiting.length > 0) this.#hopeless.clear();
     const hasProgress = await this.#round();
     for (const resolve of waiting) resolve();
-    if (this.#options.journal.isIdle) return undefined;
+    const { journal } = this.#options;
+    const isResting = journal.fault === undefined && journal.entries().every(({ order }) => this.#hopeless.has(order));
+    if (journal.isIdle || isResting) return undefined;
     if (!hasProgress) throw NO_PROGRESS;
     return { inMs: 0 };
   }
@@ -128,6 +136,11 @@ export class Replay {
     this.#roundsCount++;
     for (const entry of this.#orderedEntries()) {
       if (signal.aborted) break;
+      const rejection = this.#rejections.get(entry.order);
+      if (rejection !== undefined && this.#hopeless.has(entry.order)) {
+        rejections.set(entry.order, rejection);
+        continue;
+      }
       try {
         const failed = await this.#inSpan(entry, () => execute(entry, new Set(unavailable.keys()), signal));
         if (!failed) {
@@ -144,12 +157,13 @@ export class Replay {
         const reason = messageOf(error);
         rejections.set(entry.order, reason);
         this.#faults.set(entry.order, error instanceof Failure ? tracedMessage(error) : reason);
-        if (this.#rejections.get(entry.order) !== reason) events.notDone(entry, error);
+        if (error instanceof Failure && isPermanentRefusal(error)) this.#hopeless.add(entry.order);
+        if (rejection !== reason) events.notDone(entry, error);
       }
     }
     this.#rejections = rejections;
     const pendingOrders = new Set(journal.entries().map(({ order }) => order));
-    for (const known of [this.#faults, this.#unavailableIn, this.#causes])
+    for (const known of [this.#faults, this.#unavailableIn, this.#causes, this.#hopeless])
       for (const order of known.keys()) if (!pendingOrders.has(order)) known.delete(order);
     return hasProgress;
   }

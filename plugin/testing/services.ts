@@ -6,6 +6,7 @@ import {
   type AddressRelease,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { Node, NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { Pool, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
@@ -19,6 +20,7 @@ import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { LOCAL_CALLER } from '@podwire/shared/tls/caller';
 import { expect, vi } from 'vitest';
 
 import type { Dataplane, Limits, Wire } from '../clients/clients.js';
@@ -83,7 +85,7 @@ export class FakeDataplane {
       local.call(DATAPLANE_CALLS[name], limits, async (signal) => {
         await this.#answering;
         signal.throwIfAborted();
-        return script.play(DATAPLANE_CALLS[name].method, work)(request, { signal });
+        return script.play(DATAPLANE_CALLS[name].method, work)(request, { signal, caller: LOCAL_CALLER });
       });
     return {
       isServing: () => this.isServing,
@@ -153,6 +155,8 @@ export class FakeIpam {
   readonly #free = Array.from({ length: POOL_ADDRESSES }, (_, i) => `10.65.0.${i}/32`);
   readonly #endpoints = new Map<string, Endpoint>();
   #sequenceNumber = 0n;
+  /** Of the Kubernetes Node. */
+  podCidrs: string[] = [];
   /** Prefix length of IPv4 blocks. */
   blockLength = 26;
 
@@ -200,6 +204,16 @@ export class FakeIpam {
           authorizeRequests: unary(
             RequestPolicyServiceService.authorizeRequests,
             script.play('AuthorizeRequests', () => ({})),
+          ),
+        },
+      },
+      {
+        name: 'podwire.ipam.v1.NodeService',
+        definition: NodeServiceService,
+        implementation: {
+          getNode: unary(
+            NodeServiceService.getNode,
+            script.play('GetNode', ({ name }) => ({ node: Node.create({ name }), podCidrs: this.podCidrs })),
           ),
         },
       },
@@ -362,6 +376,7 @@ export type Method =
   | 'Allocate'
   | 'Release'
   | 'GetEndpoint'
+  | 'GetNode'
   | 'GetPool'
   | 'AuthorizeRequests'
   | 'ReleaseAddresses'

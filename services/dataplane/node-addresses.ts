@@ -11,7 +11,10 @@ import type { AttachmentRegistry } from './records/registry.js';
 export interface NodeAddressHooks extends NodeNameClaim {
   /** podwire-ipam's record of an attachment. */
   readonly endpoint: EndpointLookup;
-  /** The addresses of the record have to be bound or returned. Returns at once; must not throw. */
+  /**
+   * The addresses of the record have to be bound or returned, or the endpoint of a pod with other addresses was added or
+   * removed. Returns at once; must not throw.
+   */
   settle(record: AttachmentRecord): void;
   follow(view: ClusterView, change: ClusterChange): void;
   conditions(): readonly Condition[];

@@ -18,8 +18,9 @@ import { historyService } from './history/history-rpc.js';
 import { Leases } from './leases/leases-operations.js';
 import { leaseService } from './leases/leases-rpc.js';
 import { LeaseRecalls } from './leases/recall-operations.js';
+import type { RequirePod } from './messages/request-parts.js';
 import { Nodes } from './nodes/nodes-operations.js';
-import { nodeService } from './nodes/nodes-rpc.js';
+import { nodeService, type ReadPodCidrs } from './nodes/nodes-rpc.js';
 import { RequestPolicyOperations } from './policies/policies-operations.js';
 import { requestPolicyService } from './policies/policies-rpc.js';
 import { Pools, reportDrainedPools } from './pools/pools-operations.js';
@@ -72,10 +73,14 @@ export class Ipam {
 }
 
 /** The gRPC services of podwire-ipam, except the watch. Each is defined in the `-rpc.ts` file of its feature. */
-export function ipamServices(ipam: Ipam, unary: Unary): readonly RpcService[] {
+export function ipamServices(
+  ipam: Ipam,
+  unary: Unary,
+  { requirePod, readPodCidrs }: { readonly requirePod: RequirePod; readonly readPodCidrs: ReadPodCidrs },
+): readonly RpcService[] {
   return [
-    addressService(ipam, unary),
-    leaseService(ipam.leases, unary),
+    addressService(ipam, unary, requirePod),
+    leaseService(ipam.leases, unary, requirePod),
     handleService(ipam.handles, unary),
     historyService(ipam.history, unary),
     affinityService(ipam.affinities, unary),
@@ -83,7 +88,7 @@ export function ipamServices(ipam: Ipam, unary: Unary): readonly RpcService[] {
     blockService(ipam.blocks, unary),
     auditService(ipam.audits, unary),
     endpointService(ipam.endpoints, unary),
-    nodeService(ipam.nodes, unary),
+    nodeService(ipam.nodes, unary, readPodCidrs),
     reservationService(ipam.reservations, unary),
     requestPolicyService(ipam.requestPolicies, unary),
     configService(ipam.configuration, unary),

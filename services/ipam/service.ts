@@ -32,6 +32,8 @@ import type { HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './kubernetes/api.js';
 import type { NodeTokens, NodeTokensOptions } from './kubernetes/node-tokens.js';
+import { podCidrsOf } from './kubernetes/pod-cidrs.js';
+import { PodNodes } from './kubernetes/pod-nodes.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import type { ServiceAddress } from './records/pool.js';
 import { RecordKeys } from './records/json/keys.js';
@@ -99,7 +101,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredWatchSource(loading, refused);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
-  const server = ipamServer({ ipam, updates, watches, identity, release, tokens }, config, deps);
+  const server = ipamServer({ ipam, updates, watches, identity, release, tokens, api }, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Pick<Upkeep, 'stop'>[] = [];
   let stopMetrics = (): void => undefined;
@@ -145,13 +147,15 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
   readonly tokens: NodeTokens | undefined;
+  readonly api: KubernetesApi | undefined;
 }
 
 function ipamServer(
-  { ipam, updates, watches, identity, release, tokens }: ServedParts,
+  { ipam, updates, watches, identity, release, tokens, api }: ServedParts,
   { listen: addresses, callTimeoutMs, drainTimeoutMs }: Config,
   { log, clock }: ServiceDeps,
 ): RpcServer {
+  const pods = api && new PodNodes({ api, clock, log });
   return new RpcServer({
     addresses,
     log,
@@ -162,7 +166,10 @@ function ipamServer(
     proofs: { tokens, isRevoked: (serialNumber) => ipam.revocations.isRevoked(serialNumber) },
     authorize: authorizer({ updates }),
     services: (unary, streaming) => [
-      ...ipamServices(ipam, unary),
+      ...ipamServices(ipam, unary, {
+        requirePod: async (caller, pod, signal) => pods?.require(caller, pod, signal),
+        readPodCidrs: async (name, signal) => (api ? podCidrsOf(api, name, signal) : []),
+      }),
       watchService(watches, streaming),
       releaseService(release, unary),
     ],

@@ -64,22 +64,27 @@ export class DelegatingNode {
     rmSync(this.bin, { recursive: true });
   }
 
-  /** One text each: `container addresses`. */
-  #held(): string[] {
-    const { endpoints = [] } = this.#endpoints();
-    return endpoints.map(
-      ({ attachment, addresses }) => `${attachment.containerId} ${addresses.map(({ address }) => address).join()}`,
+  /** The addresses of each pod that podwire-ipam knows with addresses of another IPAM plugin. */
+  others(): string[] {
+    return this.#endpoints().flatMap(({ attachment, addresses }) =>
+      attachment ? [] : [addresses.map(({ address }) => address).join(' ')],
     );
   }
 
-  #endpoints(): {
-    readonly endpoints?: readonly {
-      readonly attachment: { readonly containerId: string; readonly interfaceName: string };
-      readonly addresses: readonly { readonly address: string }[];
-    }[];
-  } {
+  /** One text each: `container addresses`. */
+  #held(): string[] {
+    return this.#endpoints().flatMap(({ attachment, addresses }) =>
+      attachment ? [`${attachment.containerId} ${addresses.map(({ address }) => address).join()}`] : [],
+    );
+  }
+
+  #endpoints(): readonly {
+    readonly attachment?: { readonly containerId: string; readonly interfaceName: string };
+    readonly addresses: readonly { readonly address: string }[];
+  }[] {
     const page = rpc(this.stack.sockets.ipam, 'podwire.ipam.v1.EndpointService/ListEndpoints', { pageSize: 1000 });
-    return JSON.parse(JSON.stringify(page));
+    const { endpoints = [] } = JSON.parse(JSON.stringify(page));
+    return endpoints;
   }
 }
 

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
+import { podwirectl } from '../support/podwirectl.js';
 import { pings, run } from '../support/programs.js';
 import { addressOf, DelegatingNode } from './delegation.js';
 
@@ -34,6 +35,13 @@ test('host-local: pods reach each other, and DEL releases the leases', async () 
   }
   expect(await node.call('CHECK', a, { config: { ...config, prevResult: toA } })).toMatchObject({ exitCode: 0 });
   expect(leases()).toHaveLength(4);
+  // podwire-ipam learns of the pods in the background, and audit finds nothing.
+  const endpoints = [toA, toB].map(({ ips }) => ips.map(({ address }) => address).join(' '));
+  await expect.poll(() => node.others().sort(), { timeout: 20_000 }).toEqual(endpoints.sort());
+  const { exitCode, output } = await podwirectl(node.stack.sockets.ipam, 'audit');
+  expect([exitCode, output]).toEqual([0, expect.stringContaining('no findings')]);
+  const who = await podwirectl(node.stack.sockets.ipam, 'who', addressOf(toA));
+  expect([who.exitCode, who.output]).toEqual([0, expect.stringMatching(/^Pod +\S+lease-a$/m)]);
 
   // A second ADD is refused by host-local, and must not release the pod's lease.
   expect(await node.call('ADD', a, { config })).toMatchObject({
@@ -49,6 +57,7 @@ test('host-local: pods reach each other, and DEL releases the leases', async () 
   expect(leases()).toEqual([]);
   expect(node.stack.ip('-br', 'link')).not.toContain('podw');
   expect(node.holders()).toEqual([]);
+  await expect.poll(() => node.others(), { timeout: 20_000 }).toEqual([]);
 });
 
 test('host-local with usePodCidr: an address of the node’s podCIDR, and no pending release of a pod that got none', async () => {

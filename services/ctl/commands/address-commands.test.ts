@@ -7,6 +7,7 @@ import {
   GetEndpointResponse,
   ReleaseAddressesResponse,
 } from '@podwire/proto/podwire/ipam/v1/address';
+import { Endpoint, EndpointServiceService } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { GetHandleResponse, HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import {
   GetAddressHistoryResponse,
@@ -80,6 +81,7 @@ describe('who', () => {
       fake(AddressServiceService.getAddress, () => answer),
       fake(AddressServiceService.getEndpoint, refuse('ENDPOINT_NOT_FOUND')),
       fake(HistoryServiceService.getAddressHistory, refuse('HISTORY_NOT_KEPT')),
+      fake(EndpointServiceService.listEndpoints, () => ({ endpoints: [], nextPageToken: '' })),
     );
     const { exitCode, stderr } = await fakes.podwirectl('who', '10.65.0.7');
     expect(exitCode).toBe(0);
@@ -89,6 +91,30 @@ describe('who', () => {
       exitCode: 3,
       stdout: expect.stringMatching(/^State +unmanaged$/m),
     });
+  });
+
+  test('names the pod with an address of another IPAM plugin', async () => {
+    const pod = { namespace: 'default', name: 'web-0', uid: '' };
+    const addresses = [{ address: '192.0.2.7/32' }];
+    const endpoints = [
+      Endpoint.fromPartial({ nodeName: 'node-2', addresses: [{ address: '192.0.2.70/32' }] }),
+      Endpoint.fromPartial({ nodeName: 'node-1', pod, addresses, macAddress: '02:00:5e:00:53:01' }),
+    ];
+    const unmanaged = GetAddressResponse.fromPartial({ state: AddressState.ADDRESS_STATE_UNMANAGED });
+    await fakes.serve(
+      history,
+      fake(AddressServiceService.getAddress, () => unmanaged),
+      fake(EndpointServiceService.listEndpoints, ({ podName }) => ({
+        endpoints: endpoints.filter((each) => podName === '' || each.pod?.name === podName),
+        nextPageToken: '',
+      })),
+    );
+    for (const subject of ['192.0.2.7', 'default/web-0']) {
+      const { exitCode, stdout, stderr } = await fakes.podwirectl('who', subject);
+      expect([exitCode, stderr]).toEqual([0, expect.stringContaining('another IPAM plugin allocated it')]);
+      expect(stdout).toMatch(/^Pod +default\/web-0$/m);
+      expect(stdout).toMatch(/^Node +node-1$/m);
+    }
   });
 
   test('names the node, the time and the boot of a lease, which no pod has yet', async () => {

@@ -17,7 +17,8 @@ import type { Option, Positional, Verb } from '../command-line/verb.js';
 import { DONE, NOT_FOUND, sentence, type Fields, type Report } from '../output/report.js';
 import { attachmentOf, attachmentText, moment, momentAndAge, wordOf } from '../output/words.js';
 import { NAMESPACE } from '../resources/reading.js';
-import { listEndpoints } from '../resources/workloadendpoint.js';
+import { NO_FILTER } from '../resources/resource.js';
+import { listAllEndpoints, podText } from '../resources/workloadendpoint.js';
 import { holderFields, tenureTable } from './history.js';
 
 type Subject = { readonly address: string } | { readonly pod: string };
@@ -79,7 +80,7 @@ async function ownersOfPod(
   ownerOf: (address: string) => Promise<Report>,
   { ipam }: Context,
 ): Promise<Report> {
-  const endpoints = await listEndpoints(ipam, { namespace, pod });
+  const endpoints = await listAllEndpoints(ipam, { ...NO_FILTER, namespace, pod });
   const addresses = endpoints.flatMap((endpoint) => endpoint.addresses.map(({ address }) => address));
   if (addresses.length === 0) {
     const message = `pod ${namespace}/${pod} has no address; podwirectl history ${namespace}/${pod} shows earlier ones`;
@@ -124,10 +125,13 @@ function noOwnerText(address: string, time: Date, { covered }: QueryAtResponse):
 export async function currentOwner(address: string, pageSize: number, context: Context): Promise<Report> {
   const { ipam, json, clock } = context;
   const found = await ipam.call(AddressServiceService.getAddress, { address });
-  const [endpoint, history] = await Promise.all([endpointOf(found, context), historyOf(address, pageSize, context)]);
+  const [endpoint, history] = await Promise.all([
+    endpointOf(address, found, context),
+    historyOf(address, pageSize, context),
+  ]);
   const nowMs = clock.nowMs();
   const past = history?.tenures.filter(({ releaseTime }) => releaseTime !== undefined) ?? [];
-  const isHeld = found.holder !== undefined;
+  const isHeld = found.holder !== undefined || endpoint !== undefined;
   return {
     sections: [
       nowFields(address, { found, endpoint, nowMs }),
@@ -143,8 +147,20 @@ export async function currentOwner(address: string, pageSize: number, context: C
   };
 }
 
-/** @returns the endpoint of the owner's attachment; undefined where the owner is not a container, or has no endpoint */
-async function endpointOf({ holder }: GetAddressResponse, { ipam }: Context): Promise<GetEndpointResponse | undefined> {
+/**
+ * The endpoint of the owner's attachment, or of the pod with an address of another IPAM plugin.
+ * @returns undefined where the owner is not a container, or has no endpoint
+ */
+async function endpointOf(
+  address: string,
+  { holder, state }: GetAddressResponse,
+  { ipam }: Context,
+): Promise<GetEndpointResponse | undefined> {
+  if (state === AddressState.ADDRESS_STATE_UNMANAGED) {
+    const isNamed = ({ address: cidr }: { readonly address: string }): boolean => cidr.split('/')[0] === address;
+    const endpoint = (await listAllEndpoints(ipam)).find(({ addresses }) => addresses.some(isNamed));
+    return endpoint && { endpoint };
+  }
   const attachment = holder && attachmentOf(holder.handleId, holder.attributes);
   if (!attachment) return undefined;
   return undefinedOn('ENDPOINT_NOT_FOUND', () => ipam.call(AddressServiceService.getEndpoint, { attachment }));
@@ -197,7 +213,7 @@ function nowFields(address: string, { found, endpoint, nowMs }: AddressAnswers &
     fields: [
       ['Address', address],
       ['State', stateText(found)],
-      ...(holder ? holderFields(holder) : []),
+      ...(holder ? holderFields(holder) : endpointFields(endpoint)),
       ['Attachment', attachmentText(attachment)],
       ['Host interface', hostInterfaceName],
       ['MAC', macAddress],
@@ -210,6 +226,13 @@ function nowFields(address: string, { found, endpoint, nowMs }: AddressAnswers &
       ['Block', blockCidr],
     ],
   };
+}
+
+function endpointFields({ endpoint }: Partial<GetEndpointResponse> = {}): (readonly [string, string])[] {
+  return [
+    ['Pod', podText(endpoint)],
+    ['Node', endpoint?.nodeName ?? ''],
+  ];
 }
 
 function hintsOf(
@@ -225,7 +248,7 @@ function hintsOf(
         ]
       : []),
     ...(state === AddressState.ADDRESS_STATE_UNMANAGED
-      ? [`${address} is in no pool: Podwire does not allocate it`]
+      ? [`${address} is in no pool: ${endpoint ? 'another IPAM plugin allocated it' : 'Podwire does not allocate it'}`]
       : []),
     ...(history === undefined
       ? ['earlier owners are unknown: podwire-ipam keeps no history (PODWIRE_IPAM_HISTORY_HOURS)']

@@ -127,7 +127,7 @@ export const NODE = resource<Node, ManifestObject>({
   }),
   spec: specOf,
   details: (node, nowMs) => [nodeFields(node, nowMs)],
-  data: (node, { json }) => json.of(NodeServiceService.getNode, { node }),
+  data: (node, { json }) => json.of(NodeServiceService.getNode, { node, podCidrs: [] }),
   list: async (_, { ipam }) => {
     const pages = await allPages((page) => ipam.call(NodeServiceService.listNodes, page));
     return pages.flatMap(({ nodes }) => nodes);

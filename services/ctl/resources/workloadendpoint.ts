@@ -16,7 +16,11 @@ function isOfPodwire({ attachment }: Endpoint): boolean {
   return attachment !== undefined;
 }
 
-async function listAllEndpoints(ipam: Service, { node, pool, namespace, pod }: Filter): Promise<Endpoint[]> {
+/** Also those of other writers, and of pods with addresses of another IPAM plugin. */
+export async function listAllEndpoints(
+  ipam: Service,
+  { node, pool, namespace, pod }: Filter = NO_FILTER,
+): Promise<Endpoint[]> {
   const filter = { nodeName: node, poolName: pool, namespace, podName: pod };
   const pages = await allPages((page) => ipam.call(EndpointServiceService.listEndpoints, { ...page, ...filter }));
   return pages.flatMap(({ endpoints }) => endpoints);

@@ -250,7 +250,7 @@ test('labels of a node are changed; its spec is not', async () => {
     resourceVersion: '00000000000000b3',
   });
   await fakes.serve(
-    fake(NodeServiceService.getNode, () => ({ node })),
+    fake(NodeServiceService.getNode, () => ({ node, podCidrs: [] })),
     fake(NodeServiceService.updateNode, ({ labels }) => ({ node: Node.fromPartial({ ...node, labels }) })),
   );
   expect(await fakes.podwirectl('label', 'nodes', 'node-1', 'zone=b')).toMatchObject({ exitCode: 2 });

@@ -7,6 +7,7 @@ import { PodNetwork, PodServiceService } from '@podwire/proto/podwire/dataplane/
 import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
+import { LOCAL_CALLER } from '@podwire/shared/tls/caller';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { serve, type RunningService, type ServeOptions } from '../service.js';
@@ -342,7 +343,7 @@ describe('a method whose caller has a longer deadline', () => {
     kernel.addNamespace(place.netns);
     const dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
     const parts = { dataplane, refused: () => undefined };
-    const call = () => ({ signal: new AbortController().signal });
+    const call = () => ({ signal: new AbortController().signal, caller: LOCAL_CALLER });
     const pause = kernel.pauseBefore('link-add');
     const first = cniAdd(parts)(add, call());
     await pause.reached;

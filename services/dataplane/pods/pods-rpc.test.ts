@@ -7,6 +7,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { readChecked } from '@podwire/shared/requests/checks';
+import { LOCAL_CALLER } from '@podwire/shared/tls/caller';
 import { beforeEach, describe, expect, test } from 'vitest';
 
 import { MemoryKernel } from '../testing/memory-kernel.js';
@@ -25,7 +26,7 @@ beforeEach(() => {
 
 async function detach(rest: Partial<DetachPodRequest>) {
   const { attachment } = podNetwork('a');
-  const call = { signal: new AbortController().signal };
+  const call = { signal: new AbortController().signal, caller: LOCAL_CALLER };
   return detachPod(dataplane)(DetachPodRequest.fromPartial({ attachment, ...rest }), call);
 }
 
@@ -49,7 +50,7 @@ test.each([
 
 describe('GetPod', () => {
   const get = (attachment: GetPodRequest['attachment']) =>
-    getPod(dataplane)({ attachment }, { signal: new AbortController().signal });
+    getPod(dataplane)({ attachment }, { signal: new AbortController().signal, caller: LOCAL_CALLER });
 
   test('returns an attachment that the kernel holds, also under another name', async () => {
     const [network, other] = [podNetwork('a'), podNetwork('b', { addresses: [{ family: 4, value: 0x0a41_0008n }] })];

@@ -85,7 +85,7 @@ export class Dataplane {
         const attached = await this.#withRecord(recorded, session, () => this.#wire(session, wiring));
         this.#events.podAttached(network.hostInterfaceName, attached.changes);
         const record = this.#registry.get(network.attachment);
-        if (record?.allocation?.isBound === false) this.#onUnsettled(record);
+        if (record?.allocation?.isBound === false || record?.network.otherIpam) this.#onUnsettled(record);
         return attached;
       }),
     );
@@ -314,7 +314,8 @@ export class Dataplane {
     await Promise.all([...guardedNames].map((name) => this.updateGuard(name)));
     const searchedNetns = before && !this.#registry.mayHaveRules(attachment) ? undefined : netnsToSearch(before, netns);
     const dead = await this.#registry.end(attachment);
-    if (dead) this.#onUnsettled(dead);
+    const unsettled = dead ?? (before?.network.otherIpam && before);
+    if (unsettled) this.#onUnsettled(unsettled);
     if (searchedNetns) await removeDetachedRules(attachment, this.#rulesIn(searchedNetns, signal));
     // This error must not restore the wire: there is none, and the caller may reuse its addresses.
     if (own.length === 0 && foreign?.name === name) throw hostInterfaceTakenFailure(foreign);

@@ -31,7 +31,14 @@ const plainRecords: fc.Arbitrary<AttachmentRecord> = fc.record({
       queueCount: optionalCount,
       netns: fc.string().map((text) => `/${text}`),
     })
-    .chain((rest) => fc.constantFrom(rest, { ...rest, addressesFromIpam: true as const }))
+    .chain((rest) =>
+      fc.constantFrom(
+        rest,
+        { ...rest, addressesFromIpam: true as const },
+        { ...rest, otherIpam: { pod: undefined } },
+        { ...rest, otherIpam: { pod: { namespace: 'a', name: 'b', uid: 'c' } } },
+      ),
+    )
     .map(({ addresses, ...rest }) => {
       const prefix = { ...address('10.65.0.0'), length: 16 };
       return podNetwork('a', { ...rest, addresses: addresses.map(address), sourcePrefixes: [prefix] });

@@ -124,6 +124,8 @@ const optionalCount = z
   .nullable()
   .transform((value) => value ?? undefined);
 
+const pod = z.strictObject({ namespace: z.string(), name: z.string(), uid: z.string() });
+
 const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   attachment,
   netns: z.string().startsWith('/'),
@@ -138,6 +140,10 @@ const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   queueCount: optionalCount,
   // Absent in records of earlier releases.
   addressesFromIpam: z.literal(true).exactOptional(),
+  otherIpam: z
+    .strictObject({ pod: pod.optional() })
+    .transform(({ pod }) => ({ pod }))
+    .exactOptional(),
 });
 
 const ALLOCATION: z.ZodType<RecordedAllocation> = z.strictObject({
@@ -150,10 +156,7 @@ const ALLOCATION: z.ZodType<RecordedAllocation> = z.strictObject({
     )
     .min(1),
   nodeName: z.string(),
-  pod: z
-    .strictObject({ namespace: z.string(), name: z.string(), uid: z.string() })
-    .nullable()
-    .transform((pod) => pod ?? undefined),
+  pod: pod.nullable().transform((value) => value ?? undefined),
   isBound: z.boolean(),
 });
 

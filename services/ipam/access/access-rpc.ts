@@ -71,6 +71,10 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
   ]),
   nodeMethod(EndpointServiceService.listEndpoints, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(LeaseServiceService.openSession, ({ nodeName }) => [nodeSubject(nodeName)]),
+  nodeMethod(LeaseServiceService.reportEndpoints, ({ nodeName, endpoints }) => [
+    nodeSubject(nodeName),
+    ...endpoints.flatMap(({ attachment }) => attachmentSubject(attachment)),
+  ]),
   nodeMethod(LeaseServiceService.reportInventory, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(LeaseServiceService.leaseAddresses, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(LeaseServiceService.bindAddresses, ({ nodeName, bindings }) => [
@@ -81,6 +85,7 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
     nodeSubject(nodeName),
     ...returns.flatMap(({ attachment }) => attachmentSubject(attachment)),
   ]),
+  nodeMethod(NodeServiceService.getNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.registerNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.allocateTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NodeServiceService.releaseTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),

@@ -139,7 +139,8 @@ describe.each(ROLES)('a caller with the role %s', (role) => {
     const code = await call(await peerOf(role, 'worker-1'), method);
 
     // A request without a node's name is not about the caller's own node.
-    const takesNodeName = /Allocate|ListEndpoints|RegisterNode|ReleaseTunnelAddress|LeaseService/.test(name);
+    const takesNodeName =
+      /Allocate|ListEndpoints|NodeService.GetNode|RegisterNode|ReleaseTunnelAddress|LeaseService/.test(name);
     const isDenied = TABLE.get(name)?.[role] === 'no' || (TABLE.get(name)?.[role] === 'own' && takesNodeName);
     if (isDenied) expect(code).toBe('ACCESS_DENIED');
     else expect(code).not.toBe('ACCESS_DENIED');

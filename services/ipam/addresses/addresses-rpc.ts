@@ -26,6 +26,7 @@ import { withAttachment } from '@podwire/shared/runtime/log';
 
 import { endpointMessage } from '../endpoints/endpoints-rpc.js';
 import { dateOf, readAddress, readAttachment, readNetns } from '../messages/parts.js';
+import type { RequirePod } from '../messages/request-parts.js';
 import type { OwnerAttributes } from '../records/attributes.js';
 import { sameNetns } from '../records/endpoint.js';
 import { handleFault } from '../records/names.js';
@@ -38,9 +39,10 @@ import type { AddressRelease, AddressReleaseResult } from './release.js';
 export function addressService(
   { addresses, assignments }: { addresses: Addresses; assignments: Assignments },
   unary: Unary,
+  requirePod: RequirePod,
 ): RpcService {
   const implementation: AddressServiceServer = {
-    allocate: unary(AddressServiceService.allocate, allocateHandler(addresses)),
+    allocate: unary(AddressServiceService.allocate, allocateHandler(addresses, requirePod)),
     assignAddresses: unary(AddressServiceService.assignAddresses, assignAddressesHandler(assignments)),
     explainAllocation: unary(AddressServiceService.explainAllocation, explainAllocationHandler(assignments)),
     release: unary(AddressServiceService.release, releaseHandler(addresses)),

@@ -31,7 +31,8 @@ export function findForeignEndpointFaults(context: AuditContext, endpoint: Store
   const name = formatEndpointKey(key);
   const addresses = states.flatMap(({ address, allocation }) => {
     const fault = faultOf(endpoint, allocation);
-    if (!fault) return [];
+    // Addresses of another IPAM plugin are in no pool.
+    if (!fault || (fault.kind === 'addressOutsidePools' && value.network !== undefined)) return [];
     const explanation = `endpoint ${name} uses ${formatAddress(address)}, ${fault.reason}`;
     const remedy = fault.kind === 'addressOutsidePools' ? NO_REMEDY : removalRemedy(endpoint, states);
     return [addressFinding(fault.kind, { endpoint, address, explanation, remedy })];

@@ -19,8 +19,11 @@ export function endpointAt(view: View, key: EndpointKey): AnyEndpoint | undefine
 export function takeOverKey(view: View, key: EndpointKey, endpoint: Endpoint): Change {
   const current = endpointAt(view, key);
   const replaced = current ? [withoutReplacedEndpoints(current), ...replacedEndpoints(current)] : [];
-  const others = replaced.filter(
-    (one) => one.kind !== 'endpoint' || !sameAttachment(one.value.attachment, endpoint.attachment),
+  // A node reports the endpoints with addresses of another IPAM plugin itself.
+  const others = replaced.filter((one) =>
+    one.kind === 'endpoint'
+      ? !sameAttachment(one.value.attachment, endpoint.attachment)
+      : one.value.network === undefined,
   );
   return { type: 'put', record: { kind: 'endpoint', key, value: withReplacedEndpoints(endpoint, others) } };
 }

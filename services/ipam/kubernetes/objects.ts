@@ -17,6 +17,10 @@ const nodeSchema = z.object({
   status: z.object({ conditions: conditionsSchema }).nullish(),
 });
 
+const podCidrsSchema = z.object({
+  spec: z.object({ podCIDR: z.string().nullish(), podCIDRs: z.array(z.string()).nullish() }).nullish(),
+});
+
 const podSchema = z.object({
   metadata: z.object({ name: z.string(), deletionTimestamp: z.string().nullish() }),
   spec: z.object({ nodeName: z.string().default('') }).nullish(),
@@ -39,7 +43,7 @@ export interface ClusterNode extends NamedObject {
   readonly taints: readonly Taint[];
 }
 
-/** A pod of the DaemonSet podwire-node. */
+/** A pod: of the DaemonSet podwire-node, or one whose address is recorded. */
 export interface NodePod extends NamedObject {
   /** Empty until it is scheduled. */
   readonly nodeName: string;
@@ -67,6 +71,12 @@ export function readNode(object: unknown): ClusterNode | undefined {
     networkUnavailable: statusOf('NetworkUnavailable'),
     taints: spec?.taints ?? [],
   };
+}
+
+/** Networks of a Node for its pods. @returns undefined for anything but a Node */
+export function readPodCidrs(object: unknown): readonly string[] | undefined {
+  const { data } = podCidrsSchema.safeParse(object);
+  return data && (data.spec?.podCIDRs ?? [data.spec?.podCIDR ?? []].flat());
 }
 
 /** @returns undefined for anything but a Pod */

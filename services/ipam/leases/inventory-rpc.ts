@@ -2,20 +2,26 @@ import type {
   AllocationName as NameMessage,
   InventoryAttachment,
   InventoryFinding as FindingMessage,
+  ReportEndpointsRequest,
+  ReportEndpointsResponse,
   ReportInventoryRequest,
   ReportInventoryResponse,
   UnknownAllocation as UnknownMessage,
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { formatAddress } from '@podwire/shared/net/address';
+import { parseMac } from '@podwire/shared/net/mac';
+import { hostPrefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import { dateOf, readAttachment } from '../messages/parts.js';
-import { readPod } from '../messages/request-parts.js';
+import { dateOf, readAddress, readAttachment } from '../messages/parts.js';
+import { readPod, type RequirePod } from '../messages/request-parts.js';
+import { endpointNameFaults } from '../records/endpoint.js';
 import { subdomainFault } from '../records/names.js';
 import type { AllocationName } from './bindings.js';
 import type { HeldAttachment, InventoryFinding, UnknownAllocation } from './inventory.js';
 import type { Leases, ReportRequest } from './leases-operations.js';
+import type { EndpointReport, ReportedEndpoint } from './reported-endpoints.js';
 import { readName, readSession } from './session-rpc.js';
 
 export function reportInventoryHandler(leases: Leases): Handler<ReportInventoryRequest, ReportInventoryResponse> {
@@ -29,6 +35,46 @@ export function reportInventoryHandler(leases: Leases): Handler<ReportInventoryR
     };
   };
 }
+
+export function reportEndpointsHandler(
+  leases: Leases,
+  requirePod: RequirePod,
+): Handler<ReportEndpointsRequest, ReportEndpointsResponse> {
+  return async (message, { signal, caller }) => {
+    const request = readEndpointsRequest(message);
+    const check = ({ pod }: ReportedEndpoint): Promise<void> => requirePod(caller, pod, signal);
+    const { sessionRevision, leftOutCount } = await leases.reportEndpoints(request, signal, check);
+    return { sessionRevision: BigInt(sessionRevision), leftOut: leftOutCount };
+  };
+}
+
+const MAX_ENDPOINTS_COUNT = 1024;
+const MAX_ADDRESSES_COUNT = 32;
+
+function readEndpointsRequest({ nodeName, session, endpoints }: ReportEndpointsRequest): Omit<EndpointReport, 'nowMs'> {
+  return readChecked('ReportEndpoints', (checks) => {
+    checks.check('node_name', subdomainFault(nodeName));
+    if (!session) checks.check('session', 'is missing');
+    checkCount('endpoints', { count: endpoints.length, max: MAX_ENDPOINTS_COUNT }, checks);
+    const read = endpoints.slice(0, MAX_ENDPOINTS_COUNT).map((message, index): ReportedEndpoint => {
+      const within = checks.within(`endpoints[${index}]`);
+      const attachment = readAttachment(message.attachment, within);
+      const pod = message.pod && readPod(message.pod, within);
+      const { addresses: hosts } = message;
+      if (hosts.length > MAX_ADDRESSES_COUNT)
+        within.check('addresses', `has ${hosts.length} entries; at most ${MAX_ADDRESSES_COUNT} are allowed`);
+      const addresses = hosts.map(({ address }, at) => readAddress(`addresses[${at}].address`, address, within));
+      const mac = parseMac(message.macAddress);
+      if (mac === undefined) within.check('mac_address', 'must be a unicast MAC address');
+      return { attachment, pod, addresses: addresses.map(hostPrefix), mac: mac ?? '' };
+    });
+    // One without a name must not hold up the rest.
+    const named = read.filter((each) => endpointNameFaults({ ...each, nodeName }).length === 0);
+    return { nodeName, session: readSession('session', session ?? NO_SESSION, checks), endpoints: named };
+  });
+}
+
+const NO_SESSION = { bootId: '', generation: 0n, revision: 0n };
 
 const DIGEST_BYTES = 32;
 const MAX_ATTACHMENTS_COUNT = 4096;
@@ -48,7 +94,7 @@ function readReportRequest(message: ReportInventoryRequest): ReportRequest {
     const names = leases.slice(0, MAX_LEASES_COUNT).map((each, index) => readName(`leases[${index}]`, each, checks));
     return {
       nodeName,
-      session: readSession('session', session ?? { bootId: '', generation: 0n, revision: 0n }, checks),
+      session: readSession('session', session ?? NO_SESSION, checks),
       digest: Buffer.from(digest),
       inventory: whole ? { attachments: read, leases: names } : undefined,
     };

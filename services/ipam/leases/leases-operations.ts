@@ -17,6 +17,13 @@ import type { View } from '../records/view.js';
 import { bindAddresses, type Binding, type Bound } from './bindings.js';
 import { reportInventory, type InventoryReport, type ReportInput } from './inventory.js';
 import { leaseAddresses, type LeaseRequest, type LeaseStep } from './leases.js';
+import {
+  reportEndpoints,
+  unrecorded,
+  type EndpointReport,
+  type ReportedEndpoint,
+  type ReportedState,
+} from './reported-endpoints.js';
 import { continueReturn, type AddressReturn, type ReturnStep } from './returns.js';
 import { openSession, type OpenedSession, type SessionName, type SessionRequest } from './session.js';
 
@@ -45,7 +52,7 @@ export type BindingResult =
   | { readonly ok: false; readonly refusal: Failure };
 
 /** Failures of a single binding, which a repetition does not change. */
-const REFUSALS: readonly FailureCode[] = ['ALLOCATION_MISMATCH', 'STORE_CORRUPT'];
+const REFUSALS: readonly FailureCode[] = ['ALLOCATION_MISMATCH', 'STORE_CORRUPT', 'ACCESS_DENIED'];
 
 /** Reports changes of leases after the commit: counters and log lines. */
 class LeaseEvents {
@@ -177,6 +184,37 @@ export class Leases {
   }
 
   /**
+   * Makes the endpoints of a node's pods with addresses of another IPAM plugin those that it reports, in several
+   * transactions if necessary.
+   * @param check - throws a Failure for an endpoint that is left out
+   * @throws Failure like the decision `reportEndpoints`
+   */
+  async reportEndpoints(
+    request: Omit<EndpointReport, 'nowMs'>,
+    signal: AbortSignal,
+    check: (endpoint: ReportedEndpoint) => Promise<void>,
+  ): Promise<ReportedState> {
+    const { updates, clock, events } = this.#options;
+    const report = { ...request, nowMs: clock.nowMs() };
+    const refused = new Set<ReportedEndpoint>();
+    const isNew = await updates.peek((view) => unrecorded(view, report));
+    const checks = isNew.map(async ({ endpoint }) => {
+      await check(endpoint).catch((error: unknown) => {
+        if (!(error instanceof Failure) || error.code !== 'ACCESS_DENIED') throw error;
+        refused.add(endpoint);
+        events.log.warn(`left out an endpoint: ${error.message}`);
+      });
+    });
+    await Promise.all(checks);
+    const allowed = { ...report, endpoints: report.endpoints.filter((each) => !refused.has(each)) };
+    const lane = nodeLane(report.nodeName);
+    for (;;) {
+      const step = await updates.update(lane, (view) => reportEndpoints(view, allowed), { signal });
+      if (step.isDone) return { ...step, leftOutCount: step.leftOutCount + refused.size };
+    }
+  }
+
+  /**
    * Makes a node hold a number of unbound leases, in several transactions if necessary. Idempotent.
    * @throws Failure like the decision `leaseAddresses`
    */
@@ -193,12 +231,18 @@ export class Leases {
 
   /**
    * Binds leases of a node to attachments. Each binding is evaluated separately. Idempotent.
+   * @param check - throws a Failure for a binding that is refused
    * @returns the result of each, in their order
    * @throws Failure of every operation; some bindings may be done
    */
-  async bind(caller: NodeCaller, bindings: readonly Binding[], signal: AbortSignal): Promise<Results<BindingResult>> {
+  async bind(
+    caller: NodeCaller,
+    bindings: readonly Binding[],
+    signal: AbortSignal,
+    check: (binding: Binding) => Promise<void> = () => Promise.resolve(),
+  ): Promise<Results<BindingResult>> {
     const bindOne = (binding: Binding): Promise<BindingResult> =>
-      withAttachment(binding.attachment, () => this.#bindOne(caller, binding, signal));
+      withAttachment(binding.attachment, () => this.#bindOne(caller, binding, signal, check));
     const settled = await Promise.allSettled(bindings.map(bindOne));
     const results = settled.map((each) => {
       if (each.status === 'fulfilled') return each.value;
@@ -236,11 +280,17 @@ export class Leases {
     return { results, leaseNumbers, sessionRevision };
   }
 
-  async #bindOne(caller: NodeCaller, binding: Binding, signal: AbortSignal): Promise<BindingResult> {
+  async #bindOne(
+    caller: NodeCaller,
+    binding: Binding,
+    signal: AbortSignal,
+    check: (binding: Binding) => Promise<void>,
+  ): Promise<BindingResult> {
     const { updates, clock } = this.#options;
     const lane = nodeLane(caller.nodeName);
     const decide = (view: View) => bindAddresses(view, { ...caller, binding, nowMs: clock.nowMs() });
     try {
+      await check(binding);
       const bound = await updates.update(lane, decide, { signal });
       this.#events.bound(bound);
       return { ok: true, endpoint: bound.endpoint, sessionRevision: bound.sessionRevision };

@@ -24,23 +24,24 @@ import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 import { RELEASE_RESULTS } from '../addresses/addresses-rpc.js';
 import { endpointMessage } from '../endpoints/endpoints-rpc.js';
 import { ATTACHMENT_FIELDS, checkUuid, FAMILIES, readAttachment, readNetns } from '../messages/parts.js';
-import { readPod } from '../messages/request-parts.js';
+import { readPod, type RequirePod } from '../messages/request-parts.js';
 import { endpointNameFaults } from '../records/endpoint.js';
 import { subdomainFault } from '../records/names.js';
 import { LEASE_VALID_MS } from '../records/session.js';
 import type { Binding } from './bindings.js';
-import { reportInventoryHandler } from './inventory-rpc.js';
+import { reportEndpointsHandler, reportInventoryHandler } from './inventory-rpc.js';
 import type { BindingResult, Leases, NodeCaller } from './leases-operations.js';
 import type { Lease, LeaseRequest } from './leases.js';
 import type { AddressReturn } from './returns.js';
 import { openSessionHandler, readName, readSession } from './session-rpc.js';
 
-export function leaseService(leases: Leases, unary: Unary): RpcService {
+export function leaseService(leases: Leases, unary: Unary, requirePod: RequirePod): RpcService {
   const implementation: LeaseServiceServer = {
     openSession: unary(LeaseServiceService.openSession, openSessionHandler(leases)),
     reportInventory: unary(LeaseServiceService.reportInventory, reportInventoryHandler(leases)),
+    reportEndpoints: unary(LeaseServiceService.reportEndpoints, reportEndpointsHandler(leases, requirePod)),
     leaseAddresses: unary(LeaseServiceService.leaseAddresses, leaseAddressesHandler(leases)),
-    bindAddresses: unary(LeaseServiceService.bindAddresses, bindAddressesHandler(leases)),
+    bindAddresses: unary(LeaseServiceService.bindAddresses, bindAddressesHandler(leases, requirePod)),
     returnAddresses: unary(LeaseServiceService.returnAddresses, returnAddressesHandler(leases)),
   };
   return { name: 'podwire.ipam.v1.LeaseService', definition: LeaseServiceService, implementation };
@@ -64,10 +65,14 @@ function leaseAddressesHandler(leases: Leases): Handler<LeaseAddressesRequest, L
   };
 }
 
-function bindAddressesHandler(leases: Leases): Handler<BindAddressesRequest, BindAddressesResponse> {
-  return async (message, { signal }) => {
-    const { bindings, ...caller } = readBindRequest(message);
-    const { results, sessionRevision } = await leases.bind(caller, bindings, signal);
+function bindAddressesHandler(
+  leases: Leases,
+  requirePod: RequirePod,
+): Handler<BindAddressesRequest, BindAddressesResponse> {
+  return async (message, { signal, caller }) => {
+    const { bindings, ...node } = readBindRequest(message);
+    const check = ({ pod }: Binding): Promise<void> => requirePod(caller, pod, signal);
+    const { results, sessionRevision } = await leases.bind(node, bindings, signal, check);
     return { results: results.map(bindingResultMessage), sessionRevision: BigInt(sessionRevision) };
   };
 }

@@ -8,12 +8,16 @@ import { parseAddress, type Address } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Checks } from '@podwire/shared/requests/checks';
+import type { Caller } from '@podwire/shared/tls/caller';
 
 import type { PodIdentity } from '../records/attributes.js';
 import { labelFault, NAME_LABEL, subdomainFault } from '../records/names.js';
 import { NO_REQUESTS, type PodRequests, type PoolChoice } from '../records/request-policy.js';
 import type { Labels } from '../selectors/parser.js';
 import { FAMILIES, readFamilies } from './parts.js';
+
+/** @throws Failure ACCESS_DENIED when the caller is a node and the pod is another node's; the signal's */
+export type RequirePod = (caller: Caller, pod: PodIdentity | undefined, signal: AbortSignal) => Promise<void>;
 
 const MAX_ADDRESSES_COUNT = 32;
 const MAX_PREFIXES_COUNT = 256;

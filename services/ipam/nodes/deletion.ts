@@ -196,7 +196,8 @@ function* heldByNode(view: View, nodeName: string): Generator<HeldAddress, void,
 function addressesUsedElsewhere(view: View, nodeName: string): ReadonlySet<string> {
   const used = new Set<string>();
   for (const { value } of view.foreignEndpoints())
-    if (value.nodeName !== nodeName) for (const address of value.addresses) used.add(formatPrefix(address));
+    if (value.nodeName !== nodeName && value.network === undefined)
+      for (const address of value.addresses) used.add(formatPrefix(address));
   return used;
 }
 

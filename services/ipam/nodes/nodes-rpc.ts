@@ -38,10 +38,13 @@ import type { Nodes } from './nodes-operations.js';
 import type { NodeListing, NodeQuery, NodeUpdate, Registration } from './nodes.js';
 import type { TunnelKey } from './tunnels.js';
 
-export function nodeService(nodes: Nodes, unary: Unary): RpcService {
+/** Reads the podCIDRs of a Kubernetes Node; none if there is no such Node. @throws Failure of the API server */
+export type ReadPodCidrs = (nodeName: string, signal: AbortSignal) => Promise<readonly string[]>;
+
+export function nodeService(nodes: Nodes, unary: Unary, readPodCidrs: ReadPodCidrs): RpcService {
   const implementation: NodeServiceServer = {
     registerNode: unary(NodeServiceService.registerNode, registerNode(nodes)),
-    getNode: unary(NodeServiceService.getNode, getNode(nodes)),
+    getNode: unary(NodeServiceService.getNode, getNode(nodes, readPodCidrs)),
     listNodes: unary(NodeServiceService.listNodes, listNodes(nodes)),
     updateNode: unary(NodeServiceService.updateNode, updateNode(nodes)),
     deleteNode: unary(NodeServiceService.deleteNode, deleteNode(nodes)),
@@ -59,10 +62,11 @@ function registerNode(nodes: Nodes): Handler<RegisterNodeRequest, RegisterNodeRe
   };
 }
 
-function getNode(nodes: Nodes): Handler<GetNodeRequest, GetNodeResponse> {
+function getNode(nodes: Nodes, readPodCidrs: ReadPodCidrs): Handler<GetNodeRequest, GetNodeResponse> {
   return async (message, { signal }) => {
     const name = readNodeName('GetNode', message.name);
-    return { node: nodeMessage(await nodes.get(name, signal)) };
+    const node = nodeMessage(await nodes.get(name, signal));
+    return { node, podCidrs: message.withPodCidrs ? [...(await readPodCidrs(name, signal))] : [] };
   };
 }
 

@@ -116,8 +116,13 @@ export interface Endpoint {
   readonly replaced?: readonly AnyEndpoint[] | undefined;
 }
 
-/** An endpoint of another writer, such as Calico's own plugin. Missing or unreadable fields are empty. */
+/**
+ * An endpoint without allocations: of another writer, such as Calico's own plugin, or of a pod that Podwire wired with
+ * addresses of another IPAM plugin. Missing or unreadable fields are empty.
+ */
 export interface ForeignEndpoint {
+  /** The attachment's network, if Podwire wired it. */
+  readonly network?: string;
   readonly nodeName: string;
   readonly containerId: string;
   /** Name of its interface inside the container. */
@@ -131,7 +136,7 @@ export interface ForeignEndpoint {
   readonly createTimeMs: number | undefined;
   readonly mac: string;
   readonly hostInterfaceName: string;
-  /** Its stored text, for restoring it. */
+  /** Its stored text, for restoring it; empty for one to write. */
   readonly stored: string;
 }
 

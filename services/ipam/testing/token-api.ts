@@ -85,10 +85,14 @@ export class TokenApi {
   readonly deletedPods = new Set<string>();
   /** UIDs of the Nodes by their names. A token makes the Node that it names. */
   readonly nodes = new Map<string, string>();
+  /** The podCIDRs of each Node. */
+  podCidrs: string[] = [];
+  /** Nodes of the pods by `namespace/name`. */
+  readonly pods = new Map<string, string>();
   /** Content of the ConfigMap podwire-authority. */
   published = '';
   /** Called before the built-in answers; undefined for those. */
-  answer: (request: ReceivedRequest) => GivenAnswer | undefined = () => undefined;
+  answer: (request: ReceivedRequest) => GivenAnswer | undefined | Promise<GivenAnswer> = () => undefined;
   readonly #server: Server;
   readonly #directory: string;
   #version = 1;
@@ -185,7 +189,7 @@ export class TokenApi {
     const body: unknown = text === '' ? undefined : JSON.parse(text);
     const request = { method, path, contentType: headers['content-type'], body };
     this.requests.push(request);
-    const given = this.answer(request);
+    const given = await this.answer(request);
     if (given) return given;
     if (headers.authorization !== `Bearer ${TOKEN}`) return { status: 401, body: { message: 'Unauthorized' } };
     if (path === '/openid/v1/jwks')
@@ -194,6 +198,8 @@ export class TokenApi {
         : { status: 406, body: { message: 'Not Acceptable' } };
     if (path === '/.well-known/openid-configuration') return { status: 200, body: { issuer: ISSUER } };
     if (path.startsWith('/api/v1/nodes/')) return this.#node(path.slice('/api/v1/nodes/'.length));
+    const [, namespace = '', pod] = /^\/api\/v1\/namespaces\/([^/]+)\/pods\/([^/?]+)$/.exec(path) ?? [];
+    if (pod !== undefined) return this.#pod(namespace, pod);
     if (path.endsWith('/tokenreviews')) return this.#review(reviewSchema.parse(body).spec);
     if (path.endsWith('/configmaps/podwire-authority'))
       return method === 'GET' ? this.#configMap() : this.#patch(patchSchema.parse(body));
@@ -223,7 +229,15 @@ export class TokenApi {
 
   #node(name: string): GivenAnswer {
     const uid = this.nodes.get(name);
-    return uid === undefined ? { status: 404, body: {} } : { status: 200, body: { metadata: { uid } } };
+    return uid === undefined
+      ? { status: 404, body: {} }
+      : { status: 200, body: { metadata: { uid }, spec: { podCIDRs: this.podCidrs } } };
+  }
+
+  #pod(namespace: string, name: string): GivenAnswer {
+    const nodeName = this.pods.get(`${namespace}/${name}`);
+    const body = { metadata: { namespace, name }, spec: nodeName === '' ? {} : { nodeName } };
+    return nodeName === undefined ? { status: 404, body: { message: 'not found' } } : { status: 200, body };
   }
 
   #configMap(): GivenAnswer {

@@ -24,6 +24,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { bootClock } from './boot-clock.js';
 import { EndedAddresses } from './ended-addresses.js';
+import { EndpointReporter } from './endpoint-report.js';
 import type { AddressEvents } from './events.js';
 import { InventoryReporter } from './inventory-report.js';
 import type { LeaseApi } from './lease-api.js';
@@ -51,7 +52,7 @@ export interface AddressBookOptions extends NodeAddressParts {
 }
 
 /** The parts of the work. */
-type Work = 'session' | 'settle' | 'inventory' | Family;
+type Work = 'session' | 'settle' | 'inventory' | 'endpoints' | Family;
 
 const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
 
@@ -60,6 +61,9 @@ const TIMEOUT_MS = 10_000;
 
 /** How long a stopping process tries to bind and return what is left, in milliseconds. */
 const STOP_TIMEOUT_MS = 1000;
+
+/** Pods with addresses of another IPAM plugin that come and go within this time are reported together, in milliseconds. */
+const ENDPOINTS_PAUSE_MS = 1000;
 
 const TIMEOUT = new Failure(
   'DEADLINE_EXCEEDED',
@@ -85,6 +89,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   readonly #settlement: Settlement;
   readonly #refill: LeaseRefill;
   readonly #inventory: InventoryReporter;
+  readonly #endpoints: EndpointReporter;
   readonly #queue: WorkQueue<Work>;
   readonly #unobserve: () => void;
   #plugin = NO_PLUGIN;
@@ -111,6 +116,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       last: this.#stock.load(),
       onChange: (session) => this.#stock.noteSession(session),
       onOpened: () => {
+        this.#endpoints.forget();
         this.#queue.request('inventory');
         this.#refill.list();
       },
@@ -144,10 +150,11 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       onUnbound: (record) => this.#settlement.request(record),
       onLeasesDiffer: () => this.#refill.list(),
     });
+    this.#endpoints = new EndpointReporter(parts);
     this.#unobserve = events.observe({
       leaseCount: (family) => this.#stock.count(family),
       unsettled: () => this.#settlement.unsettled(),
-      conflictCount: () => this.#settlement.conflicts().size,
+      conflictCount: () => this.#settlement.conflictCount(),
     });
   }
 
@@ -249,7 +256,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   }
 
   settle(record: AttachmentRecord): void {
-    this.#settlement.request(record);
+    if (record.allocation) this.#settlement.request(record);
+    else if (this.#session.wasOpened) this.#queue.request('endpoints', ENDPOINTS_PAUSE_MS);
   }
 
   endpoint(attachment: Attachment, signal: AbortSignal): Promise<HeldEndpoint | undefined> {
@@ -276,7 +284,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   }
 
   conditions(): readonly Condition[] {
-    const refused = [...this.#settlement.conflicts()].map(([attachment, reason]) => ({
+    const refused = [...this.#settlement.unrecorded()].map(([attachment, reason]) => ({
       reason: 'AddressNotBound',
       message: `podwire-ipam does not record the address of ${attachment}: ${reason}; delete the pod`,
     }));
@@ -319,6 +327,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
         return this.#settlement.run(signal);
       case 'inventory':
         return this.#runInventory(signal);
+      case 'endpoints':
+        return this.#endpoints.run(signal);
       case 4:
       case 6:
         return this.#refill.run(work, signal);
@@ -343,7 +353,10 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     const waiting = this.#rounds.splice(0);
     let failure: Failure | undefined;
     try {
-      return await this.#inventory.run(signal);
+      const next = await this.#inventory.run(signal);
+      // Also of pods whose namespace is gone, and after the session was opened.
+      this.#queue.request('endpoints');
+      return next;
     } catch (error) {
       if (error instanceof Failure) failure = error;
       throw error;

@@ -17,7 +17,7 @@ interface ObservedAddresses {
 }
 
 /** The parts of the work with podwire-ipam, for the log. */
-type Work = 'session' | 'settle' | 'inventory' | Family;
+type Work = 'session' | 'settle' | 'inventory' | 'endpoints' | Family;
 
 /** Reports what happens to the node's addresses: metrics and, for changes of state, a log line. */
 export class AddressEvents {
@@ -70,7 +70,10 @@ export class AddressEvents {
     const again = `trying again in ${Math.round(retryInMs)} ms`;
     if (work === 'session') this.#log.debug({ err: failure }, `the session is not open; ${again}`);
     else if (work === 'inventory') this.#log.debug({ err: failure }, `the inventory is not reported; ${again}`);
-    else if (work === 'settle') {
+    else if (work === 'endpoints') {
+      const level = failure.code === 'INVALID_REQUEST' ? 'warn' : 'debug';
+      this.#log[level]({ err: failure }, `endpoints of pods of other IPAM plugins are not reported; ${again}`);
+    } else if (work === 'settle') {
       const level = this.#isSettlementDelayed ? 'debug' : 'warn';
       this.#isSettlementDelayed = true;
       this.#log[level]({ err: failure }, `podwire-ipam does not know the addresses of all pods yet; ${again}`);

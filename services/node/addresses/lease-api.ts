@@ -8,6 +8,8 @@ import {
   type LeaseAddressesResponse,
   type OpenSessionRequest,
   type OpenSessionResponse,
+  type ReportEndpointsRequest,
+  type ReportEndpointsResponse,
   type ReportInventoryRequest,
   type ReportInventoryResponse,
   type ReturnAddressesRequest,
@@ -35,6 +37,8 @@ export interface LeaseApi {
   leaseAddresses(request: LeaseAddressesRequest, signal: AbortSignal): Promise<LeaseAddressesResponse>;
   bindAddresses(request: BindAddressesRequest, signal: AbortSignal): Promise<BindAddressesResponse>;
   returnAddresses(request: ReturnAddressesRequest, signal: AbortSignal): Promise<ReturnAddressesResponse>;
+  /** An older release keeps no such endpoints. */
+  reportEndpoints(request: ReportEndpointsRequest, signal: AbortSignal): Promise<ReportEndpointsResponse>;
   reportInventory(request: ReportInventoryRequest, signal: AbortSignal): Promise<ReportInventoryResponse>;
   /** @returns undefined when the attachment has no allocations */
   endpoint(attachment: Attachment, signal: AbortSignal): Promise<HeldEndpoint | undefined>;
@@ -43,7 +47,8 @@ export interface LeaseApi {
 /** podwire-ipam over gRPC. */
 export function ipamLeaseApi(peer: Pick<Peer, 'call' | 'description' | 'isConnected'>, clock: Clock): LeaseApi {
   const limits = (signal: AbortSignal): CallLimits => ({ deadlineMs: clock.nowMs() + CALL_TIMEOUT_MS, signal });
-  const { openSession, leaseAddresses, bindAddresses, returnAddresses, reportInventory } = LeaseServiceService;
+  const { openSession, leaseAddresses, bindAddresses, returnAddresses, reportEndpoints, reportInventory } =
+    LeaseServiceService;
   return {
     description: peer.description,
     isConnected: () => peer.isConnected,
@@ -51,6 +56,12 @@ export function ipamLeaseApi(peer: Pick<Peer, 'call' | 'description' | 'isConnec
     leaseAddresses: (request, signal) => peer.call(leaseAddresses, request, limits(signal)),
     bindAddresses: (request, signal) => peer.call(bindAddresses, request, limits(signal)),
     returnAddresses: (request, signal) => peer.call(returnAddresses, request, limits(signal)),
+    reportEndpoints: (request, signal) =>
+      peer.call(reportEndpoints, request, limits(signal)).catch((failure: unknown) => {
+        if (failure instanceof Failure && failure.code === 'UNIMPLEMENTED')
+          return { sessionRevision: request.session?.revision ?? 0n, leftOut: 0 };
+        throw failure;
+      }),
     reportInventory: (request, signal) => peer.call(reportInventory, request, limits(signal)),
     async endpoint(attachment, signal) {
       try {

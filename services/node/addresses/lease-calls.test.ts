@@ -28,7 +28,13 @@ function returning(unreadable: readonly string[] = [], malformed: readonly strin
       const results = names.map((name) => (unreadable.includes(name) ? UNREADABLE : RELEASED));
       return Promise.resolve({ results, leaseSequenceNumbers: names.map(() => 0n), sessionRevision: 2n });
     },
-    ...{ leaseAddresses: unused, bindAddresses: unused, reportInventory: unused, endpoint: unused },
+    ...{
+      leaseAddresses: unused,
+      bindAddresses: unused,
+      reportEndpoints: unused,
+      reportInventory: unused,
+      endpoint: unused,
+    },
   };
   const ids = { nodeName: 'node-1', machineId: 'machine', bootId: 'boot' };
   const handlers = {

@@ -30,10 +30,12 @@ const RETURN_PAUSE_MS = 200;
 /** Most addresses of an attachment: one of each family. */
 const ADDRESSES_MAX = 2;
 
+/** Code of a refusal: another holder has an address. */
+const TAKEN = 'ALLOCATION_MISMATCH';
+
 interface Refusal {
   readonly reason: string;
-  /** Whether another holder has an address. */
-  readonly isTaken: boolean;
+  readonly code: string;
   readonly untilMs: number;
 }
 
@@ -83,7 +85,7 @@ export class Settlement {
     const key = formatAttachment(network.attachment);
     if (cause) this.#causes.set(key, cause);
     this.#wired.add(key);
-    const isLost = session.refusal !== undefined || this.#refused.get(key)?.isTaken === true;
+    const isLost = session.refusal !== undefined || this.#refused.get(key)?.code === TAKEN;
     this.#refused.delete(key);
     stock.recorded(allocation?.addresses ?? []);
     if (state === 'dead') {
@@ -130,9 +132,15 @@ export class Settlement {
     };
   }
 
-  /** Attachments that have an address of another holder, with the reason. */
-  conflicts(): ReadonlyMap<string, string> {
-    return new Map([...this.#refused].flatMap(([key, { reason, isTaken }]) => (isTaken ? [[key, reason]] : [])));
+  /** Attachments of which podwire-ipam does not record an address, with the reason. */
+  unrecorded(): ReadonlyMap<string, string> {
+    const refused = [...this.#refused].filter(([, { code }]) => code === TAKEN || code === 'ACCESS_DENIED');
+    return new Map(refused.map(([key, { reason }]) => [key, reason]));
+  }
+
+  /** Number of attachments that have an address of another holder. */
+  conflictCount(): number {
+    return [...this.#refused.values()].filter(({ code }) => code === TAKEN).length;
   }
 
   /** Tries once to settle the rest. */
@@ -222,8 +230,7 @@ export class Settlement {
         await registry.setBound(record, endpoint ? allocationsOf(endpoint) : []);
         continue;
       }
-      const isTaken = refusalCode === 'ALLOCATION_MISMATCH';
-      this.#refuse(record, { reason: refusal, isTaken }, () => events.bindingRefused(record, refusal));
+      this.#refuse(record, { reason: refusal, code: refusalCode }, () => events.bindingRefused(record, refusal));
     }
   }
 
@@ -252,7 +259,7 @@ export class Settlement {
       }
       if (!own.every(({ isReturned }) => isReturned)) {
         const reason = 'podwire-ipam cannot read the block';
-        this.#refuse(record, { reason, isTaken: false }, () => undefined);
+        this.#refuse(record, { reason, code: 'STORE_CORRUPT' }, () => undefined);
       } else if (registry.get(record.network.attachment) === record) {
         this.#forget(record);
         this.#wired.delete(formatAttachment(record.network.attachment));
@@ -262,7 +269,7 @@ export class Settlement {
     }
   }
 
-  #refuse({ network }: AttachmentRecord, refusal: Pick<Refusal, 'reason' | 'isTaken'>, report: () => void): void {
+  #refuse({ network }: AttachmentRecord, refusal: Pick<Refusal, 'reason' | 'code'>, report: () => void): void {
     const key = formatAttachment(network.attachment);
     if (this.#refused.get(key)?.reason !== refusal.reason) report();
     this.#refused.set(key, { ...refusal, untilMs: this.#options.clock.monotonicMs() + REFUSED_PAUSE_MS });

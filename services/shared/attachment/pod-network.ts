@@ -1,6 +1,7 @@
 import type { Address } from '../net/address.js';
 import type { Mac } from '../net/mac.js';
 import type { Prefix } from '../net/prefix.js';
+import type { PodName } from './allocation.js';
 import type { Attachment } from './attachment.js';
 
 /** The wanted network of one attachment. */
@@ -27,6 +28,8 @@ export interface PodNetwork {
   readonly queueCount: number | undefined;
   /** podwire-ipam assigned the addresses: a lost wire is restored only while it holds them for the attachment. */
   readonly addressesFromIpam?: true;
+  /** The pod whose addresses another IPAM plugin allocated, for its workload endpoint. */
+  readonly otherIpam?: { readonly pod: PodName | undefined };
 }
 
 /** One difference from the wanted state, in the notation of `ip` and `sysctl`. */

@@ -6,12 +6,18 @@ import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { IntervalRecorder, withRecorder } from '../telemetry/intervals.js';
+import type { Caller } from '../tls/caller.js';
 import { admitCall, type Admission } from './access.js';
 import { openCall, requireDecoded, type Call } from './border.js';
 import type { Leave } from './request-queue.js';
 import { timingMetadata, timingOf } from './tracing.js';
 
-export type Handler<Request, Response> = (request: Request, call: Call) => Promise<Response>;
+/** A call of a unary method. */
+export interface UnaryCall extends Call {
+  readonly caller: Caller;
+}
+
+export type Handler<Request, Response> = (request: Request, call: UnaryCall) => Promise<Response>;
 
 export interface UnaryOptions {
   readonly log: Logger;
@@ -43,8 +49,9 @@ export function unaryHandlers({ admission, ...options }: UnaryOptions): Unary {
       const encodeRequest = (): Buffer => requestSerialize(requireDecoded(call.request));
       let leave: Leave | undefined;
       try {
-        ({ leave } = await admitCall(admission, call, { path, encodeRequest, signal }));
-        const response = await handler(requireDecoded(call.request), { signal });
+        const admitted = await admitCall(admission, call, { path, encodeRequest, signal });
+        ({ leave } = admitted);
+        const response = await handler(requireDecoded(call.request), { signal, caller: admitted.caller });
         served.succeed();
         if (recorder) call.sendMetadata(timingMetadata(recorder.encode()));
         reply(null, response);

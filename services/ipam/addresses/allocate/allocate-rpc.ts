@@ -29,6 +29,7 @@ import {
   readPoolChoices,
   readPools,
   readRequests,
+  type RequirePod,
 } from '../../messages/request-parts.js';
 import { verdictMessage } from '../../policies/policies-rpc.js';
 import { endpointNameFaults } from '../../records/endpoint.js';
@@ -38,9 +39,13 @@ import { explainedPool, nodeLeasesMessage } from '../assign-rpc.js';
 import type { RequestedAllocation } from './allocate.js';
 import type { ExplainedAllocation, ExplainedFamily } from './preview.js';
 
-export function allocateHandler(addresses: Addresses): Handler<AllocateRequest, AllocateResponse> {
-  return async (message, { signal }) => {
+export function allocateHandler(
+  addresses: Addresses,
+  requirePod: RequirePod,
+): Handler<AllocateRequest, AllocateResponse> {
+  return async (message, { signal, caller }) => {
     const request = readAllocateRequest(message);
+    await requirePod(caller, request.pod, signal);
     const { endpoint, added } = await withAttachment(request.attachment, () => addresses.allocate(request, signal));
     return { endpoint: endpointMessage(endpoint), alreadyAllocated: added.length === 0 };
   };

@@ -5,7 +5,7 @@ import { comparePrefixes, formatPrefix } from '@podwire/shared/net/prefix';
 
 import type { NetnsIdentity, PodIdentity } from '../attributes.js';
 import type { AnyEndpoint, Endpoint, EndpointAddress, EndpointKey } from '../endpoint.js';
-import type { StoredEndpoint } from '../view.js';
+import type { StoredEndpoint, StoredForeignEndpoint } from '../view.js';
 import {
   field,
   isAbsent,
@@ -21,7 +21,7 @@ import {
   unreadable,
   type Field,
 } from './fields.js';
-import { decodeForeignEndpoint } from './foreign-endpoint.js';
+import { decodeForeignEndpoint, WIRED_NETWORK } from './foreign-endpoint.js';
 import { formatJson, parseJson, type Json, type JsonObject } from './json.js';
 
 /**
@@ -175,6 +175,18 @@ export function encodeEndpoint({ key, value: endpoint }: StoredEndpoint, raw: Js
       mac: endpoint.mac,
     },
   };
+}
+
+/** As Calico's plugin writes it, whatever IPAM plugin the pod has. */
+export function encodeForeignEndpoint({ key, value }: StoredForeignEndpoint): JsonObject {
+  const { network = '', containerId, interfaceName, podName, mac, ...rest } = value;
+  const attachment = { network, containerId, interfaceName };
+  const pod = podName === '' ? undefined : { namespace: key.namespace, name: podName, uid: '' };
+  const addresses = value.addresses.map((address) => ({ address, block: address, poolName: '', sequenceNumber: 0n }));
+  const endpoint = { ...rest, attachment, pod, addresses, mac: parseMac(mac) ?? '', netns: undefined };
+  const encoded = encodeEndpoint({ key, value: endpoint }, {});
+  const metadata = { ...readObject(field(encoded, 'metadata')), annotations: { [WIRED_NETWORK]: network } };
+  return { ...encoded, metadata };
 }
 
 const UID: ReadonlySet<string> = new Set(['uid']);

@@ -2,12 +2,17 @@ import type { ForeignEndpoint } from '../endpoint.js';
 import { field, isAbsent, parseHostAddress, readTime, Unreadable, type Field } from './fields.js';
 import { formatJson, isArray, isObject, type JsonObject } from './json.js';
 
+/** Network of an attachment with addresses of another IPAM plugin. Other releases take its endpoint for another writer's. */
+export const WIRED_NETWORK = 'podwire.dev/wired-network';
+
 /** Reads the valid fields. Another writer's endpoint is never unreadable. */
 export function decodeForeignEndpoint(raw: JsonObject): ForeignEndpoint {
   const spec = isObject(raw.spec) ? raw.spec : {};
   const metadata = isObject(raw.metadata) ? raw.metadata : {};
   const networks = spec.ipNetworks;
+  const network = isObject(metadata.annotations) ? textOf(metadata.annotations, WIRED_NETWORK) : '';
   return {
+    ...(network !== '' && { network }),
     nodeName: textOf(spec, 'node'),
     containerId: textOf(spec, 'containerID'),
     interfaceName: textOf(spec, 'endpoint'),

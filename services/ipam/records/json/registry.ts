@@ -6,7 +6,8 @@ import type { RecordValue } from '../view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
 import { decodeBlock, formatBlock, unknownFields } from './block.js';
 import { decodeClusterInformation, decodeConfig, encodeConfig } from './config.js';
-import { decodeAnyEndpoint, encodeEndpoint } from './endpoint.js';
+import { decodeAnyEndpoint, encodeEndpoint, encodeForeignEndpoint } from './endpoint.js';
+import { decodeForeignEndpoint } from './foreign-endpoint.js';
 import { Unreadable } from './fields.js';
 import { decodeHandle, encodeHandle } from './handle.js';
 import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
@@ -135,6 +136,10 @@ export function writeRecord(record: RecordValue, previous: DecodedRecord | undef
     return { bytes: Buffer.from(text), decoded: { record, raw } };
   }
   const raw = encodeRecord(record, previous);
+  if (record.kind === 'foreignEndpoint') {
+    const decoded = { record: { ...record, value: decodeForeignEndpoint(raw) }, raw };
+    return { bytes: serialize(raw), decoded };
+  }
   if (previous || (record.kind !== 'handle' && record.kind !== 'endpoint'))
     return { bytes: serialize(raw), decoded: { record, raw } };
   // Without fields of other writers there are no large integers.
@@ -162,7 +167,7 @@ export function encodeRecord(record: RecordValue, previous: DecodedRecord | unde
     case 'endpoint':
       return encodeEndpoint(record, raw);
     case 'foreignEndpoint':
-      return parseObject(record.value.stored);
+      return record.value.stored === '' ? encodeForeignEndpoint(record) : parseObject(record.value.stored);
     case 'config':
       return encodeConfig(record.value, raw);
     case 'clusterInformation':

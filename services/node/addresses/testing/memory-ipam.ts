@@ -96,6 +96,14 @@ export class MemoryIpam {
   readonly executed: string[] = [];
   /** Addresses whose returns podwire-ipam refuses, as their block cannot be read. */
   readonly unreadable = new Set<string>();
+  /** Reported endpoints, by node. */
+  readonly endpoints = new Map<string, readonly Endpoint[]>();
+  /** Of the next reports of endpoints. */
+  leftOut = 0;
+  /** Number of these reports. */
+  endpointReportsCount = 0;
+  /** Attachments of pods that are scheduled to another node, formatted. */
+  readonly ofOtherNodes = new Set<string>();
   coolDownSeconds = 0n;
   limit = 256;
   /** After a restore: nodes whose inventories are awaited. */
@@ -193,6 +201,14 @@ export class MemoryIpam {
           });
           return { results, leaseSequenceNumbers, sessionRevision };
         }),
+      // Without faults: no address depends on it.
+      reportEndpoints: ({ nodeName, endpoints, session }) => {
+        this.endpointReportsCount++;
+        if (!this.isDown) this.endpoints.set(nodeName, endpoints);
+        return this.isDown
+          ? Promise.reject(new Failure('UNREACHABLE', 'no connection'))
+          : Promise.resolve({ sessionRevision: session?.revision ?? 0n, leftOut: this.leftOut });
+      },
       reportInventory: (request) => this.#call('report', () => this.#report(request)),
       endpoint: () => Promise.resolve(undefined),
     };
@@ -263,6 +279,8 @@ export class MemoryIpam {
       const refusal = `${taken.address} is held by ${this.holderOf(taken.address) ?? 'a lease of another node'}`;
       return { endpoint: undefined, refusalCode: 'ALLOCATION_MISMATCH', refusal };
     }
+    if (key !== undefined && this.ofOtherNodes.has(key))
+      return { endpoint: undefined, refusalCode: 'ACCESS_DENIED', refusal: 'the pod is scheduled to node "node-2"' };
     const bound = addresses.map(({ address }) => {
       const held = this.holdings.get(address);
       this.listed.delete(address);

@@ -220,6 +220,7 @@ function aliveApi(api: LeaseApi, isAlive: () => boolean): LeaseApi {
     leaseAddresses: (...args) => whileAlive(() => api.leaseAddresses(...args)),
     bindAddresses: (...args) => whileAlive(() => api.bindAddresses(...args)),
     returnAddresses: (...args) => whileAlive(() => api.returnAddresses(...args)),
+    reportEndpoints: (...args) => whileAlive(() => api.reportEndpoints(...args)),
     reportInventory: (...args) => whileAlive(() => api.reportInventory(...args)),
     endpoint: (...args) => whileAlive(() => api.endpoint(...args)),
   };

@@ -68,6 +68,32 @@ export interface OpenSessionResponse {
   revision: bigint;
 }
 
+/** ReportEndpointsRequest lists the pods of a node with addresses of another IPAM plugin. */
+export interface ReportEndpointsRequest {
+  /** Name of the node. */
+  nodeName: string;
+  /** The node's session. */
+  session:
+    | NodeSession
+    | undefined;
+  /**
+   * All such pods, at most 1024. `attachment`, `pod`, `mac_address` and the `address` of `addresses` are read, the
+   * address without its length.
+   */
+  endpoints: Endpoint[];
+}
+
+/** ReportEndpointsResponse says whether all endpoints were recorded. */
+export interface ReportEndpointsResponse {
+  /** Revision of the node's session. */
+  sessionRevision: bigint;
+  /**
+   * Number of endpoints that were left out: the pod is scheduled to another node, or an attachment with addresses of
+   * podwire-ipam has the endpoint's name. Report them again later.
+   */
+  leftOut: number;
+}
+
 /** ReportInventoryRequest is what a node holds. */
 export interface ReportInventoryRequest {
   /** Name of the node. */
@@ -629,6 +655,159 @@ export const OpenSessionResponse: MessageFns<OpenSessionResponse> = {
       ? BigInt(object.generation)
       : 0n;
     message.revision = (object.revision !== undefined && object.revision !== null) ? BigInt(object.revision) : 0n;
+    return message;
+  },
+};
+
+function createBaseReportEndpointsRequest(): ReportEndpointsRequest {
+  return { nodeName: "", session: undefined, endpoints: [] };
+}
+
+export const ReportEndpointsRequest: MessageFns<ReportEndpointsRequest> = {
+  encode(message: ReportEndpointsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.nodeName !== "") {
+      writer.uint32(10).string(message.nodeName);
+    }
+    if (message.session !== undefined) {
+      NodeSession.encode(message.session, writer.uint32(18).fork()).join();
+    }
+    for (const v of message.endpoints) {
+      Endpoint.encode(v!, writer.uint32(26).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReportEndpointsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReportEndpointsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.session = NodeSession.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.endpoints.push(Endpoint.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReportEndpointsRequest>): ReportEndpointsRequest {
+    return ReportEndpointsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReportEndpointsRequest>): ReportEndpointsRequest {
+    const message = createBaseReportEndpointsRequest();
+    message.nodeName = object.nodeName ?? "";
+    message.session = (object.session !== undefined && object.session !== null)
+      ? NodeSession.fromPartial(object.session)
+      : undefined;
+    message.endpoints = object.endpoints?.map((e) => Endpoint.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseReportEndpointsResponse(): ReportEndpointsResponse {
+  return { sessionRevision: 0n, leftOut: 0 };
+}
+
+export const ReportEndpointsResponse: MessageFns<ReportEndpointsResponse> = {
+  encode(message: ReportEndpointsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.sessionRevision !== 0n) {
+      if (BigInt.asUintN(64, message.sessionRevision) !== message.sessionRevision) {
+        throw new globalThis.Error("value provided for field message.sessionRevision of type uint64 too large");
+      }
+      writer.uint32(8).uint64(message.sessionRevision);
+    }
+    if (message.leftOut !== 0) {
+      writer.uint32(16).uint32(message.leftOut);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReportEndpointsResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReportEndpointsResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.sessionRevision = reader.uint64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.leftOut = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReportEndpointsResponse>): ReportEndpointsResponse {
+    return ReportEndpointsResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReportEndpointsResponse>): ReportEndpointsResponse {
+    const message = createBaseReportEndpointsResponse();
+    message.sessionRevision = (object.sessionRevision !== undefined && object.sessionRevision !== null)
+      ? BigInt(object.sessionRevision)
+      : 0n;
+    message.leftOut = object.leftOut ?? 0;
     return message;
   },
 };
@@ -2305,6 +2484,26 @@ export const LeaseServiceService = {
     responseDeserialize: (value: Buffer): BindAddressesResponse => BindAddressesResponse.decode(value),
   },
   /**
+   * ReportEndpoints makes the workload endpoints of a node's pods with addresses of another IPAM plugin those of the
+   * request, as Calico's plugin writes them. ListEndpoints has them without an attachment; nothing is allocated. An
+   * endpoint of an attachment with addresses of podwire-ipam stays under its name.
+   *
+   * A node reports when it opened its session, and when such a pod was added or deleted. Idempotent.
+   *
+   * Errors: as BindAddresses, and FAILED_PRECONDITION (SESSION_SUPERSEDED).
+   */
+  reportEndpoints: {
+    path: "/podwire.ipam.v1.LeaseService/ReportEndpoints" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ReportEndpointsRequest): Buffer =>
+      Buffer.from(ReportEndpointsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ReportEndpointsRequest => ReportEndpointsRequest.decode(value),
+    responseSerialize: (value: ReportEndpointsResponse): Buffer =>
+      Buffer.from(ReportEndpointsResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ReportEndpointsResponse => ReportEndpointsResponse.decode(value),
+  },
+  /**
    * ReturnAddresses frees addresses of a node: unbound leases, and addresses of attachments that ended. An address that
    * a pod had cools down as after Release. Each address is evaluated separately: an allocation other than the named one
    * stays.
@@ -2382,6 +2581,16 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
    * UNAVAILABLE, DEADLINE_EXCEEDED. After an error some bindings may be done: repeat the call.
    */
   bindAddresses: handleUnaryCall<BindAddressesRequest, BindAddressesResponse>;
+  /**
+   * ReportEndpoints makes the workload endpoints of a node's pods with addresses of another IPAM plugin those of the
+   * request, as Calico's plugin writes them. ListEndpoints has them without an attachment; nothing is allocated. An
+   * endpoint of an attachment with addresses of podwire-ipam stays under its name.
+   *
+   * A node reports when it opened its session, and when such a pod was added or deleted. Idempotent.
+   *
+   * Errors: as BindAddresses, and FAILED_PRECONDITION (SESSION_SUPERSEDED).
+   */
+  reportEndpoints: handleUnaryCall<ReportEndpointsRequest, ReportEndpointsResponse>;
   /**
    * ReturnAddresses frees addresses of a node: unbound leases, and addresses of attachments that ended. An address that
    * a pod had cools down as after Release. Each address is evaluated separately: an allocation other than the named one
@@ -2505,6 +2714,30 @@ export interface LeaseServiceClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: BindAddressesResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * ReportEndpoints makes the workload endpoints of a node's pods with addresses of another IPAM plugin those of the
+   * request, as Calico's plugin writes them. ListEndpoints has them without an attachment; nothing is allocated. An
+   * endpoint of an attachment with addresses of podwire-ipam stays under its name.
+   *
+   * A node reports when it opened its session, and when such a pod was added or deleted. Idempotent.
+   *
+   * Errors: as BindAddresses, and FAILED_PRECONDITION (SESSION_SUPERSEDED).
+   */
+  reportEndpoints(
+    request: ReportEndpointsRequest,
+    callback: (error: ServiceError | null, response: ReportEndpointsResponse) => void,
+  ): ClientUnaryCall;
+  reportEndpoints(
+    request: ReportEndpointsRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ReportEndpointsResponse) => void,
+  ): ClientUnaryCall;
+  reportEndpoints(
+    request: ReportEndpointsRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ReportEndpointsResponse) => void,
   ): ClientUnaryCall;
   /**
    * ReturnAddresses frees addresses of a node: unbound leases, and addresses of attachments that ended. An address that

@@ -182,12 +182,18 @@ export interface RegisterNodeResponse {
 export interface GetNodeRequest {
   /** Name of the node. */
   name: string;
+  /** Whether to read the podCIDRs of its Kubernetes Node. Then UNAVAILABLE and PERMISSION_DENIED may be the API server's. */
+  withPodCidrs?: boolean | undefined;
 }
 
 /** GetNodeResponse is the requested node. */
 export interface GetNodeResponse {
   /** The node. */
-  node: Node | undefined;
+  node:
+    | Node
+    | undefined;
+  /** The podCIDRs of its Kubernetes Node, if requested (`10.1.0.0/24`); empty if it has none, or without Kubernetes. */
+  podCidrs: string[];
 }
 
 /** ListNodesRequest requests one page of nodes. */
@@ -1252,13 +1258,16 @@ export const RegisterNodeResponse: MessageFns<RegisterNodeResponse> = {
 };
 
 function createBaseGetNodeRequest(): GetNodeRequest {
-  return { name: "" };
+  return { name: "", withPodCidrs: undefined };
 }
 
 export const GetNodeRequest: MessageFns<GetNodeRequest> = {
   encode(message: GetNodeRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.name !== "") {
       writer.uint32(10).string(message.name);
+    }
+    if (message.withPodCidrs !== undefined) {
+      writer.uint32(16).bool(message.withPodCidrs);
     }
     return writer;
   },
@@ -1284,6 +1293,14 @@ export const GetNodeRequest: MessageFns<GetNodeRequest> = {
             message.name = reader.string();
             continue;
           }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.withPodCidrs = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1302,18 +1319,22 @@ export const GetNodeRequest: MessageFns<GetNodeRequest> = {
   fromPartial(object: DeepPartial<GetNodeRequest>): GetNodeRequest {
     const message = createBaseGetNodeRequest();
     message.name = object.name ?? "";
+    message.withPodCidrs = object.withPodCidrs ?? undefined;
     return message;
   },
 };
 
 function createBaseGetNodeResponse(): GetNodeResponse {
-  return { node: undefined };
+  return { node: undefined, podCidrs: [] };
 }
 
 export const GetNodeResponse: MessageFns<GetNodeResponse> = {
   encode(message: GetNodeResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.node !== undefined) {
       Node.encode(message.node, writer.uint32(10).fork()).join();
+    }
+    for (const v of message.podCidrs) {
+      writer.uint32(18).string(v!);
     }
     return writer;
   },
@@ -1339,6 +1360,14 @@ export const GetNodeResponse: MessageFns<GetNodeResponse> = {
             message.node = Node.decode(reader, reader.uint32());
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.podCidrs.push(reader.string());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1357,6 +1386,7 @@ export const GetNodeResponse: MessageFns<GetNodeResponse> = {
   fromPartial(object: DeepPartial<GetNodeResponse>): GetNodeResponse {
     const message = createBaseGetNodeResponse();
     message.node = (object.node !== undefined && object.node !== null) ? Node.fromPartial(object.node) : undefined;
+    message.podCidrs = object.podCidrs?.map((e) => e) || [];
     return message;
   },
 };
