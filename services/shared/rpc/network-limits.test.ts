@@ -12,11 +12,12 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { Failure } from '../failure/failure.js';
 import { systemClock } from '../runtime/clock.js';
 import { certificateSource, CertificateFolder } from '../testing/certificates.js';
+import { ManualClock } from '../testing/manual-clock.js';
 import { callLimits, echoPool, Gate, GET_POOL, recordingLog, TestServers } from '../testing/server.js';
 import { IPAM_SERVER_NAME, type Role } from '../tls/caller.js';
 import type { Peer } from './client.js';
 import { MAX_REQUEST_BYTES } from './border.js';
-import type { NetworkLimits } from './network-listener.js';
+import { NetworkListener, type NetworkLimits } from './network-listener.js';
 import { RpcServer } from './server.js';
 import { MAX_STREAMS_PER_CALLER } from './streaming.js';
 
@@ -49,6 +50,7 @@ let executed: string[];
 let lines: Record<string, unknown>[];
 /** Serial numbers of certificates. */
 let revoked: Set<string>;
+let isAllRevoked: boolean;
 
 beforeEach(async () => {
   clients = new TestServers();
@@ -56,6 +58,7 @@ beforeEach(async () => {
   gate = new Gate();
   executed = [];
   revoked = new Set();
+  isAllRevoked = false;
   localAddress = clients.address();
   const recording = recordingLog();
   ({ lines } = recording);
@@ -64,7 +67,7 @@ beforeEach(async () => {
     defaultCallTimeoutMs: 60_000,
     drainTimeoutMs: 0,
     certificates: certificateSource(await folder.server()).source,
-    proofs: { isRevoked: (serialNumber) => Promise.resolve(revoked.has(serialNumber)) },
+    proofs: { isRevoked: (serialNumber) => Promise.resolve(isAllRevoked || revoked.has(serialNumber)) },
     queueLimits: QUEUE_LIMITS,
     networkLimits: NETWORK_LIMITS,
     log: recording.log,
@@ -228,6 +231,25 @@ describe('connections', () => {
     expect(warnings()).toEqual([expect.stringMatching(/^client at 127\.0\.0\.1: it shows no valid certificate/)]);
   });
 
+  test('without a call end after a while, and one with a call stays', async () => {
+    const clock = new ManualClock();
+    const prove = () => Promise.reject(new Error('not called'));
+    const listener = new NetworkListener({
+      ...{ address: '127.0.0.1:0', clock, limits: NETWORK_LIMITS, prove },
+      refused: () => undefined,
+    });
+    const port = await listener.listen(() => undefined);
+    const socket = connect(port, '127.0.0.1');
+    await new Promise((resolve) => socket.once('connect', resolve));
+    await expect.poll(() => clock.sleeping).toBe(1);
+    clock.advance(9_999);
+    expect(socket.destroyed).toBe(false);
+    clock.advance(1);
+    await closed(socket);
+    listener.close();
+    await listener.ended();
+  });
+
   test('are not made faster than handshakes should be', async () => {
     for (let count = 0; count < NETWORK_LIMITS.handshakes.burst; count++) {
       const socket = await connected();
@@ -237,6 +259,27 @@ describe('connections', () => {
     await closed(await connected());
     await getPool(clients.peer(localAddress), 'local');
     expect(executed).toEqual(['local']);
+  });
+});
+
+describe('calls of unknown methods', () => {
+  const unknown = { ...GET_POOL, path: '/podwire.Unknown/Method' };
+  const send = (peer: Peer) => peer.call(unknown, { name: '' }, callLimits(2_000));
+
+  test('are refused with the name, and count as calls of their caller', async () => {
+    const peer = await peerOf('node', 'worker-1');
+    await expect(send(peer)).rejects.toMatchObject({ message: expect.stringContaining('/podwire.Unknown/Method') });
+    for (let count = 0; count < NETWORK_LIMITS.calls.burst; count++) await failureOf(send(peer));
+    expect(await failureOf(getPool(peer, 'excess', 500))).toBeInstanceOf(Failure);
+    await getPool(await peerOf('node', 'worker-2'), 'other');
+    expect(executed).toEqual(['other']);
+  });
+
+  test('with a revoked certificate are refused as all others', async () => {
+    const { source } = certificateSource(await folder.client('node', 'worker-1'));
+    const peer = clients.peer(address, { tls: { certificates: source, serverName: IPAM_SERVER_NAME } });
+    isAllRevoked = true;
+    await expect(send(peer)).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
   });
 });
 

@@ -43,6 +43,9 @@ export const NETWORK_LIMITS: NetworkLimits = {
 const REFUSED_CLOSE_MS = 1000;
 const MAX_REFUSED = 1000;
 
+/** A connection without a call ends after this time, in milliseconds: clients connect when they call. */
+const CALL_WITHIN_MS = 10_000;
+
 interface NetworkListenerOptions {
   /** `host:port`. */
   readonly address: string;
@@ -158,7 +161,11 @@ export class NetworkListener {
     const peer = `${socket.remoteAddress}:${socket.remotePort}`;
     this.#connections.set(peer, connection);
     user.connectionCount++;
+    const cancel = clock.after(CALL_WITHIN_MS, () => {
+      if (!connection.hasCalled) socket.destroy();
+    });
     socket.once('close', () => {
+      cancel();
       this.#connections.delete(peer);
       connection.user.connectionCount--;
     });

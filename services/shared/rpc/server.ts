@@ -17,7 +17,7 @@ import { UNIX } from '../sockets/listen.js';
 import { UnixListener } from '../sockets/unix-listener.js';
 import type { CertificateSource } from '../tls/certificate-source.js';
 import { proveCaller, type Admission, type Authorize } from './access.js';
-import { MAX_REQUEST_BYTES, withUndecodable } from './border.js';
+import { MAX_REQUEST_BYTES, serveUnknownMethods, withUndecodable } from './border.js';
 import { NETWORK_LIMITS, NetworkListener, type NetworkLimits, type Prove } from './network-listener.js';
 import { addReflection } from './reflection.js';
 import { RELEASE, releaseInterceptor } from './release.js';
@@ -123,6 +123,7 @@ export class RpcServer {
       this.#server.addService(withUndecodable(definition), implementation);
     this.#health.addToServer(this.#server);
     addReflection(this.#server, this.#names());
+    serveUnknownMethods(this.#server);
     this.#setHealth('NOT_SERVING');
   }
 
