@@ -5,7 +5,6 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { tunnelMac } from './routes/tunnels.js';
 import { NodeSide } from './startup.js';
 import {
   FakeIpam,
@@ -66,10 +65,6 @@ describe('with a fake IPAM', () => {
       ipv6Address: '',
       labels: {},
       interfaces: [{ name: 'eth0', addresses: ['192.0.2.7/24'] }],
-      tunnelMacs: [
-        { kind: TUNNEL, macAddress: tunnelMac('n1', 4) },
-        { kind: TunnelKind.TUNNEL_KIND_VXLAN_IPV6, macAddress: tunnelMac('n1', 6) },
-      ],
     });
     network.set({ eth0: ['192.0.2.7/24'], podw2: ['10.65.0.4/32'] });
     const { reads } = network;

@@ -10,7 +10,6 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { ClusterNode, IpamFollower, IpamPool, IpamView } from '../cluster/cluster.js';
 import { formatList, type Condition } from '../conditions/conditions.js';
-import { tunnelMac } from '../routes/tunnels.js';
 import {
   addressesOf,
   alternatives,
@@ -275,10 +274,6 @@ export class Registration implements IpamFollower {
       interfaces: interfaces
         .slice(0, MAX_INTERFACES_COUNT)
         .map(({ name, addresses }) => ({ name, addresses: addresses.slice(0, MAX_ADDRESSES_COUNT) })),
-      tunnelMacs: [
-        { kind: TunnelKind.TUNNEL_KIND_VXLAN_IPV4, macAddress: tunnelMac(self, 4) },
-        { kind: TunnelKind.TUNNEL_KIND_VXLAN_IPV6, macAddress: tunnelMac(self, 6) },
-      ],
     };
   }
 }

@@ -1,11 +1,11 @@
 import { execFileSync } from 'node:child_process';
 
+import { tunnelMac } from '@podwire/shared/attachment/names';
 import { parseMac } from '@podwire/shared/net/mac';
 import { describe, expect, test } from 'vitest';
 
 import type { Encapsulation } from '../cluster/cluster.js';
 import { facts, node, peerText, planNode, pool, reasons, tunnelText, view } from '../testing/routes.js';
-import { tunnelMac } from './tunnels.js';
 
 const A = node('a', {
   ipv4: '192.0.2.1/24',

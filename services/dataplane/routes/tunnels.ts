@@ -1,5 +1,4 @@
-import { createHash } from 'node:crypto';
-
+import { tunnelMac } from '@podwire/shared/attachment/names';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
@@ -219,19 +218,4 @@ const FORWARDING: Readonly<Record<Family, NodeSysctl>> = {
 /** Off unless a pool needs it: a node that forwards IPv6 no longer accepts router advertisements. */
 function forwardingSysctls(family: Family, { pools }: TunnelInput): NodeSysctl[] {
   return [...pools.values()].some(({ cidr }) => cidr.family === family) ? [FORWARDING[family]] : [];
-}
-
-/** First byte of every tunnel's MAC address: locally administered, unicast. */
-const FIRST_BYTE = '66';
-
-const SUFFIX: Readonly<Record<Family, string>> = { 4: '', 6: '-v6' };
-
-/**
- * MAC address of a node's VXLAN device for a family: 0x66, then the first five bytes of SHA-1(node name, with the suffix `-v6`
- * for IPv6). Calico uses the same, so that nodes of either kind can compute every other's.
- */
-export function tunnelMac(nodeName: string, family: Family): Mac {
-  const digest = createHash('sha1').update(`${nodeName}${SUFFIX[family]}`).digest('hex');
-  const bytes = digest.slice(0, 10).match(/../g) ?? [];
-  return [FIRST_BYTE, ...bytes].join(':');
 }

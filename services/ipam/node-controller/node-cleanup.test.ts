@@ -14,7 +14,7 @@ import { NodeCleanup, type NodeCleanupOptions } from './node-cleanup.js';
 
 const GRACE_MS = 900_000;
 const ROUND_MS = 30_000;
-const REGISTRATION = { ipv4: undefined, ipv6: undefined, labels: {}, interfaces: [], tunnelMacs: new Map() };
+const REGISTRATION = { ipv4: undefined, ipv6: undefined, labels: {}, interfaces: [] };
 
 /** What the API server shows: its copy and its lists are the same unless a test says otherwise. */
 class FakeCluster {

@@ -9,7 +9,7 @@ import { checkPool } from '../pools/rules.js';
 import { startIpam } from '../testing/ipam.js';
 import { NOW_MS, request } from '../testing/records.js';
 
-const REGISTRATION = { ipv4: undefined, ipv6: undefined, labels: {}, interfaces: [], tunnelMacs: new Map() };
+const REGISTRATION = { ipv4: undefined, ipv6: undefined, labels: {}, interfaces: [] };
 const TUNNEL = { nodeName: 'n1', kind: 'vxlanTunnelAddress' } as const;
 
 /** A pool of four addresses, for tunnels and containers. */

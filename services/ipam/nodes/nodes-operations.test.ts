@@ -26,7 +26,7 @@ async function withPool(options: MemoryStoreOptions = {}) {
   return started;
 }
 
-const REGISTRATION = { ipv4: undefined, ipv6: undefined, labels: {}, interfaces: [], tunnelMacs: new Map() };
+const REGISTRATION = { ipv4: undefined, ipv6: undefined, labels: {}, interfaces: [] };
 
 function register(ipam: Ipam, name: string) {
   return ipam.nodes.register({ ...REGISTRATION, name }, forever);
@@ -179,10 +179,9 @@ describe('on two replicas at the same time', () => {
     const { ipam, store } = await withPool();
     const other = await startIpam(store);
     const ipv4 = { address: prefix('192.0.2.7/32'), subnetBits: 24 };
-    const tunnelMacs = new Map([['vxlanV6TunnelAddress', '66:00:00:00:00:01']] as const);
     const interfaces = [{ name: 'eth0', addresses: [ipv4] }];
     const labels = { b: '1', a: '2' };
-    const told = { name: 'n1', ipv4, ipv6: undefined, labels, interfaces, tunnelMacs };
+    const told = { name: 'n1', ipv4, ipv6: undefined, labels, interfaces };
     const { listing } = await ipam.nodes.register(told, forever);
     await ipam.nodes.assignTunnel({ nodeName: 'n1', kind: 'vxlanTunnelAddress' }, forever);
     const [mine, others] = await Promise.all([ipam, other.ipam].map((replica) => replica.nodes.get('n1', forever)));

@@ -15,6 +15,7 @@ import {
   type RegisterNodeRequest as RegisterMessage,
 } from '@podwire/proto/podwire/ipam/v1/node';
 import { EncapsulationMode } from '@podwire/proto/podwire/ipam/v1/pool';
+import { tunnelMac } from '@podwire/shared/attachment/names';
 import { beforeEach, describe, expect, test } from 'vitest';
 
 import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
@@ -57,6 +58,12 @@ function deleteNode(name: string, resourceVersion = '') {
   return served.caller.peer.call(NodeServiceService.deleteNode, { name, resourceVersion }, clientLimits());
 }
 
+/** The MAC addresses follow from the name. */
+const VXLAN_ENDS = [
+  { kind: VXLAN, address: '', macAddress: tunnelMac('node-1', 4) },
+  { kind: VXLAN6, address: '', macAddress: tunnelMac('node-1', 6) },
+];
+
 function allocateTunnel(nodeName: string, kind: TunnelKind) {
   return served.caller.peer.call(NodeServiceService.allocateTunnelAddress, { nodeName, kind }, clientLimits());
 }
@@ -71,7 +78,6 @@ describe('a node', () => {
       ipv6Address: '2001:db8::7/64',
       labels: { 'topology.kubernetes.io/zone': 'a', empty: '' },
       interfaces: [{ name: 'eth0', addresses: ['192.0.2.7/24', '2001:db8::7/64'] }],
-      tunnelMacs: [{ kind: VXLAN, macAddress: '66:AA:00:00:00:01' }],
     };
     const { node, created } = await register('node-1', told);
     expect(created).toBe(true);
@@ -85,7 +91,7 @@ describe('a node', () => {
       labels: told.labels,
       ipv4Address: '192.0.2.7/24',
       ipv6Address: '2001:db8::7/64',
-      tunnels: [{ kind: VXLAN, address: '', macAddress: '66:aa:00:00:00:01' }],
+      tunnels: VXLAN_ENDS,
       interfaces: told.interfaces,
       asNumber: undefined,
       resourceVersion: expect.stringMatching(/./),
@@ -161,10 +167,10 @@ describe('a tunnel', () => {
     });
     expect(await allocateTunnel('node-1', IPIP)).toEqual({ ...given, alreadyAllocated: true });
     const bare = given.address.replace('/32', '');
-    expect((await getNode('node-1'))?.tunnels).toEqual([{ kind: IPIP, address: bare, macAddress: '' }]);
+    expect((await getNode('node-1'))?.tunnels).toEqual([{ kind: IPIP, address: bare, macAddress: '' }, ...VXLAN_ENDS]);
     expect(await releaseTunnel('node-1', IPIP)).toEqual({ addresses: [given.address] });
     expect(await releaseTunnel('node-1', IPIP)).toEqual({ addresses: [] });
-    expect((await getNode('node-1'))?.tunnels).toEqual([]);
+    expect((await getNode('node-1'))?.tunnels).toEqual(VXLAN_ENDS);
   });
 
   test('is refused for unregistered nodes, and without a pool for it', async () => {
@@ -316,11 +322,6 @@ describe('malformed requests are refused, with all errors at once', () => {
             { name: 'eth0', addresses: [] },
             { name: 'a name', addresses: Array.from({ length: 65 }, () => '192.0.2.7/24') },
           ],
-          tunnelMacs: [
-            { kind: IPIP, macAddress: '66:00:00:00:00:01' },
-            { kind: VXLAN, macAddress: 'ff:ff:ff:ff:ff:ff' },
-            { kind: VXLAN, macAddress: '66:00:00:00:00:01' },
-          ],
         }),
       ),
     ).toEqual([
@@ -336,26 +337,24 @@ describe('malformed requests are refused, with all errors at once', () => {
       'interfaces[1].name is "eth0" a second time',
       expect.stringMatching(/^interfaces\[2\].name contains/),
       'interfaces[2].addresses has 65 entries; at most 64 are allowed',
-      "tunnel_macs[0].kind is 1; only VXLAN's have a MAC address",
-      expect.stringMatching(/^tunnel_macs\[1\].mac_address must be a unicast MAC address/),
-      'tunnel_macs[2].kind is 2 a second time',
     ]);
     expect(await faultsOf(register('n', { ipv4Address: '', labels: many }))).toEqual([
       'ipv4_address is empty; set it or ipv6_address',
       'labels has 257 entries; at most 256 are allowed',
     ]);
     const interfaces = Array.from({ length: 65 }, (_, i) => ({ name: `e${i}`, addresses: [] }));
-    const tunnelMacs = Array.from({ length: 6 }, () => ({ kind: VXLAN, macAddress: '66:00:00:00:00:01' }));
-    expect(
-      (await faultsOf(register('n', { interfaces, tunnelMacs }))).filter((text) => !text.includes('second')),
-    ).toEqual(['interfaces has 65 entries; at most 64 are allowed', 'tunnel_macs has 6 entries; there are two kinds']);
+    expect(await faultsOf(register('n', { interfaces }))).toEqual([
+      'interfaces has 65 entries; at most 64 are allowed',
+    ]);
     expect((await listNodes()).nodes).toEqual([]);
   });
 
   test.each([
     ['127.0.0.1/8', /^ipv4_address is a loopback address; register an address/],
     ['0.0.0.0/24', /^ipv4_address is unspecified/],
-    ['192.0.2.7/0', /^ipv4_address has a subnet of length 0/],
+    ['192.0.2.7/7', /^ipv4_address has a subnet of length 7, shorter than 8/],
+    ['192.0.2.0/24', /^ipv4_address is the first address of its subnet/],
+    ['192.0.2.255/24', /^ipv4_address is the broadcast address of its subnet/],
     ['224.0.0.5/24', /^ipv4_address is a multicast address/],
     ['255.255.255.255/24', /^ipv4_address is reserved or the broadcast address/],
     ['169.254.1.1/16', /^ipv4_address is a link-local address/],
@@ -363,7 +362,12 @@ describe('malformed requests are refused, with all errors at once', () => {
     ['::1/128', /^ipv6_address is a loopback address/],
     ['fe80::1/64', /^ipv6_address is a link-local address/],
     ['ff02::1/64', /^ipv6_address is a multicast address/],
-    ['2001:db8::7/0', /^ipv6_address has a subnet of length 0/],
+    ['fec0::1/64', /^ipv6_address is a site-local address/],
+    ['64:ff9b::c000:207/96', /^ipv6_address is an IPv4 address/],
+    ['::c000:207/128', /^ipv6_address is an IPv4 address/],
+    ['100::1/64', /^ipv6_address is for discarded packets/],
+    ['2001:db8::7/31', /^ipv6_address has a subnet of length 31, shorter than 32/],
+    ['2001:db8::/64', /^ipv6_address is the first address of its subnet/],
   ])('in the address %s of a node or one of its interfaces', async (address, fault) => {
     const own = address.includes(':') ? { ipv6Address: address } : { ipv4Address: address };
     expect(await faultsOf(register('n', own))).toEqual([expect.stringMatching(fault)]);
@@ -385,14 +389,12 @@ describe('malformed requests are refused, with all errors at once', () => {
     });
   });
 
-  test('in the address or MAC address of another node', async () => {
-    const tunnelMacs = [{ kind: VXLAN, macAddress: '66:00:00:00:00:01' }];
-    await register('node-1', { tunnelMacs });
-    for (const rest of [{}, { ipv4Address: '192.0.2.8/24', tunnelMacs }])
-      expect(await failureOf(register('node-2', rest))).toMatchObject({
-        code: 'ADDRESS_IN_USE',
-        message: expect.stringContaining('which node "node-1" has'),
-      });
+  test('in the address of another node', async () => {
+    await register('node-1');
+    expect(await failureOf(register('node-2'))).toMatchObject({
+      code: 'ADDRESS_IN_USE',
+      message: expect.stringContaining('which node "node-1" has'),
+    });
     expect(await getNode('node-2').catch(() => undefined)).toBeUndefined();
   });
 

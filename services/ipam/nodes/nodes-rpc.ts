@@ -16,14 +16,19 @@ import {
   type RegisterNodeResponse,
   type ReleaseTunnelAddressRequest,
   type ReleaseTunnelAddressResponse,
-  type TunnelMac,
   type UpdateNodeRequest,
   type UpdateNodeResponse,
 } from '@podwire/proto/podwire/ipam/v1/node';
 import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
-import { parseMac, type Mac } from '@podwire/shared/net/mac';
-import { constantPrefix, formatPrefix, hostPrefix, prefixContains } from '@podwire/shared/net/prefix';
+import {
+  constantPrefix,
+  formatPrefix,
+  hostPrefix,
+  prefixContains,
+  prefixOf,
+  prefixSize,
+} from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
@@ -140,8 +145,6 @@ const KINDS: readonly (readonly [TunnelKindMessage, TunnelKind])[] = [
   [TunnelKindMessage.TUNNEL_KIND_VXLAN_IPV6, 'vxlanV6TunnelAddress'],
 ];
 
-const WITH_MAC: readonly TunnelKind[] = ['vxlanTunnelAddress', 'vxlanV6TunnelAddress'];
-
 function readRegisterNodeRequest(message: RegisterNodeRequest): Registration {
   return readChecked('RegisterNode', (checks) => {
     checks.check('name', subdomainFault(message.name));
@@ -153,7 +156,6 @@ function readRegisterNodeRequest(message: RegisterNodeRequest): Registration {
       ipv6: readNodeAddress('ipv6_address', { text: ipv6Address, family: 6 }, checks),
       labels: readNodeLabels(message.labels, checks),
       interfaces: readInterfaces(message.interfaces, checks),
-      tunnelMacs: readMacs(message.tunnelMacs, checks),
     };
   });
 }
@@ -174,21 +176,38 @@ function readNodeAddress(
   return address;
 }
 
-/** Ranges of addresses that no other node can reach a node at (RFC 6890, RFC 5771, RFC 4291). */
+/**
+ * Ranges of addresses that no other node can reach a node at (RFC 6890, RFC 5771, RFC 4291; IPv4 addresses in IPv6: RFC 6052,
+ * RFC 7915).
+ */
 const UNREACHABLE = [
   ['is unspecified', '0.0.0.0/8', '::/128'],
   ['is a loopback address', '127.0.0.0/8', '::1/128'],
   ['is a link-local address', '169.254.0.0/16', 'fe80::/10'],
+  ['is a site-local address', 'fec0::/10'],
   ['is a multicast address', '224.0.0.0/4', 'ff00::/8'],
   ['is reserved or the broadcast address', '240.0.0.0/4'],
+  ['is an IPv4 address', '::/96', '::ffff:0:0:0/96', '64:ff9b::/96'],
+  ['is for discarded packets', '100::/64'],
 ].flatMap(([fault, ...cidrs]) => cidrs.map((cidr) => ({ fault, prefix: constantPrefix(cidr) })));
+
+/** Shorter subnets than anybody has: a pool must not overlap them. */
+const MIN_SUBNET_BITS: Readonly<Record<Family, number>> = { 4: 8, 6: 32 };
 
 /** Why other nodes cannot reach the address: they accept tunnel packets from it. */
 function unreachableFault({ address, subnetBits }: NodeAddress): string | undefined {
   const remedy = 'register an address that other nodes can reach';
-  if (subnetBits === 0) return `has a subnet of length 0, which has all addresses; ${remedy}`;
+  const { family } = address;
+  const minBits = MIN_SUBNET_BITS[family];
+  if (subnetBits < minBits) return `has a subnet of length ${subnetBits}, shorter than ${minBits}; ${remedy}`;
   const found = UNREACHABLE.find(({ prefix }) => prefixContains(prefix, address));
-  return found && `${found.fault}; ${remedy}`;
+  if (found) return `${found.fault}; ${remedy}`;
+  // Subnets of one or two addresses have neither (RFC 3021, RFC 6164).
+  if (familyBits(family) - subnetBits < 2) return undefined;
+  const { value } = prefixOf(address, subnetBits);
+  if (address.value === value) return `is the first address of its subnet, which no host has; ${remedy}`;
+  const isLast = address.value === value + prefixSize({ family, value, length: subnetBits }) - 1n;
+  return family === 4 && isLast ? `is the broadcast address of its subnet; ${remedy}` : undefined;
 }
 
 /** An address with host bits, and the length of its subnet behind a slash. */
@@ -235,26 +254,6 @@ function readInterfaces(messages: readonly InterfaceMessage[], checks: Checks): 
       }),
     };
   });
-}
-
-function readMacs(messages: readonly TunnelMac[], checks: Checks): Map<TunnelKind, Mac> {
-  const macs = new Map<TunnelKind, Mac>();
-  messages.slice(0, KINDS.length).forEach(({ kind: message, macAddress }, index) => {
-    const field = `tunnel_macs[${index}]`;
-    const kind = kindOf(message);
-    const mac = parseMac(macAddress);
-    checks.check(
-      `${field}.mac_address`,
-      mac === undefined ? 'must be a unicast MAC address, such as 66:00:00:00:00:01' : undefined,
-    );
-    if (!kind || !WITH_MAC.includes(kind))
-      checks.check(`${field}.kind`, `is ${message}; only VXLAN's have a MAC address`);
-    else if (macs.has(kind)) checks.check(`${field}.kind`, `is ${message} a second time`);
-    else macs.set(kind, mac ?? '');
-  });
-  if (messages.length > KINDS.length)
-    checks.check('tunnel_macs', `has ${messages.length} entries; there are two kinds`);
-  return macs;
 }
 
 function kindOf(message: TunnelKindMessage): TunnelKind | undefined {

@@ -1,3 +1,4 @@
+import { tunnelMac } from '@podwire/shared/attachment/names';
 import { formatAddress } from '@podwire/shared/net/address';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
@@ -65,6 +66,12 @@ test('an unknown node is not found', () => {
   });
 });
 
+/** Of n1. */
+const MACS = new Map([
+  ['vxlanTunnelAddress', tunnelMac('n1', 4)],
+  ['vxlanV6TunnelAddress', tunnelMac('n1', 6)],
+] as const);
+
 describe('the Kubernetes cluster of a node', () => {
   const sighting = { name: 'n1', clusterUid: 'uid-1' };
 
@@ -87,7 +94,7 @@ describe('the Kubernetes cluster of a node', () => {
 const IPV4 = { address: prefix('192.0.2.7/32'), subnetBits: 24 };
 
 function registration(rest: Partial<Registration> = {}): Registration {
-  const none = { ipv6: undefined, labels: {}, interfaces: [], tunnelMacs: new Map() };
+  const none = { ipv6: undefined, labels: {}, interfaces: [] };
   return { name: 'n1', ipv4: IPV4, ...none, ...rest };
 }
 
@@ -107,7 +114,7 @@ describe('a node that registers', () => {
     const { listing, outcome } = register(view, { labels: { rack: 'r1' } });
     expect(outcome).toBe('created');
     expect(listing.node).toEqual({
-      ...node('n1', { ipv4: IPV4, labels: { rack: 'r1' }, registeredLabels: { rack: 'r1' } }),
+      ...node('n1', { ipv4: IPV4, labels: { rack: 'r1' }, registeredLabels: { rack: 'r1' }, tunnelMacs: MACS }),
       uid: 'new',
       createTimeMs: Date.parse('2026-08-22T06:33:25Z'),
     });
@@ -128,20 +135,17 @@ describe('a node that registers', () => {
 
   test('keeps omitted fields and replaces given ones', () => {
     const tunnels = new Map([['ipipTunnelAddress', { address: prefix('10.0.0.1/32') }]] as const);
-    const tunnelMacs = new Map([
-      ['vxlanTunnelAddress', '66:00:00:00:00:01'],
-      ['vxlanV6TunnelAddress', '66:00:00:00:00:02'],
-    ] as const);
     const ipv6 = { address: prefix('2001:db8::7/128'), subnetBits: 64 };
     const interfaces = [{ name: 'eth0', addresses: [IPV4] }];
-    const view = new TestView([nodeRecord('n1', { tunnels, tunnelMacs, ipv6, interfaces, asNumber: 64512 })]);
-    const mac = new Map([['vxlanTunnelAddress', '66:00:00:00:00:03']] as const);
-    expect(register(view, { tunnelMacs: mac }).outcome).toBe('changed');
+    const view = new TestView([
+      nodeRecord('n1', { tunnels, tunnelMacs: new Map(), ipv6, interfaces, asNumber: 64512 }),
+    ]);
+    expect(register(view).outcome).toBe('changed');
     expect(view.node('n1')).toEqual(
       node('n1', {
         ipv4: IPV4,
         tunnels,
-        tunnelMacs: new Map([...tunnelMacs, ...mac]),
+        tunnelMacs: MACS,
         asNumber: 64512,
       }),
     );
@@ -154,7 +158,6 @@ describe('a node that registers', () => {
 });
 
 describe('what another node has', () => {
-  const MAC = '66:00:00:00:00:01';
   const IPV6 = { address: prefix('2001:db8::7/128'), subnetBits: 64 };
   const TUNNEL = { address: prefix('10.0.0.1/32') };
   const at = (last: number) => ({ address: prefix(`192.0.2.${last}/32`), subnetBits: 24 });
@@ -163,7 +166,6 @@ describe('what another node has', () => {
       ipv4: at(8),
       ipv6: IPV6,
       tunnels: new Map([['vxlanTunnelAddress', TUNNEL]]),
-      tunnelMacs: new Map([['vxlanTunnelAddress', MAC]]),
       ...rest,
     }),
     { kind: 'nodeSession', value: session('n2') },
@@ -173,7 +175,6 @@ describe('what another node has', () => {
     ['192.0.2.8', { ipv4: at(8) }],
     ['2001:db8::7', { ipv6: IPV6 }],
     ['10.0.0.1', { ipv4: { ...TUNNEL, subnetBits: 24 } }],
-    [`MAC address ${MAC}`, { tunnelMacs: new Map([['vxlanV6TunnelAddress', MAC]]) }],
   ])('is refused, with its name: %s', (text, rest) => {
     const view = new TestView(other());
     const failure = failureOf(() => register(view, rest));
@@ -219,14 +220,10 @@ describe('what another node has', () => {
     expect(register(view, { ipv4: at(8), labels: { a: '1' } }).outcome).toBe('changed');
   });
 
-  test('passes on once that node is silent: its addresses, but neither its tunnel nor its MAC address', () => {
+  test('passes on once that node is silent: its addresses, but not its tunnel', () => {
     const view = new TestView(other());
     view.monotonicMs = ALIVE_MS;
-    for (const rest of [
-      { ipv4: { ...TUNNEL, subnetBits: 24 } },
-      { tunnelMacs: new Map([['vxlanTunnelAddress', MAC]] as const) },
-    ])
-      expect(failureOf(() => register(view, rest)).code).toBe('ADDRESS_IN_USE');
+    expect(failureOf(() => register(view, { ipv4: { ...TUNNEL, subnetBits: 24 } })).code).toBe('ADDRESS_IN_USE');
     const decision = registerNode(view, {
       registration: registration({ ipv4: at(8), ipv6: IPV6 }),
       uid: 'new',
@@ -239,7 +236,6 @@ describe('what another node has', () => {
     expect(view.node('n2')).toMatchObject({
       ipv4: undefined,
       ipv6: undefined,
-      tunnelMacs: new Map([['vxlanTunnelAddress', MAC]]),
     });
     // The former holder returns.
     expect(failureOf(() => register(view, { name: 'n2', ipv4: at(8) })).message).toContain('node "n1" has');

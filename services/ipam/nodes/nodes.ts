@@ -1,4 +1,5 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { tunnelMac } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { compareAddresses, formatAddress, type Address } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
@@ -78,7 +79,6 @@ export interface Registration {
   readonly labels: Labels;
   readonly interfaces: readonly NodeInterface[];
   /** Unlisted kinds keep their stored addresses. */
-  readonly tunnelMacs: ReadonlyMap<TunnelKind, Mac>;
 }
 
 interface RegistrationInput {
@@ -144,9 +144,8 @@ interface Claim {
 }
 
 /**
- * Whether a node may have the addresses and MAC addresses that are new to it: packets of all nodes go there. An address
- * of a node that does not run passes to the new owner, as machines that are replaced get their predecessors' addresses.
- * A MAC address does not: no other machine gets it by itself.
+ * Whether a node may have the addresses that are new to it: packets of all nodes go there. An address of a node that does
+ * not run passes to the new owner, as machines that are replaced get their predecessors' addresses.
  */
 function claimIdentity(view: View, before: Node, node: Node): Claim {
   const others = view.nodes().filter(({ name }) => name !== node.name);
@@ -163,11 +162,6 @@ function claimIdentity(view: View, before: Node, node: Node): Claim {
       if (isTunnel || !view.session(other.name) || isAlive(view, other.name)) return refusedByNode(node, text, other);
       former.set(other.name, { ...(former.get(other.name) ?? other), [family]: undefined });
     }
-  }
-  const macs = [...node.tunnelMacs.values()].filter((mac) => ![...before.tunnelMacs.values()].includes(mac));
-  for (const other of macs.length > 0 ? others : []) {
-    const mac = macs.find((own) => [...other.tunnelMacs.values()].includes(own));
-    if (mac !== undefined) return refusedByNode(node, `MAC address ${mac}`, other);
   }
   const expectSilent = [...former.keys()]
     .flatMap((name) => view.session(name) ?? [])
@@ -202,9 +196,14 @@ function holderText(view: View, address: Address): string | undefined {
   return `${holder} on node ${attributes.owner.node ?? 'unknown'}`;
 }
 
-function applyRegistration(node: Node, { ipv4, ipv6, labels, interfaces, tunnelMacs }: Registration): Node {
+/** A node does not name its tunnels' MAC addresses: they follow from its name, so that no node has another's. */
+function applyRegistration(node: Node, { ipv4, ipv6, labels, interfaces }: Registration): Node {
   const merged = mergeLabels(node, labels);
-  return { ...node, ...merged, ipv4, ipv6, interfaces, tunnelMacs: new Map([...node.tunnelMacs, ...tunnelMacs]) };
+  const tunnelMacs = new Map<TunnelKind, Mac>([
+    ['vxlanTunnelAddress', tunnelMac(node.name, 4)],
+    ['vxlanV6TunnelAddress', tunnelMac(node.name, 6)],
+  ]);
+  return { ...node, ...merged, ipv4, ipv6, interfaces, tunnelMacs };
 }
 
 /**

@@ -105,6 +105,8 @@ describe('a pool is refused', () => {
     ['smaller than an IPv6 block', { cidr: 'fd00::/123' }, [['cidr', /smaller than one block of \/122/]]],
     ['inside the IPv4 link-local range', { cidr: '169.254.4.0/24' }, [['cidr', /169\.254\.0\.0\/16/]]],
     ['around the IPv4 link-local range', { cidr: '169.0.0.0/8' }, [['cidr', /link-local/]]],
+    ['inside the IPv4 loopback range', { cidr: '127.0.0.0/16' }, [['cidr', /loopback range 127\.0\.0\.0\/8/]]],
+    ['of IPv4 multicast addresses', { cidr: '224.0.0.0/8' }, [['cidr', /multicast/]]],
     ['inside the IPv6 link-local range', { cidr: 'fe80::/64' }, [['cidr', /fe80::\/10/]]],
     [
       'with two faults, both named',

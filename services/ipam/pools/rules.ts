@@ -67,8 +67,15 @@ const BLOCK_SIZES: Record<Family, { readonly min: number; readonly max: number; 
   6: { min: 116, max: 128, defaultBits: 122 },
 };
 
-/** Link-local ranges, which every interface uses (RFC 3927; RFC 4291, section 2.5.6). */
-const LINK_LOCAL = ['169.254.0.0/16', 'fe80::/10'];
+/** Ranges that mean the same on every host (RFC 6890, RFC 5771, RFC 4291). */
+const SPECIAL_RANGES = [
+  ['link-local', '169.254.0.0/16'],
+  ['link-local', 'fe80::/10'],
+  ['loopback', '127.0.0.0/8'],
+  ['loopback', '::1/128'],
+  ['multicast', '224.0.0.0/4'],
+  ['multicast', 'ff00::/8'],
+] as const;
 
 /** Checks all of a pool's fields by the rules of Calico's API for IPPool. */
 export function checkPool(request: PoolRequest): CheckedPool {
@@ -135,11 +142,11 @@ function checkRange({ cidr, blockSizeBits, disabled }: PoolRequest): CheckedRang
   const sizeFault = `is ${size}; it must be from ${min} to ${max} for IPv${prefix.family}`;
   const isTooSmall = isPossible && size < prefix.length && !disabled;
   const rangeFault = `is smaller than one block of /${size}; choose a wider range or smaller blocks, or disable the pool`;
-  const linkLocal = LINK_LOCAL.find((range) => overlaps(prefix, range));
+  const special = SPECIAL_RANGES.find(([, range]) => overlaps(prefix, range));
   const faults = [
     ...fault('blockSizeBits', isPossible ? undefined : sizeFault),
     ...fault('cidr', isTooSmall ? rangeFault : undefined),
-    ...fault('cidr', linkLocal && `overlaps the link-local range ${linkLocal}`),
+    ...fault('cidr', special && `overlaps the ${special.join(' range ')}`),
   ];
   return { prefix, blockSizeBits: size, faults };
 }

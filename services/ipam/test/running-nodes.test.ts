@@ -19,7 +19,7 @@ let lines: readonly string[];
 let pass: (durationMs: number) => void;
 let putSession: (name: string, rest?: Partial<NodeSession>) => Promise<unknown>;
 
-const REGISTRATION = { ipv4: undefined, ipv6: undefined, labels: {}, interfaces: [], tunnelMacs: new Map() };
+const REGISTRATION = { ipv4: undefined, ipv6: undefined, labels: {}, interfaces: [] };
 
 beforeEach(async () => {
   store = new MemoryStore();

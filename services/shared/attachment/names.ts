@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto';
 
+import type { Family } from '../net/address.js';
 import { localMac, type Mac } from '../net/mac.js';
 import { formatAttachment, type Attachment } from './attachment.js';
 
@@ -22,6 +23,20 @@ export function hostInterfaceName(attachment: Attachment): string {
 /** MAC address of the attachment's interface inside the pod. It is derived, so that it need not be stored. */
 export function podMac(attachment: Attachment): Mac {
   return macOf(digest(attachment));
+}
+
+/** First byte of every tunnel's MAC address: locally administered, unicast. */
+const TUNNEL_BYTE = '66';
+
+const TUNNEL_SUFFIX: Readonly<Record<Family, string>> = { 4: '', 6: '-v6' };
+
+/**
+ * MAC address of a node's VXLAN device for a family: 0x66, then the first five bytes of SHA-1(node name, with the suffix `-v6`
+ * for IPv6). Calico uses the same, so that nodes of either kind can compute every other's.
+ */
+export function tunnelMac(nodeName: string, family: Family): Mac {
+  const bytes = hash('sha1', `${nodeName}${TUNNEL_SUFFIX[family]}`).slice(0, 10).match(/../g) ?? [];
+  return [TUNNEL_BYTE, ...bytes].join(':');
 }
 
 /** Both derived names, with one hash for both. */

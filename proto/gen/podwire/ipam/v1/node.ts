@@ -151,21 +151,11 @@ export interface RegisterNodeRequest {
   labels: { [key: string]: string };
   /** The node's network interfaces. At most 64, with at most 64 addresses each. */
   interfaces: NodeInterface[];
-  /** MAC addresses of the node's VXLAN devices. Kinds that are not listed stay unchanged. */
-  tunnelMacs: TunnelMac[];
 }
 
 export interface RegisterNodeRequest_LabelsEntry {
   key: string;
   value: string;
-}
-
-/** TunnelMac is the MAC address of a tunnel device. */
-export interface TunnelMac {
-  /** TUNNEL_KIND_VXLAN_IPV4 or TUNNEL_KIND_VXLAN_IPV6, each at most once. */
-  kind: TunnelKind;
-  /** The device's MAC address: unicast, six hexadecimal bytes with colons. */
-  macAddress: string;
 }
 
 /** RegisterNodeResponse is the node as stored. */
@@ -931,7 +921,7 @@ export const NodeUtilization: MessageFns<NodeUtilization> = {
 };
 
 function createBaseRegisterNodeRequest(): RegisterNodeRequest {
-  return { name: "", ipv4Address: "", ipv6Address: "", labels: {}, interfaces: [], tunnelMacs: [] };
+  return { name: "", ipv4Address: "", ipv6Address: "", labels: {}, interfaces: [] };
 }
 
 export const RegisterNodeRequest: MessageFns<RegisterNodeRequest> = {
@@ -950,9 +940,6 @@ export const RegisterNodeRequest: MessageFns<RegisterNodeRequest> = {
     });
     for (const v of message.interfaces) {
       NodeInterface.encode(v!, writer.uint32(42).fork()).join();
-    }
-    for (const v of message.tunnelMacs) {
-      TunnelMac.encode(v!, writer.uint32(50).fork()).join();
     }
     return writer;
   },
@@ -1013,14 +1000,6 @@ export const RegisterNodeRequest: MessageFns<RegisterNodeRequest> = {
             message.interfaces.push(NodeInterface.decode(reader, reader.uint32()));
             continue;
           }
-          case 6: {
-            if (tag !== 50) {
-              break;
-            }
-
-            message.tunnelMacs.push(TunnelMac.decode(reader, reader.uint32()));
-            continue;
-          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1051,7 +1030,6 @@ export const RegisterNodeRequest: MessageFns<RegisterNodeRequest> = {
       {},
     );
     message.interfaces = object.interfaces?.map((e) => NodeInterface.fromPartial(e)) || [];
-    message.tunnelMacs = object.tunnelMacs?.map((e) => TunnelMac.fromPartial(e)) || [];
     return message;
   },
 };
@@ -1119,73 +1097,6 @@ export const RegisterNodeRequest_LabelsEntry: MessageFns<RegisterNodeRequest_Lab
     const message = createBaseRegisterNodeRequest_LabelsEntry();
     message.key = object.key ?? "";
     message.value = object.value ?? "";
-    return message;
-  },
-};
-
-function createBaseTunnelMac(): TunnelMac {
-  return { kind: 0, macAddress: "" };
-}
-
-export const TunnelMac: MessageFns<TunnelMac> = {
-  encode(message: TunnelMac, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.kind !== 0) {
-      writer.uint32(8).int32(message.kind);
-    }
-    if (message.macAddress !== "") {
-      writer.uint32(18).string(message.macAddress);
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): TunnelMac {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseTunnelMac();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 8) {
-              break;
-            }
-
-            message.kind = reader.int32() as any;
-            continue;
-          }
-          case 2: {
-            if (tag !== 18) {
-              break;
-            }
-
-            message.macAddress = reader.string();
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<TunnelMac>): TunnelMac {
-    return TunnelMac.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<TunnelMac>): TunnelMac {
-    const message = createBaseTunnelMac();
-    message.kind = object.kind ?? 0;
-    message.macAddress = object.macAddress ?? "";
     return message;
   },
 };
