@@ -1,4 +1,4 @@
-import { NodeServiceService, TunnelKind, type RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
+import { NodeServiceService, type RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';

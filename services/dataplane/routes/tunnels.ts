@@ -1,6 +1,5 @@
 import { tunnelMac } from '@podwire/shared/attachment/names';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
-import type { Mac } from '@podwire/shared/net/mac';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import { compareNames } from '@podwire/shared/words/order';
 

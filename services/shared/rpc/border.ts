@@ -16,7 +16,7 @@ export const MAX_REQUEST_BYTES = 1024 * 1024;
 
 /**
  * Makes calls of unknown methods pass the interceptors as all others do. gRPC would answer them before, so that no limit
- * counted them and nobody proved who makes them.
+ * counted them and no certificate was checked.
  */
 export function serveUnknownMethods(server: Server): void {
   const handlers: unknown = Reflect.get(server, 'handlers');
