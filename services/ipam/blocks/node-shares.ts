@@ -1,5 +1,13 @@
 import type { Address } from '@podwire/shared/net/address';
-import { hostPrefix, ordinalOf, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import {
+  formatPrefix,
+  hostPrefix,
+  ordinalOf,
+  prefixContains,
+  prefixOf,
+  prefixSize,
+  type Prefix,
+} from '@podwire/shared/net/prefix';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import { attributesAt, blockSize, collectCooled, isInGracePeriod, usedCount, type Block } from '../records/block.js';
@@ -88,11 +96,19 @@ export class NodeShares {
     return !this.#isCounted(offer) || this.admits(offer.pool);
   }
 
-  /** Why the node does not get a requested address of an offered block. Reserved addresses are not kept. */
+  /** What the shares count: the free addresses or, with strict affinity, blocks. */
+  get unit(): PoolShare['unit'] {
+    return this.#input.config.strictAffinity ? 'block' : 'address';
+  }
+
+  /** Why the node does not get a requested address of an offered block. */
   refusal(offer: OfferedBlock, address: Address): Obstacle | undefined {
-    const { config, reserved } = this.#input;
-    if (!config.strictAffinity && reserved.contains(address)) return undefined;
-    return this.admitsOffer(offer) ? undefined : this.obstacle(offer.pool);
+    return !this.counts(offer, address) || this.admits(offer.pool) ? undefined : this.obstacle(offer.pool);
+  }
+
+  /** Whether an address of the block counts: reserved ones are not kept, and only the first one takes a block. */
+  counts(offer: OfferedBlock, address: Address): boolean {
+    return this.#isCounted(offer) && (this.unit === 'block' || !this.#input.reserved.contains(address));
   }
 
   /** Why the node gets no address of a pool that has some; with strict affinity, no further block. */
@@ -131,9 +147,8 @@ export class NodeShares {
 
   /** Whether an address of the block counts: with strict affinity only the first one of a block does. */
   #isCounted({ block, origin }: OfferedBlock): boolean {
-    const { config, demand } = this.#input;
-    if (!config.strictAffinity) return true;
-    return usedCount(block) === 0 && !(origin === 'own' && isInGracePeriod(block, demand.nowMs));
+    if (this.unit === 'address') return true;
+    return usedCount(block) === 0 && !(origin === 'own' && isInGracePeriod(block, this.#input.demand.nowMs));
   }
 
   #of(pool: Pool): PoolShare | undefined {
@@ -151,19 +166,19 @@ export class NodeShares {
     const otherCount = BigInt(view.nodes().length - (view.node(demand.owner.name) ? 1 : 0));
     const capacity = prefixSize(prefix);
     const { size, used } = view.blockStatsIn(prefix);
+    const listed = BigInt(view.session(demand.owner.name)?.leases.length ?? 0);
     const free = capacity - reserved.countIn(prefix) - BigInt(config.strictAffinity ? size : used);
     if (!config.strictAffinity) {
-      const listed = view.session(demand.owner.name)?.leases.length ?? 0;
-      return free - BigInt(listed) > least(otherCount * BigInt(MAX_SHARE), capacity / SHARED_PART);
+      return free - listed > least(otherCount * BigInt(MAX_SHARE), capacity / SHARED_PART);
     }
     const blocks = BigInt(blockSize({ ...prefix, length: blockSizeBits }));
     const perNode = BigInt(Math.ceil(MAX_SHARE / Number(blocks)));
-    return free / blocks > least(otherCount * perNode, capacity / blocks / KEPT_PART_OF_BLOCKS);
+    return free / blocks - listed > least(otherCount * perNode, capacity / blocks / KEPT_PART_OF_BLOCKS);
   }
 
   /** @returns undefined if the node shares the pool with no other node, or the pool is too small for shares */
   #count(pool: Pool): PoolShare | undefined {
-    const { view, demand, config } = this.#input;
+    const { view, demand } = this.#input;
     const { name } = demand.owner;
     const selects = selectorOf(pool);
     const others = view
@@ -175,7 +190,7 @@ export class NodeShares {
     const nodeCount = BigInt(others.length + (isEntitled ? 1 : 0));
     const size = Number(least(BigInt(MAX_SHARE), capacity / (SHARED_PART * (nodeCount || 1n))));
     if (others.length === 0 || size === 0) return undefined;
-    const unit = config.strictAffinity ? 'block' : 'address';
+    const { unit } = this;
     const { free, held } = unit === 'block' ? this.#countBlocks(pool) : this.#countAddresses(pool);
     const unitSize = unit === 'block' ? blockSize({ ...pool.prefix, length: pool.blockSizeBits }) : 1;
     const missing = (nodeName: string): number => Math.ceil(Math.max(0, size - (held.get(nodeName) ?? 0)) / unitSize);
@@ -193,7 +208,7 @@ export class NodeShares {
   }
 
   #countAddresses({ prefix }: Pool): Tally {
-    const { view, demand, reserved } = this.#input;
+    const { demand, reserved } = this.#input;
     const held = new Map<string, number>();
     const hasReserved = reserved.overlaps(prefix);
     let outside = prefixSize(prefix) - reserved.countIn(prefix);
@@ -209,10 +224,9 @@ export class NodeShares {
       for (const [nodeName, count] of use.leased) add(held, nodeName, count);
       for (const [nodeName, count] of use.cooling) add(held, nodeName, count);
     }
-    const listed = view.session(demand.owner.name)?.leases ?? [];
-    const freeListed = listed.filter(({ address }) => prefixContains(prefix, address) && isUnallocated(view, address));
-    add(held, demand.owner.name, freeListed.length);
-    return { free: Math.max(0, Number(outside - BigInt(size)) + free - freeListed.length), held };
+    const listedCount = this.#listedIn(prefix).length;
+    add(held, demand.owner.name, listedCount);
+    return { free: Math.max(0, Number(outside - BigInt(size)) + free - listedCount), held };
   }
 
   #countBlocks({ prefix, blockSizeBits }: Pool): Tally {
@@ -220,15 +234,27 @@ export class NodeShares {
     const held = new Map<string, number>();
     let outside = prefixSize(prefix);
     for (const part of reserved.partsIn(prefix)) if (part.length <= blockSizeBits) outside -= prefixSize(part);
-    let free = 0;
+    const listed = new Set(this.#listedIn(prefix).map((address) => formatPrefix(prefixOf(address, blockSizeBits))));
+    let free = -listed.size;
     for (const { block } of this.#blocksIn(prefix)) {
       const isReserved = reserved.coversAll(block.prefix);
       if (!isReserved) outside -= prefixSize(block.prefix);
       if (!isReclaimable(block, demand.nowMs)) {
         if (block.owner?.kind === 'host') add(held, block.owner.name, block.allocations.length);
+        if (listed.delete(formatPrefix(block.prefix))) free++;
       } else if (!isReserved) free++;
     }
-    return { free: free + Number(outside / prefixSize({ ...prefix, length: blockSizeBits })), held };
+    const size = prefixSize({ ...prefix, length: blockSizeBits });
+    add(held, demand.owner.name, listed.size * Number(size));
+    return { free: Math.max(0, free + Number(outside / size)), held };
+  }
+
+  /** The free addresses that the list of the node withholds from other nodes. */
+  #listedIn(prefix: Prefix): Address[] {
+    const { view, demand } = this.#input;
+    const listed = view.session(demand.owner.name)?.leases ?? [];
+    const inPool = listed.map(({ address }) => address).filter((address) => prefixContains(prefix, address));
+    return inPool.filter((address) => isUnallocated(view, address));
   }
 
   /** With their cooled addresses freed. */
@@ -245,7 +271,7 @@ export class NodeShares {
 type Tally = Pick<PoolShare, 'free' | 'held'>;
 
 /** Limits the addresses that one transaction takes from several blocks. */
-class ShareBudget {
+export class ShareBudget {
   readonly #shareOf: (offer: OfferedBlock) => PoolShare | undefined;
   readonly #spent = new Map<PoolShare, number>();
 
