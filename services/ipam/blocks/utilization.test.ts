@@ -8,7 +8,6 @@ import type { AllocationAttributes } from '../records/attributes.js';
 import { attributesAt, type Block } from '../records/block.js';
 import { isLease, leaseAttributes } from '../records/lease.js';
 import { TestView } from '../testing/test-view.js';
-import type { RecordValue } from '../records/view.js';
 import { block, claimedBlock, nodeRecord, NOW_MS, poolRecord, prefix, reservation } from '../testing/records.js';
 import { listBlocks } from './blocks.js';
 

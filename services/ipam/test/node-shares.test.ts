@@ -1,13 +1,12 @@
 import { formatAddress, type Address } from '@podwire/shared/net/address';
-import { addressAt, hostPrefix, ordinalOf, prefixSize } from '@podwire/shared/net/prefix';
+import { addressAt, ordinalOf, prefixOf } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate/allocate.js';
 import { release } from '../addresses/release.js';
-import { overlappingBlock } from '../blocks/lookup.js';
 import { leaseAddresses } from '../leases/leases.js';
-import { attributesAt, isInGracePeriod, usedCount } from '../records/block.js';
+import { attributesAt, isInGracePeriod } from '../records/block.js';
 import type { Pool } from '../records/pool.js';
 import { attachment, config, failureOf, NOW_MS, nodeRecord, pool, request, reservation } from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
@@ -122,7 +121,7 @@ class World {
   #nodeOf(address: Address): string | undefined {
     const cooling = this.#cooling.get(formatAddress(address));
     if (cooling && this.nowMs - cooling.sinceMs < this.#cooldownMs) return cooling.node;
-    const block = overlappingBlock(this.view, hostPrefix(address));
+    const block = this.view.block(prefixOf(address, this.pool.blockSizeBits));
     const attributes = block && attributesAt(block, ordinalOf(block.prefix, address));
     return attributes?.releasedAtMs === undefined ? attributes?.owner.node : undefined;
   }
