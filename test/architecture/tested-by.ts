@@ -154,6 +154,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // Through the operations and handlers that use them.
   'services/ipam/blocks/lookup.ts': 'services/ipam/blocks/search.test.ts',
+  'services/ipam/blocks/node-shares.ts': 'services/ipam/test/node-shares.test.ts',
   'services/ipam/configuration/configuration-rpc.ts': 'services/ipam/configuration/configuration.test.ts',
   'services/ipam/engine/updates/operation.ts': 'services/ipam/pools/pools-operations.test.ts',
   'services/ipam/messages/parts.ts': 'services/ipam/addresses/allocate/allocate-rpc.test.ts',

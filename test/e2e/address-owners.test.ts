@@ -277,13 +277,14 @@ test('the refusal of an exhausted pool names the node that holds leases, until w
   await pods.expectStored(stack.sockets.ipam);
   await stack.kill('node');
   const leases = await leasesOf(stack);
-  const allocate = (index: number) => {
+  const allocate = (index: number, nodeName = 'node-2') => {
     const attachment = { network: 'net', containerId: `other-${index}`, interfaceName: 'eth0' };
-    const request = AllocateRequest.fromPartial({ attachment, nodeName: 'node-2' });
+    const request = AllocateRequest.fromPartial({ attachment, nodeName });
     return callIpam(stack.sockets.ipam, AddressServiceService.allocate, request);
   };
   for (let index = leases.length + 1; index < 64; index++) await allocate(index);
-  const refusal = await failureOf(allocate(64));
+  // Leases within the share of their node serve only a node with less than its own.
+  const refusal = await failureOf(allocate(64, 'node-3'));
   expect(refusal).toMatchObject({ code: 'POOLS_EXHAUSTED' });
   expect(refusal.message).toContain('node-1');
   expect(refusal.message).toMatch(/\d\d:\d\d/);

@@ -5,6 +5,7 @@ import type { TestView } from '@podwire/ipam/testing/test-view';
 import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import { ConfigServiceService, UpdateConfigRequest } from '@podwire/proto/podwire/ipam/v1/config';
 import { HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
+import { NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { Failure } from '@podwire/shared/failure/failure';
 import { expect } from 'vitest';
 
@@ -83,6 +84,7 @@ export async function runLeaseHistory(options: LeaseHistoryOptions): Promise<voi
     () => leasing.nodes.every(({ isSettled }) => isSettled) && leasing.nodes.some(({ leases }) => leases.length > 0),
     () => `the nodes get no lease, with ${history.held.size} addresses held: ${leasing.state}`,
   );
+  await registerIdleNodes(first, POOL_ADDRESSES.length / 4);
   await useUp(first, history, leasing);
   const given = new Set(history.held.values());
   for (const [cidr, id] of leasing.leftovers) if (!given.has(cidr)) history.allocated(id, cidr, performance.now());
@@ -96,6 +98,14 @@ export async function runLeaseHistory(options: LeaseHistoryOptions): Promise<voi
   expect(inconsistencies(view, Date.now())).toEqual([]);
   expect(boundIn(view)).toEqual(linesOf(history.held));
   expect(leasesIn(view)).toEqual([]);
+}
+
+/** In a pool with fewer than four addresses for each registered node no address is kept, so that one node may use all. */
+export async function registerIdleNodes({ peer }: Replica, count: number): Promise<void> {
+  for (let index = 1; index <= count; index++) {
+    const request = RegisterNodeRequest.fromPartial({ name: `idle-${index}`, ipv4Address: `198.51.100.${index}/24` });
+    await peer.call(NodeServiceService.registerNode, request, limits());
+  }
 }
 
 /**

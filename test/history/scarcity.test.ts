@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 
 import { until } from '../support/until.js';
-import { LATE_RETURNS, LEASE_WAIT_MS } from './lease-history.js';
+import { LATE_RETURNS, LEASE_WAIT_MS, registerIdleNodes } from './lease-history.js';
 import type { LeasingNode } from './leasing-node.js';
 import { LeasingNodes } from './leasing-nodes.js';
 import { History } from './model.js';
@@ -40,6 +40,7 @@ test('each node in turn gives its pods all addresses, and none is refused at onc
       () => `the nodes do not settle their records: ${leasing.state}`,
     );
   for (const node of nodes) await node.start();
+  await registerIdleNodes(replica, ADDRESSES.length / 4);
   for (const node of nodes) {
     // After a recall, only a new process leases again soon, and podwire-ipam asks no node twice within this time.
     await sleep(RECALL_INTERVAL_MS);

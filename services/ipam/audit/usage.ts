@@ -2,10 +2,7 @@ import type { Family } from '@podwire/shared/net/address';
 import { defaultRoute } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
-import { poolUtilization } from '../blocks/utilization.js';
-import { holderOf } from '../records/attributes.js';
-import { isHeld, type Block } from '../records/block.js';
-import { isLease } from '../records/lease.js';
+import { blockUse, poolUtilization } from '../blocks/utilization.js';
 import { poolOf } from '../records/pool.js';
 import type { View } from '../records/view.js';
 import { reservedIn } from '../reservations/reservations.js';
@@ -13,13 +10,12 @@ import { reservedIn } from '../reservations/reservations.js';
 /** Placeholder names of Calico's metrics. */
 const NO_POOL = 'no_ippool';
 export const NO_AFFINITY = 'no_affinity';
-const UNKNOWN_NODE = 'unknown_node';
 
 /** Usage of a pool by one node. */
 interface NodePoolUsage {
   /** {@link NO_POOL} for blocks that are in none. */
   readonly poolName: string;
-  /** The node that uses the addresses; for blocks, their owner. {@link UNKNOWN_NODE} and {@link NO_AFFINITY} where there is none. */
+  /** The node that uses the addresses; for blocks, their owner. `unknown_node` and {@link NO_AFFINITY} where there is none. */
   readonly nodeName: string;
   readonly blocks: number;
   /** Addresses in use on the node, from any block. */
@@ -47,37 +43,6 @@ export interface Usage {
   readonly cooling: number;
 }
 
-/** How much of a block each node uses. */
-interface BlockUse {
-  readonly inUse: ReadonlyMap<string, number>;
-  readonly leased: ReadonlyMap<string, number>;
-  readonly cooling: number;
-}
-
-/** Blocks are immutable, so their counts are cached. */
-const blockUseCache = new WeakMap<Block, BlockUse>();
-
-function blockUse(block: Block): BlockUse {
-  const known = blockUseCache.get(block);
-  if (known) return known;
-  const inUse = new Map<string, number>();
-  const leased = new Map<string, number>();
-  let cooling = 0;
-  for (const index of block.allocations) {
-    const attributes = index === null ? undefined : block.attributes[index];
-    if (!attributes) continue;
-    if (!isHeld(attributes)) cooling++;
-    else {
-      const nodeName = holderOf(attributes).nodeName || UNKNOWN_NODE;
-      const counts = isLease(attributes) ? leased : inUse;
-      counts.set(nodeName, (counts.get(nodeName) ?? 0) + 1);
-    }
-  }
-  const use = { inUse, leased, cooling };
-  blockUseCache.set(block, use);
-  return use;
-}
-
 const FAMILIES: readonly Family[] = [4, 6];
 
 /** Counts what is in use, per pool and node, in the order of their names. */
@@ -94,7 +59,7 @@ export function usageOf(view: View): Usage {
       for (const [node, count] of use.inUse)
         nodeUsages.add(poolName, node, { inUse: count, borrowed: node === owner ? 0 : count });
       for (const [node, count] of use.leased) nodeUsages.add(poolName, node, { leased: count });
-      cooling += use.cooling;
+      for (const count of use.cooling.values()) cooling += count;
     }
   }
   const reserved = reservedIn(view);

@@ -29,11 +29,22 @@ export interface Demand {
   /** Whether to take nothing from blocks of other owners: none is reclaimed, and none borrowed from. Default: false. */
   readonly sparesOthers?: boolean | undefined;
   /**
+   * Whether the last free addresses of a pool are kept for nodes that hold less than their share, as they are for the
+   * pods of nodes. Default: false.
+   */
+  readonly isLimitedToShare?: boolean | undefined;
+  /**
    * Decides the start of the walk over blocks of a single address. Such blocks need no locality, so each request starts
    * elsewhere.
    */
   readonly seed: string;
   readonly nowMs: number;
+}
+
+/** Why a pool cannot serve a demand, and the remedy. */
+export interface Obstacle {
+  readonly reason: string;
+  readonly remedy: string;
 }
 
 /** The addresses that an operation takes, if it can. */

@@ -4,6 +4,7 @@ import { formatPrefix, prefixSize, type Prefix } from '@podwire/shared/net/prefi
 import { cannotRead, expectNoAffinity, expectNoBlock } from '../records/absence.js';
 import {
   collectCooled,
+  isInGracePeriod,
   makeBlock,
   sameOwner,
   usedCount,
@@ -21,6 +22,7 @@ import { matches } from '../selectors/selector.js';
 import type { Demand } from './demand.js';
 import { isAwaited } from './epoch.js';
 import { overlappingRange } from './lookup.js';
+import { NodeShares } from './node-shares.js';
 
 /** A demand with everything that the search for an address depends on. */
 export interface Search {
@@ -33,12 +35,15 @@ export interface Search {
   /** Infinite if the configuration cannot be read, because the end of a cool-down is unknown then. */
   readonly cooldownSeconds: number;
   readonly reserved: ReservedAddresses;
+  /** How much of each pool the demand's node may take. */
+  readonly shares: NodeShares;
 }
 
 export function beginSearch(view: View, demand: Demand, pools: readonly Pool[]): Search {
   const config = view.config() ?? DEFAULT_CONFIG;
   const cooldownSeconds = cannotRead(view, { kind: 'config' }) ? Number.POSITIVE_INFINITY : config.cooldownSeconds;
-  return { view, demand, pools, config, cooldownSeconds, reserved: reservedIn(view) };
+  const input = { view, demand, config, cooldownSeconds, reserved: reservedIn(view) };
+  return { ...input, pools, shares: new NodeShares(input) };
 }
 
 /** Why an address can be allocated from a block. */
@@ -64,7 +69,8 @@ export interface Offer {
 
 /**
  * The blocks to allocate from, best first: the owner's own in address order, unclaimed ones, empty ones of other nodes,
- * and then, unless affinity is strict, any other block with room. Lazy and without duplicates: a caller that needs
+ * and then, unless affinity is strict, any other block with room; none of a pool whose free addresses are kept for other
+ * nodes. Lazy and without duplicates: a caller that needs
  * several blocks takes further offers.
  *
  * Both phases of Calico's claim are one transaction here, so no crash leaves a pending affinity. Pending affinities of
@@ -96,6 +102,11 @@ function* upTo(limit: number, offers: Iterable<Offer>): Generator<Offer, readonl
     if (blocks.length >= limit) break;
   }
   return blocks;
+}
+
+/** The pools in which the node may take more than its own blocks. */
+function admittedPools({ pools, shares }: Search): Pool[] {
+  return pools.filter((pool) => shares.admits(pool));
 }
 
 /** The block cap of the owner in the pools of a search: the smaller of the configured and the requested limit. */
@@ -132,7 +143,7 @@ function* ownOffers(search: Search, affinities: readonly Affinity[], stale: Chan
     }
     count++;
     const offer = block ? ownOffer(search, pool, block, affinity) : claimOffer(search, pool, affinity.block);
-    if (hasRoom(offer.block, search)) yield offer;
+    if (hasRoom(offer.block, search) && search.shares.admitsOffer(offer)) yield offer;
   }
   return count;
 }
@@ -168,8 +179,8 @@ export function ownOffer(search: Search, pool: Pool, stored: Block, affinity: Af
 
 /** A missing block that an affinity of the owner names is left out: it was offered as an own one. */
 function* unclaimedOffers(search: Search): Generator<Offer, void, void> {
-  const { view, demand, pools } = search;
-  for (const pool of pools) {
+  const { view, demand } = search;
+  for (const pool of admittedPools(search)) {
     for (const offer of unclaimedIn(search, pool)) {
       const { prefix } = offer.block;
       if (!view.affinity(demand.owner, prefix) || view.block(prefix)) yield offer;
@@ -259,7 +270,7 @@ function* reclaimableOffers(search: Search): Generator<Offer, void, void> {
 type PoolBlock = Pick<Offer, 'pool' | 'block'>;
 
 function* reclaimableBlocks(search: Search): Generator<PoolBlock, void, void> {
-  for (const pool of search.pools) {
+  for (const pool of admittedPools(search)) {
     for (const stored of idleBlocks(search, pool)) {
       const block = collectBlock(search, stored);
       if (isReclaimable(search, block)) yield { pool, block };
@@ -270,20 +281,10 @@ function* reclaimableBlocks(search: Search): Generator<PoolBlock, void, void> {
 /** @param block - with the cooled addresses freed; an address that still cools down keeps the block with its owner */
 function isReclaimable(search: Search, block: Block): boolean {
   const { view, demand } = search;
-  const { owner, claimTimeMs, prefix } = block;
+  const { owner, prefix } = block;
   if (owner?.kind !== 'host' || sameOwner(owner, demand.owner) || isAwaited(view, owner.name)) return false;
-  if (usedCount(block) > 0 || isInGracePeriod(claimTimeMs, demand.nowMs) || !hasRoom(block, search)) return false;
+  if (usedCount(block) > 0 || isInGracePeriod(block, demand.nowMs) || !hasRoom(block, search)) return false;
   return canChangeAffinity(search, demand.owner, prefix) && canChangeAffinity(search, owner, prefix);
-}
-
-/**
- * Grace period before an unused claimed block may be reclaimed, in milliseconds: its first address may be in flight.
- */
-const CLAIM_GRACE_MS = 60_000;
-
-/** A claim time in the future comes from another replica's clock and is ignored. Old blocks have no claim time. */
-export function isInGracePeriod(claimTimeMs: number | undefined, nowMs: number): boolean {
-  return claimTimeMs !== undefined && Math.abs(nowMs - claimTimeMs) < CLAIM_GRACE_MS;
 }
 
 /** Number of blocks searched for one of a deleted node, to bound the cost. */
@@ -313,7 +314,7 @@ function isGone(view: View, { owner }: Block): boolean {
 /** @param offered - the blocks that were offered as new ones */
 function* borrowedOffers(search: Search, offered: readonly Prefix[]): Generator<Offer, void, void> {
   const excluded = new Set(offered.map(formatPrefix));
-  for (const pool of search.pools) {
+  for (const pool of admittedPools(search)) {
     for (const stored of blocksWithRoom(search, pool)) {
       const block = collectBlock(search, stored);
       if (!isBorrowable(search, block) || !hasRoom(block, search)) continue;

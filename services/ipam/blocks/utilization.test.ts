@@ -8,13 +8,8 @@ import type { AllocationAttributes } from '../records/attributes.js';
 import { attributesAt, type Block } from '../records/block.js';
 import { isLease, leaseAttributes } from '../records/lease.js';
 import { TestView } from '../testing/test-view.js';
-import type { RecordValue } from '../records/view.js';
-import { block, claimedBlock, nodeRecord, NOW_MS, poolRecord, prefix } from '../testing/records.js';
+import { block, claimedBlock, nodeRecord, NOW_MS, poolRecord, prefix, reservation } from '../testing/records.js';
 import { listBlocks } from './blocks.js';
-
-function reservation(name: string, cidrs: readonly string[]): RecordValue {
-  return { kind: 'reservation', value: { name, uid: name, createTimeMs: NOW_MS, prefixes: cidrs.map(prefix) } };
-}
 
 const HELD: AllocationAttributes = { handleId: 'net.c1', owner: { node: 'n1' }, releasedAtMs: undefined };
 const LEASED = leaseAttributes({ nodeName: 'n2', bootId: 'b', nowMs: NOW_MS });
@@ -39,8 +34,8 @@ test('a reserved address is available neither in its block nor in its pool, and 
     nodeRecord('n1'),
     ...claimedBlock(blockOf('10.0.0.0/29', 'uucfffff')),
     // Of the block: one in use, the one that cools down, two free. Twice, nested, beyond the pool and of the other family.
-    reservation('r1', ['10.0.0.1/32', '10.0.0.2/31', '10.0.0.4/32', '10.0.0.4/32', '10.0.0.128/25']),
-    reservation('r2', ['10.0.0.128/26', '10.0.0.192/31', '10.0.1.0/24', 'fd00::/64']),
+    reservation('r1', '10.0.0.1/32', '10.0.0.2/31', '10.0.0.4/32', '10.0.0.4/32', '10.0.0.128/25'),
+    reservation('r2', '10.0.0.128/26', '10.0.0.192/31', '10.0.1.0/24', 'fd00::/64'),
   ]);
   const ofBlock = { allocated: 3, cooling: 1, reserved: 2, available: 3, leased: 0 };
   const { items } = listBlocks(view, { after: undefined, limit: 1, poolName: 'p', nodeName: '' });
@@ -62,7 +57,7 @@ test('a leased address is available, also if it is reserved', () => {
     poolRecord('p', '10.0.0.0/28', { blockSizeBits: 29 }),
     nodeRecord('n1'),
     ...claimedBlock(blockOf('10.0.0.0/29', 'ulllcfff')),
-    reservation('r', ['10.0.0.1/32', '10.0.0.7/32']),
+    reservation('r', '10.0.0.1/32', '10.0.0.7/32'),
   ]);
   const ofBlock = { allocated: 2, cooling: 1, reserved: 1, available: 5, leased: 3 };
   const { items } = listBlocks(view, { after: undefined, limit: 1, poolName: 'p', nodeName: '' });
@@ -77,7 +72,7 @@ test('half of a /48 is reserved without reading its addresses', () => {
   const view = new TestView([
     poolRecord('six', 'fd65::/48'),
     ...claimedBlock(blockOf('fd65::/122', 'uu')),
-    reservation('half', ['fd65::/49', 'fd65::1/128']),
+    reservation('half', 'fd65::/49', 'fd65::1/128'),
   ]);
   expect(getPool(view, 'six').utilization).toMatchObject({
     capacity: 1n << 80n,
@@ -126,7 +121,7 @@ test('property: every address counts once, as reading each of them confirms', ()
         if (!cidrs.delete(at)) continue;
         claimedBlock(blockOf(`10.0.0.${at * 16}/${length}`, each)).forEach((record) => view.put(record));
       }
-      reserved.forEach((prefixes, index) => view.put(reservation(`r${index}`, prefixes)));
+      reserved.forEach((prefixes, index) => view.put(reservation(`r${index}`, ...prefixes)));
 
       const ofPool = getPool(view, 'p').utilization;
       const { allocated, cooling, reserved: kept, available, leased } = ofPool;

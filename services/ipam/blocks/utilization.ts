@@ -1,7 +1,9 @@
 import { prefixSize } from '@podwire/shared/net/prefix';
 
+import { holderOf } from '../records/attributes.js';
 import { countBlocks, countUnused } from '../records/block-stats.js';
-import { usedCount, type Block } from '../records/block.js';
+import { isHeld, usedCount, type Block } from '../records/block.js';
+import { isLease } from '../records/lease.js';
 import type { Node } from '../records/node.js';
 import type { Pool } from '../records/pool.js';
 import type { View } from '../records/view.js';
@@ -41,6 +43,35 @@ export interface PoolUtilization {
   readonly available: bigint;
   readonly leased: bigint;
   readonly blocks: bigint;
+}
+
+/** Placeholder of Calico's metrics for addresses that name no node. */
+const UNKNOWN_NODE = 'unknown_node';
+
+/** How many addresses of a block each node has, by the names of the nodes. */
+export interface BlockUse {
+  readonly inUse: ReadonlyMap<string, number>;
+  readonly leased: ReadonlyMap<string, number>;
+  readonly cooling: ReadonlyMap<string, number>;
+}
+
+/** Blocks are immutable, so their counts are cached. */
+const blockUseCache = new WeakMap<Block, BlockUse>();
+
+export function blockUse(block: Block): BlockUse {
+  const known = blockUseCache.get(block);
+  if (known) return known;
+  const [inUse, leased, cooling] = [new Map<string, number>(), new Map<string, number>(), new Map<string, number>()];
+  for (const index of block.allocations) {
+    const attributes = index === null ? undefined : block.attributes[index];
+    if (!attributes) continue;
+    const nodeName = holderOf(attributes).nodeName || UNKNOWN_NODE;
+    const counts = !isHeld(attributes) ? cooling : isLease(attributes) ? leased : inUse;
+    counts.set(nodeName, (counts.get(nodeName) ?? 0) + 1);
+  }
+  const use = { inUse, leased, cooling };
+  blockUseCache.set(block, use);
+  return use;
 }
 
 export function blockUtilization(block: Block, reserved: ReservedAddresses): BlockUtilization {

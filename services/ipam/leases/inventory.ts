@@ -3,6 +3,7 @@ import { compareAddresses, formatAddress } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
 
 import { addressHolder, allocationOf, netnsOf } from '../addresses/addresses.js';
+import { isAwaited } from '../blocks/epoch.js';
 import { addressOf, sameAttachment } from '../blocks/holding.js';
 import { isNodeAddress, allBlocks, blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import {
@@ -20,6 +21,7 @@ import type { AddressConflict, ListedLease, NodeSession } from '../records/sessi
 import type { Change, Decision, View } from '../records/view.js';
 import type { AllocationName } from './bindings.js';
 import { inventoryDigest } from './inventory-digest.js';
+import { AddressClaims } from './reallocation.js';
 import { displacedBoots, requireSession, updateSession, type SessionName } from './session.js';
 
 /** An attachment that has addresses on a node. */
@@ -257,7 +259,7 @@ export function reportInventory(view: View, input: ReportInput): Decision<Invent
   const isEqual = inventory ? findings.length + unknown.length === 0 : isSameDigest;
   const isReported = inventory !== undefined || isSameDigest;
   const { id = '' } = view.epoch() ?? {};
-  const added = session && isReported ? unlisted(view, session, unbound) : [];
+  const added = session && isReported ? unlisted(view, session, { unbound, nowMs }) : [];
   const listed = session && inventory ? session.leases.filter(isKnown(view, session, inventory)) : session?.leases;
   const leases = [...(listed ?? []), ...added].sort((a, b) => compareAddresses(a.address, b.address));
   const patch = isReported ? { leases, conflicts, reportedAtMs: nowMs, epoch: id } : {};
@@ -287,15 +289,26 @@ function isKnown(view: View, { name }: NodeSession, { attachments, leases }: Inv
 /** Addresses that one report adds to the list. Each may take a write of its block. */
 const LISTED_PER_REPORT = 64;
 
-function unlisted(view: View, { leases }: NodeSession, unbound: readonly AllocationName[]): ListedLease[] {
+interface Unbound {
+  readonly unbound: readonly AllocationName[];
+  readonly nowMs: number;
+}
+
+/**
+ * Without addresses that are kept for other nodes: a node must not withhold a pool by reporting its addresses. In its
+ * first report after a restore a node may name what the datastore has lost.
+ */
+function unlisted(view: View, { name, leases }: NodeSession, { unbound, nowMs }: Unbound): ListedLease[] {
   const known = new Set(leases.map(({ address }) => formatAddress(address)));
-  const isNew = ({ address }: ListedLease): boolean =>
-    !known.has(formatAddress(address)) && poolOf(view.pools(), hostPrefix(address)) !== undefined;
-  const added = unbound.filter(isNew).slice(0, LISTED_PER_REPORT);
-  return added.map(({ address: { family, value }, sequenceNumber }) => ({
-    address: { family, value },
-    sequenceNumber,
-  }));
+  const claims = isAwaited(view, name) ? undefined : new AddressClaims(view, { nodeName: name, nowMs });
+  const added: ListedLease[] = [];
+  for (const { address, sequenceNumber } of unbound) {
+    if (added.length === LISTED_PER_REPORT) break;
+    const pool = known.has(formatAddress(address)) ? undefined : poolOf(view.pools(), hostPrefix(address));
+    if (!pool || claims?.take(pool, address) !== undefined) continue;
+    added.push({ address: { family: address.family, value: address.value }, sequenceNumber });
+  }
+  return added;
 }
 
 /**

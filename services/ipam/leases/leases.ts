@@ -245,6 +245,7 @@ function leaseDemand({ nodeName, family }: LeaseRequest, { labels }: AuthorizedN
     pools: [],
     maxBlocksCount: 0,
     sparesOthers: true,
+    isLimitedToShare: true,
     seed: `${nodeName}/${leaseHandle(nodeName)}`,
     nowMs,
   };

@@ -5,7 +5,7 @@ import {
   ReturnAddressesRequest,
   type LeasedAddress,
 } from '@podwire/proto/podwire/ipam/v1/lease';
-import { NodeServiceService, TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
+import { NodeServiceService, RegisterNodeRequest, TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
 import { AddressUse, EncapsulationMode } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -22,7 +22,7 @@ import { claimedBlock, fullBlock, NOW_MS, nodeRecord, poolRecord, request } from
 import { clientLimits, failureOf, Served } from '../testing/service.js';
 import { LeaseRecalls } from './recall-operations.js';
 
-/** On a service with one pool of 16 addresses, two of which node-1 leases and node-2 does not use. */
+/** On a service with one pool of 16 addresses, of which node-1 leases two and uses the rest. */
 
 const served = new Served();
 let leased: readonly LeasedAddress[];
@@ -39,7 +39,11 @@ beforeEach(async () => {
   });
   ({ addresses: leased } = await served.caller.peer.call(LeaseServiceService.leaseAddresses, message, clientLimits()));
   expect(leased).toHaveLength(2);
-  await Promise.all(Array.from({ length: 14 }, (_, index) => allocate(`c${index}`)));
+  await Promise.all(
+    Array.from({ length: 14 }, (_, index) => served.caller.allocateAddress(`c${index}`, { nodeName: 'node-1' })),
+  );
+  const node = RegisterNodeRequest.fromPartial({ name: 'node-2', ipv4Address: '192.0.2.2/24' });
+  await served.caller.peer.call(NodeServiceService.registerNode, node, clientLimits());
 });
 
 afterEach(() => served.end());

@@ -20,15 +20,18 @@ function lease(view: TestView, nodeName: string, family: 4 | 6 = 4): string[] {
 
 const NODES = [nodeRecord('n1'), nodeRecord('n2'), nodeRecord('n3')];
 
-/** A pool of 32 addresses in blocks of 8, whose other addresses are in use. */
+/** A pool of 32 addresses in blocks of 8: n2 leases 4, n1 uses the rest, and n3 has none. */
 function fullPool(...rest: readonly RecordValue[]): { view: TestView; leased: readonly string[] } {
-  const view = new TestView([poolRecord('p', '10.0.0.0/27', { blockSizeBits: 29 }), ...NODES, ...rest]);
+  const [n1, n2, n3] = NODES;
+  const view = new TestView([poolRecord('p', '10.0.0.0/27', { blockSizeBits: 29 }), n1!, n2!, ...rest]);
   const leased = lease(view, 'n2');
   for (let index = 0; index < 28; index++) view.apply(allocate(view, { request: request(`c${index}`), nowMs: NOW_MS }));
+  view.put(n3!);
   return { view, leased };
 }
 
-const needOfPod = (rest: Partial<AllocationRequest> = {}) => needOf(request('new', rest), NOW_MS);
+const needOfPod = (rest: Partial<AllocationRequest> = {}) =>
+  needOf(request('new', { nodeName: 'n3', ...rest }), NOW_MS);
 
 const exhausted = { need: needOfPod(), code: 'POOLS_EXHAUSTED' } as const;
 
@@ -48,6 +51,23 @@ describe('the nodes that are asked', () => {
     expect(leaseHolders(view, { ...exhausted, need: needOfPod({ families: [4, 6] }) })).toEqual([
       { nodeName: 'n2', count: 4 },
     ]);
+  });
+
+  test('for a node with its share, are those that can spare more than is kept', () => {
+    const needOfFull = { code: 'POOLS_EXHAUSTED', need: needOfPod({ nodeName: 'n1' }) } as const;
+    // The shares are 2: n2 spares 2 of its 4 leases, which are kept for n3.
+    expect(prospectsOf(fullPool().view, needOfFull)).toMatchObject({ hasRoom: false, holders: [] });
+    const view = new TestView([poolRecord('p', '10.0.0.0/27', { blockSizeBits: 29 }), ...NODES]);
+    const take = (id: string, nodeName: string) =>
+      view.apply(allocate(view, { request: request(id, { nodeName }), nowMs: NOW_MS }));
+    take('a', 'n3');
+    lease(view, 'n2');
+    expect(() => {
+      for (;;) take(`c${view.endpoints().length}`, 'n1');
+    }).toThrow('its last free address is kept for 1 node with fewer than 2 addresses');
+    expect(leaseHolders(view, needOfFull)).toEqual([{ nodeName: 'n2', count: 1 }]);
+    take('b', 'n3');
+    expect(leaseHolders(view, needOfFull)).toEqual([{ nodeName: 'n2', count: 1 }]);
   });
 
   test('are not being deleted', () => {
@@ -94,7 +114,7 @@ test('a block whose leases were returned goes to another node at once, also wher
   const view = new TestView([pool, ...NODES, config({ strictAffinity: true, cooldownSeconds: 30 })]);
   const leases = lease(view, 'n2').map((text) => address(text));
   for (let index = 0; index < 16; index++) view.apply(allocate(view, { request: request(`c${index}`), nowMs: NOW_MS }));
-  const more = () => allocate(view, { request: request('new'), nowMs: NOW_MS });
+  const more = () => allocate(view, { request: request('new', { nodeName: 'n3' }), nowMs: NOW_MS });
   expect(failureOf(more).code).toBe('POOLS_EXHAUSTED');
   const returns = leases.map((each) => {
     const { sequenceNumber } = addressHolder(allocationOf(view, each)!);

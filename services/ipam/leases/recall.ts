@@ -1,16 +1,17 @@
 import type { FailureCode } from '@podwire/shared/failure/codes';
-import { hostPrefix, prefixContains } from '@podwire/shared/net/prefix';
+import { prefixContains } from '@podwire/shared/net/prefix';
 
 import { allocationOf } from '../addresses/addresses.js';
 import { takeFirst } from '../addresses/allocate/block-choice.js';
 import type { Need } from '../blocks/demand.js';
 import { blocksOf } from '../blocks/holding.js';
+import { sumLeases, type NodeLeases } from '../blocks/leased-addresses.js';
 import { requestLeases } from '../blocks/node-requests.js';
-import { beginSearch, blockOffers } from '../blocks/search.js';
+import { beginSearch, blockOffers, type Search } from '../blocks/search.js';
 import { servingPools } from '../pools/selection.js';
 import { heldAddressesIn } from '../records/block.js';
 import { isLease, isLeaseOf, leaseHandle } from '../records/lease.js';
-import { poolOf, type Pool } from '../records/pool.js';
+import type { Pool } from '../records/pool.js';
 import type { Decision, View } from '../records/view.js';
 
 /** Recalls of unbound leases, when an operation finds no free address. */
@@ -21,12 +22,8 @@ export interface Refused {
   readonly code: FailureCode;
 }
 
-/** A node whose unbound leases a refused operation could use. */
-export interface LeaseHolder {
-  readonly nodeName: string;
-  /** Number of these leases. */
-  readonly count: number;
-}
+/** A node whose unbound leases a refused operation could use, and their number. */
+export type LeaseHolder = NodeLeases;
 
 /** Why a refused operation may succeed after all. */
 export interface Prospects {
@@ -47,18 +44,26 @@ const NO_PROSPECTS: Prospects = { hasRoom: false, holders: [], usedCount: 0 };
 export function prospectsOf(view: View, { need, code }: Refused): Prospects {
   if (code === 'ADDRESS_IN_USE') return { ...prospectsOfRequested(view, need), usedCount: usedInReach(view, need) };
   if (code !== 'POOLS_EXHAUSTED') return NO_PROSPECTS;
-  const pools = exhaustedPools(view, need);
-  const holders = view.nodes().flatMap(({ name: nodeName, deletionTimeMs }) => {
+  const exhausted = exhaustedSearches(view, need);
+  const holders = exhausted.flatMap(({ shares, pools }) =>
+    pools.flatMap((pool) => shares.usableLeases(pool, leasesInPool(view, pool))),
+  );
+  return { hasRoom: exhausted.length === 0, holders: sumLeases([holders]), usedCount: usedInReach(view, need) };
+}
+
+/** The unbound leases in a pool of the nodes that return them. */
+function leasesInPool(view: View, { prefix: range }: Pool): LeaseHolder[] {
+  return view.nodes().flatMap(({ name: nodeName, deletionTimeMs }) => {
+    if (deletionTimeMs !== undefined) return [];
     const blocks = blocksOf(view, view.handle(leaseHandle(nodeName)));
-    const inReach = blocks.filter(({ prefix }) => poolOf(pools, prefix));
+    const inReach = blocks.filter(({ prefix }) => prefixContains(range, prefix));
     const heldCount = inReach.reduce((sum, block) => sum + heldAddressesIn(block, isLeaseOf(nodeName)).length, 0);
     // More than those held if another tool released some.
     const listed = view.session(nodeName)?.leases ?? [];
-    const listedCount = listed.filter((lease) => poolOf(pools, hostPrefix(lease.address))).length;
+    const listedCount = listed.filter((lease) => prefixContains(range, lease.address)).length;
     const count = Math.max(heldCount, listedCount);
-    return count > 0 && deletionTimeMs === undefined ? [{ nodeName, count }] : [];
+    return count > 0 ? [{ nodeName, count }] : [];
   });
-  return { hasRoom: pools.length === 0, holders, usedCount: usedInReach(view, need) };
 }
 
 function prospectsOfRequested(view: View, { addresses }: Need): Omit<Prospects, 'usedCount'> {
@@ -74,12 +79,11 @@ function prospectsOfRequested(view: View, { addresses }: Need): Omit<Prospects, 
   return { hasRoom: allocated.length + listing.length === 0, holders: [...holders, ...listing] };
 }
 
-/** The serving pools of the demands for which there is no free address. */
-function exhaustedPools(view: View, { demands }: Need): Pool[] {
-  return demands(view).flatMap((demand) => {
-    const pools = servingPools(view, demand);
-    return takeFirst(blockOffers(beginSearch(view, demand, pools)), 1).length === 0 ? pools : [];
-  });
+/** The searches of the demands for which there is no free address, unless no pool serves them. */
+function exhaustedSearches(view: View, { demands }: Need): Search[] {
+  return demands(view)
+    .map((demand) => beginSearch(view, demand, servingPools(view, demand)))
+    .filter((search) => search.pools.length > 0 && takeFirst(blockOffers(search), 1).length === 0);
 }
 
 /** Number of addresses in use in the pools that an operation could use. It falls when one is freed. */

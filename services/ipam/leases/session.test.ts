@@ -475,8 +475,10 @@ describe('a node that has seen a later state of the datastore', () => {
     }
     const [owned] = view.affinitiesOf({ kind: 'host', name: 'n2' });
     expect(given).not.toContain(owned!.block.value);
-    expect(failureOf(() => allocate(view, { request: request('y'), nowMs: NOW_MS })).code).toBe('POOLS_EXHAUSTED');
+    expect(failureOf(() => allocate(view, { request: request('y', { nodeName: 'n3' }), nowMs: NOW_MS })).code).toBe(
+      'POOLS_EXHAUSTED',
+    );
     view.put({ kind: 'nodeSession', value: { ...current(view, 'n2'), epoch: 'e2' } });
-    view.apply(allocate(view, { request: request('y'), nowMs: NOW_MS }));
+    view.apply(allocate(view, { request: request('y', { nodeName: 'n3' }), nowMs: NOW_MS }));
   });
 });

@@ -2,7 +2,7 @@ import { Failure, violationsFailure, type Violation } from '@podwire/shared/fail
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
-import type { Demand, PoolUse } from '../blocks/demand.js';
+import type { Demand, Obstacle, PoolUse } from '../blocks/demand.js';
 import { unavailableReason, type Pool } from '../records/pool.js';
 import type { PoolChoice } from '../records/request-policy.js';
 import type { View } from '../records/view.js';
@@ -15,12 +15,6 @@ export interface PoolEvaluation {
   readonly skipReason: string | undefined;
   /** How to make it serve; undefined when it does. */
   readonly remedy: string | undefined;
-}
-
-/** Why a pool cannot serve, and the remedy. */
-export interface Obstacle {
-  readonly reason: string;
-  readonly remedy: string;
 }
 
 /**

@@ -47,6 +47,16 @@ export function usedCount(block: Block): number {
 }
 
 /**
+ * Grace period before an unused claimed block may be reclaimed, in milliseconds: its first address may be in flight.
+ */
+const CLAIM_GRACE_MS = 60_000;
+
+/** A claim time in the future comes from another replica's clock and is ignored. Old blocks have no claim time. */
+export function isInGracePeriod({ claimTimeMs }: Pick<Block, 'claimTimeMs'>, nowMs: number): boolean {
+  return claimTimeMs !== undefined && Math.abs(nowMs - claimTimeMs) < CLAIM_GRACE_MS;
+}
+
+/**
  * Allocates addresses to one holder. The remaining free ones keep their order.
  * @param ordinals - free ones, without duplicates
  */
@@ -115,17 +125,27 @@ function freeAddresses(block: Block, ordinals: readonly Ordinal[], unallocated: 
 
 /**
  * Releases addresses into their cool-down: they have no holder, and become free when {@link collectCooled} finds the
- * cool-down over. They keep their sequence numbers until then, as with Calico.
+ * cool-down over. They keep their sequence numbers until then, as with Calico, and name the node that used them, so that
+ * its share of the pool counts them.
  * @param ordinals - allocated ones, without duplicates
  */
 export function coolAddresses(block: Block, ordinals: readonly Ordinal[], nowMs: number): Block {
-  const cooling = new Set(ordinals);
-  const released: AllocationAttributes = { handleId: undefined, owner: {}, releasedAtMs: wholeSeconds(nowMs) };
-  const index = block.attributes.length;
-  const allocations = block.allocations.map((known, ordinal) => (cooling.has(ordinal) ? index : known));
+  const attributes = [...block.attributes];
+  const allocations = block.allocations.slice();
+  const cooling = new Map<string | undefined, number>();
+  for (const ordinal of ordinals) {
+    const node = attributesAt(block, ordinal)?.owner.node;
+    const index = cooling.get(node) ?? attributes.length;
+    if (index === attributes.length) {
+      const owner = node === undefined ? {} : { node };
+      attributes.push({ handleId: undefined, owner, releasedAtMs: wholeSeconds(nowMs) });
+      cooling.set(node, index);
+    }
+    allocations[ordinal] = index;
+  }
   return {
     ...block,
-    ...renumberAttributes(allocations, [...block.attributes, released]),
+    ...renumberAttributes(allocations, attributes),
     sequenceNumber: block.sequenceNumber + 1n,
   };
 }

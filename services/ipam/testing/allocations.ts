@@ -72,6 +72,14 @@ export function countedHandles(view: TestView): Record<string, Record<string, nu
   return counts;
 }
 
+/** Number of addresses that name a node, with those that cool down. */
+export function usedBy(view: TestView, nodeName: string): number {
+  const names = view
+    .blocks()
+    .flatMap(({ allocations, attributes }) => allocations.map((index) => attributes[index ?? -1]?.owner.node));
+  return names.filter((name) => name === nodeName).length;
+}
+
 export function storedHandles(view: TestView): Record<string, Record<string, number>> {
   return Object.fromEntries(view.all('handle').map(({ value }) => [value.id, Object.fromEntries(value.blocks)]));
 }

@@ -98,6 +98,13 @@ export function session(name: string, rest: Partial<NodeSession> = {}): NodeSess
   };
 }
 
+export function reservation(name: string, ...cidrs: readonly string[]): RecordValue {
+  return {
+    kind: 'reservation',
+    value: { name, uid: `uid-${name}`, createTimeMs: NOW_MS, prefixes: cidrs.map(prefix) },
+  };
+}
+
 export function config(rest: Partial<IpamConfig> = {}): RecordValue {
   return { kind: 'config', value: { ...DEFAULT_CONFIG, ...rest } };
 }

@@ -79,7 +79,8 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 106,
     retryable: false,
-    about: 'The requested address cannot be allocated: its pool, its use or strict affinity forbids it.',
+    about:
+      'The requested address cannot be allocated: its pool, its use, strict affinity or the shares of other nodes forbid it.',
   },
   ADDRESS_DIFFERS: {
     status: status.FAILED_PRECONDITION,

@@ -253,7 +253,7 @@ describe('ExplainAllocation', () => {
     const { leaseAddresses } = LeaseServiceService;
     const { addresses } = await served.caller.peer.call(leaseAddresses, leases, clientLimits());
     await assign({ ipv4Count: 224 });
-    const { refusalCode, families } = await explain({});
+    const { refusalCode, families } = await explain({ nodeName: 'node-3' });
     const recalled = { leased: 32n, nodes: [{ nodeName: 'node-2', leased: 32n }] };
     expect([refusalCode, families[0]?.recall]).toEqual(['', recalled]);
     expect(families[0]?.pools[0]?.blocks.flatMap((block) => block.leases)).toEqual(recalled.nodes);

@@ -210,6 +210,7 @@ export function demandOf(family: Family, { request, nowMs, node }: AllocationInp
     isAnyNamespace,
     pools,
     maxBlocksCount,
+    isLimitedToShare: true,
     seed: `${nodeName}/${formatAttachment(attachment)}`,
     nowMs,
   };

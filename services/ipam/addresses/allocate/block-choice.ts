@@ -141,15 +141,18 @@ export function collectAddresses(search: Search, { count: maxCount, bytesTaken }
   let bytes = 0;
   let isExhausted = true;
   let tooLarge: Offer | undefined;
+  const budget = search.shares.budget();
   const take = (offer: Offer): void => {
     bytes += blockBytes(offer.block);
-    const ordinals = takeFirst(freeOrdinals(offer.block, search), maxCount - count);
+    const most = Math.min(maxCount - count, budget.limitOf(offer));
+    const ordinals = takeFirst(freeOrdinals(offer.block, search), most);
+    budget.spend(offer, ordinals.length);
     grants.push({ offer, ordinals });
     count += ordinals.length;
   };
   for (const offer of blockOffers(search)) {
     // A node's list may name every address of a block that does not exist any more.
-    if (firstFreeOrdinal(offer.block, search) === undefined) continue;
+    if (firstFreeOrdinal(offer.block, search) === undefined || budget.limitOf(offer) === 0) continue;
     if (!fitOneRequest([offer.block])) {
       tooLarge ??= offer;
       continue;
@@ -165,7 +168,7 @@ export function collectAddresses(search: Search, { count: maxCount, bytesTaken }
     take(offer);
     if (count >= maxCount) break;
   }
-  if (tooLarge && count < maxCount) {
+  if (tooLarge && count < maxCount && budget.limitOf(tooLarge) > 0) {
     if (grants.length === 0 && bytesTaken === 0) take(tooLarge);
     else isExhausted = false;
   }
@@ -191,7 +194,7 @@ export function takeFirst<Item>(items: Iterable<Item>, count: number): Item[] {
 
 /**
  * A requested address overrides reservations, selectors, assignmentMode and the block cap. A disabled pool, the pool's
- * uses and strict affinity still refuse it.
+ * uses, strict affinity and the shares of other nodes still refuse it.
  */
 
 /**
@@ -208,6 +211,12 @@ export function chooseRequestedAddress(view: View, demand: Demand, address: Addr
   const lessee = view.lessee(address);
   if (lessee !== undefined && !isHeldAt(stored, address)) throw claimedFailure(view, address, lessee);
   const offer = stored ? existingOffer(search, pool, stored, address) : newOffer(search, pool, address);
+  const kept = search.shares.refusal(offer, address);
+  if (kept)
+    throw refusedFailure(
+      address,
+      `${formatAddress(address)} is in pool "${pool.name}" ${formatPrefix(pool.prefix)}: ${kept.reason}; ${kept.remedy}`,
+    );
   return { offer, ordinal: ordinalOf(offer.block.prefix, address) };
 }
 

@@ -3,7 +3,7 @@ import type { Family } from '@podwire/shared/net/address';
 import { formatPrefix, prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import type { Demand } from '../../blocks/demand.js';
+import type { Demand, Obstacle } from '../../blocks/demand.js';
 import { holdersText, leasesIn, leasesText, sumLeases, type NodeLeases } from '../../blocks/leased-addresses.js';
 import { isAlive } from '../../blocks/running-nodes.js';
 import {
@@ -12,11 +12,10 @@ import {
   blockCount,
   collectBlock,
   isClaimable,
-  isInGracePeriod,
   ownedCount,
   type Search,
 } from '../../blocks/search.js';
-import { evaluatePools, servingPools, type PoolEvaluation, type Obstacle } from '../../pools/selection.js';
+import { evaluatePools, servingPools, type PoolEvaluation } from '../../pools/selection.js';
 import { requireReadable } from '../../records/absence.js';
 import {
   addStats,
@@ -29,7 +28,7 @@ import {
   type BlockStats,
   type BlockState,
 } from '../../records/block-stats.js';
-import { sameOwner, usedCount, type Block, type BlockOwner } from '../../records/block.js';
+import { isInGracePeriod, sameOwner, usedCount, type Block, type BlockOwner } from '../../records/block.js';
 import type { Pool } from '../../records/pool.js';
 import type { UnreadableBlock, UnreadableRecord, View } from '../../records/view.js';
 import { hasRoom, reservedFreeCount } from '../../reservations/reservations.js';
@@ -105,8 +104,12 @@ function explainPool(
   { pool, skipReason, remedy }: PoolEvaluation,
   maxBlocksCount: number,
 ): PoolExplanation {
-  const nothing = { blocks: [], more: new Map<BlockVerdict, number>(), usage: usageOf(EMPTY_STATS) };
-  if (skipReason !== undefined) return { pool, skipReason, ...nothing, noClaim: undefined, remedy, recallable: [] };
+  const skipped = { pool, blocks: [], more: new Map<BlockVerdict, number>(), noClaim: undefined };
+  if (skipReason !== undefined) return { ...skipped, skipReason, remedy, recallable: [], usage: usageOf(EMPTY_STATS) };
+  const usage = usageOf(search.view.blockStatsIn(pool.prefix));
+  const recallable = usage.leased > 0 ? recallableLeases(search, pool) : [];
+  const kept = search.config.strictAffinity ? undefined : search.shares.obstacle(pool);
+  if (kept) return { ...skipped, skipReason: kept.reason, remedy: kept.remedy, recallable, usage };
   const unreadable = unreadableIn(search.view, pool);
   const explanations = unreadable.slice(0, maxBlocksCount).map(({ key, name, reason }): BlockExplanation => {
     return {
@@ -125,19 +128,20 @@ function explainPool(
   const more = countOthers(search, pool, named);
   const hiddenCount = unreadable.length - Math.min(unreadable.length, maxBlocksCount);
   if (hiddenCount > 0) more.set('unreadable', hiddenCount);
-  const usage = usageOf(search.view.blockStatsIn(pool.prefix));
   const claim = noClaim(search, pool, usage);
-  const recallable = usage.leased > 0 ? recallableLeases(search, pool) : [];
   const { reason, remedy: claimRemedy } = claim ?? {};
   return { pool, skipReason, blocks: explanations, more, noClaim: reason, remedy: claimRemedy, recallable, usage };
 }
 
 /** The unbound leases of a pool that the demand could use once their nodes return them. */
-function recallableLeases(search: Search, { prefix }: Pool): NodeLeases[] {
+function recallableLeases(search: Search, pool: Pool): readonly NodeLeases[] {
   const { view, reserved } = search;
-  const usable = [...view.blocksIn(prefix)].filter((block) => isUsable(search, block));
+  const usable = [...view.blocksIn(pool.prefix)].filter((block) => isUsable(search, block));
   const lists = usable.map((block) => leasesIn(block, reserved));
-  return sumLeases(lists).filter(({ nodeName }) => isRecallable(view, nodeName));
+  return search.shares.usableLeases(
+    pool,
+    sumLeases(lists).filter(({ nodeName }) => isRecallable(view, nodeName)),
+  );
 }
 
 /** Whether a node returns its leases when they are recalled: it is registered, and not being deleted. */
@@ -179,7 +183,7 @@ function blockReason(search: Search, block: Block): string {
     return hasRoom(block, search) ? `has room (${usage})` : `is full (${usage})`;
   if (!owner) return `has no owner (${usage})`;
   if (owner.kind === 'virtual') return `belongs to ${owner.name} (${usage})`;
-  const spared = usedCount(block) === 0 && isInGracePeriod(block.claimTimeMs, search.demand.nowMs);
+  const spared = usedCount(block) === 0 && isInGracePeriod(block, search.demand.nowMs);
   return `belongs to node ${owner.name} (${usage}${spared ? ', claimed just now' : ''})`;
 }
 
@@ -202,6 +206,8 @@ function inUse({ used, cooling, leased, size }: Omit<Usage, 'blocks'>): string {
 function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): Obstacle | undefined {
   const { view, demand, config, reserved } = search;
   if (reserved.coversAll(pool.prefix)) return { reason: 'all of it is reserved', remedy: LESS_RESERVED };
+  const kept = search.shares.obstacle(pool);
+  if (kept) return { ...kept, reason: `no further block: ${kept.reason}` };
   const isComplete = BigInt(blocks) >= blockCount(pool);
   if (isComplete) return undefined;
   const cap = blockCap(search);

@@ -74,7 +74,8 @@ function half(block: Block): Block {
 /** The block's JSON as a whole. */
 function plainly(block: Block, raw: JsonObject): string {
   const attributes = block.attributes.map(({ handleId, owner: secondary, releasedAtMs }) => {
-    if (releasedAtMs !== undefined) return { releasedAt: new Date(releasedAtMs).toISOString().replace('.000', '') };
+    const releasedAt = releasedAtMs && new Date(releasedAtMs).toISOString().replace('.000', '');
+    if (releasedAt) return { secondary, releasedAt };
     return { ...(handleId !== undefined && { handle_id: handleId }), secondary };
   });
   const numbers = block.sequenceNumbers.flatMap((number, ordinal) => (number === null ? [] : [[ordinal, number]]));

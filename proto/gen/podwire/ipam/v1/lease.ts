@@ -2467,8 +2467,8 @@ export const LeaseServiceService = {
    * evaluated separately: a refused one changes nothing, and the rest is bound.
    *
    * An address that is free is allocated to the attachment again, with a new sequence number: another tool released it,
-   * or the datastore was restored. A binding is refused if another holder has one of its addresses. Idempotent: an
-   * address that is already bound to the attachment counts as bound.
+   * or the datastore was restored. A binding is refused if another holder has one of its addresses, or if such a free
+   * address is kept for other nodes. Idempotent: an address that is already bound to the attachment counts as bound.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), ABORTED (too many conflicts; repeat),
    * UNAVAILABLE, DEADLINE_EXCEEDED. After an error some bindings may be done: repeat the call.
@@ -2574,8 +2574,8 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
    * evaluated separately: a refused one changes nothing, and the rest is bound.
    *
    * An address that is free is allocated to the attachment again, with a new sequence number: another tool released it,
-   * or the datastore was restored. A binding is refused if another holder has one of its addresses. Idempotent: an
-   * address that is already bound to the attachment counts as bound.
+   * or the datastore was restored. A binding is refused if another holder has one of its addresses, or if such a free
+   * address is kept for other nodes. Idempotent: an address that is already bound to the attachment counts as bound.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), ABORTED (too many conflicts; repeat),
    * UNAVAILABLE, DEADLINE_EXCEEDED. After an error some bindings may be done: repeat the call.
@@ -2694,8 +2694,8 @@ export interface LeaseServiceClient extends Client {
    * evaluated separately: a refused one changes nothing, and the rest is bound.
    *
    * An address that is free is allocated to the attachment again, with a new sequence number: another tool released it,
-   * or the datastore was restored. A binding is refused if another holder has one of its addresses. Idempotent: an
-   * address that is already bound to the attachment counts as bound.
+   * or the datastore was restored. A binding is refused if another holder has one of its addresses, or if such a free
+   * address is kept for other nodes. Idempotent: an address that is already bound to the attachment counts as bound.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), ABORTED (too many conflicts; repeat),
    * UNAVAILABLE, DEADLINE_EXCEEDED. After an error some bindings may be done: repeat the call.
