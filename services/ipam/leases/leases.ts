@@ -127,7 +127,7 @@ export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseSte
   const holding = holdingAll.filter(({ block }) => block.prefix.family === family);
   const updated = updateSession(view, { session, nodeName, patch: { leases: listedLeases(holdingAll) }, nowMs });
   const isShort = held.length + collected.count < count;
-  const explanation = count > limit.count ? limit.explanation : shortageText(view, demand, pools);
+  const explain = () => (count > limit.count ? limit.explanation : shortageText(view, demand, pools));
   return {
     changes:
       taken.changes.length > 0
@@ -139,7 +139,7 @@ export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseSte
       ...NO_CHANGE,
       state: collected.count < missing && !collected.isExhausted ? 'more' : 'done',
       leases: describeLeases(view, demand, holding),
-      explanation: isShort ? explanation : '',
+      explanation: isShort ? explain() : '',
       limit: limit.count,
       coolDownMs: Math.max(0, (view.config() ?? DEFAULT_CONFIG).cooldownSeconds) * 1000,
       sessionRevision: updated.revision,
@@ -311,6 +311,11 @@ function freeCount(view: View, { prefix }: Pool): bigint {
 }
 
 function shortageText(view: View, demand: Demand, pools: readonly Pool[]): string {
+  const { shares } = beginSearch(view, demand, pools);
+  for (const pool of pools) {
+    const kept = shares.obstacle(pool);
+    if (kept) return `pool "${pool.name}" ${formatPrefix(pool.prefix)}: ${kept.reason}; ${kept.remedy}`;
+  }
   const names = pools.map(({ name, prefix }) => `"${name}" ${formatPrefix(prefix)}`).join(', ');
   return `the blocks of node ${demand.owner.name} and the unclaimed ones have no further free address in pool ${names}; addresses of other nodes' blocks are not leased`;
 }
