@@ -60,6 +60,17 @@ export function isAwaited(view: View, nodeName: string): boolean {
   return session !== undefined && session.epoch !== epoch.id;
 }
 
+/** How long nodes tell what the datastore lost in a restore, in milliseconds. */
+const REPORTS_MS = 10 * 60_000;
+
+/** Whether a node may have many pods whose addresses the datastore lost in a restore. */
+export function mayHaveLost(view: View, nodeName: string): boolean {
+  const epoch = view.epoch();
+  return (
+    epoch !== undefined && epoch.phase !== 'first' && (isAwaited(view, nodeName) || view.epochAgeMs() < REPORTS_MS)
+  );
+}
+
 /** Names of the nodes for whose reports new addresses wait, in order. */
 export function awaitedNodes(view: View): string[] {
   if (!isNewEpoch(view)) return [];

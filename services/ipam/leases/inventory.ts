@@ -3,7 +3,6 @@ import { compareAddresses, formatAddress } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
 
 import { addressHolder, allocationOf, netnsOf } from '../addresses/addresses.js';
-import { isAwaited } from '../blocks/epoch.js';
 import { addressOf, sameAttachment } from '../blocks/holding.js';
 import { isNodeAddress, allBlocks, blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import {
@@ -295,17 +294,16 @@ interface Unbound {
 }
 
 /**
- * Without addresses that are kept for other nodes: a node must not withhold a pool by reporting its addresses. In its
- * first report after a restore a node may name what the datastore has lost.
+ * Without addresses that are kept for other nodes: a node must not withhold a pool by reporting its addresses.
  */
 function unlisted(view: View, { name, leases }: NodeSession, { unbound, nowMs }: Unbound): ListedLease[] {
   const known = new Set(leases.map(({ address }) => formatAddress(address)));
-  const claims = isAwaited(view, name) ? undefined : new AddressClaims(view, { nodeName: name, nowMs });
+  const claims = new AddressClaims(view, { nodeName: name, nowMs });
   const added: ListedLease[] = [];
   for (const { address, sequenceNumber } of unbound) {
     if (added.length === LISTED_PER_REPORT) break;
     const pool = known.has(formatAddress(address)) ? undefined : poolOf(view.pools(), hostPrefix(address));
-    if (!pool || claims?.take(pool, address) !== undefined) continue;
+    if (!pool || claims.take(pool, address) !== undefined) continue;
     added.push({ address: { family: address.family, value: address.value }, sequenceNumber });
   }
   return added;

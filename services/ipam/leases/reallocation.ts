@@ -2,6 +2,7 @@ import { formatAddress, type Address, type Family } from '@podwire/shared/net/ad
 import { formatPrefix, hostPrefix, ordinalOf, prefixContains, prefixOf } from '@podwire/shared/net/prefix';
 
 import type { Demand } from '../blocks/demand.js';
+import { mayHaveLost } from '../blocks/epoch.js';
 import { handleChanges } from '../blocks/holding.js';
 import { blockOf, overlappingBlock, overlappingRange } from '../blocks/lookup.js';
 import { NodeShares, type ShareBudget } from '../blocks/node-shares.js';
@@ -141,7 +142,8 @@ interface ClaimLimit {
 
 /**
  * The free addresses that a node says it has. The shares of other nodes limit them, so that no node takes a pool by
- * naming its addresses. What a node has rightly fits, unless nodes joined since the pool became full.
+ * naming its addresses. What a node has rightly fits, unless nodes joined since the pool became full. After a restore
+ * nothing is limited: no address of a pod may go to another one.
  */
 export class AddressClaims {
   readonly #view: View;
@@ -156,6 +158,7 @@ export class AddressClaims {
   /** @returns why the node does not get a free address; undefined if it does */
   take(pool: Pool, address: Address): string | undefined {
     const { nodeName, nowMs } = this.#input;
+    if (mayHaveLost(this.#view, nodeName)) return undefined;
     const owner = { kind: 'host', name: nodeName } as const;
     const stored = overlappingBlock(this.#view, hostPrefix(address));
     const prefix = stored?.prefix ?? prefixOf(hostPrefix(address), pool.blockSizeBits);

@@ -139,8 +139,9 @@ describe('the node controller', () => {
   });
 
   test('keeps pools from the address of the API server', async () => {
-    await start();
-    const failure = await failureOf(caller.createPool({ name: 'services', cidr: '127.0.0.0/24' }));
+    const api = new KubernetesApi({ ...server.options, host: '198.18.0.1' });
+    service = await place.start(ENV, undefined, () => api);
+    const failure = await failureOf(caller.createPool({ name: 'services', cidr: '198.18.0.0/24' }));
     expect(failure).toMatchObject({ code: 'POOL_OVERLAP', message: expect.stringContaining('of the API server') });
   });
 

@@ -6,9 +6,21 @@ import { expect, test } from 'vitest';
 import { allocate } from '../addresses/allocate/allocate.js';
 import { release } from '../addresses/release.js';
 import { leaseAddresses } from '../leases/leases.js';
+import { Reallocation } from '../leases/reallocation.js';
 import { attributesAt, isInGracePeriod } from '../records/block.js';
+import { leaseAttributes } from '../records/lease.js';
 import type { Pool } from '../records/pool.js';
-import { attachment, config, failureOf, NOW_MS, nodeRecord, pool, request, reservation } from '../testing/records.js';
+import {
+  attachment,
+  config,
+  failureOf,
+  NOW_MS,
+  nodeRecord,
+  pool,
+  poolRecord,
+  request,
+  reservation,
+} from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
 
 /** The share of each node in a pool, against an oracle that looks at each address of the pool. */
@@ -258,4 +270,22 @@ test('property: whatever one node takes, the other ones get their share', () => 
     }),
     { numRuns: 60 },
   );
+});
+
+test('after a restore a node keeps the addresses of all its pods, also beyond its share', () => {
+  const view = new TestView([
+    poolRecord('p', '10.0.0.0/27', { blockSizeBits: 29 }),
+    nodeRecord('n1'),
+    nodeRecord('n2'),
+  ]);
+  for (let count = 0; count < 28; count++)
+    view.apply(allocate(view, { request: request(`c${count}`, { nodeName: 'n1' }), nowMs: NOW_MS }));
+  const attributes = leaseAttributes({ nodeName: 'n1', bootId: 'b', nowMs: NOW_MS });
+  const free = addressAt(prefixOf({ family: 4, value: 0x0a000018n }, 29), 7);
+  const refusal = () => new Reallocation(view, { nodeName: 'n1', nowMs: NOW_MS }).take(free, attributes);
+  expect(refusal()).toContain('its last 4 free addresses are kept');
+  view.put({ kind: 'storeEpoch', value: { id: 'e2', importId: '', phase: 'waited' } });
+  expect(refusal()).toBeUndefined();
+  view.monotonicMs += 600_000;
+  expect(refusal()).toContain('kept');
 });
