@@ -249,7 +249,8 @@ interface RouteLookup {
 
 /**
  * Route lookup as in the kernel: the longest prefix, then the lowest metric.
- * @returns the route's source address, or the addresses of its link
+ * @returns the addresses of the route's link; its source address comes before the addresses of the same kind, as keepalived can set
+ * it to an address of a service
  */
 function byRoute(
   routes: readonly NetworkRoute[],
@@ -264,8 +265,9 @@ function byRoute(
   for (const { linkIndex, source } of leading) {
     const link = links.find(({ index }) => index === linkIndex);
     const addresses = link ? addressesOf(link, target.family, state) : [];
-    const ofSource = addresses.filter(({ address }) => address.value === source?.value);
-    if (addresses.length > 0) return ofSource.length > 0 ? ofSource : addresses;
+    const isOther = ({ address }: LinkAddress) => Number(address.value !== source?.value);
+    const sorted = addresses.toSorted((a, b) => Number(isHost(a)) - Number(isHost(b)) || isOther(a) - isOther(b));
+    if (sorted.length > 0) return sorted;
   }
   return [];
 }
