@@ -123,12 +123,12 @@ const OWN_INTERFACES = /^podw|\.podwire$/;
 /** Interfaces of other programs. Other nodes cannot reach their addresses. */
 const FOREIGN_INTERFACES = [
   // Container engines and virtual machines.
-  /^(lo|veth|dummy|virbr|lxcbr|lxdbr|incusbr|br-[0-9a-f]{12}|(docker|podman|cni-podman|nerdctl)\d)/,
-  // Pod networks and kube-proxy.
-  /^(cali|tunl|vxlan(-v6)?\.calico|wireguard\.cali|wg-v6\.cali|flannel|cilium|lxc|weave|antrea-|ovn-k8s-|(cbr|cni)\d)/,
-  /^(kube-bridge|kube-dummy|kube-ipvs|nodelocaldns)/,
-  // Virtual private networks.
-  /^(tailscale|wg)\d/,
+  /^(lo$|veth|dummy|virbr|vmnet|tap|lxcbr|lxdbr|incusbr|br-[0-9a-f]{12}|docker|podman\d|nerdctl\d)/,
+  // Pod networks, kube-proxy, and Open vSwitch without the bridges that operators name.
+  /^(cali|vxlan(-v6)?\.calico|wireguard\.cali|flannel|cilium|lxc|weave|antrea-|ovn-k8s-|cbr|cni)/,
+  /^(kube-bridge|kube-dummy|kube-ipvs|nodelocaldns|ovs-|br-(int|tun)$|(genev|vxlan)_sys_)/,
+  // Virtual private networks, IPIP.
+  /^(tailscale|tun|nordlynx|wg|wt\d|zt)/,
 ];
 
 /** Whether an interface connects the node to its network: not a pod's, a tunnel's, or another program's. */
