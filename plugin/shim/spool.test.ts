@@ -79,6 +79,29 @@ describe('a DEL while no process listens', () => {
     expect([calls, files()]).toEqual([1, [NAME]]);
   });
 
+  it.each([
+    ['a directory', ['mkdir']],
+    ['a file', ['touch']],
+    ['a FIFO', ['mkfifo']],
+  ])('is spooled where %s has the path of the socket', async (_, [program = '']) => {
+    const socket = join(hasty.build.folder, program);
+    execFileSync(program, [socket]);
+    expect(await del({ stdin: JSON.stringify({ name: 'net', socket }) })).toEqual(SUCCESS);
+    expect(files()).toEqual([NAME]);
+  });
+
+  it('is spooled after one call when the process answers for ever', async () => {
+    let calls = 0;
+    await hasty.rawPeer((connection) => {
+      calls++;
+      connection.write('HTTP/1.1 200 OK\r\nX: ');
+      const timer = setInterval(() => connection.write('x'), HASTY.silenceMs / 7);
+      connection.on('close', () => clearInterval(timer));
+    });
+    expect(await del()).toEqual(SUCCESS);
+    expect([calls, files()]).toEqual([1, [NAME]]);
+  });
+
   it('is spooled where a killed process left its socket', async () => {
     const bind = `require('net').createServer().listen(${JSON.stringify(hasty.build.defaultSocket)}, () => process.kill(process.pid, 'SIGKILL'))`;
     await once(spawn(process.execPath, ['-e', bind]), 'exit');

@@ -100,9 +100,10 @@ export const DATAPLANE_SETTINGS = {
   blockedPorts: {
     variable: 'PODWIRE_NODE_BLOCKED_PORTS',
     schema: portList,
-    default: '9091,9094',
+    default: '9091,9094,9650',
     about:
-      'TCP ports of nodes that pods cannot reach, separated by commas; none for no such ports. The default has the ports of the metrics.',
+      'TCP ports of nodes that pods cannot reach, separated by commas; none for no such ports. The default has the ports of the metrics ' +
+      'and of podwire-ipam.',
   },
   mtuBytes: {
     variable: 'PODWIRE_NODE_MTU_BYTES',

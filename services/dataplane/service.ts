@@ -246,6 +246,7 @@ function createClusterPart(
     acceptsFirst: config.firewallAccept,
     podInterfaces: () => environment?.guard.interfaces ?? [],
     peerInterface: (pool) => routes.peerInterface(pool),
+    uplink: (family) => routes.parents[family],
   });
   const kernelFollowers = [
     ...(environment?.followers ?? []),

@@ -31,7 +31,7 @@ describe('the settings', () => {
       natInterfaces: [],
       natPorts: undefined,
       firewallAccept: true,
-      blockedPorts: [9091, 9094],
+      blockedPorts: [9091, 9094, 9650],
       metricsTokenFile: '',
       mtuBytes: 0,
       mtuInterfaces: ['en*', 'wl*', 'ww*', 'sl*', 'ib*', 'eth*', 'wlan*', 'wwan*'],

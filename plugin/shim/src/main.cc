@@ -106,7 +106,7 @@ std::optional<Failure> SpoolDel(const Call& call, const Connection& connection, 
 std::optional<Failure> Ask(Connection& connection, const Request& request, bool is_del, ResponseParser& response) {
   if (auto failure = Connect(connection)) return failure;
   auto failure = Exchange(connection, request, response);
-  const bool is_lost = is_del && failure && failure->code == CniCode::kTryAgainLater && !connection.is_mute;
+  const bool is_lost = is_del && failure && failure->code == CniCode::kTryAgainLater && !connection.is_late;
   const bool is_stopping = !failure && response.Status() == kStatusStopping;
   if (!is_lost && !is_stopping) return failure;
 
@@ -136,7 +136,7 @@ std::optional<Failure> Forward(const Call& call, std::string_view configuration,
   const Request request = {head.View(), configuration};
   auto failure = Ask(connection, request, is_del, response);
   if (is_del && !failure && response.Status() == kStatusStopping) failure = Unfinished(connection.path);
-  if (failure && failure->code == CniCode::kTryAgainLater) {
+  if (failure && (failure->code == CniCode::kTryAgainLater || (is_del && connection.is_no_socket))) {
     if (!connection.was_open && !choice.is_configuration_object && !has_lease) return Undecodable(*failure);
     if (is_del) failure = SpoolDel(call, connection, request, std::move(*failure));
     if (failure && !has_lease) return failure;

@@ -31,6 +31,8 @@ export interface ClusterNode {
   readonly vxlanIpv6: VxlanEnd | undefined;
   /** Address of its IPIP device; undefined while none is allocated. */
   readonly ipip: Address | undefined;
+  /** Addresses of the interfaces by which it is connected, as it registered them. Absent: none. */
+  readonly interfaceAddresses?: readonly Address[];
   /** BGP autonomous system; undefined: the cluster's. */
   readonly asNumber: number | undefined;
   /** Number of times that IPAM recalled the node's leases. Absent: 0. */

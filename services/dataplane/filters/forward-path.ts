@@ -1,10 +1,17 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
-import { formatPrefix } from '@podwire/shared/net/prefix';
+import { familyBits, parseAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ClusterChange, ClusterPool, ClusterView, Follower } from '../cluster/cluster.js';
+import {
+  nodeAddressOf,
+  type ClusterChange,
+  type ClusterNode,
+  type ClusterPool,
+  type ClusterView,
+  type Follower,
+} from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
 import { Ruleset, type ForwardedPacket } from './ruleset.js';
 import { CHECK_INTERVAL_MS, type TableEvents } from './table-reconciler.js';
@@ -32,10 +39,19 @@ interface ForwardPathOptions {
   readonly podInterfaces: () => readonly string[];
   /** Interface by which packets of a pool reach other nodes; undefined while unknown. */
   readonly peerInterface: (pool: ClusterPool) => string | undefined;
+  /** Interface with the node's address of a family; undefined while unknown. */
+  readonly uplink: (family: Family) => string | undefined;
 }
 
-/** Tables whose forwarding drops no packet of a pod: Podwire's own, and kube-proxy's, which can be large. */
-const SKIPPED_TABLES = ['podwire', 'podwire_tunnels', 'podwire_neighbours', 'kube-proxy'];
+/** Packets by the same interfaces. A firewall may drop some: it is reported when it drops all. */
+interface Flow {
+  readonly input: string;
+  readonly output: string;
+  readonly ends: readonly Pick<ForwardedPacket, 'source' | 'destination'>[];
+}
+
+/** Tables that drop no packet of a pod: Podwire's own, and kube-proxy's, which can be large. */
+const SKIPPED_TABLES = ['podwire', 'podwire_tunnels', 'podwire_neighbours', 'podwire_ports', 'kube-proxy'];
 
 /** The chain of iptables for forwarded packets, which the iptables of nftables shares with `nft`. */
 const IPTABLES = { name: 'filter', chain: 'FORWARD' } as const;
@@ -44,6 +60,12 @@ const IPTABLES = { name: 'filter', chain: 'FORWARD' } as const;
 const COMMENT = 'podwire';
 
 const FAMILIES: readonly Family[] = [4, 6];
+
+/** Hosts of the internet: root servers of DNS, which no list of private or reserved addresses has. */
+const INTERNET: Readonly<Record<Family, Address | undefined>> = {
+  4: parseAddress('198.41.0.4'),
+  6: parseAddress('2001:503:ba3e::2:30'),
+};
 
 /**
  * Keeps packets of pods from being dropped on their way through the node by another firewall: accepts them first in the chains of
@@ -57,6 +79,7 @@ export class ForwardPath implements Follower {
   readonly #options: ForwardPathOptions;
   readonly #queue: WorkQueue<'check'>;
   #pools: readonly ClusterPool[] | undefined;
+  #node: ClusterNode | undefined;
   #conditions: readonly Condition[] = [];
   /** Message of the last failure; undefined after a success. */
   #failure: string | undefined;
@@ -76,9 +99,10 @@ export class ForwardPath implements Follower {
     });
   }
 
-  follow({ cluster }: ClusterView, { hasOtherChanges }: ClusterChange): void {
+  follow({ self, cluster }: ClusterView, { hasOtherChanges }: ClusterChange): void {
     if (this.#pools && !hasOtherChanges) return;
     this.#pools = [...cluster.pools.values()].filter(({ loadBalancerOnly }) => !loadBalancerOnly);
+    this.#node = cluster.nodes.get(self);
     this.#queue.request('check');
   }
 
@@ -145,7 +169,7 @@ export class ForwardPath implements Follower {
     const own = rules.filter(isOwnRule);
     const isPresent = own.map(matchesOf).join('\n') === wanted.map((expr) => matchesOf({ expr })).join('\n');
     const isFirst = own.every((rule, at) => rule === rules[at]);
-    const chain = { table, name: IPTABLES.chain };
+    const chain = { table, name: IPTABLES.chain, hook: 'forward' } as const;
     if (isPresent && (isFirst || this.#dropCondition(chain, ruleset) === undefined)) return [];
     const rule = { family: table.family, table: table.name, chain: IPTABLES.chain };
     return [
@@ -154,19 +178,44 @@ export class ForwardPath implements Follower {
     ];
   }
 
-  #dropCondition({ table, name }: BaseChain, ruleset: Ruleset): Condition | undefined {
+  #dropCondition(chain: BaseChain, ruleset: Ruleset): Condition | undefined {
+    const { table, name, hook } = chain;
     const families = FAMILIES.filter((family) => table.family === 'inet' || table.family === PROTOCOL[family]);
     for (const pool of this.#pools?.filter(({ cidr }) => families.includes(cidr.family)) ?? []) {
-      for (const packet of packetsOf(pool, this.#options.peerInterface(pool))) {
-        const cause = ruleset.dropOf(name, packet);
-        if (cause === undefined) continue;
+      for (const { input, output, ends } of this.#flows(pool)) {
+        // The kernel chooses the output after prerouting.
+        const way = { input, output: hook === 'prerouting' ? '' : output };
+        const causes = ends.map((addresses) => ruleset.dropOf(name, { ...way, ...addresses }));
+        if (causes[0] === undefined || causes.includes(undefined)) continue;
         const message =
-          `IPv${pool.cidr.family} packets of pods from ${packet.input} to ${packet.output} are dropped by the firewall: ` +
-          `chain ${name} of table ${formatTableName(table)} (${cause}); run: ${cureOf({ table, name }, pool)}`;
+          `IPv${pool.cidr.family} packets of pods from ${input} to ${output} are dropped by the firewall: ` +
+          `chain ${name} of table ${formatTableName(table)} (${causes[0]}); run: ${cureOf(chain, pool)}`;
         return { reason: 'ForwardDropped', message };
       }
     }
     return undefined;
+  }
+
+  /**
+   * Packets of a pool's pods that the node forwards: between two of its pods, to another node, from there, and to the outside if
+   * the pool leads there.
+   */
+  #flows(pool: ClusterPool): readonly Flow[] {
+    const { cidr, natOutgoing } = pool;
+    const { peerInterface, uplink: uplinkOf } = this.#options;
+    const [peer, uplink] = [peerInterface(pool), uplinkOf(cidr.family)];
+    const [source, destination] = [addressIn(cidr, 1n), addressIn(cidr, 2n)];
+    const between = (input: string, output: string) => ({ input, output, ends: [{ source, destination }] });
+    const outside = [INTERNET[cidr.family], nodeAddressOf(this.#node, cidr.family)?.address].filter(
+      (each) => each !== undefined,
+    );
+    return [
+      between('podw1', 'podw2'),
+      ...(peer === undefined ? [] : [between('podw1', peer), between(peer, 'podw1')]),
+      ...(uplink === undefined || !natOutgoing
+        ? []
+        : [{ input: 'podw1', output: uplink, ends: outside.map((to) => ({ source, destination: to })) }]),
+    ];
   }
 }
 
@@ -201,25 +250,20 @@ function matchesOf({ expr }: JsonObject): string {
   return JSON.stringify(isList(expr) ? expr.filter((part) => isObject(part) && !('counter' in part)) : expr);
 }
 
-/** Packets of a pool's pods that the node forwards: between two of its pods, to another node, and from there. */
-function packetsOf({ cidr }: ClusterPool, peer: string | undefined): readonly ForwardedPacket[] {
-  const address = (place: bigint): Address => {
-    const size = 1n << BigInt(familyBits(cidr.family) - cidr.length);
-    return { family: cidr.family, value: cidr.value + (place < size ? place : 0n) };
-  };
-  const [source, destination] = [address(1n), address(2n)];
-  const between = (input: string, output: string) => ({ input, output, source, destination });
-  return [between('podw1', 'podw2'), ...(peer === undefined ? [] : [between('podw1', peer), between(peer, 'podw1')])];
+function addressIn({ family, value, length }: Prefix, place: bigint): Address {
+  const size = 1n << BigInt(familyBits(family) - length);
+  return { family, value: value + (place < size ? place : 0n) };
 }
 
 /** The commands with which an operator lets packets of pods pass. */
-function cureOf({ table, name }: BaseChain, { cidr }: ClusterPool): string {
+function cureOf({ table, name, hook }: BaseChain, { cidr }: ClusterPool): string {
   if (table.name === 'firewalld')
     return `firewall-cmd --permanent --zone=trusted --add-source=${formatPrefix(cidr)} && firewall-cmd --reload`;
   if (isIptables(table) && name === IPTABLES.chain) {
     const program = table.family === 'ip6' ? 'ip6tables' : 'iptables';
     return `${program} -I FORWARD -i podw+ -j ACCEPT && ${program} -I FORWARD -o podw+ -j ACCEPT`;
   }
-  const insert = (key: string) => `nft insert rule ${formatTableName(table)} ${name} ${key} '"podw*"' accept`;
-  return `${insert('iifname')} && ${insert('oifname')}`;
+  const insert = (match: string) => `nft insert rule ${formatTableName(table)} ${name} ${match} accept`;
+  const toPods = hook === 'prerouting' ? `${PROTOCOL[cidr.family]} daddr ${formatPrefix(cidr)}` : `oifname '"podw*"'`;
+  return `${insert(`iifname '"podw*"'`)} && ${insert(toPods)}`;
 }

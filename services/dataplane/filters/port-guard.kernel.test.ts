@@ -15,6 +15,9 @@ const BITS = { 4: 32, 6: 128 } as const;
 const NODE = { 4: '192.0.2.1', 6: '2001:db8::1' } as const;
 const OTHER = { 4: '192.0.2.2', 6: '2001:db8::2' } as const;
 const HOST = { 4: '192.0.2.9', 6: '2001:db8::9' } as const;
+/** Other addresses of the other node: of its tunnel, and of its interfaces. */
+const TUNNEL = { 4: '10.65.0.2', 6: 'fd00:65::2' } as const;
+const SECONDARY = { 4: '198.51.100.2', 6: '2001:db8:1::2' } as const;
 const POD = { 4: '10.65.0.7', 6: 'fd00:65::7' } as const;
 const ALL = { blocks: 'all', hasOtherChanges: true } as const;
 const PORTS = [9094, 9091];
@@ -24,7 +27,15 @@ const cluster = (names: readonly string[]) =>
   view('a', {
     nodes: names.map((name) => {
       const own = name === 'a' ? NODE : OTHER;
-      return node(name, { ipv4: `${own[4]}/24`, ipv6: `${own[6]}/64` });
+      return node(name, {
+        ipv4: `${own[4]}/24`,
+        ipv6: `${own[6]}/64`,
+        ...(name === 'b' && {
+          vxlan4: TUNNEL[4],
+          vxlan6: TUNNEL[6],
+          interfaceAddresses: [OTHER[4], OTHER[6], SECONDARY[4], SECONDARY[6]],
+        }),
+      });
     }),
   });
 
@@ -79,8 +90,10 @@ beforeEach(() => {
     // A neighbour solicitation is answered for addresses of its own interface only.
     for (const device of ['podwa', 'uplink'])
       run('ip', 'address', 'add', `${NODE[family]}/${BITS[family]}`, 'dev', device, ...nodad);
-    run('ip', '-n', 'far', 'address', 'add', `${HOST[family]}/${BITS[family]}`, 'dev', 'eth0', ...nodad);
-    run('ip', 'route', 'add', `${HOST[family]}/${BITS[family]}`, 'dev', 'uplink');
+    for (const { [family]: far } of [HOST, TUNNEL, SECONDARY]) {
+      run('ip', '-n', 'far', 'address', 'add', `${far}/${BITS[family]}`, 'dev', 'eth0', ...nodad);
+      run('ip', 'route', 'add', `${far}/${BITS[family]}`, 'dev', 'uplink');
+    }
     for (const name of ['pod-a', 'far']) {
       run('ip', '-n', name, 'route', 'add', `${NODE[family]}/${BITS[family]}`, 'dev', 'eth0');
       run('ip', '-n', name, 'route', 'add', 'default', 'via', NODE[family], 'dev', 'eth0', 'onlink');
@@ -107,7 +120,8 @@ test.each(FAMILIES)('IPv%i: a pod reaches no blocked port of a node, and every o
   own.follow(cluster(['a', 'b']), ALL);
   await until(() => tableText().includes(OTHER[family]));
   expect(await seen()).toEqual([false, false, false, false, true, true]);
-  expect([await reaches(NODE[family], 9092), await reaches(OTHER[family], 9092)]).toEqual([true, true]);
+  expect([await reaches(TUNNEL[family], 9091), await reaches(SECONDARY[family], 9091)]).toEqual([false, false]);
+  for (const { [family]: open } of [NODE, OTHER, SECONDARY]) expect(await reaches(open, 9092)).toBe(true);
 });
 
 test('the table is listed as written, and there is none without ports', async () => {

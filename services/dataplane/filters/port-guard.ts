@@ -1,8 +1,8 @@
 import { HOST_INTERFACE_PREFIX } from '@podwire/shared/attachment/names';
-import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { compareTexts } from '@podwire/shared/words/order';
 
-import { nodeAddressOf, type ClusterChange, type ClusterView, type Follower } from '../cluster/cluster.js';
+import type { ClusterChange, ClusterNode, ClusterView, Follower } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
 import { TableReconciler, type TableReconcilerOptions } from './table-reconciler.js';
 import {
@@ -55,12 +55,9 @@ export class PortGuard implements Follower {
     const before = this.#nodes;
     // A change of blocks does not change the nodes.
     if (before && !change.hasOtherChanges) return;
-    const addresses = (family: Family): string[] =>
-      [...cluster.nodes.values()].flatMap((node) => {
-        const own = nodeAddressOf(node, family);
-        return own ? [formatAddress(own.address)] : [];
-      });
-    const nodes = { 4: distinct(addresses(4)), 6: distinct(addresses(6)) };
+    const addresses = [...cluster.nodes.values()].flatMap(addressesOfNode);
+    const textsOf = (family: Family) => distinct(addresses.filter((each) => each.family === family).map(formatAddress));
+    const nodes = { 4: textsOf(4), 6: textsOf(6) };
     this.#nodes = nodes;
     const sets = FAMILIES.map((family) => ({ name: NODES[family], from: before?.[family] ?? [], to: nodes[family] }));
     const delta = before && elementsChange({ table: PORT_TABLE, sets });
@@ -74,7 +71,7 @@ export class PortGuard implements Follower {
   conditions(): readonly Condition[] {
     const failure = this.#reconciler.failure;
     if (!failure) return [];
-    const message = `nftables cannot filter packets from pods, so pods reach the metrics of nodes: ${failure.message}`;
+    const message = `nftables cannot filter packets from pods, so pods reach the metrics of nodes and podwire-ipam: ${failure.message}`;
     return [{ reason: 'PortGuardUnavailable', message }];
   }
 
@@ -112,6 +109,13 @@ function portTable(ports: readonly number[], nodes: NodeAddresses): NftTable {
     })),
     chains: [chain('input', [[]]), chain('forward', [[isNode(4)], [isNode(6)]])],
   };
+}
+
+/** All known addresses of a node: its processes listen at each of them. */
+function addressesOfNode(node: ClusterNode): readonly Address[] {
+  const { ipv4, ipv6, vxlanIpv4, vxlanIpv6, ipip, interfaceAddresses = [] } = node;
+  const single = [ipv4?.address, ipv6?.address, vxlanIpv4?.address, vxlanIpv6?.address, ipip];
+  return [...single.flatMap((address) => address ?? []), ...interfaceAddresses];
 }
 
 function distinct(texts: readonly string[]): readonly string[] {

@@ -15,10 +15,11 @@ export interface TableName {
   readonly name: string;
 }
 
-/** A base chain of any program. */
+/** A filter chain of any program that packets of pods pass on their way through the node. */
 export interface BaseChain {
   readonly table: TableName;
   readonly name: string;
+  readonly hook: 'prerouting' | 'forward' | 'postrouting';
 }
 
 /** A named set. Elements of address sets are disjoint prefixes; in concatenations, disjoint per link. */
@@ -299,7 +300,7 @@ export interface Nft {
    */
   read(table: TableName): Promise<readonly JsonObject[] | undefined>;
 
-  /** Reads the base chains of all tables at the hook of forwarded packets (`nft list chains`). Idempotent. */
+  /** Reads the filter chains of all tables that forwarded packets pass (`nft list chains`). Idempotent. */
   forwardChains(): Promise<readonly BaseChain[]>;
 
   /**

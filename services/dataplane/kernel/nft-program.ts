@@ -113,6 +113,8 @@ export class ProgramNft implements Nft {
 
 const FAMILIES = ['ip', 'ip6', 'inet'] as const;
 
+const FORWARD_HOOKS = ['prerouting', 'forward', 'postrouting'] as const;
+
 /** Lines such as `table ip filter {`, `chain FORWARD {`, and `type filter hook forward priority filter; policy drop;`. */
 function readForwardChains(output: string): readonly BaseChain[] {
   const found: BaseChain[] = [];
@@ -124,7 +126,11 @@ function readForwardChains(output: string): readonly BaseChain[] {
       const family = FAMILIES.find((each) => each === second);
       table = family && { family, name: third };
     } else if (word === 'chain') chain = second;
-    else if (table && /^type \S+ hook forward /.test(line.trim())) found.push({ table, name: chain });
+    else {
+      const [, text] = /^type filter hook (\S+) /.exec(line.trim()) ?? [];
+      const hook = FORWARD_HOOKS.find((each) => each === text);
+      if (table && hook) found.push({ table, name: chain, hook });
+    }
   }
   return found;
 }

@@ -1,4 +1,4 @@
-import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { parsePrefix, splitCidr } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
@@ -76,9 +76,9 @@ function network(links: readonly string[], routes: readonly string[] = []): Node
   };
 }
 
-function chosen(setting: string, family: Family, state: NodeNetworkState): string {
+function chosen(setting: string, family: Family, state: NodeNetworkState, registered?: Address): string {
   const read = readAddressMethod(setting, family);
-  const found = read.ok ? chooseAddress(read.method, family, state) : expect.unreachable(read.fault);
+  const found = read.ok ? chooseAddress(read.method, family, state, registered) : expect.unreachable(read.fault);
   return found ? `${formatAddress(found.address)}/${found.length}` : 'none';
 }
 
@@ -220,6 +220,23 @@ describe('an address of a service on the node’s interface', () => {
     expect(chosen('auto', family, network([link]))).toBe(expected);
   });
 
+  test.each([
+    [4, '192.0.2.202/32 192.0.2.12/24 192.0.2.13/24', '192.0.2.202', '192.0.2.12/24'],
+    [4, '192.0.2.202/24 192.0.2.12/24', '192.0.2.202', '192.0.2.12/24'],
+    [4, '192.0.2.202/32 192.0.2.13/24', '192.0.2.202', '192.0.2.13/24'],
+    [6, '2001:db8::2/128 2001:db8::12/64 2001:db8::5/64', '2001:db8::2', '2001:db8::12/64'],
+    [6, '2001:db8::2/64 2001:db8::12/64', '2001:db8::2', '2001:db8::12/64'],
+  ] as const)(
+    'IPv%i: as the source of the default route leaves the registered one (%s)',
+    (family, own, src, expected) => {
+      const to = { 4: '0.0.0.0/0', 6: '::/0' }[family];
+      const state = network([`eth0 ${own}`], [`${to} dev eth0 src ${src}`]);
+      const registered = splitCidr({ 4: '192.0.2.12/0', 6: '2001:db8::12/0' }[family])?.address;
+      for (const method of ['auto', { 4: 'can-reach=203.0.113.1', 6: 'can-reach=2001:db8:f::1' }[family]])
+        expect(chosen(method, family, state, registered)).toBe(expected);
+    },
+  );
+
   test('that was registered while there was no other does not stay', () => {
     expect(chosenOf('auto', ['eth0 192.0.2.100/32 192.0.2.7/24'], '192.0.2.100')).toBe('192.0.2.7/24');
   });
@@ -232,7 +249,15 @@ test.each([
   ['br0', true],
   ['br-lan', true],
   ['lan0', true],
-  ['wgnet', true],
+  ['br-ex', true],
+  ['vmbr0', true],
+  ['ovsbr0', true],
+  ['local0', true],
+  ['bond0.100', true],
+  ['team0', true],
+  ['ppp0', true],
+  ['wlp3s0', true],
+  ['ens192', true],
   ['weave', false],
   ['kube-bridge', false],
   ['antrea-gw0', false],
@@ -241,6 +266,26 @@ test.each([
   ['lxdbr0', false],
   ['tailscale0', false],
   ['wg0', false],
+  ['wgnet', false],
+  ['docker_gwbridge', false],
+  ['cni-br', false],
+  ['br-int', false],
+  ['br-tun', false],
+  ['ovs-system', false],
+  ['genev_sys_6081', false],
+  ['vxlan_sys_4789', false],
+  ['tun0', false],
+  ['tunl0', false],
+  ['tap0', false],
+  ['tap3f2a1b', false],
+  ['nordlynx', false],
+  ['wg-mesh', false],
+  ['wt0', false],
+  ['ztabcdef12', false],
+  ['vmnet8', false],
+  ['cbr0', false],
+  ['flannel.1', false],
+  ['nodelocaldns', false],
   ['lo', false],
   ['podw0123456789a', false],
   ['vxlan4.podwire', false],

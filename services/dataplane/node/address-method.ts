@@ -123,12 +123,12 @@ const OWN_INTERFACES = /^podw|\.podwire$/;
 /** Interfaces of other programs. Other nodes cannot reach their addresses. */
 const FOREIGN_INTERFACES = [
   // Container engines and virtual machines.
-  /^(lo|veth|dummy|virbr|lxcbr|lxdbr|incusbr|br-[0-9a-f]{12}|(docker|podman|cni-podman|nerdctl)\d)/,
-  // Pod networks and kube-proxy.
-  /^(cali|tunl|vxlan(-v6)?\.calico|wireguard\.cali|wg-v6\.cali|flannel|cilium|lxc|weave|antrea-|ovn-k8s-|(cbr|cni)\d)/,
-  /^(kube-bridge|kube-dummy|kube-ipvs|nodelocaldns)/,
-  // Virtual private networks.
-  /^(tailscale|wg)\d/,
+  /^(lo$|veth|dummy|virbr|vmnet|tap|lxcbr|lxdbr|incusbr|br-[0-9a-f]{12}|docker|podman\d|nerdctl\d)/,
+  // Pod networks, kube-proxy, and Open vSwitch without the bridges that operators name.
+  /^(cali|vxlan(-v6)?\.calico|wireguard\.cali|flannel|cilium|lxc|weave|antrea-|ovn-k8s-|cbr|cni)/,
+  /^(kube-bridge|kube-dummy|kube-ipvs|nodelocaldns|ovs-|br-(int|tun)$|(genev|vxlan)_sys_)/,
+  // Virtual private networks, IPIP.
+  /^(tailscale|tun|nordlynx|wg|wt\d|zt)/,
 ];
 
 /** Whether an interface connects the node to its network: not a pod's, a tunnel's, or another program's. */
@@ -249,7 +249,8 @@ interface RouteLookup {
 
 /**
  * Route lookup as in the kernel: the longest prefix, then the lowest metric.
- * @returns the route's source address, or the addresses of its link
+ * @returns the addresses of the route's link; its source address comes before the addresses of the same kind, as keepalived can set
+ * it to an address of a service
  */
 function byRoute(
   routes: readonly NetworkRoute[],
@@ -264,8 +265,9 @@ function byRoute(
   for (const { linkIndex, source } of leading) {
     const link = links.find(({ index }) => index === linkIndex);
     const addresses = link ? addressesOf(link, target.family, state) : [];
-    const ofSource = addresses.filter(({ address }) => address.value === source?.value);
-    if (addresses.length > 0) return ofSource.length > 0 ? ofSource : addresses;
+    const isOther = ({ address }: LinkAddress) => Number(address.value !== source?.value);
+    const sorted = addresses.toSorted((a, b) => Number(isHost(a)) - Number(isHost(b)) || isOther(a) - isOther(b));
+    if (sorted.length > 0) return sorted;
   }
   return [];
 }

@@ -87,7 +87,8 @@ describe('a node', () => {
       { kind: TunnelKind.TUNNEL_KIND_VXLAN_IPV4, address: '10.65.0.2', macAddress: '66:00:00:00:00:AB' },
       { kind: TunnelKind.TUNNEL_KIND_VXLAN_IPV6, address: '', macAddress: '66:00:00:00:00:02' },
     ];
-    const node = nodeMessage('n1', '192.0.2.7/24', { ipv6Address: 'fd00::7/64', tunnels, asNumber: 64512 });
+    const interfaces = [{ name: 'eth0', addresses: ['192.0.2.7/24', 'x', 'fd00::7/64'] }];
+    const node = nodeMessage('n1', '192.0.2.7/24', { ipv6Address: 'fd00::7/64', tunnels, interfaces, asNumber: 64512 });
     expect(readNode(node)).toEqual({
       name: 'n1',
       ipv4: { address: parseAddress('192.0.2.7'), subnet: prefix('192.0.2.0/24') },
@@ -96,6 +97,7 @@ describe('a node', () => {
       vxlanIpv4: { address: parseAddress('10.65.0.2'), mac: '66:00:00:00:00:ab' },
       vxlanIpv6: { address: undefined, mac: '66:00:00:00:00:02' },
       asNumber: 64512,
+      interfaceAddresses: [parseAddress('192.0.2.7'), parseAddress('fd00::7')],
     });
   });
 

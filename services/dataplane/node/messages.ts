@@ -91,9 +91,15 @@ export function readNode(node: Node): ClusterNode {
     vxlanIpv6: readTunnel(node, { kind: TunnelKind.TUNNEL_KIND_VXLAN_IPV6, family: 6 }, checks),
     ipip: readTunnel(node, { kind: TunnelKind.TUNNEL_KIND_IPIP, family: 4 }, checks)?.address,
     asNumber: node.asNumber,
+    ...(node.interfaces.length > 0 && { interfaceAddresses: interfaceAddressesOf(node) }),
     ...(node.leaseRecallCount > 0n && { leaseRecallCount: node.leaseRecallCount }),
     ...(node.inventoryRequestCount > 0n && { inventoryRequestCount: node.inventoryRequestCount }),
   }));
+}
+
+/** Leaves out what is no address: it does not make the node unreachable. */
+function interfaceAddressesOf({ interfaces }: Node): readonly Address[] {
+  return interfaces.flatMap(({ addresses }) => addresses.flatMap((text) => splitCidr(text)?.address ?? []));
 }
 
 interface AddressText {

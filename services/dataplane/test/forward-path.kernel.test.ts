@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import type { ClusterPool, ClusterView } from '../cluster/cluster.js';
+import type { ClusterView } from '../cluster/cluster.js';
 import { acceptRuleDeletions, ForwardPath } from '../filters/forward-path.js';
 import { CHECK_INTERVAL_MS } from '../filters/table-reconciler.js';
 import { ProgramNft } from '../kernel/nft-program.js';
@@ -8,8 +8,9 @@ import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import { addPod, canPing, cleanUp, requireThrowawayNamespace, run, setNodeForwarding } from '../testing/kernels.js';
-import { prefix, reconcilerOptions, until } from '../testing/nft.js';
+import { reconcilerOptions, until } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import { node, pool, view } from '../testing/routes.js';
 
 /** Firewalls of other programs on the way of forwarded packets, as their own programs set them up. */
 
@@ -56,16 +57,13 @@ const FIREWALLD = `table inet firewalld {
   }
 }`;
 
-const POOLS = ['10.65.0.0/16', 'fd65::/64'].map((cidr): [string, ClusterPool] => [
-  cidr,
-  { name: cidr, cidr: prefix(cidr), encapsulation: 'none', natOutgoing: false, loadBalancerOnly: false },
-]);
+const NODE = { 4: '192.0.2.1', 6: '2001:db8::1' } as const;
 
-const VIEW: ClusterView = {
-  self: 'a',
-  isDatastoreLocked: false,
-  cluster: { nodes: new Map(), pools: new Map(POOLS), blocks: new Map() },
-};
+const viewOf = (natOutgoing: boolean): ClusterView =>
+  view('a', {
+    nodes: [node('a', { ipv4: `${NODE[4]}/24`, ipv6: `${NODE[6]}/64` })],
+    pools: ['10.65.0.0/16', 'fd65::/64'].map((cidr) => pool(cidr, cidr, { natOutgoing })),
+  });
 
 const never = () => new AbortController().signal;
 
@@ -97,15 +95,16 @@ afterEach(async () => {
 });
 
 /** Watches the node's firewalls; `check` ends after the next check. */
-async function watch(acceptsFirst = true) {
+async function watch({ acceptsFirst = true, natOutgoing = false } = {}) {
   const { nft, clock, events, options } = reconcilerOptions(new ProgramNft());
   path = new ForwardPath({
     ...options,
     acceptsFirst,
     podInterfaces: () => ['podw*', 'cali1'],
     peerInterface: () => 'eth0',
+    uplink: () => 'eth0',
   });
-  path.follow(VIEW, { blocks: 'all', hasOtherChanges: true });
+  path.follow(viewOf(natOutgoing), { blocks: 'all', hasOtherChanges: true });
   await until(() => clock.sleeping === 1);
   const check = async () => {
     clock.advance(CHECK_INTERVAL_MS);
@@ -141,7 +140,7 @@ describe.each([
 
   test('the condition names the chain without them, and its command lets the pods reach each other', async () => {
     sh(firewall);
-    const { check, conditions } = await watch(false);
+    const { check, conditions } = await watch({ acceptsFirst: false });
     expect([reaches(), conditions().length]).toEqual([[false, false], 2]);
     expect(conditions()[0]).toMatch(/^ForwardDropped: IPv4 .*chain FORWARD of table ip filter \(policy drop\); run: /);
     for (const condition of conditions()) sh(condition.replace(/.*; run: /, ''));
@@ -182,6 +181,16 @@ test.each([
     'table ip6 wall { chain x { counter reject; }; chain way { type filter hook forward priority -5; iifname "podw*" goto x; }; }',
     1,
   ],
+  [
+    'a chain before routing',
+    'table inet wall { chain pre { type filter hook prerouting priority -150; ip saddr 10.65.0.0/16 drop; oifname "podw*" accept; }; }',
+    1,
+  ],
+  [
+    'a chain after routing',
+    'table inet wall { chain post { type filter hook postrouting priority 0; policy drop; oifname "lo" accept; icmpv6 type nd-neighbor-solicit accept; }; }',
+    2,
+  ],
   ['firewalld', FIREWALLD, 2],
 ] as const)('%s of nftables that drops packets of pods is reported until it is cured', async (_, table, deadCount) => {
   run('nft', table);
@@ -196,6 +205,53 @@ test.each([
   sh(zone === undefined ? cure : `${trust('ip', zone)}; ${trust('ip6', 'fd65::/64')}`);
   await check();
   expect([reaches(), conditions()]).toEqual([[true, true], []]);
+});
+
+describe('a rule that drops packets of pods to the outside', () => {
+  const OUT = { 4: '192.0.2.9', 6: '2001:db8::9' } as const;
+  const leaves = () => [canPing(OUT[4], 'a'), canPing(OUT[6], 'a')];
+  const drop = (rule: string) =>
+    run('nft', `table inet wall { chain way { type filter hook forward priority -5; ${rule} drop; }; }`);
+
+  beforeEach(() => {
+    addPod('far');
+    run('ip', 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', 'eth0', 'netns', 'far');
+    run('ip', 'link', 'set', 'eth0', 'up');
+    run('ip', '-n', 'far', 'link', 'set', 'eth0', 'up');
+    for (const [family, length] of [
+      [4, 24],
+      [6, 64],
+    ] as const) {
+      const nodad = family === 6 ? ['nodad'] : [];
+      run('ip', 'address', 'add', `${NODE[family]}/${length}`, 'dev', 'eth0', ...nodad);
+      run('ip', '-n', 'far', 'address', 'add', `${OUT[family]}/${length}`, 'dev', 'eth0', ...nodad);
+      run('ip', '-n', 'far', 'route', 'add', 'default', 'via', NODE[family]);
+    }
+  });
+
+  test('is reported until it is cured', async () => {
+    // IPv6 link-local addresses are tentative at first.
+    await until(() => leaves().every((left) => left));
+    drop('oifname "eth0" ip saddr 10.65.0.0/16 ip daddr != 10.65.0.0/16');
+    const { check, conditions } = await watch({ natOutgoing: true });
+    expect([leaves(), reaches(), conditions().length]).toEqual([[false, true], [true, true], 1]);
+    expect(conditions()[0]).toMatch(
+      /^ForwardDropped: IPv4 packets of pods from podw1 to eth0 .*chain way of table inet wall \(rule with handle \d+\); run: /,
+    );
+    for (const condition of conditions()) sh(condition.replace(/.*; run: /, ''));
+    await check();
+    expect([leaves(), conditions()]).toEqual([[true, true], []]);
+  });
+
+  test.each([
+    ['the pool does not lead there', 'oifname "eth0" ip saddr 10.65.0.0/16 ip daddr != 10.65.0.0/16', false],
+    ['it drops those to the node’s network alone', 'ip saddr 10.65.0.0/16 ip daddr 192.0.2.0/24', true],
+    ['it drops those to the internet alone', 'ip saddr 10.65.0.0/16 ip daddr != { 10.65.0.0/16, 192.0.2.0/24 }', true],
+  ])('is no condition where %s', async (_, rule, natOutgoing) => {
+    drop(rule);
+    const { conditions } = await watch({ natOutgoing });
+    expect(conditions()).toEqual([]);
+  });
 });
 
 test('firewalls that let packets of pods pass are no condition, and are not changed', async () => {

@@ -44,6 +44,7 @@ interface NodeText {
   readonly ipip?: string;
   readonly mac?: string;
   readonly asNumber?: number;
+  readonly interfaceAddresses?: readonly string[];
 }
 
 export function node(name: string, text: NodeText): ClusterNode {
@@ -55,6 +56,7 @@ export function node(name: string, text: NodeText): ClusterNode {
     vxlanIpv6: text.vxlan6 === undefined ? undefined : { address: address(text.vxlan6), mac: text.mac },
     ipip: text.ipip === undefined ? undefined : address(text.ipip),
     asNumber: text.asNumber,
+    ...(text.interfaceAddresses && { interfaceAddresses: text.interfaceAddresses.map(address) }),
   };
 }
 

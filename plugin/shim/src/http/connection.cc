@@ -85,8 +85,8 @@ short WaitForPeer(const Connection& connection, short events) {
 
 Failure NoAnswerInTime(Connection& connection) {
   const std::string_view path = connection.path;
-  connection.is_mute = !connection.deadline.HasPassed();
-  if (connection.is_mute) {
+  connection.is_late = true;
+  if (!connection.deadline.HasPassed()) {
     return {CniCode::kTryAgainLater,
             Concat({"the podwire plugin at ", path, " accepted the call and sent nothing for ", Decimal(kSilenceMs), " ms"}),
             Concat({"check that podwire-node owns this socket; restart it if it hangs; ", DebugHint(path).View()})};
@@ -192,6 +192,7 @@ std::optional<Failure> Connect(Connection& connection) {
       const ucred listener = Listener(connection.socket);
       return IsTrusted(listener) ? std::nullopt : std::optional(UntrustedListener(connection.path, listener));
     }
+    connection.is_no_socket = error == ENOTSOCK;
     if (!IsTransient(error) || window.HasPassed() || connection.deadline.HasPassed()) return Unreachable(connection, error);
     PauseMs(kConnectPauseMs);
   }

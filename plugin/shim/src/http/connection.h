@@ -22,7 +22,8 @@ struct Connection {
   int window_ms;          // how long to wait for a socket that is missing or refuses connections
   Descriptor socket;
   bool was_open = false;  // whether a process accepted it, at any attempt
-  bool is_mute = false;   // whether that process took the call and then was silent for kSilenceMs
+  bool is_late = false;   // whether that process took the call and was then silent for kSilenceMs, or exceeded the deadline
+  bool is_no_socket = false;  // whether the path is that of a file or a directory
 };
 
 // The longest path that a unix socket can have.
