@@ -55,7 +55,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // A real service and its clients.
   'services/ipam/leases/inventory-rpc.ts': 'services/ipam/leases/leases-rpc.test.ts',
   'services/ipam/leases/leases-operations.ts': 'services/ipam/leases/leases-rpc.test.ts',
-  'services/ipam/leases/reallocation.ts': 'services/ipam/leases/session.test.ts',
   'services/ipam/leases/session-rpc.ts': 'services/ipam/leases/leases-rpc.test.ts',
 
   // Every command as it is typed, with fake services; and every command's help.

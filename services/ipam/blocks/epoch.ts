@@ -60,7 +60,7 @@ export function isAwaited(view: View, nodeName: string): boolean {
   return session !== undefined && session.epoch !== epoch.id;
 }
 
-/** How long nodes tell what the datastore lost in a restore, in milliseconds. */
+/** How long nodes report what the datastore lost in a restore, in milliseconds. */
 const REPORTS_MS = 10 * 60_000;
 
 /** Whether a node may have many pods whose addresses the datastore lost in a restore. */

@@ -24,9 +24,9 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { bootClock } from './boot-clock.js';
 import { EndedAddresses } from './ended-addresses.js';
-import { EndpointReporter } from './endpoint-report.js';
+import { EndpointReporter } from './reports/endpoint-report.js';
 import type { AddressEvents } from './events.js';
-import { InventoryReporter } from './inventory-report.js';
+import { InventoryReporter } from './reports/inventory-report.js';
 import type { LeaseApi } from './lease-api.js';
 import { bindAddresses } from './lease-calls.js';
 import type { LeaseFile } from './lease-file.js';

@@ -4,12 +4,13 @@ import { parseMac } from '@podwire/shared/net/mac';
 import { comparePrefixes, formatPrefix } from '@podwire/shared/net/prefix';
 
 import type { NetnsIdentity, PodIdentity } from '../attributes.js';
-import type { AnyEndpoint, Endpoint, EndpointAddress, EndpointKey } from '../endpoint.js';
+import type { AnyEndpoint, Endpoint, EndpointAddress, EndpointKey, ForeignEndpoint } from '../endpoint.js';
 import type { StoredEndpoint, StoredForeignEndpoint } from '../view.js';
 import {
   field,
   isAbsent,
   keepCreateTime,
+  parseHostAddress,
   readHostAddress,
   readList,
   readObject,
@@ -21,8 +22,7 @@ import {
   unreadable,
   type Field,
 } from './fields.js';
-import { decodeForeignEndpoint, WIRED_NETWORK } from './foreign-endpoint.js';
-import { formatJson, parseJson, type Json, type JsonObject } from './json.js';
+import { formatJson, isArray, isObject, parseJson, type Json, type JsonObject } from './json.js';
 
 /**
  * Calico's WorkloadEndpoint (libcalico-go/lib/apis/v3/workloadendpoint.go). Annotations hold what Calico has no field
@@ -36,6 +36,8 @@ const NETNS_INODE = 'podwire.dev/netns-inode';
 const ALLOCATIONS = 'podwire.dev/allocations';
 /** JSON list of the stored forms of the endpoints whose key this one took over. */
 const REPLACED = 'podwire.dev/replaced';
+/** Network of an attachment with addresses of another IPAM plugin. Other releases take its endpoint for another writer's. */
+const WIRED_NETWORK = 'podwire.dev/wired-network';
 
 const KUBERNETES = 'k8s';
 const OUTSIDE_KUBERNETES = 'cni';
@@ -220,4 +222,46 @@ function encodeReplaced(endpoint: AnyEndpoint, key: EndpointKey): Json {
   return endpoint.kind === 'endpoint'
     ? encodeEndpoint({ key, value: endpoint.value }, {})
     : parseJson(endpoint.value.stored);
+}
+
+/** Reads the valid fields. Another writer's endpoint is never unreadable. */
+export function decodeForeignEndpoint(raw: JsonObject): ForeignEndpoint {
+  const spec = isObject(raw.spec) ? raw.spec : {};
+  const metadata = isObject(raw.metadata) ? raw.metadata : {};
+  const networks = spec.ipNetworks;
+  const network = isObject(metadata.annotations) ? textOf(metadata.annotations, WIRED_NETWORK) : '';
+  return {
+    ...(network !== '' && { network }),
+    nodeName: textOf(spec, 'node'),
+    containerId: textOf(spec, 'containerID'),
+    interfaceName: textOf(spec, 'endpoint'),
+    podName: textOf(spec, 'pod'),
+    addresses: (isArray(networks) ? networks : []).flatMap((value) => {
+      const address = typeof value === 'string' ? parseHostAddress(value) : undefined;
+      return address ? [address] : [];
+    }),
+    uid: textOf(metadata, 'uid'),
+    createTimeMs: timeOf(field(metadata, 'creationTimestamp')),
+    mac: textOf(spec, 'mac'),
+    hostInterfaceName: textOf(spec, 'interfaceName'),
+    // Formatted on demand, which is rare. The JSON is kept anyway.
+    get stored() {
+      return formatJson(raw);
+    },
+  };
+}
+
+function textOf(fields: JsonObject, name: string): string {
+  const { value } = field(fields, name);
+  return typeof value === 'string' ? value : '';
+}
+
+function timeOf(source: Field): number | undefined {
+  if (isAbsent(source)) return undefined;
+  try {
+    return readTime(source);
+  } catch (error) {
+    if (error instanceof Unreadable) return undefined;
+    throw error;
+  }
 }

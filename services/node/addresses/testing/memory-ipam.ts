@@ -16,7 +16,7 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { inventoryOf } from '../inventory.js';
+import { inventoryOf } from '../reports/inventory.js';
 import type { LeaseApi } from '../lease-api.js';
 
 /** What podwire-ipam stores for an address. */

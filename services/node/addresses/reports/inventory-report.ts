@@ -15,12 +15,12 @@ import type { NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Boot } from '@podwire/shared/runtime/boot';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { AddressEvents } from './events.js';
+import type { AddressEvents } from '../events.js';
 import { inventoryOf, isGarbage, type Inventory, type KeptAllocation } from './inventory.js';
-import { returnAddresses } from './lease-calls.js';
-import { familyOf } from './lease.js';
-import type { IpamSession } from './session.js';
-import type { LeaseStock } from './stock.js';
+import { returnAddresses } from '../lease-calls.js';
+import { familyOf } from '../lease.js';
+import type { IpamSession } from '../session.js';
+import type { LeaseStock } from '../stock.js';
 
 /** Mean time between two reports: podwire-ipam takes a node for dead that says nothing for 4 minutes. In milliseconds. */
 const INTERVAL_MS = 90_000;

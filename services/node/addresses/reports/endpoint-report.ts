@@ -3,8 +3,8 @@ import type { NodeSession } from '@podwire/proto/podwire/ipam/v1/lease';
 import type { AttachmentRegistry } from '@podwire/dataplane/records/registry';
 import { formatAddress } from '@podwire/shared/net/address';
 
-import type { LeaseApi } from './lease-api.js';
-import type { IpamSession } from './session.js';
+import type { LeaseApi } from '../lease-api.js';
+import type { IpamSession } from '../session.js';
 
 /** The largest report of the contract. */
 const MAX_ENDPOINTS_COUNT = 1024;

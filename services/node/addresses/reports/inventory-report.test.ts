@@ -6,10 +6,10 @@ import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { expect, test } from 'vitest';
 
 import { inventoryOf } from './inventory.js';
-import type { LeaseApi } from './lease-api.js';
-import { MemoryIpam, turns } from './testing/memory-ipam.js';
-import { TestNode } from './testing/test-node.js';
-import { recallView } from './testing/views.js';
+import type { LeaseApi } from '../lease-api.js';
+import { MemoryIpam, turns } from '../testing/memory-ipam.js';
+import { TestNode } from '../testing/test-node.js';
+import { recallView } from '../testing/views.js';
 
 test('an address of an earlier boot is returned while the pod has another one and no record', async () => {
   const clock = new ManualClock();

@@ -3,8 +3,8 @@ import { podNetwork } from '@podwire/dataplane/testing/pods';
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { expect, test } from 'vitest';
 
-import { MemoryIpam, turns } from './testing/memory-ipam.js';
-import { TestNode } from './testing/test-node.js';
+import { MemoryIpam, turns } from '../testing/memory-ipam.js';
+import { TestNode } from '../testing/test-node.js';
 
 const IDENTITY = { device: 4n, inode: 4_026_532_999n, cookie: 9n };
 const POD = { namespace: 'shop', name: 'web-0', uid: 'u' };
