@@ -118,7 +118,7 @@ describe('the resident', () => {
   test('answers the command that the shim’s errors suggest', async () => {
     const file = join(services.folder, 'file');
     writeFileSync(file, '');
-    const { details } = JSON.parse((await shim('DEL', { config: { socket: file } })).stdout);
+    const { details } = JSON.parse((await shim('ADD', { config: { socket: file } })).stdout);
     const command = /curl .*/.exec(details)?.[0].replace(file, socket) ?? '';
     const ask = () => new Promise((resolve) => execFile('sh', ['-c', command], (_, stdout) => resolve(stdout)));
     // Services on a busy machine may take longer than STATUS waits.

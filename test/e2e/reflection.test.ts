@@ -39,6 +39,7 @@ const METHODS = {
     'podwire.ipam.v1.LeaseService/BindAddresses',
     'podwire.ipam.v1.LeaseService/LeaseAddresses',
     'podwire.ipam.v1.LeaseService/OpenSession',
+    'podwire.ipam.v1.LeaseService/ReportEndpoints',
     'podwire.ipam.v1.LeaseService/ReportInventory',
     'podwire.ipam.v1.LeaseService/ReturnAddresses',
     'podwire.ipam.v1.NodeService/AllocateTunnelAddress',
