@@ -120,7 +120,8 @@ export const ALERTS: readonly Alert[] = [
     expression: 'sum by (instance, reason) (increase(podwire_plugin_commands_failed_total{command="ADD"}[10m])) > 0',
     summary: 'ADDs fail on {{ $labels.instance }}: {{ $labels.reason }}',
     meaning: 'Pods of the node start late or not at all; the kubelet tries again.',
-    action: 'README.md lists each failure. `podwirectl latency` lists the failed commands with their trace IDs.',
+    action:
+      'services/shared/failure/README.md lists each failure. `podwirectl latency` lists the failed commands with their trace IDs.',
     example: {
       fires: one('podwire_plugin_commands_failed_total{instance="a",command="ADD",reason="UNREACHABLE"}', '0x5 1+1x60'),
       silent: one('podwire_plugin_commands_failed_total{instance="a",command="DEL",reason="UNREACHABLE"}', '0+1x60'),
@@ -250,7 +251,8 @@ export const ALERTS: readonly Alert[] = [
     for: '5m',
     expression: 'max by (ippool) (podwire_ipam_ippool_available) < 0.1 * max by (ippool) (podwire_ipam_ippool_size)',
     summary: 'Pool {{ $labels.ippool }} has {{ $value }} free addresses, less than a tenth',
-    meaning: 'Soon pods that need an address of the pool do not start.',
+    meaning:
+      'Soon pods that need an address of the pool do not start. Nodes with more than their share are refused already when less than a quarter is free.',
     action: 'Add a pool, or see what uses the addresses: `podwirectl ipam show`.',
     example: { fires: pool('20x60'), silent: pool('100x60') },
   },
@@ -341,7 +343,8 @@ export const ALERTS: readonly Alert[] = [
     summary: 'podwire-ipam refuses requests of a {{ $labels.role }}: {{ $labels.reason }}',
     meaning:
       'One caller sends more than its share, or (identity) shows no valid certificate or token. Other callers are served.',
-    action: 'The log of podwire-ipam names the caller.',
+    action:
+      'The log of podwire-ipam names the caller, or its address while nothing proves who it is: an expired, revoked or foreign certificate (`podwirectl get revokedcertificates`). Cut off a hostile caller with `podwirectl certificates revoke FILE`, or delete its Node.',
     example: {
       fires: one('podwire_rpc_requests_refused_total{instance="a",role="node",reason="requests"}', '0x5 3x60'),
       silent: one('podwire_rpc_requests_refused_total{instance="a",role="node",reason="requests"}', '3x60'),

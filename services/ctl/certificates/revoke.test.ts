@@ -42,14 +42,18 @@ test('revokes the certificate of a file or of a serial number', async () => {
   ]);
 });
 
-test('refuses what is neither, and a file without a certificate', async () => {
+test('refuses what is neither, and a file without the certificate of a caller', async () => {
   await fakes.serve();
+  const folder = await CertificateFolder.create(join(fakes.folder, 'certificates'));
+  const { ca, identity } = await folder.server();
   const path = join(fakes.folder, 'key');
   writeFileSync(path, 'no certificate');
 
   for (const [argument, reason] of [
     ['alice.crt', 'alice.crt: is neither a file nor a serial number'],
     [path, 'is not a certificate in PEM'],
+    [ca!.path, 'which is no node, reader or operator'],
+    [identity!.certificate.path, 'which is no node, reader or operator'],
   ] as const) {
     const { exitCode, stderr } = await fakes.podwirectl('certificates', 'revoke', argument);
     expect([exitCode, stderr]).toEqual([expect.any(Number), expect.stringContaining(reason)]);

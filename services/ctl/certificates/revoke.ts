@@ -3,6 +3,7 @@ import { X509Certificate } from 'node:crypto';
 import { CertificateServiceService, RevokedCertificate } from '@podwire/proto/podwire/ipam/v1/certificate';
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
+import { organizationOf, ROLES } from '@podwire/shared/tls/caller';
 
 import { text } from '../command-line/forms.js';
 import type { Positional, Verb } from '../command-line/verb.js';
@@ -41,10 +42,19 @@ async function readCertificate(argument: string): Promise<RevokedCertificate> {
     if (/^[0-9A-Fa-f:]+$/.test(argument)) return RevokedCertificate.fromPartial({ serialNumber: argument });
     throw new Failure('INVALID_REQUEST', `${argument}: is neither a file nor a serial number; name one of them`);
   }
+  const { serialNumber, subject, validTo } = parse(argument, pem);
+  const fields = subject.split('\n');
+  const name = fields.join(', ');
+  if (!ROLES.some((role) => fields.includes(`O=${organizationOf(role)}`))) {
+    const reason = `is the certificate of ${name}, which is no node, reader or operator; name the file of a caller`;
+    throw new Failure('INVALID_REQUEST', `${argument}: ${reason}`);
+  }
+  return RevokedCertificate.fromPartial({ serialNumber, name, expireTime: new Date(validTo) });
+}
+
+function parse(argument: string, pem: string | Buffer): X509Certificate {
   try {
-    const { serialNumber, subject, validTo } = new X509Certificate(pem);
-    const name = subject.split('\n').join(', ');
-    return RevokedCertificate.fromPartial({ serialNumber, name, expireTime: new Date(validTo) });
+    return new X509Certificate(pem);
   } catch (cause) {
     const reason = `is not a certificate in PEM (${messageOf(cause)}); name the file of the certificate`;
     throw new Failure('INVALID_REQUEST', `${argument}: ${reason}`, { cause });

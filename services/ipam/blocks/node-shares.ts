@@ -118,7 +118,7 @@ export class NodeShares {
     const { unit, free, poorerCount, size } = share;
     const last = free === 1 ? `its last free ${unit} is` : `its last ${free} free ${PLURALS[unit]} are`;
     const reason = `${last} kept for ${formatCount(poorerCount, 'node')} with fewer than ${formatCount(size, 'address', 'addresses')}`;
-    return { reason, remedy: 'create a pool, or delete registered nodes that are gone' };
+    return { reason, remedy: 'create a pool' };
   }
 
   /**

@@ -224,7 +224,7 @@ test.each(Object.keys(ATTACKS).flatMap((name) => [2, 8].map((count) => [name, co
     const kept = `its last ${keptCount} free addresses are kept for ${formatCount(nodeCount - 1, 'node')} with fewer than ${share} addresses`;
     expect(await explain(greedy, 'node-1')).toMatchObject({
       refusalCode: 'POOLS_EXHAUSTED',
-      refusal: expect.stringContaining('create a pool, or delete registered nodes that are gone'),
+      refusal: expect.stringContaining('Remedy: create a pool'),
       families: [{ pools: [{ passedOverReason: kept }] }],
     });
     for (const other of others) expect(await takenBy(await nodePeer(other), other, share)).toBe(share);
