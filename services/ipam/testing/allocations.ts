@@ -2,6 +2,7 @@ import { parseAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix, ordinalOf } from '@podwire/shared/net/prefix';
 import { expect } from 'vitest';
 
+import { allocationOf } from '../addresses/addresses.js';
 import { assignAddresses, type AssignmentRequest, type Counts } from '../addresses/assign.js';
 import { handleChanges } from '../blocks/holding.js';
 import { blockOf } from '../blocks/lookup.js';
@@ -72,12 +73,14 @@ export function countedHandles(view: TestView): Record<string, Record<string, nu
   return counts;
 }
 
-/** Number of addresses that name a node, with those that cool down. */
+/** Number of addresses that name a node, with those that cool down and the free ones in its list. */
 export function usedBy(view: TestView, nodeName: string): number {
   const names = view
     .blocks()
     .flatMap(({ allocations, attributes }) => allocations.map((index) => attributes[index ?? -1]?.owner.node));
-  return names.filter((name) => name === nodeName).length;
+  const listed = view.session(nodeName)?.leases ?? [];
+  const freeListed = listed.filter((lease) => !allocationOf(view, lease.address));
+  return names.filter((name) => name === nodeName).length + freeListed.length;
 }
 
 export function storedHandles(view: TestView): Record<string, Record<string, number>> {

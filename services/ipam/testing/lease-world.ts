@@ -41,7 +41,6 @@ type Known = Pick<Holding, 'node' | 'sequenceNumber'> & { readonly text: string 
 
 export const COOLDOWN_SECONDS = 30;
 const RESERVED = ['10.0.0.30', '10.0.0.31'];
-const SIZE = 32;
 const SHARE = 2;
 const NODES = ['n1', 'n2', 'n3'];
 
@@ -395,7 +394,7 @@ export class World {
     }
     expect(leases.map(({ text }) => text).sort()).toEqual(this.leasesOf(node, true).sort());
     expect(leases.length).toBeLessThanOrEqual(Math.max(count, before.length));
-    const freeBefore = SIZE - RESERVED.length - this.held.size + leases.length;
+    const freeBefore = 32 - RESERVED.length - this.held.size + leases.length;
     if (leases.length > before.length) expect(leases.length).toBeLessThanOrEqual(freeBefore / 8);
     const records = this.view.snapshot();
     expect(this.toTheEnd(node, count)).toEqual(leases);
@@ -532,19 +531,20 @@ export class World {
     }
   }
 
-  /** Exactly the nodes with leases are asked, unless the leases are kept for others. What they return is enough. */
+  /** Exactly the nodes with leases are asked, unless the leases are kept for other nodes. What they return is enough. */
   expectRelief(id: string, node: string): void {
     const { view, nowMs } = this;
     const refused = { need: needOf(request(id, { nodeName: node }), nowMs), code: 'POOLS_EXHAUSTED' } as const;
     const { hasRoom, holders } = prospectsOf(view, refused);
     expect(hasRoom).toBe(false);
-    const listedOf = (nodeName: string) => this.leasesOf(nodeName, true).length + this.vanishedOf(nodeName).length;
-    const countOf = (nodeName: string) => Math.max(this.leasesOf(nodeName).length, listedOf(nodeName));
+    const countOf = (name: string) =>
+      Math.max(this.leasesOf(name).length, this.leasesOf(name, true).length + this.vanishedOf(name).length);
     const leases = NODES.map((nodeName) => ({ nodeName, count: countOf(nodeName) })).filter(({ count }) => count > 0);
     if (usedBy(view, node) < SHARE) expect(holders).toEqual(leases);
     for (const { nodeName, count } of holders) expect(count).toBeLessThanOrEqual(countOf(nodeName));
     // What another tool released may cool down.
-    if (holders.length === 0 || NODES.every((nodeName) => this.leasesOf(nodeName).length === 0)) return;
+    const isCooling = holders.some((each) => this.vanishedOf(each.nodeName).some((text) => this.cooling.has(text)));
+    if (isCooling || holders.every(({ nodeName }) => this.leasesOf(nodeName).length === 0)) return;
     this.recall();
     this.allocate(id, node);
     expect([...this.held.values()].some((holding) => holding.id === id)).toBe(true);
