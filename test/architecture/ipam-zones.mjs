@@ -110,9 +110,6 @@ export const IPAM_ZONES = [
     return row.flatMap((folder) => featureZones(folder, lower));
   }),
 
-  // Nodes compute the same digest.
-  { path: `${IPAM}/leases/inventory-digest.ts`, zones: [], packages: [], builtins: ['node:crypto'] },
-
   // The history is read from the store directly, as it is not in the mirror.
   {
     path: `${IPAM}/history/history-log.ts`,

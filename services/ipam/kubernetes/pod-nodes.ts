@@ -6,7 +6,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCaller, type Caller } from '@podwire/shared/tls/caller';
 
 import type { KubernetesApi } from './api.js';
-import { readNodePod, type NodePod, type ObjectName } from './objects.js';
+import { readNodePod, readPodCidrs, type NodePod, type ObjectName } from './objects.js';
 
 /** How long a call waits for the API server, in milliseconds. */
 const WAIT_MS = 1000;
@@ -80,4 +80,22 @@ export class PodNodes {
   #pause(): void {
     this.#pausedUntilMs = this.#options.clock.monotonicMs() + OUTAGE_PAUSE_MS;
   }
+}
+
+/**
+ * The networks that Kubernetes has assigned to a node for its pods.
+ * @returns none if there is no Node of that name
+ * @throws Failure as {@link KubernetesApi.send}
+ */
+export async function podCidrsOf(
+  api: KubernetesApi,
+  nodeName: string,
+  signal: AbortSignal,
+): Promise<readonly string[]> {
+  const path = `/api/v1/nodes/${encodeURIComponent(nodeName)}`;
+  const { status, body } = await api.send({ method: 'GET', path, signal });
+  if (status === 404) return [];
+  const cidrs = readPodCidrs(body);
+  if (!cidrs) throw new Failure('UNREACHABLE', `${api.subject}: GET ${path}: sent no Node`);
+  return cidrs;
 }

@@ -1,3 +1,4 @@
+import { inventoryDigest } from '@podwire/shared/attachment/inventory-digest';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { formatAddress } from '@podwire/shared/net/address';
 import { addressAt } from '@podwire/shared/net/prefix';
@@ -21,7 +22,6 @@ import {
   session as sessionOf,
 } from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
-import { inventoryDigest } from './inventory-digest.js';
 import { compareInventory, reportInventory, storedDigest, type HeldAttachment, type Inventory } from './inventory.js';
 
 const NAME = { bootId: 'boot-n1', generation: 1, revision: 1 };
@@ -142,13 +142,13 @@ test('property: the difference is the one by the rules, and equal digests have n
       const view = viewOf(owners);
       const inventory = inventoryOf(reported);
       expect(compared(view, inventory)).toEqual(expected(owners, reported));
-      const lines = [
+      const entries = [
         ...inventory.attachments.flatMap(({ attachment: of, addresses }) =>
-          addresses.map((each) => `${formatAddress(each.address)} ${each.sequenceNumber} ${formatAttachment(of)}\n`),
+          addresses.map((each) => ({ ...each, attachment: of })),
         ),
-        ...inventory.leases.map((each) => `${formatAddress(each.address)} ${each.sequenceNumber} lease\n`),
-      ];
-      const isEqual = storedDigest(view, 'n1').equals(inventoryDigest(lines));
+        ...inventory.leases.map((each) => ({ ...each, attachment: undefined })),
+      ].map((each) => ({ ...each, address: formatAddress(each.address) }));
+      const isEqual = storedDigest(view, 'n1').equals(inventoryDigest(entries));
       if (isEqual) expect(compared(view, inventory)).toEqual([]);
       // Ended pods may be missing in the datastore, and share their address with their successors.
       const isPlain = reported.every(({ isEnded, id }) => !isEnded && id !== 'c');

@@ -1,3 +1,4 @@
+import { inventoryDigest } from '@podwire/shared/attachment/inventory-digest';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { compareAddresses, formatAddress } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
@@ -19,7 +20,6 @@ import { poolOf } from '../records/pool.js';
 import type { AddressConflict, ListedLease, NodeSession } from '../records/session.js';
 import type { Change, Decision, View } from '../records/view.js';
 import type { AllocationName } from './bindings.js';
-import { inventoryDigest } from './inventory-digest.js';
 import { AddressClaims } from './reallocation.js';
 import { displacedBoots, requireSession, updateSession, type SessionName } from './session.js';
 
@@ -221,11 +221,11 @@ function nodesIn(block: Block): ReadonlySet<string> {
 /** The digest of what a node holds according to the datastore. */
 export function storedDigest(view: View, nodeName: string): Buffer {
   return inventoryDigest(
-    allocationsOf(view, nodeName).map((held) => {
-      const attachment = attachmentOf(held.attributes);
-      const owner = attachment ? formatAttachment(attachment) : 'lease';
-      return `${formatAddress(addressOf(held))} ${addressHolder(held).sequenceNumber} ${owner}\n`;
-    }),
+    allocationsOf(view, nodeName).map((held) => ({
+      address: formatAddress(addressOf(held)),
+      sequenceNumber: addressHolder(held).sequenceNumber,
+      attachment: attachmentOf(held.attributes),
+    })),
   );
 }
 

@@ -174,7 +174,7 @@ export class AddressClaims {
     return undefined;
   }
 
-  /** With strict affinity a node might also name addresses in the blocks of others. */
+  /** With strict affinity a node might also name addresses in blocks of other nodes. */
   #limitsOf(pool: Pool): readonly ClaimLimit[] {
     const known = this.#limits.get(pool);
     if (known) return known;

@@ -1,10 +1,9 @@
-import { hash } from 'node:crypto';
-
+import { inventoryDigest } from '@podwire/shared/attachment/inventory-digest';
 import type { InventoryAttachment, UnknownAllocation } from '@podwire/proto/podwire/ipam/v1/lease';
 import type { AttachmentRecord } from '@podwire/dataplane/records/record';
 import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import type { AttachmentUsage } from '@podwire/plugin/clients/clients';
-import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { Boot } from '@podwire/shared/runtime/boot';
 
 /** The largest inventory of the contract. */
@@ -38,22 +37,18 @@ export function inventoryOf({ records, leases, kept }: Holdings): Inventory {
     const { pod, addresses } = allocation;
     return [{ attachment: network.attachment, pod, addresses: [...addresses], ended: state !== 'attached' }];
   });
-  const lines = [
-    ...records.flatMap(({ network, allocation }) =>
-      (allocation?.addresses ?? []).map((each) => lineOf(each, formatAttachment(network.attachment))),
+  const entries = [
+    ...records.flatMap(({ network: { attachment }, allocation }) =>
+      (allocation?.addresses ?? []).map((each) => ({ ...each, attachment })),
     ),
-    ...leases.map((lease) => lineOf(lease, 'lease')),
-    ...kept.map((each) => lineOf(each, formatAttachment(each.attachment))),
+    ...leases.map((lease) => ({ ...lease, attachment: undefined })),
+    ...kept,
   ];
   return {
     attachments: attachments.slice(0, MAX_ATTACHMENTS_COUNT),
     leases: leases.slice(0, MAX_LEASES_COUNT).map(({ address, sequenceNumber }) => ({ address, sequenceNumber })),
-    digest: hash('sha256', lines.toSorted().join(''), 'buffer'),
+    digest: inventoryDigest(entries),
   };
-}
-
-function lineOf({ address, sequenceNumber }: AllocatedAddress, owner: string): string {
-  return `${address} ${sequenceNumber} ${owner}\n`;
 }
 
 /**
