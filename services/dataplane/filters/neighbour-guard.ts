@@ -39,8 +39,8 @@ const ANSWERED_SECONDS = 600;
 /**
  * Limits of new destinations: of one pod, and of all pods of the node. The kernel's neighbour table has 1,024 entries by default.
  * An entry without an answer stays for 3 s, and again with each packet. One pod then holds at most 64 + 4 × 15 = 124 entries,
- * and all pods 128 + 16 × 15 = 368, which is less than the number at which the kernel begins to evict others (512). For IPv6 the
- * group addresses of its solicitations are entries too, which it evicts first (neigh_forced_gc in net/core/neighbour.c).
+ * and all pods 128 + 16 × 15 = 368, which is less than the number at which the kernel begins to evict entries (512). For
+ * IPv6 it also adds the group address of each solicitation, and evicts these first (neigh_forced_gc in net/core/neighbour.c).
  */
 const PER_POD = { rate: 4, burst: 64, per: 'second', inv: true };
 const PER_NODE = { rate: 16, burst: 128, per: 'second', inv: true };

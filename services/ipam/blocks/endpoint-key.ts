@@ -20,12 +20,12 @@ export function takeOverKey(view: View, key: EndpointKey, endpoint: Endpoint): C
   const current = endpointAt(view, key);
   const replaced = current ? [withoutReplacedEndpoints(current), ...replacedEndpoints(current)] : [];
   // A node reports the endpoints with addresses of another IPAM plugin itself.
-  const others = replaced.filter((one) =>
+  const kept = replaced.filter((one) =>
     one.kind === 'endpoint'
       ? !sameAttachment(one.value.attachment, endpoint.attachment)
       : one.value.network === undefined,
   );
-  return { type: 'put', record: { kind: 'endpoint', key, value: withReplacedEndpoints(endpoint, others) } };
+  return { type: 'put', record: { kind: 'endpoint', key, value: withReplacedEndpoints(endpoint, kept) } };
 }
 
 /**

@@ -181,22 +181,22 @@ export class NodeShares {
     const { view, demand } = this.#input;
     const { name } = demand.owner;
     const selects = selectorOf(pool);
-    const others = view
+    const otherNodes = view
       .nodes()
       .filter((node) => node.name !== name && node.deletionTimeMs === undefined && selects(node.labels));
     // A node that only requests the pool has no share.
     const isEntitled = selects(demand.nodeLabels);
     const capacity = prefixSize(pool.prefix);
-    const nodeCount = BigInt(others.length + (isEntitled ? 1 : 0));
+    const nodeCount = BigInt(otherNodes.length + (isEntitled ? 1 : 0));
     const size = Number(least(BigInt(MAX_SHARE), capacity / (SHARED_PART * (nodeCount || 1n))));
-    if (others.length === 0 || size === 0) return undefined;
+    if (otherNodes.length === 0 || size === 0) return undefined;
     const { unit } = this;
     const { free, held } = unit === 'block' ? this.#countBlocks(pool) : this.#countAddresses(pool);
     const unitSize = unit === 'block' ? blockSize({ ...pool.prefix, length: pool.blockSizeBits }) : 1;
     const missing = (nodeName: string): number => Math.ceil(Math.max(0, size - (held.get(nodeName) ?? 0)) / unitSize);
     let wanted = 0;
     let poorerCount = 0;
-    for (const other of others) {
+    for (const other of otherNodes) {
       const count = missing(other.name);
       wanted += count;
       if (count > 0) poorerCount++;

@@ -15,7 +15,7 @@ import { contextOf, methodName, recordCall, rpcAttributes } from './tracing.js';
 export const MAX_REQUEST_BYTES = 1024 * 1024;
 
 /**
- * Makes calls of unknown methods pass the interceptors as all others do. gRPC would answer them before, so that no limit
+ * Makes calls of unknown methods pass the interceptors, as calls of known methods do. gRPC would answer them before, so that no limit
  * counted them and no certificate was checked.
  */
 export function serveUnknownMethods(server: Server): void {
