@@ -10,7 +10,7 @@ import { gc } from './commands/gc.js';
 import { history } from './commands/history.js';
 import { ipamCheck, ipamConfigure, ipamRelease, ipamShow, ipamSplit } from './commands/ipam.js';
 import { latency } from './commands/latency.js';
-import { leases } from './commands/leases.js';
+import { leases, leasesReturn } from './commands/leases.js';
 import { nodeReady, nodeStatus } from './commands/node.js';
 import { podsCheck, podsRepair } from './commands/pods.js';
 import { releaseAddress, releaseAttachment } from './commands/release.js';
@@ -40,6 +40,7 @@ export const VERBS: readonly Verb[] = [
   ipamConfigure,
   ipamSplit,
   leases,
+  leasesReturn,
   who,
   history,
   explain,

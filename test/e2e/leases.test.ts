@@ -9,6 +9,7 @@ import { afterEach, describe, expect, test } from 'vitest';
 
 import { GrpcProxy } from '../support/grpc-proxy.js';
 import { allocations, attachedPods, auditFindings, settled } from '../support/leftovers.js';
+import { podwirectl } from '../support/podwirectl.js';
 import { callCni, makePod, NETWORK, removePod, type CniAnswer, type Pod } from '../support/pods.js';
 import { pings, rpc } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
@@ -241,6 +242,24 @@ describe.each([26, 29])('of a pool of 64 addresses in blocks of /%i', (blockSize
     await node.add(late!);
   }, 240_000);
 });
+
+test('an operator makes a node return its leases, and the next pod is added nevertheless', async () => {
+  node = new LeasingNode();
+  const { stack } = node;
+  await stack.start();
+  const [first, second] = node.pods('lease-return', 2);
+  const holders = [await node.add(first!)];
+  await expect.poll(() => node!.leaseCount()).toBeGreaterThan(0);
+  const { exitCode, output } = await podwirectl(stack.sockets.ipam, 'leases', 'return', '--node', 'node-1');
+  expect({ exitCode, output }).toEqual({
+    exitCode: 0,
+    output: expect.stringMatching(/^returned \d+ leased addresses/),
+  });
+  expect((await podwirectl(stack.sockets.ipam, 'leases')).output).toBe('leases: none\n');
+  expect(node.leaseCount()).toBe(0);
+  holders.push(await node.add(second!));
+  await node.expectExactly(holders);
+}, 120_000);
 
 test('another node gets the leases whose answers were lost too', async () => {
   const path = join(mkdtempSync(join(tmpdir(), 'podwire-proxy-')), 'ipam.sock');

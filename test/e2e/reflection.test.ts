@@ -41,6 +41,7 @@ const METHODS = {
     'podwire.ipam.v1.LeaseService/OpenSession',
     'podwire.ipam.v1.LeaseService/ReportEndpoints',
     'podwire.ipam.v1.LeaseService/ReportInventory',
+    'podwire.ipam.v1.LeaseService/RecallLeases',
     'podwire.ipam.v1.LeaseService/ReturnAddresses',
     'podwire.ipam.v1.NodeService/AllocateTunnelAddress',
     'podwire.ipam.v1.NodeService/DeleteNode',

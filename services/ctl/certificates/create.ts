@@ -287,7 +287,7 @@ function settingsOf(order: Order, directory: string): (readonly [name: string, p
     ] as const;
   const ofProcess = (prefix: string) =>
     values({ ca: `${prefix}CA_FILE`, certificate: `${prefix}CERT_FILE`, key: `${prefix}KEY_FILE` });
-  if (order.role === 'node') return [...ofProcess('PODWIRE_NODE_IPAM_TLS_'), ...ofProcess('PODWIRE_NODE_IPAM_TLS_')];
+  if (order.role === 'node') return [...ofProcess('PODWIRE_NODE_IPAM_TLS_')];
   if (order.role) return [...values({ ca: '--ipam-ca', certificate: '--ipam-cert', key: '--ipam-key' })];
   const prefix = 'PODWIRE_IPAM_TLS_';
   return [...values({ ca: `${prefix}CLIENT_CA_FILE`, certificate: `${prefix}CERT_FILE`, key: `${prefix}KEY_FILE` })];

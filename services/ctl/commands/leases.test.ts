@@ -1,13 +1,17 @@
 import { GetHandleResponse, HandleServiceService, ListHandlesResponse } from '@podwire/proto/podwire/ipam/v1/handle';
+import { LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
 import { GetNodeResponse, NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { ListPoolsResponse, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { fake, Fakes, pool } from '../testing/ctl.js';
 
 let fakes: Fakes;
+/** Handles whose leases were returned. */
+let returned: readonly string[];
 beforeEach(async () => {
+  returned = [];
   fakes = new Fakes();
   await fakes.serve(
     fake(HandleServiceService.listHandles, () =>
@@ -15,10 +19,11 @@ beforeEach(async () => {
       ListHandlesResponse.fromPartial({ handles: [...Object.keys(HELD), 'net.c1'].map((handleId) => ({ handleId })) }),
     ),
     fake(HandleServiceService.getHandle, ({ handleId }) => {
-      const addresses = HELD[handleId];
+      const addresses = returned.includes(handleId) ? undefined : HELD[handleId];
       if (!addresses) throw new Failure('HANDLE_NOT_FOUND', 'none');
       return GetHandleResponse.fromPartial({ addresses });
     }),
+    fake(LeaseServiceService.recallLeases, () => ({ recalled: true })),
     fake(PoolServiceService.listPools, () => ListPoolsResponse.fromPartial({ pools: [pool] })),
     fake(NodeServiceService.getNode, ({ name }) => {
       if (name !== 'node-3') throw new Failure('NODE_NOT_FOUND', 'there is no such node');
@@ -65,6 +70,40 @@ test('-o json has the answers of podwire-ipam by node', async () => {
   const { stdout } = await fakes.podwirectl('leases', '--node', 'node-2', '-o', 'json');
   expect(JSON.parse(stdout)).toMatchObject({
     nodes: [{ node: 'node-2', leases: { addresses: [{ address: '10.65.0.65', attributes: { 'boot-id': 'b-1' } }] } }],
+  });
+});
+
+describe('leases return', () => {
+  const asked = () => fakes.calls.filter(({ method }) => method === 'RecallLeases').map(({ request }) => request);
+
+  test('asks each node, and waits until it has returned its leases', async () => {
+    let waits = 0;
+    fakes.sleep = () => {
+      waits += 1;
+      if (waits === 3) returned = ['podwire-lease.node-1', 'podwire-lease.node-2'];
+      return Promise.resolve('elapsed');
+    };
+    const { exitCode, stdout } = await fakes.podwirectl('leases', 'return');
+    expect({ exitCode, stdout, waits }).toEqual({
+      exitCode: 0,
+      stdout: 'returned 3 leased addresses on 2 nodes: node-1 2, node-2 1\n',
+      waits: 3,
+    });
+    expect(asked()).toEqual([{ nodeName: 'node-1' }, { nodeName: 'node-2' }]);
+  });
+
+  test('names the leases of nodes that do not answer', async () => {
+    fakes.sleep = () => Promise.resolve('elapsed');
+    const { exitCode, stdout } = await fakes.podwirectl('leases', 'return', '--node', 'node-2');
+    expect(exitCode).toBe(1);
+    expect(stdout).toMatch(/^not returned: 1 leased address on 1 node: node-2 1; start podwire-node/);
+    expect(asked()).toEqual([{ nodeName: 'node-2' }]);
+  });
+
+  test('does nothing where no node has leases', async () => {
+    returned = Object.keys(HELD);
+    expect(await fakes.podwirectl('leases', 'return')).toMatchObject({ exitCode: 0, stdout: 'leases: none\n' });
+    expect(asked()).toEqual([]);
   });
 });
 

@@ -1,4 +1,5 @@
 import { HandleServiceService, type HandleAddress } from '@podwire/proto/podwire/ipam/v1/handle';
+import { LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
 import type { Pool } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 import { parsePrefix, prefixContains } from '@podwire/shared/net/prefix';
@@ -6,7 +7,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import { allPages, type Context, type Service } from '../clients/services.js';
 import type { Verb } from '../command-line/verb.js';
-import { sentence, type Report, type Table } from '../output/report.js';
+import { FAILED, sentence, type Report, type Table } from '../output/report.js';
 import { momentOfAttribute } from '../output/words.js';
 import { requireNamed } from '../resources/block.js';
 import { listPools } from '../resources/ippool.js';
@@ -17,6 +18,12 @@ const HANDLE_PREFIX = 'podwire-lease.';
 
 /** Calls at a time: more only wait in podwire-ipam. */
 const CALLS_AT_ONCE = 16;
+
+/** How long `leases return` waits for the nodes, and how often it looks, in milliseconds. */
+const RETURN_TIMEOUT_MS = 10_000;
+const RETURN_POLL_MS = 250;
+
+const NO_LEASES = 'leases: none';
 
 export const leases: Verb = {
   name: 'leases',
@@ -31,6 +38,34 @@ export const leases: Verb = {
     const found = node === undefined ? await leasesOfAll(context.ipam) : await leasesOfOne(node, context.ipam);
     const pools = found.length > 0 ? await listPools(context.ipam) : [];
     return report(found, pools, context);
+  },
+};
+
+export const leasesReturn: Verb = {
+  name: 'leases return',
+  about: 'make nodes return the leases that no pod has',
+  details:
+    'Waits up to 10 s. A node that runs leases no address for a minute afterwards: run "ipam check" or calicoctl within it.\n' +
+    'Pods are added meanwhile, a few milliseconds slower.',
+  options: [NODE],
+  examples: ['leases return', 'leases return --node node-1'],
+  run: async (input, context) => {
+    const { ipam, clock } = context;
+    const stopped = context.process.stopSignal();
+    const node = input.get(NODE);
+    const list = (): Promise<NodeLeases[]> => (node === undefined ? leasesOfAll(ipam) : leasesOfOne(node, ipam));
+    const before = await list();
+    await inGroups(before, ({ node: nodeName }) => ipam.call(LeaseServiceService.recallLeases, { nodeName }));
+    let left = before;
+    for (let waitedMs = 0; left.length > 0 && waitedMs < RETURN_TIMEOUT_MS; waitedMs += RETURN_POLL_MS) {
+      if ((await clock.sleep(RETURN_POLL_MS, stopped)) === 'aborted') break;
+      left = await list();
+    }
+    const data = (): ReturnType<Report['data']> => leaseData(left, context);
+    const returned = before.length === 0 ? NO_LEASES : `returned ${summaryOf(before)}`;
+    if (left.length === 0) return { sections: [sentence(returned)], data };
+    const text = `not returned: ${summaryOf(left)}; start podwire-node on these nodes, or delete them`;
+    return { sections: [sentence(text)], data, exitCode: FAILED };
   },
 };
 
@@ -49,12 +84,15 @@ async function leasesOfAll(ipam: Service): Promise<NodeLeases[]> {
     // Services that do not know the prefix list all handles.
     .filter(({ handleId }) => handleId.startsWith(HANDLE_PREFIX))
     .map(({ handleId }) => handleId.slice(HANDLE_PREFIX.length));
-  const found: NodeLeases[] = [];
-  for (let start = 0; start < nodes.length; start += CALLS_AT_ONCE) {
-    const some = nodes.slice(start, start + CALLS_AT_ONCE);
-    found.push(...(await Promise.all(some.map((node) => leasesOf(node, ipam)))));
-  }
+  const found = await inGroups(nodes, (node) => leasesOf(node, ipam));
   return found.filter(({ addresses }) => addresses.length > 0);
+}
+
+async function inGroups<Item, Result>(items: readonly Item[], act: (item: Item) => Promise<Result>): Promise<Result[]> {
+  const results: Result[] = [];
+  for (let start = 0; start < items.length; start += CALLS_AT_ONCE)
+    results.push(...(await Promise.all(items.slice(start, start + CALLS_AT_ONCE).map(act))));
+  return results;
 }
 
 /** @throws Failure NODE_NOT_FOUND where the node has no lease, and is not registered */
@@ -76,14 +114,20 @@ async function leasesOf(node: string, ipam: Service): Promise<NodeLeases> {
   }
 }
 
-function report(found: readonly NodeLeases[], pools: readonly Pool[], { json, output }: Context): Report {
+function report(found: readonly NodeLeases[], pools: readonly Pool[], context: Context): Report {
+  const table = leaseTable(found, pools, context.output === 'wide');
   return {
-    sections: [leaseTable(found, pools, output === 'wide'), ...(found.length > 0 ? [sentence(summaryOf(found))] : [])],
-    data: () => ({
-      nodes: found.map(({ node, addresses }) => {
-        const answer = { addresses: [...addresses], nextPageToken: '' };
-        return { node, leases: json.of(HandleServiceService.getHandle, answer) };
-      }),
+    sections: [table, ...(found.length > 0 ? [sentence(summaryOf(found))] : [])],
+    data: () => leaseData(found, context),
+  };
+}
+
+/** The leases of nodes, in GetHandle's answers. */
+function leaseData(found: readonly NodeLeases[], { json }: Context): ReturnType<Report['data']> {
+  return {
+    nodes: found.map(({ node, addresses }) => {
+      const answer = { addresses: [...addresses], nextPageToken: '' };
+      return { node, leases: json.of(HandleServiceService.getHandle, answer) };
     }),
   };
 }
@@ -101,7 +145,7 @@ function leaseTable(found: readonly NodeLeases[], pools: readonly Pool[], isWide
         return isWide ? [...cells, blockCidr, String(sequenceNumber), bootId] : cells;
       }),
     ),
-    none: 'leases: none',
+    none: NO_LEASES,
   };
 }
 

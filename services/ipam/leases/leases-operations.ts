@@ -24,6 +24,7 @@ import {
   type ReportedEndpoint,
   type ReportedState,
 } from './reported-endpoints.js';
+import { recallLeases } from './recall.js';
 import { continueReturn, type AddressReturn, type ReturnStep } from './returns.js';
 import { openSession, type OpenedSession, type SessionName, type SessionRequest } from './session.js';
 
@@ -117,6 +118,10 @@ class LeaseEvents {
     const used = freed.filter(({ use }) => use);
     if (used.length > 0) this.#engine.addressesReleased(used.map(({ allocation }) => hostPrefix(allocation.address)));
     this.#count('freed', { nodeName, count: freed.length - used.length, text: 'freed unused leases' });
+  }
+
+  recalled(nodeName: string): void {
+    this.#engine.log.info({ 'podwire.node': nodeName }, `node ${nodeName}: an operator recalled its unbound leases`);
   }
 
   #count(event: 'leased' | 'freed' | 'taken_back', { nodeName, count, text }: LeaseCount): void {
@@ -278,6 +283,17 @@ export class Leases {
       ({ sessionRevision } = outcome);
     }
     return { results, leaseNumbers, sessionRevision };
+  }
+
+  /**
+   * Asks a node to return its unbound leases.
+   * @returns whether it has any, and is registered
+   */
+  async recall(nodeName: string, signal: AbortSignal): Promise<boolean> {
+    const { updates } = this.#options;
+    const isAsked = await updates.update(nodeLane(nodeName), (view) => recallLeases(view, nodeName), { signal });
+    if (isAsked) this.#events.recalled(nodeName);
+    return isAsked;
   }
 
   async #bindOne(

@@ -12,6 +12,8 @@ import {
   type LeaseAddressesResponse,
   type LeasedAddress,
   type LeaseServiceServer,
+  type RecallLeasesRequest,
+  type RecallLeasesResponse,
   type ReturnAddressesRequest,
   type ReturnAddressesResponse,
 } from '@podwire/proto/podwire/ipam/v1/lease';
@@ -43,6 +45,7 @@ export function leaseService(leases: Leases, unary: Unary, requirePod: RequirePo
     leaseAddresses: unary(LeaseServiceService.leaseAddresses, leaseAddressesHandler(leases)),
     bindAddresses: unary(LeaseServiceService.bindAddresses, bindAddressesHandler(leases, requirePod)),
     returnAddresses: unary(LeaseServiceService.returnAddresses, returnAddressesHandler(leases)),
+    recallLeases: unary(LeaseServiceService.recallLeases, recallLeasesHandler(leases)),
   };
   return { name: 'podwire.ipam.v1.LeaseService', definition: LeaseServiceService, implementation };
 }
@@ -86,6 +89,13 @@ function returnAddressesHandler(leases: Leases): Handler<ReturnAddressesRequest,
       leaseSequenceNumbers: [...leaseNumbers],
       sessionRevision: BigInt(sessionRevision),
     };
+  };
+}
+
+function recallLeasesHandler(leases: Leases): Handler<RecallLeasesRequest, RecallLeasesResponse> {
+  return async ({ nodeName }, { signal }) => {
+    readChecked('RecallLeases', (checks) => checks.check('node_name', subdomainFault(nodeName)));
+    return { recalled: await leases.recall(nodeName, signal) };
   };
 }
 

@@ -110,6 +110,16 @@ test('a handle gets as many as there are, and the answer explains the rest', asy
   expect(families).toMatchObject([{ requested: 3, assigned: 2, explanation: expect.stringContaining('small') }]);
 });
 
+test('an operator recalls the leases of a node; a node without leases is not asked', async () => {
+  const recall = (nodeName: string) =>
+    served.caller.peer.call(LeaseServiceService.recallLeases, { nodeName }, clientLimits());
+  expect(await recall('node-1')).toEqual({ recalled: true });
+  expect(await recalls()).toBe(1n);
+  expect(await recall('node-2')).toEqual({ recalled: false });
+  expect(await recall('unknown')).toEqual({ recalled: false });
+  await expect(recall('')).rejects.toMatchObject({ code: 'INVALID_REQUEST' });
+});
+
 /** On a service without gRPC, with other clocks. */
 async function recallsOf(clock: Clock, ...records: readonly RecordValue[]): Promise<LeaseRecalls> {
   const { updater } = await startReplica(new MemoryStore());

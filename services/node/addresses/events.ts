@@ -56,7 +56,7 @@ export class AddressEvents {
 
   recalled(): void {
     this.#recalls.add(1);
-    this.#log.info('podwire-ipam recalls the leased addresses: pods of other nodes find none');
+    this.#log.info('podwire-ipam recalls the leased addresses: this node returns them, and leases none for a minute');
   }
 
   /** A pod got the address of a deleted one, as podwire-ipam is unreachable. */

@@ -363,6 +363,18 @@ export interface ReturnAddressesResponse {
   leaseSequenceNumbers: bigint[];
 }
 
+/** RecallLeasesRequest names the node whose leases are recalled. */
+export interface RecallLeasesRequest {
+  /** Name of the node. */
+  nodeName: string;
+}
+
+/** RecallLeasesResponse says whether there was a lease to recall. */
+export interface RecallLeasesResponse {
+  /** Whether the node has leases, and was asked to return them. */
+  recalled: boolean;
+}
+
 function createBaseNodeSession(): NodeSession {
   return { bootId: "", generation: 0n, revision: 0n };
 }
@@ -2380,6 +2392,116 @@ export const ReturnAddressesResponse: MessageFns<ReturnAddressesResponse> = {
   },
 };
 
+function createBaseRecallLeasesRequest(): RecallLeasesRequest {
+  return { nodeName: "" };
+}
+
+export const RecallLeasesRequest: MessageFns<RecallLeasesRequest> = {
+  encode(message: RecallLeasesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.nodeName !== "") {
+      writer.uint32(10).string(message.nodeName);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RecallLeasesRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRecallLeasesRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RecallLeasesRequest>): RecallLeasesRequest {
+    return RecallLeasesRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RecallLeasesRequest>): RecallLeasesRequest {
+    const message = createBaseRecallLeasesRequest();
+    message.nodeName = object.nodeName ?? "";
+    return message;
+  },
+};
+
+function createBaseRecallLeasesResponse(): RecallLeasesResponse {
+  return { recalled: false };
+}
+
+export const RecallLeasesResponse: MessageFns<RecallLeasesResponse> = {
+  encode(message: RecallLeasesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.recalled !== false) {
+      writer.uint32(8).bool(message.recalled);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RecallLeasesResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRecallLeasesResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.recalled = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RecallLeasesResponse>): RecallLeasesResponse {
+    return RecallLeasesResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RecallLeasesResponse>): RecallLeasesResponse {
+    const message = createBaseRecallLeasesResponse();
+    message.recalled = object.recalled ?? false;
+    return message;
+  },
+};
+
 /**
  * LeaseService lends addresses to nodes. A node gives a leased address to a pod without waiting for the datastore, and
  * binds it to the pod's attachment afterwards. An unbound lease is an allocation with the handle
@@ -2523,6 +2645,25 @@ export const LeaseServiceService = {
       Buffer.from(ReturnAddressesResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): ReturnAddressesResponse => ReturnAddressesResponse.decode(value),
   },
+  /**
+   * RecallLeases asks a node to return its unbound leases. The node returns them within seconds if it runs, and leases
+   * none for about a minute. ListHandles shows whether it has.
+   *
+   * Without effect on a node without leases or without a record. Each call prolongs the time without leases.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), ABORTED (too many conflicts; repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
+   */
+  recallLeases: {
+    path: "/podwire.ipam.v1.LeaseService/RecallLeases" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: RecallLeasesRequest): Buffer => Buffer.from(RecallLeasesRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): RecallLeasesRequest => RecallLeasesRequest.decode(value),
+    responseSerialize: (value: RecallLeasesResponse): Buffer =>
+      Buffer.from(RecallLeasesResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): RecallLeasesResponse => RecallLeasesResponse.decode(value),
+  },
 } as const;
 
 export interface LeaseServiceServer extends UntypedServiceImplementation {
@@ -2601,6 +2742,16 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
    * Errors: as BindAddresses.
    */
   returnAddresses: handleUnaryCall<ReturnAddressesRequest, ReturnAddressesResponse>;
+  /**
+   * RecallLeases asks a node to return its unbound leases. The node returns them within seconds if it runs, and leases
+   * none for about a minute. ListHandles shows whether it has.
+   *
+   * Without effect on a node without leases or without a record. Each call prolongs the time without leases.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), ABORTED (too many conflicts; repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
+   */
+  recallLeases: handleUnaryCall<RecallLeasesRequest, RecallLeasesResponse>;
 }
 
 export interface LeaseServiceClient extends Client {
@@ -2762,6 +2913,30 @@ export interface LeaseServiceClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ReturnAddressesResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * RecallLeases asks a node to return its unbound leases. The node returns them within seconds if it runs, and leases
+   * none for about a minute. ListHandles shows whether it has.
+   *
+   * Without effect on a node without leases or without a record. Each call prolongs the time without leases.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), ABORTED (too many conflicts; repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
+   */
+  recallLeases(
+    request: RecallLeasesRequest,
+    callback: (error: ServiceError | null, response: RecallLeasesResponse) => void,
+  ): ClientUnaryCall;
+  recallLeases(
+    request: RecallLeasesRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: RecallLeasesResponse) => void,
+  ): ClientUnaryCall;
+  recallLeases(
+    request: RecallLeasesRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: RecallLeasesResponse) => void,
   ): ClientUnaryCall;
 }
 
