@@ -7,6 +7,8 @@ import type { NetnsIdentity, PodIdentity } from '../attributes.js';
 import type { AnyEndpoint, Endpoint, EndpointAddress, EndpointKey, ForeignEndpoint } from '../endpoint.js';
 import type { StoredEndpoint, StoredForeignEndpoint } from '../view.js';
 import {
+  anyValue,
+  exactly,
   field,
   isAbsent,
   keepCreateTime,
@@ -20,7 +22,9 @@ import {
   readTime,
   Unreadable,
   unreadable,
+  wholeSeconds,
   type Field,
+  type FieldChecks,
 } from './fields.js';
 import { formatJson, isArray, isObject, parseJson, type Json, type JsonObject } from './json.js';
 
@@ -141,6 +145,29 @@ function readInteger(source: Field): bigint {
   if (!/^\d{1,20}$/.test(text)) throw unreadable(source, 'decimal digits');
   return BigInt(text);
 }
+
+/** A stored endpoint within these needs no JSON for a rewrite: {@link encodeEndpoint} derives all of it. */
+export const ENDPOINT_FIELDS: FieldChecks = {
+  kind: exactly('WorkloadEndpoint'),
+  apiVersion: exactly('projectcalico.org/v3'),
+  metadata: {
+    ...{ uid: anyValue, name: anyValue, namespace: anyValue },
+    creationTimestamp: (value) => value === null || wholeSeconds(value),
+    labels: { 'projectcalico.org/namespace': anyValue, 'projectcalico.org/orchestrator': anyValue },
+    annotations: {
+      [NETWORK]: anyValue,
+      [POD_UID]: anyValue,
+      [BOOT_ID]: anyValue,
+      [NETNS_INODE]: anyValue,
+      [ALLOCATIONS]: anyValue,
+      [REPLACED]: anyValue,
+    },
+  },
+  spec: {
+    ...{ orchestrator: anyValue, workload: anyValue, node: anyValue, containerID: anyValue, pod: anyValue },
+    ...{ endpoint: anyValue, ipNetworks: anyValue, interfaceName: anyValue, mac: anyValue },
+  },
+};
 
 export function encodeEndpoint({ key, value: endpoint }: StoredEndpoint, raw: JsonObject): JsonObject {
   // A stored UID that the endpoint lacks belongs to the endpoint that it replaced.

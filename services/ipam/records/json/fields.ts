@@ -165,6 +165,27 @@ function internPrefix(text: string): Prefix | undefined {
   return parsed.prefix;
 }
 
+/** A test of a field's value, or the tests of an object's fields. */
+export type FieldChecks = ((value: Json) => boolean) | { readonly [name: string]: FieldChecks };
+
+export const anyValue = (): boolean => true;
+export const exactly = (expected: Json) => (value: Json) => value === expected;
+
+/** A time as this release writes it. */
+export const wholeSeconds = (value: Json): boolean =>
+  typeof value === 'string' && /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/.test(value);
+
+/** Whether a value has no field without a check, and each field passes its check. */
+export function hasOnly(value: Json, checks: FieldChecks): boolean {
+  if (typeof checks === 'function') return checks(value);
+  if (!isObject(value)) return false;
+  for (const name of Object.keys(value)) {
+    const check = Object.hasOwn(checks, name) ? checks[name] : undefined;
+    if (check === undefined || !hasOnly(value[name] ?? null, check)) return false;
+  }
+  return true;
+}
+
 /** The stored state before a rewrite: the value and its JSON. */
 export interface PreviousState<Value> {
   readonly value: Value;

@@ -6,9 +6,15 @@ import type { RecordValue } from '../view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
 import { decodeBlock, formatBlock, unknownFields } from './block.js';
 import { decodeClusterInformation, decodeConfig, encodeConfig } from './config.js';
-import { decodeAnyEndpoint, decodeForeignEndpoint, encodeEndpoint, encodeForeignEndpoint } from './endpoint.js';
-import { Unreadable } from './fields.js';
-import { decodeHandle, encodeHandle } from './handle.js';
+import {
+  decodeAnyEndpoint,
+  decodeForeignEndpoint,
+  encodeEndpoint,
+  encodeForeignEndpoint,
+  ENDPOINT_FIELDS,
+} from './endpoint.js';
+import { hasOnly, Unreadable } from './fields.js';
+import { decodeHandle, encodeHandle, HANDLE_FIELDS } from './handle.js';
 import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
 import { decodeNode, encodeNode } from './node.js';
@@ -33,10 +39,9 @@ const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
  */
 export function decodeRecord(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
   try {
-    const text = decodeText(value, name);
-    const raw = parseObject(text);
+    const raw = parseObject(decodeText(value, name));
     const record = decodeNamed(raw, name);
-    return { record, raw: unknownFieldsOf(record, { text, raw }) };
+    return { record, raw: unknownFieldsOf(record, raw) };
   } catch (error) {
     if (!(error instanceof Unreadable)) throw error;
     throw new Failure(
@@ -61,13 +66,10 @@ function decodeText(value: Uint8Array, name: RecordName): string {
  * The JSON that a rewrite cannot derive from the value. Full JSON takes more memory than the record, and there are
  * many.
  */
-function unknownFieldsOf(
-  record: RecordValue,
-  { text, raw }: { readonly text: string; readonly raw: JsonObject },
-): JsonObject {
-  if (record.kind === 'block') return unknownFields(raw);
-  if (record.kind !== 'handle' && record.kind !== 'endpoint') return raw;
-  return JSON.stringify(encodeRecord(record, undefined)) === text ? NO_UNKNOWN_FIELDS : raw;
+function unknownFieldsOf({ kind }: RecordValue, raw: JsonObject): JsonObject {
+  if (kind === 'block') return unknownFields(raw);
+  if (kind !== 'handle' && kind !== 'endpoint') return raw;
+  return hasOnly(raw, kind === 'handle' ? HANDLE_FIELDS : ENDPOINT_FIELDS) ? NO_UNKNOWN_FIELDS : raw;
 }
 
 function parseObject(text: string): JsonObject {
