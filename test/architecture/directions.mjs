@@ -123,7 +123,7 @@ export const ZONES = [
     ...NODE,
   },
   // The fields of requests, and pages of lists.
-  { path: 'services/shared/requests', zones: ['services/shared/failure'], packages: [], ...PURE },
+  { path: 'services/shared/requests', zones: ['services/shared/failure', 'proto/gen'], packages: [], ...PURE },
   {
     path: 'services/shared/rpc',
     zones: [

@@ -10,6 +10,14 @@ import {
   type DeletePoolResponse,
 } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
+import {
+  ADDRESS_USES,
+  ASSIGNMENT_MODES,
+  ASSIGNMENT_WORDS,
+  ENCAPSULATION_MODES,
+  ENCAPSULATION_WORDS,
+  USE_WORDS,
+} from '@podwire/shared/requests/pool-words';
 import { formatCount } from '@podwire/shared/words/format-count';
 import { z } from 'zod';
 
@@ -89,27 +97,7 @@ export function poolFields(pool: Pool, nowMs: number): Fields {
   };
 }
 
-const MODES = {
-  Never: EncapsulationMode.ENCAPSULATION_MODE_NEVER,
-  Always: EncapsulationMode.ENCAPSULATION_MODE_ALWAYS,
-  CrossSubnet: EncapsulationMode.ENCAPSULATION_MODE_CROSS_SUBNET,
-} as const;
-const USES = {
-  Workload: AddressUse.ADDRESS_USE_WORKLOAD,
-  Tunnel: AddressUse.ADDRESS_USE_TUNNEL,
-  LoadBalancer: AddressUse.ADDRESS_USE_LOAD_BALANCER,
-} as const;
-const ASSIGNMENTS = {
-  Automatic: AssignmentMode.ASSIGNMENT_MODE_AUTOMATIC,
-  Manual: AssignmentMode.ASSIGNMENT_MODE_MANUAL,
-} as const;
-
-/** Calico's name of a constant. */
-function nameIn<Value>(names: Readonly<Record<string, Value>>, value: Value): string | undefined {
-  return Object.entries(names).find(([, each]) => each === value)?.[0];
-}
-
-const MODE = z.enum(['Never', 'Always', 'CrossSubnet']).default('Never');
+const MODE = z.enum(ENCAPSULATION_WORDS).default('Never');
 
 /** Calico's IPPoolSpec (projectcalico/api, pkg/apis/projectcalico/v3/ippool.go). */
 const SPEC = z.strictObject({
@@ -122,8 +110,8 @@ const SPEC = z.strictObject({
   disableBGPExport: BOOLEAN.default(false),
   nodeSelector: z.string().default(''),
   namespaceSelector: z.string().default(''),
-  allowedUses: z.array(z.enum(['Workload', 'Tunnel', 'LoadBalancer'])).default([]),
-  assignmentMode: z.enum(['Automatic', 'Manual']).default('Automatic'),
+  allowedUses: z.array(z.enum(USE_WORDS)).default([]),
+  assignmentMode: z.enum(ASSIGNMENT_WORDS).default('Automatic'),
 });
 
 function poolOf({ name, resourceVersion = '', spec }: Wanted<z.infer<typeof SPEC>>): Pool {
@@ -133,10 +121,10 @@ function poolOf({ name, resourceVersion = '', spec }: Wanted<z.infer<typeof SPEC
     name,
     resourceVersion,
     disableBgpExport: disableBGPExport,
-    vxlanMode: MODES[vxlanMode],
-    ipipMode: MODES[ipipMode],
-    allowedUses: allowedUses.map((use) => USES[use]),
-    assignmentMode: ASSIGNMENTS[assignmentMode],
+    vxlanMode: ENCAPSULATION_MODES.constants[vxlanMode],
+    ipipMode: ENCAPSULATION_MODES.constants[ipipMode],
+    allowedUses: allowedUses.map((use) => ADDRESS_USES.constants[use]),
+    assignmentMode: ASSIGNMENT_MODES.constants[assignmentMode],
   });
 }
 
@@ -235,15 +223,17 @@ export const IP_POOL = resource<Pool, z.infer<typeof SPEC>>({
   spec: (pool) => ({
     cidr: pool.cidr,
     blockSize: pool.blockSize,
-    vxlanMode: nameIn(MODES, pool.vxlanMode) ?? 'Never',
-    ipipMode: nameIn(MODES, pool.ipipMode) ?? 'Never',
+    vxlanMode: ENCAPSULATION_MODES.wordOf(pool.vxlanMode) ?? 'Never',
+    ipipMode: ENCAPSULATION_MODES.wordOf(pool.ipipMode) ?? 'Never',
     natOutgoing: pool.natOutgoing,
     disabled: pool.disabled,
     disableBGPExport: pool.disableBgpExport,
     nodeSelector: pool.nodeSelector || 'all()',
     ...(pool.namespaceSelector === '' ? {} : { namespaceSelector: pool.namespaceSelector }),
-    ...(pool.allowedUses.length === 0 ? {} : { allowedUses: pool.allowedUses.map((use) => nameIn(USES, use) ?? '') }),
-    assignmentMode: nameIn(ASSIGNMENTS, pool.assignmentMode) ?? 'Automatic',
+    ...(pool.allowedUses.length === 0
+      ? {}
+      : { allowedUses: pool.allowedUses.map((use) => ADDRESS_USES.wordOf(use) ?? '') }),
+    assignmentMode: ASSIGNMENT_MODES.wordOf(pool.assignmentMode) ?? 'Automatic',
   }),
   details: (pool, nowMs) => [poolFields(pool, nowMs)],
   data: (pool, { json }) => json.of(PoolServiceService.getPool, { pool }),

@@ -1,5 +1,5 @@
 import { TunnelKind, type Node } from '@podwire/proto/podwire/ipam/v1/node';
-import { AddressUse, EncapsulationMode, PoolState, type Pool } from '@podwire/proto/podwire/ipam/v1/pool';
+import { AddressUse, PoolState, type Pool } from '@podwire/proto/podwire/ipam/v1/pool';
 import type { BlockRoute } from '@podwire/proto/podwire/ipam/v1/watch';
 import { parseAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
@@ -12,6 +12,7 @@ import {
   type Prefix,
 } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
+import { ENCAPSULATION_MODES } from '@podwire/shared/requests/pool-words';
 
 import type { ClusterBlock, ClusterNode, Encapsulation, IpamPool, NodeAddress, VxlanEnd } from '../cluster/cluster.js';
 
@@ -59,27 +60,18 @@ export function readPool(pool: Pool): IpamPool {
   });
 }
 
-type Reach = 'never' | 'always' | 'cross-subnet';
-
-const REACHES: Partial<Record<EncapsulationMode, Reach>> = {
-  [EncapsulationMode.ENCAPSULATION_MODE_UNSPECIFIED]: 'never',
-  [EncapsulationMode.ENCAPSULATION_MODE_NEVER]: 'never',
-  [EncapsulationMode.ENCAPSULATION_MODE_ALWAYS]: 'always',
-  [EncapsulationMode.ENCAPSULATION_MODE_CROSS_SUBNET]: 'cross-subnet',
-};
-
 function readEncapsulation({ vxlanMode, ipipMode }: Pool, checks: Checks): Encapsulation {
-  const [vxlan, ipip] = [REACHES[vxlanMode], REACHES[ipipMode]];
+  const [vxlan, ipip] = [ENCAPSULATION_MODES.wordOf(vxlanMode), ENCAPSULATION_MODES.wordOf(ipipMode)];
   if (!vxlan) checks.check('vxlan_mode', `is ${vxlanMode}, which is not a valid EncapsulationMode`);
   if (!ipip) checks.check('ipip_mode', `is ${ipipMode}, which is not a valid EncapsulationMode`);
   if (isSet(vxlan) && isSet(ipip)) checks.check('ipip_mode', 'must not be set together with vxlan_mode');
-  if (isSet(vxlan)) return vxlan === 'always' ? 'vxlan' : 'vxlan-cross-subnet';
-  if (isSet(ipip)) return ipip === 'always' ? 'ipip' : 'ipip-cross-subnet';
+  if (isSet(vxlan)) return vxlan === 'Always' ? 'vxlan' : 'vxlan-cross-subnet';
+  if (isSet(ipip)) return ipip === 'Always' ? 'ipip' : 'ipip-cross-subnet';
   return 'none';
 }
 
-function isSet(reach: Reach | undefined): boolean {
-  return reach !== undefined && reach !== 'never';
+function isSet(mode: string | undefined): boolean {
+  return mode !== undefined && mode !== 'Never';
 }
 
 export function readNode(node: Node): ClusterNode {

@@ -9,10 +9,10 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { formatPrefix } from '@podwire/shared/net/prefix';
+import { ADDRESS_USES } from '@podwire/shared/requests/pool-words';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { PoolUse } from '../blocks/demand.js';
 import type { NodeLeases } from '../blocks/leased-addresses.js';
 import { FAMILY_MESSAGES, readAddresses } from '../messages/parts.js';
 import { readBlockCap, readLabels, readPools } from '../messages/request-parts.js';
@@ -44,12 +44,6 @@ const MAX_ATTRIBUTE_VALUE_BYTES = 1024;
 /** The only virtual owner that Calico knows. */
 const LOAD_BALANCER_OWNER: BlockOwner = { kind: 'virtual', name: 'load-balancer' };
 
-const USES: Partial<Record<AddressUse, PoolUse>> = {
-  [AddressUse.ADDRESS_USE_WORKLOAD]: 'Workload',
-  [AddressUse.ADDRESS_USE_TUNNEL]: 'Tunnel',
-  [AddressUse.ADDRESS_USE_LOAD_BALANCER]: 'LoadBalancer',
-};
-
 /** A node would give the addresses to pods, or return them. */
 function reservedHandleFault(handleId: string): string | undefined {
   return isLeaseHandle(handleId) ? 'begins as the handles of leases; choose another handle' : undefined;
@@ -58,7 +52,7 @@ function reservedHandleFault(handleId: string): string | undefined {
 function readAssignAddressesRequest(message: AssignAddressesRequest): RequestedAssignment {
   return readChecked('AssignAddresses', (checks) => {
     checks.check('handle_id', handleFault(message.handleId) ?? reservedHandleFault(message.handleId));
-    const use = USES[message.use];
+    const use = ADDRESS_USES.wordOf(message.use);
     if (!use) checks.check('use', 'is missing or unknown; set the use of the addresses');
     checkCounts(message, checks);
     return {

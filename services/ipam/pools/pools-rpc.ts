@@ -1,7 +1,5 @@
 import {
   AddressUse,
-  AssignmentMode,
-  EncapsulationMode as EncapsulationMessage,
   PoolDeletionMode,
   PoolServiceService,
   PoolState,
@@ -24,17 +22,25 @@ import { violationsFailure, type Failure } from '@podwire/shared/failure/failure
 import { formatPrefix, parsePrefix, type PrefixFault } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
+import { ADDRESS_USES, ASSIGNMENT_MODES, ENCAPSULATION_MODES, USE_WORDS } from '@podwire/shared/requests/pool-words';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import { keptMessage } from '../blocks/running-nodes-rpc.js';
 import { subdomainFault } from '../records/names.js';
-import { unavailableReason, poolVersion, WORKLOAD, type EncapsulationMode, type Pool } from '../records/pool.js';
+import { unavailableReason, poolVersion, type Pool } from '../records/pool.js';
 import { MAX_PARTS, type PoolChange, type PoolReference, type PoolSplitRequest } from './changes.js';
 import type { PoolDeleted, PoolDeletionRequest } from './deletion.js';
 import type { Pools } from './pools-operations.js';
 import type { PoolListing, PoolQuery } from './pools.js';
-import { checkPool, LOAD_BALANCER, TUNNEL, type PoolFault, type PoolRules, type PoolSpec } from './rules.js';
+import {
+  checkPool,
+  MUTABLE_FIELDS,
+  type MutableFields,
+  type PoolFault,
+  type PoolRules,
+  type PoolSpec,
+} from './rules.js';
 
 export function poolService(pools: Pools, unary: Unary): RpcService {
   const implementation: PoolServiceServer = {
@@ -102,28 +108,18 @@ function splitPoolHandler(pools: Pools): Handler<SplitPoolRequest, SplitPoolResp
   };
 }
 
-/** The fields of a pool's message by those of its value. */
-const FIELDS: Record<PoolFault['field'], string> = {
-  name: 'name',
-  cidr: 'cidr',
-  blockSizeBits: 'block_size',
-  disabled: 'disabled',
-  ipipMode: 'ipip_mode',
-  vxlanMode: 'vxlan_mode',
-  natOutgoing: 'nat_outgoing',
-  disableBgpExport: 'disable_bgp_export',
-  nodeSelector: 'node_selector',
-  namespaceSelector: 'namespace_selector',
-  allowedUses: 'allowed_uses',
-  assignmentMode: 'assignment_mode',
-};
+/** The name of a field in a pool's message. */
+function messageField(field: PoolFault['field']): string {
+  if (field === 'blockSizeBits') return 'block_size';
+  return field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}
 
 /** Fields allowed in a mask: the mutable ones, and immutable ones, whose change is refused with a specific text. */
-const MASKED: ReadonlySet<string> = new Set(Object.values(FIELDS).filter((field) => field !== 'name'));
+const MASKED: ReadonlySet<string> = new Set(['cidr', 'block_size', ...MUTABLE_FIELDS.map(messageField)]);
 
 /** @param method - method name for the error text */
 function poolFaultsFailure(method: string, faults: readonly PoolFault[]): Failure {
-  const violations = faults.map(({ field, reason }) => ({ field: `pool.${FIELDS[field]}`, reason }));
+  const violations = faults.map(({ field, reason }) => ({ field: `pool.${messageField(field)}`, reason }));
   return violationsFailure('INVALID_REQUEST', `${method} refused`, violations);
 }
 
@@ -148,7 +144,8 @@ function readUpdatePoolRequest({ pool, updateMask }: UpdatePoolRequest): PoolCha
     const faults: PoolFault[] = [];
     const { cidr, blockSize: blockSizeBits, disabled } = pool;
     const all = { ...readRules(pool, faults), disabled };
-    for (const { field, reason } of faults) if (mask.has(FIELDS[field])) checks.check(`pool.${FIELDS[field]}`, reason);
+    for (const { field, reason } of faults)
+      if (mask.has(messageField(field))) checks.check(`pool.${messageField(field)}`, reason);
     return {
       name: pool.name,
       resourceVersion: pool.resourceVersion,
@@ -167,40 +164,10 @@ function readMask(paths: readonly string[], checks: Checks): ReadonlySet<string>
   return paths.length === 0 ? MASKED : new Set(paths);
 }
 
-type MaskedFields = PoolRules & Pick<Pool, 'disabled'>;
-
-function masked(all: MaskedFields, mask: ReadonlySet<string>): Partial<MaskedFields> {
-  return {
-    ...(mask.has(FIELDS.disabled) ? { disabled: all.disabled } : {}),
-    ...(mask.has(FIELDS.ipipMode) ? { ipipMode: all.ipipMode } : {}),
-    ...(mask.has(FIELDS.vxlanMode) ? { vxlanMode: all.vxlanMode } : {}),
-    ...(mask.has(FIELDS.natOutgoing) ? { natOutgoing: all.natOutgoing } : {}),
-    ...(mask.has(FIELDS.disableBgpExport) ? { disableBgpExport: all.disableBgpExport } : {}),
-    ...(mask.has(FIELDS.nodeSelector) ? { nodeSelector: all.nodeSelector } : {}),
-    ...(mask.has(FIELDS.namespaceSelector) ? { namespaceSelector: all.namespaceSelector } : {}),
-    ...(mask.has(FIELDS.allowedUses) ? { allowedUses: all.allowedUses } : {}),
-    ...(mask.has(FIELDS.assignmentMode) ? { assignmentMode: all.assignmentMode } : {}),
-  };
+function masked(all: MutableFields, mask: ReadonlySet<string>): Partial<MutableFields> {
+  const kept = MUTABLE_FIELDS.filter((field) => mask.has(messageField(field)));
+  return kept.reduce<Partial<MutableFields>>((sum, field) => ({ ...sum, [field]: all[field] }), {});
 }
-
-const ENCAPSULATIONS: Partial<Record<EncapsulationMessage, EncapsulationMode>> = {
-  [EncapsulationMessage.ENCAPSULATION_MODE_UNSPECIFIED]: 'Never',
-  [EncapsulationMessage.ENCAPSULATION_MODE_NEVER]: 'Never',
-  [EncapsulationMessage.ENCAPSULATION_MODE_ALWAYS]: 'Always',
-  [EncapsulationMessage.ENCAPSULATION_MODE_CROSS_SUBNET]: 'CrossSubnet',
-};
-
-const USES: Partial<Record<AddressUse, string>> = {
-  [AddressUse.ADDRESS_USE_WORKLOAD]: WORKLOAD,
-  [AddressUse.ADDRESS_USE_TUNNEL]: TUNNEL,
-  [AddressUse.ADDRESS_USE_LOAD_BALANCER]: LOAD_BALANCER,
-};
-
-const ASSIGNMENTS: Partial<Record<AssignmentMode, Pool['assignmentMode']>> = {
-  [AssignmentMode.ASSIGNMENT_MODE_UNSPECIFIED]: 'Automatic',
-  [AssignmentMode.ASSIGNMENT_MODE_AUTOMATIC]: 'Automatic',
-  [AssignmentMode.ASSIGNMENT_MODE_MANUAL]: 'Manual',
-};
 
 function readRules(pool: PoolMessage, faults: PoolFault[]): PoolRules {
   const known = <Value>(field: PoolFault['field'], number: number, value: Value | undefined): Value | undefined => {
@@ -209,14 +176,15 @@ function readRules(pool: PoolMessage, faults: PoolFault[]): PoolRules {
   };
   const { natOutgoing, disableBgpExport, nodeSelector, namespaceSelector } = pool;
   return {
-    ipipMode: known('ipipMode', pool.ipipMode, ENCAPSULATIONS[pool.ipipMode]) ?? 'Never',
-    vxlanMode: known('vxlanMode', pool.vxlanMode, ENCAPSULATIONS[pool.vxlanMode]) ?? 'Never',
+    ipipMode: known('ipipMode', pool.ipipMode, ENCAPSULATION_MODES.wordOf(pool.ipipMode)) ?? 'Never',
+    vxlanMode: known('vxlanMode', pool.vxlanMode, ENCAPSULATION_MODES.wordOf(pool.vxlanMode)) ?? 'Never',
     natOutgoing,
     disableBgpExport,
     nodeSelector,
     namespaceSelector,
-    allowedUses: pool.allowedUses.flatMap((use) => known('allowedUses', use, USES[use]) ?? []),
-    assignmentMode: known('assignmentMode', pool.assignmentMode, ASSIGNMENTS[pool.assignmentMode]) ?? 'Automatic',
+    allowedUses: pool.allowedUses.flatMap((use) => known('allowedUses', use, ADDRESS_USES.wordOf(use)) ?? []),
+    assignmentMode:
+      known('assignmentMode', pool.assignmentMode, ASSIGNMENT_MODES.wordOf(pool.assignmentMode)) ?? 'Automatic',
   };
 }
 
@@ -310,23 +278,6 @@ export function poolMessage({ pool, utilization }: PoolListing): PoolMessage {
   };
 }
 
-const ENCAPSULATION_MESSAGES: Record<EncapsulationMode, EncapsulationMessage> = {
-  Never: EncapsulationMessage.ENCAPSULATION_MODE_NEVER,
-  Always: EncapsulationMessage.ENCAPSULATION_MODE_ALWAYS,
-  CrossSubnet: EncapsulationMessage.ENCAPSULATION_MODE_CROSS_SUBNET,
-};
-
-const USE_MESSAGES: ReadonlyMap<string, AddressUse> = new Map([
-  [WORKLOAD, AddressUse.ADDRESS_USE_WORKLOAD],
-  [TUNNEL, AddressUse.ADDRESS_USE_TUNNEL],
-  [LOAD_BALANCER, AddressUse.ADDRESS_USE_LOAD_BALANCER],
-]);
-
-const ASSIGNMENT_MESSAGES: Record<Pool['assignmentMode'], AssignmentMode> = {
-  Automatic: AssignmentMode.ASSIGNMENT_MODE_AUTOMATIC,
-  Manual: AssignmentMode.ASSIGNMENT_MODE_MANUAL,
-};
-
 /** A pool's message without its utilization, which is computed from the blocks. */
 export function poolFields(pool: Pool): PoolMessage {
   return {
@@ -337,18 +288,24 @@ export function poolFields(pool: Pool): PoolMessage {
     createTime: new Date(pool.createTimeMs),
     resourceVersion: poolVersion(pool),
     utilization: undefined,
-    ipipMode: ENCAPSULATION_MESSAGES[pool.ipipMode],
-    vxlanMode: ENCAPSULATION_MESSAGES[pool.vxlanMode],
+    ipipMode: ENCAPSULATION_MODES.constants[pool.ipipMode],
+    vxlanMode: ENCAPSULATION_MODES.constants[pool.vxlanMode],
     natOutgoing: pool.natOutgoing,
     disableBgpExport: pool.disableBgpExport,
     nodeSelector: pool.nodeSelector,
     namespaceSelector: pool.namespaceSelector,
-    allowedUses: pool.allowedUses.map((use) => USE_MESSAGES.get(use) ?? AddressUse.ADDRESS_USE_UNSPECIFIED),
-    assignmentMode: ASSIGNMENT_MESSAGES[pool.assignmentMode],
+    allowedUses: pool.allowedUses.map(useMessage),
+    assignmentMode: ASSIGNMENT_MODES.constants[pool.assignmentMode],
     state: stateOf(pool),
     stateReason: unavailableReason(pool) ?? '',
     deleteTime: pool.deletionTimeMs === undefined ? undefined : new Date(pool.deletionTimeMs),
   };
+}
+
+/** Calico may have stored a use that this release does not know. */
+function useMessage(use: string): AddressUse {
+  const word = USE_WORDS.find((each) => each === use);
+  return word ? ADDRESS_USES.constants[word] : AddressUse.ADDRESS_USE_UNSPECIFIED;
 }
 
 function stateOf({ deletionTimeMs, disabled, notAllocatable }: Pool): PoolState {

@@ -15,18 +15,22 @@ export interface PoolRequest extends Partial<PoolRules> {
   readonly disabled: boolean;
 }
 
-/** The fields of a pool that can be changed, besides `disabled`. */
-export type PoolRules = Pick<
-  Pool,
-  | 'ipipMode'
-  | 'vxlanMode'
-  | 'natOutgoing'
-  | 'disableBgpExport'
-  | 'nodeSelector'
-  | 'namespaceSelector'
-  | 'allowedUses'
-  | 'assignmentMode'
->;
+/** The fields of a pool that can be changed. */
+export const MUTABLE_FIELDS = [
+  'disabled',
+  'ipipMode',
+  'vxlanMode',
+  'natOutgoing',
+  'disableBgpExport',
+  'nodeSelector',
+  'namespaceSelector',
+  'allowedUses',
+  'assignmentMode',
+] as const;
+
+export type MutableFields = Pick<Pool, (typeof MUTABLE_FIELDS)[number]>;
+
+export type PoolRules = Omit<MutableFields, 'disabled'>;
 
 /** All fields of a pool that an operator decides, validated. */
 export type PoolSpec = PoolRules & Pick<Pool, 'name' | 'prefix' | 'blockSizeBits' | 'disabled'>;
