@@ -9,27 +9,24 @@ import { INSTALL_SETTINGS } from './install/settings.js';
 
 const read = (name: string) => readFileSync(join(import.meta.dirname, name), 'utf8');
 
-/** The first cells of each row of the README's table under a heading. */
-function rows(heading: string, cellsCount = 2): string[][] {
-  const section = read('README.md').split(`## ${heading}\n`)[1]!.split('\n## ')[0]!;
-  const lines = section.split('\n').filter((line) => line.startsWith('|'));
-  return lines.slice(2).map((line) =>
-    line
-      .split('|')
-      .slice(1, 1 + cellsCount)
-      .map((cell) => cell.trim().replaceAll('`', '')),
-  );
+/** A section of podwire-node's guide. */
+function section(heading: string): string {
+  return read('../services/node/README.md').split(`## ${heading}\n`)[1]!.split('\n## ')[0]!;
 }
 
-test('the README lists every setting of the installer as its help does', () => {
-  const settings = Object.values(INSTALL_SETTINGS);
-  const cells = settings.map(({ variable, default: usual, about }) => [variable, usual, about]);
-  expect(rows('Installing on a node', 3)).toEqual(cells);
+test('the guide names every setting of the installer, and no other', () => {
+  const table = section('Installing on a node')
+    .split('\n')
+    .filter((line) => line.startsWith('| `'));
+  const named = [...table.join('\n').matchAll(/`([A-Z][A-Z_]+)`/g)].map(([, variable]) => variable!);
+  const variables = Object.values(INSTALL_SETTINGS).map(({ variable }) => variable);
+  expect(named.toSorted()).toEqual(variables.toSorted());
 });
 
-test('the README lists every error code', () => {
-  const codes = new Set(Object.values(FAILURE_CODES).map(({ cni }) => cni));
-  expect(rows('Error codes').map(([code]) => Number(code))).toEqual([...codes].sort((a, b) => a - b));
+test('the guide lists every error code', () => {
+  const listed = [...section('Error codes').matchAll(/^\| (\d+) /gm)].map(([, code]) => Number(code));
+  const codes = new Set<number>(Object.values(FAILURE_CODES).map(({ cni }) => cni));
+  expect(listed).toEqual([...codes].sort((a, b) => a - b));
 });
 
 test('the example requests all capabilities that pods use, and each of them is read', () => {

@@ -22,7 +22,7 @@ export const latency: Verb = {
   name: 'latency',
   about: 'on a node: how long pods’ ADDs and DELs took, by phase, and the slowest ADDs',
   details:
-    'Of the last 500 commands since the start of podwire-node. The phases of a command add up to its time: see "Slow pods" in plugin/README.md.\n' +
+    'Of the last 500 commands since the start of podwire-node. The phases of a command add up to its time: see "Slow pods" in services/node/README.md.\n' +
     'A percentile of a phase is that of the phase alone, so the percentiles of the phases do not add up.',
   options: [SLOWEST],
   examples: ['latency', 'latency --slowest 20', 'latency -o json'],
