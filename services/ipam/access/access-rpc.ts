@@ -25,7 +25,7 @@ import { subjectOfAnotherNode, type Subject } from './access.js';
 
 /**
  * Which role may call which method over the network. An operator may call all of them. A call over a unix socket needs no role.
- * services/ipam/README.md has the same table.
+ * services/ipam/README.md has the same lists.
  */
 
 /** Methods that change nothing and name no secret. */
