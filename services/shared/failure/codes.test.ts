@@ -97,8 +97,7 @@ describe('README.md', () => {
     const expected = entries.map(([code, { status: grpc, cni, retryable, about }]) => [
       code,
       status[grpc],
-      String(cni),
-      retryable ? 'yes' : 'no',
+      retryable ? `${cni} (retry)` : String(cni),
       about,
     ]);
     expect(rows('Codes')).toEqual(expected);

@@ -22,13 +22,13 @@ export const FAILURE_CODES = {
     status: status.ALREADY_EXISTS,
     cni: 101,
     retryable: false,
-    about: 'The pod has an interface of that name that does not belong to this attachment.',
+    about: 'Another interface of the pod has that name.',
   },
   HOST_INTERFACE_TAKEN: {
     status: status.ALREADY_EXISTS,
     cni: 101,
     retryable: false,
-    about: 'The host interface of that name was not created for this attachment.',
+    about: 'Another host interface has that name.',
   },
   ROUTE_TAKEN: {
     status: status.ALREADY_EXISTS,
@@ -42,7 +42,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'The range overlaps another pool, or blocks of another size.',
+    about: 'The range overlaps another pool, blocks of another size, or addresses of hosts.',
   },
   POOL_IN_USE: {
     status: status.FAILED_PRECONDITION,
@@ -61,32 +61,31 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 11,
     retryable: false,
-    about: 'No pool of the family serves the request; the message names the reason for each.',
+    about: 'No pool of the family serves the request; the message names the reasons.',
   },
   POOLS_EXHAUSTED: {
     status: status.RESOURCE_EXHAUSTED,
     cni: 11,
     retryable: false,
-    about: 'The pools that serve the request have no free address; the message names the reason for each.',
+    about: 'The pools that serve the request have no free address.',
   },
   ADDRESS_IN_USE: {
     status: status.ALREADY_EXISTS,
     cni: 106,
     retryable: false,
-    about: 'The requested address is allocated to another owner, or cools down after its release.',
+    about: 'The requested address has another owner, or cools down.',
   },
   ADDRESS_REFUSED: {
     status: status.FAILED_PRECONDITION,
     cni: 106,
     retryable: false,
-    about:
-      'The requested address cannot be allocated: its pool, its use, strict affinity or the shares of other nodes forbid it.',
+    about: 'Pool, use, strict affinity or the shares of other nodes forbid the requested address.',
   },
   ADDRESS_DIFFERS: {
     status: status.FAILED_PRECONDITION,
     cni: 106,
     retryable: false,
-    about: 'The attachment holds another address than the requested one.',
+    about: 'The attachment holds another address.',
   },
   ADDRESS_NOT_ALLOCATED: {
     status: status.NOT_FOUND,
@@ -111,7 +110,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'The range cannot be claimed: no usable pool contains it, or its size is wrong.',
+    about: 'No usable pool contains the range, or its size is wrong.',
   },
   BLOCK_IN_USE: {
     status: status.FAILED_PRECONDITION,
@@ -129,13 +128,13 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 107,
     retryable: false,
-    about: 'The node is being deleted: its addresses are released, and it gets no new ones.',
+    about: 'The node is being deleted, and gets no addresses.',
   },
   NODE_NAME_TAKEN: {
     status: status.FAILED_PRECONDITION,
     cni: 107,
     retryable: false,
-    about: 'Another machine that runs has the name of the node.',
+    about: 'Another running machine has the name of the node.',
   },
   NODE_IN_USE: {
     status: status.FAILED_PRECONDITION,
@@ -147,8 +146,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 11,
     retryable: false,
-    about:
-      'The call is of an earlier session of the node: of a former boot or process, or older than a restored datastore.',
+    about: 'The call is of an earlier session of the node, or the datastore was restored.',
   },
   ENDPOINT_NOT_FOUND: {
     status: status.NOT_FOUND,
@@ -166,7 +164,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 104,
     retryable: false,
-    about: 'CHECK found a difference between the recorded and the actual state.',
+    about: 'CHECK found the actual state different from the recorded one.',
   },
   RESERVATION_EXISTS: {
     status: status.ALREADY_EXISTS,
@@ -214,7 +212,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'The settings of the configuration would contradict each other.',
+    about: 'The settings would contradict each other.',
   },
   STALE_VERSION: {
     status: status.ABORTED,
@@ -233,14 +231,13 @@ export const FAILURE_CODES = {
     status: status.UNAVAILABLE,
     cni: 11,
     retryable: false,
-    about: 'Calico’s tools have locked the datastore, for example for a migration.',
+    about: 'Calico’s tools have locked the datastore.',
   },
   STORE_RESTORED: {
     status: status.UNAVAILABLE,
     cni: 11,
     retryable: true,
-    about:
-      'The datastore was restored from a backup: allocations wait until the nodes that run have reported what they hold.',
+    about: 'The datastore was restored: allocations wait for the reports of the nodes.',
   },
   STORE_IN_USE: {
     status: status.FAILED_PRECONDITION,
@@ -264,7 +261,7 @@ export const FAILURE_CODES = {
     status: status.RESOURCE_EXHAUSTED,
     cni: 11,
     retryable: false,
-    about: 'The datastore has reached its quota; the message says how to give it space.',
+    about: 'The datastore has reached its quota; the message names the remedy.',
   },
   STORE_CORRUPT: { status: status.DATA_LOSS, cni: 100, retryable: false, about: 'A stored record cannot be read.' },
   EXPORT_INVALID: {
@@ -295,7 +292,7 @@ export const FAILURE_CODES = {
     status: status.INTERNAL,
     cni: 101,
     retryable: false,
-    about: 'The kernel refused an operation; the message contains its error.',
+    about: 'The kernel refused an operation.',
   },
   KERNEL_UNSUPPORTED: {
     status: status.FAILED_PRECONDITION,
@@ -307,7 +304,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 101,
     retryable: false,
-    about: 'The pod’s network namespace has more objects than the limit, or changes while it is read.',
+    about: 'The pod’s network namespace has too many objects, or changes while it is read.',
   },
   STATE_IO: {
     status: status.FAILED_PRECONDITION,
@@ -319,7 +316,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'A file to install is unusable, or a file at its path does not belong to Podwire.',
+    about: 'A file to install is unusable, or its path has a file of another program.',
   },
   INSTALL_IO: {
     status: status.FAILED_PRECONDITION,
@@ -331,7 +328,7 @@ export const FAILURE_CODES = {
     status: status.RESOURCE_EXHAUSTED,
     cni: 11,
     retryable: true,
-    about: 'The server or the caller has reached its limit of open streams.',
+    about: 'The server or the caller has too many open streams.',
   },
   TOO_MANY_REQUESTS: {
     status: status.RESOURCE_EXHAUSTED,
@@ -363,19 +360,19 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 105,
     retryable: false,
-    about: 'The release of the peer is incompatible; the message names the one to update.',
+    about: 'The release of the peer is incompatible; update one of them.',
   },
   UNKNOWN_REASON: {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'The peer is of a later release and reports a code that this release does not know; see its message.',
+    about: 'The peer is of a later release and reports an unknown code; see its message.',
   },
   NOT_READY: {
     status: status.UNAVAILABLE,
     cni: 50,
     retryable: true,
-    about: 'STATUS: no pod can be added; the message names the reason.',
+    about: 'STATUS: no pod can be added.',
   },
   PODS_AT_RISK: {
     status: status.FAILED_PRECONDITION,
@@ -429,7 +426,7 @@ export const FAILURE_CODES = {
     status: status.INTERNAL,
     cni: 999,
     retryable: false,
-    about: 'A defect in Podwire; the log has the details under the same trace.',
+    about: 'A defect in Podwire; the log has the details.',
   },
 } as const satisfies Record<string, CodeEntry>;
 
