@@ -8,54 +8,66 @@ import { labelName, seriesName, seriesNames } from './series.js';
 /** Sections of the document, by the beginning of a metric's name; the last one has the rest. */
 const SECTIONS = [
   ['podwire-ipam', /^podwire\.(ipam|store)\./],
-  ['podwire-node', /^podwire\.(plugin|dataplane)\./],
+  ['podwire-node', /^podwire\.(plugin|dataplane|leases|inventory)\./],
   ['Every process', /^/],
 ] as const;
 
 const METRICS_HEAD = `# Metrics
 
-Generated from the catalog in \`services/shared/telemetry\` by \`npm run dashboards\`. The names are those in Prometheus,
-whether it scrapes the processes or receives the metrics by OTLP; a histogram has \`_bucket\`, \`_sum\` and \`_count\`. Times
-are in seconds. A counter exists with 0 from the start of its process, unless the table says since when it exists.
+Generated from the catalog in \`services/shared/telemetry\` by \`npm run dashboards\`. Prometheus has these names, by
+scraping and by OTLP. A name with \`_total\` is a counter. The other names are gauges, or histograms with \`_bucket\`,
+\`_sum\` and \`_count\`. Times are in seconds. A counter begins with 0 at the start of its process, unless the table says
+since when it exists.
 
-Counters of podwire-ipam are per replica. Its gauges describe the whole datastore and are the same on every replica: use
-\`max\`, not \`sum\`, over replicas. It also has four of its gauges under the names that Calico's kube-controllers use:
-\`ipam_allocations_in_use\`, \`ipam_allocations_borrowed\`, \`ipam_blocks\` and \`ipam_ippool_size\`.
-
-A process that exports spans also has the SDK's \`otel_sdk_processor_span_*\`: spans that were exported, that were lost
-(label \`error_type\`), and that wait.
+Counters of podwire-ipam are per replica. Its gauges describe the whole datastore: use \`max\`, not \`sum\`, over
+replicas. Four gauges also have the names of Calico's kube-controllers: \`ipam_allocations_in_use\`,
+\`ipam_allocations_borrowed\`, \`ipam_blocks\`, \`ipam_ippool_size\`. A process that exports spans also has the SDK's
+\`otel_sdk_processor_span_*\`: exported, lost (label \`error_type\`) and waiting spans.
 `;
 
 /** A label with more values has only its first ones in the table. */
 const LISTED_VALUES_COUNT = 12;
 const FIRST_VALUES_COUNT = 3;
 
+const NAMES = Object.keys(METRICS).filter((name): name is MetricName => name in METRICS);
+
 /** The content of METRICS.md. */
 export function metricsDocument(): string {
-  const rest = new Set(Object.keys(METRICS).filter((name): name is MetricName => name in METRICS));
+  const rest = new Set(NAMES);
   const sections = SECTIONS.map(([title, pattern]) => {
     const names = [...rest].filter((name) => pattern.test(name));
     for (const name of names) rest.delete(name);
     return `## ${title}\n\n${metricsTable(names)}`;
   });
-  return [METRICS_HEAD, ...sections].join('\n');
+  return [METRICS_HEAD, sharedLabelsList(), ...sections].join('\n');
 }
 
 function metricsTable(names: readonly MetricName[]): string {
-  const row = (name: MetricName) => [
-    `\`${seriesName(name)}\``,
-    metricOf(name).kind,
-    labels(name),
-    about(name),
-    alerts(name),
-  ];
-  return table(['Name', 'Type', 'Labels', 'Meaning', 'Alerts'], names.map(row));
+  const row = (name: MetricName) => [`\`${seriesName(name)}\``, labels(name), about(name)];
+  return table(['Name', 'Labels', 'Meaning'], names.map(row));
+}
+
+/** A label of so many metrics has its values above the tables. */
+const SHARED_COUNT = 2;
+
+const SHARED_LABELS = new Set(
+  NAMES.flatMap(labelTexts).filter((text, _, all) => all.filter((each) => each === text).length >= SHARED_COUNT),
+);
+
+function sharedLabelsList(): string {
+  const items = [...SHARED_LABELS].sort().map((text) => `- ${text}`);
+  return `Labels of several metrics, unless a row says otherwise:\n\n${items.join('\n')}\n`;
+}
+
+/** Labels with their values: `family: ipv4, ipv6`. */
+function labelTexts(name: MetricName): string[] {
+  return Object.entries(metricOf(name).labels ?? {}).map(
+    ([label, values]) => `\`${labelName(label)}\`: ${typeof values === 'string' ? values : listed(values)}`,
+  );
 }
 
 function labels(name: MetricName): string {
-  const texts = Object.entries(metricOf(name).labels ?? {}).map(
-    ([label, values]) => `\`${labelName(label)}\`: ${typeof values === 'string' ? values : listed(values)}`,
-  );
+  const texts = labelTexts(name).map((text) => (SHARED_LABELS.has(text) ? text.replace(/:.*/, '') : text));
   return texts.join('; ');
 }
 
@@ -65,8 +77,14 @@ function listed(values: readonly string[]): string {
 }
 
 function about(name: MetricName): string {
-  const { about: text, when } = metricOf(name);
-  return when === undefined ? text : `${text}. Exists ${when}`;
+  const { about: text, kind, when } = metricOf(name);
+  const uses = alerts(name);
+  return [
+    ...(kind === 'histogram' ? ['Histogram'] : []),
+    text,
+    ...(when === undefined ? [] : [`Exists ${when}`]),
+    ...(uses === '' ? [] : [`Alerts: ${uses}`]),
+  ].join('. ');
 }
 
 function alerts(name: MetricName): string {

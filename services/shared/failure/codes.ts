@@ -134,7 +134,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 107,
     retryable: false,
-    about: 'Another running machine has the name of the node.',
+    about: 'Another running machine has the node’s name.',
   },
   NODE_IN_USE: {
     status: status.FAILED_PRECONDITION,

@@ -36,7 +36,7 @@ export const DATAPLANE_METRICS = {
   'podwire.leases.unsettled.age': {
     kind: 'gauge',
     unit: 's',
-    about: 'Age of the oldest attachment whose addresses are still to be bound or returned; 0 if there is none',
+    about: 'Age of the oldest unsettled attachment; 0 if there is none',
   },
   'podwire.leases.refill.duration': {
     kind: 'histogram',
@@ -64,7 +64,7 @@ export const DATAPLANE_METRICS = {
   'podwire.inventory.returned': {
     kind: 'counter',
     unit: '{address}',
-    about: 'Addresses of ended attachments without a record that the inventory found, and the node returned',
+    about: 'Addresses without a record that the inventory found and the node returned',
   },
   'podwire.inventory.conflicts': {
     kind: 'gauge',
@@ -155,7 +155,7 @@ export const DATAPLANE_METRICS = {
   'podwire.dataplane.routes': {
     kind: 'gauge',
     unit: '{route}',
-    about: 'Routes to other nodes that the cluster requires, and those of them that the kernel has',
+    about: 'Routes to other nodes: required, and present in the kernel',
     labels: { state: ['wanted', 'present'] },
     when: 'once the cluster and the kernel have been read',
   },

@@ -31,7 +31,7 @@ export const IPAM_METRICS = {
   'podwire.ipam.allocations': {
     kind: 'counter',
     unit: '{request}',
-    about: 'Allocate requests by their result: allocated, repeated, or the name of a failure',
+    about: 'Allocate requests: allocated, repeated, or the name of a failure',
     labels: { result: ['allocated', 'repeated', ...FAILURES] },
   },
   'podwire.ipam.addresses.allocated': {
@@ -61,7 +61,7 @@ export const IPAM_METRICS = {
   'podwire.ipam.affinities.released': {
     kind: 'counter',
     unit: '{affinity}',
-    about: 'Affinities of blocks that were released, or were requested to be',
+    about: 'Requested releases of affinities',
     labels: { result: 'of the release' },
     when: 'after the first one',
   },
@@ -73,7 +73,7 @@ export const IPAM_METRICS = {
   'podwire.ipam.requests.denied': {
     kind: 'counter',
     unit: '{request}',
-    about: 'AuthorizeRequests calls that a policy denied; for Allocate see the result of podwire.ipam.allocations',
+    about: 'AuthorizeRequests calls that a policy denied; for Allocate see podwire.ipam.allocations',
   },
   'podwire.ipam.pools': {
     kind: 'counter',
@@ -90,8 +90,7 @@ export const IPAM_METRICS = {
   'podwire.ipam.leases': {
     kind: 'counter',
     unit: '{address}',
-    about:
-      'Leased addresses that were made, bound to attachments, freed unused, or taken back after another tool had released them, and bindings that were refused',
+    about: 'Leases by event; taken_back: another tool had released the address; refused: a binding',
     labels: { event: ['leased', 'bound', 'freed', 'refused', 'taken_back'] },
   },
   'podwire.ipam.sessions.opened': {
@@ -185,7 +184,7 @@ export const IPAM_METRICS = {
   'podwire.ipam.allocations.leased': {
     kind: 'gauge',
     unit: '{address}',
-    about: 'Addresses leased to nodes and not in use yet; they are recalled when a pool runs short',
+    about: 'Addresses leased to nodes and not in use yet',
     labels: POOL_AND_NODE,
   },
   'podwire.ipam.allocations.cooling': {
@@ -233,7 +232,7 @@ export const IPAM_METRICS = {
   'podwire.store.conflicts': {
     kind: 'counter',
     unit: '{transaction}',
-    about: 'Transactions that were decided again, because another replica had changed what they compare',
+    about: 'Transactions that were decided again after another replica’s change',
   },
   'podwire.store.endpoints.lost': {
     kind: 'counter',

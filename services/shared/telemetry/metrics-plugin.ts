@@ -50,8 +50,7 @@ export const PLUGIN_METRICS = {
   'podwire.plugin.commands.cut_off': {
     kind: 'counter',
     unit: '{command}',
-    about:
-      'Commands that were cut off: past the deadline, caller disconnected, superseded by a DEL, or process stopping',
+    about: 'Commands that were cut off; overtaken: superseded by a DEL',
     labels: { command: COMMANDS, reason: ['deadline', 'caller', 'overtaken', 'stop'] },
   },
   'podwire.plugin.calls.refused': {

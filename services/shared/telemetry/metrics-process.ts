@@ -70,7 +70,7 @@ export const PROCESS_METRICS = {
   'podwire.operation.duration': {
     kind: 'histogram',
     unit: 's',
-    about: 'Time of a part of a call: requests to the kernel, and waits for a lock or for the transaction before',
+    about: 'Time of kernel requests and of waits within a call',
     labels: { operation: ['kernel.open', 'kernel.observe', 'kernel.batch', 'dataplane.lock_wait', 'ipam.lane_wait'] },
     when: 'after the first one',
     buckets: FINE_SECONDS,
@@ -93,8 +93,7 @@ export const PROCESS_METRICS = {
   'podwire.rpc.requests.refused': {
     kind: 'counter',
     unit: '{request}',
-    about:
-      'Connections and requests over the network that were refused because of a limit or of their proof, or waited until their deadline',
+    about: 'Refused connections and requests; identity: without a valid certificate or token',
     labels: { ...ROLE, reason: ['connections', 'calls', 'identity', 'requests', 'streams', 'deadline'] },
     when: NETWORK,
   },
