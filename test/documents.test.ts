@@ -7,7 +7,7 @@ import { describe, expect, test } from 'vitest';
 
 import { areaOf, hitsByArea, hitsIn } from './architecture/dialect.js';
 import { missingOf, quotedTests } from './architecture/quoted-tests.js';
-import { FILES, read } from './architecture/tree.js';
+import { FILES, isTest, read } from './architecture/tree.js';
 import { ROOT } from './support/root.js';
 
 describe('documents', () => {
@@ -38,6 +38,15 @@ describe('documents', () => {
 
   test.each(lasting)('podwirectl accepts the commands that %s shows', (file) => {
     expect(commandsIn(read(file)).filter((words) => !isTaken(words))).toEqual([]);
+  });
+
+  test('the runbook has every condition of podwire-node', () => {
+    const sources = FILES.filter((file) => /^services\/(dataplane|node)\/.*\.ts$/.test(file) && !isTest(file));
+    const texts = sources.map((file) => read(file)).join('\n');
+    const reasons = [...texts.matchAll(/reason: '([A-Z]\w+)'|^ {2}([A-Z]\w+): \(/gm)].map(([, a, b]) => a ?? b!);
+    const [, section] = read('deploy/observability/RUNBOOK.md').split('## Conditions');
+    const listed = [...section!.matchAll(/^\| (\w+) \| .+\|$/gm)].map(([, reason]) => reason!).slice(1);
+    expect(listed.sort()).toEqual([...new Set(reasons)].sort());
   });
 
   test('an unknown podwirectl command is found', () => {

@@ -1,4 +1,4 @@
-// METRICS.md and SPANS.md.
+// METRICS.md, SPANS.md, and the conditions in RUNBOOK.md.
 import { METRICS, metricOf, type MetricName } from '@podwire/shared/telemetry/metrics';
 import { ATTRIBUTES, SPANS } from '@podwire/shared/telemetry/spans';
 
@@ -112,6 +112,80 @@ export function spansDocument(): string {
     table(['Attribute', 'Type', 'Meaning'], attributes),
   ];
   return [SPANS_HEAD, ...tables].join('\n');
+}
+
+/** Conditions of podwire-node, by the part of the node that they concern. Their messages name the object and the next step. */
+const CONDITIONS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  'Pods are refused': {
+    KernelUnusable: 'the kernel lacks a feature that every pod needs',
+    Ipv6Missing: 'the kernel has no IPv6 for pods with IPv6 addresses',
+    SourceGuardUnavailable: 'nftables cannot check sources of pods with IPv6 addresses',
+  },
+  'Name and addresses of nodes': {
+    NodeNotRegistered: 'podwire-ipam does not know this node yet',
+    NodeNameTaken: 'another running machine has the node’s name',
+    NodeUnknown: 'a block belongs to an unregistered node',
+    NodeAddressMissing: 'a node has no address of a family that pools need',
+    NodeAddressAmbiguous: 'several addresses of the node are suitable',
+    NodeAddressInUse: 'another node, tunnel or pod has the node’s address',
+    NodeAddressConflict: 'another node is registered with this node’s address',
+    NodeAddressInBlock: 'a node’s address is in a block of pods',
+    NodeInPool: 'a pool overlaps the node’s network',
+  },
+  'Settings of the node': {
+    SettingsUnknown: 'sysctls cannot be read',
+    SettingRefused: 'a sysctl for forwarding cannot be written',
+    InterfaceNotForwarding: 'an interface drops packets for pods',
+    StrictReversePathFilter: 'rp_filter drops packets from allowed source prefixes',
+    Ipv6Disabled: 'disable_ipv6 has removed the node’s IPv6 address',
+    MtuUnknown: 'interfaces cannot be read; pods’ MTU may be wrong',
+    MtuTooSmall: 'the MTU is too small for a tunnel of the family',
+  },
+  'Routes and tunnels': {
+    KernelSilent: 'routes are not repaired',
+    KernelRefuses: 'the kernel refuses a change, which is retried',
+    RouteTaken: 'another route to a block of pods is kept',
+    DeviceTaken: 'another program’s interface has a tunnel’s name or VXLAN identifier',
+    DeviceUnavailable: 'an interface that routes need is down or missing; set it up',
+    ParentUnknown: 'no interface has the node’s registered address',
+    NotOnLink: 'a node in another subnet needs encapsulation',
+    TunnelAddressMissing: 'a node has no tunnel address',
+    TunnelAddressConflict: 'two nodes have one tunnel address or MAC address',
+    TunnelGatewayCovered: 'another program’s route covers tunnel addresses',
+    VxlanUnsupported: 'the kernel has no VXLAN',
+    IpipUnsupported: 'the kernel has no IPIP',
+    IpipIpv6: 'an IPv6 pool uses IPIP',
+    PoolMissing: 'a block in use has no pool; no encapsulation',
+  },
+  Firewall: {
+    ForwardDropped: 'a chain of another program drops packets of pods',
+    MasqueradeUnavailable: 'packets to outside the cluster leave with pods’ addresses',
+    TunnelGuardUnavailable: 'the node accepts tunnel packets from any address',
+    PortGuardUnavailable: 'pods reach the metrics of nodes and podwire-ipam',
+    NeighbourGuardUnavailable: 'a pod can fill the node’s neighbour table',
+  },
+  'podwire-ipam and pods': {
+    IpamUnreachable: 'the watch of podwire-ipam is disconnected',
+    ObjectsSkipped: 'podwire-ipam sent invalid objects',
+    AddressNotBound: 'podwire-ipam does not record a pod’s address',
+    AddressShared: 'two pods of the node have one address',
+    PodUnreadable: 'a pod’s namespace has too many objects for repairs',
+  },
+  BIRD: {
+    BirdUnreachable: 'BIRD does not answer',
+    BirdRefused: 'BIRD refused the configuration and keeps the former one',
+    BgpSessionDown: 'a BGP session is not established; check the peer',
+  },
+};
+
+/** The last section of RUNBOOK.md. */
+export function conditionsSection(): string {
+  const rows = Object.entries(CONDITIONS).flatMap(([group, conditions]) => [
+    [`**${group}**`, ''],
+    ...Object.entries(conditions),
+  ]);
+  const head = '`podwirectl node status` names the object, the cause and the remedy.';
+  return `## Conditions\n\n${head}\n\n${table(['Condition', 'Meaning'], rows)}`;
 }
 
 function table(head: readonly string[], rows: readonly (readonly string[])[]): string {

@@ -1,6 +1,7 @@
 import { stringify } from 'yaml';
 
 import { ALERTS, type Alert } from './alerts.js';
+import { conditionsSection } from './reference-documents.js';
 
 const HEAD = '# Generated from alerts.ts by "npm run dashboards".\n';
 
@@ -44,11 +45,14 @@ function ruleTest({ name, example }: Alert, outcome: 'fires' | 'silent'): object
   };
 }
 
-/** RUNBOOK.md: what each alert means, and what to do. */
+/** RUNBOOK.md: what each alert and each condition of a node means, and what to do. */
 export function runbook(): string {
   const sections = ALERTS.map(
     ({ name, severity, for: duration, expression, meaning, action }) =>
       `## ${name}\n\n${severity}, after ${duration}: \`${expression}\`\n\n${meaning}\n\n${action}\n`,
   );
-  return `# Runbook\n\nGenerated from \`alerts.ts\` by \`npm run dashboards\`: what each alert means, and what to do.\n\n${sections.join('\n')}`;
+  const head =
+    '# Runbook\n\nGenerated from `alerts.ts` by `npm run dashboards`: what each alert means, and what to do. ' +
+    'The last section has the [conditions](#conditions) of nodes.\n';
+  return [head, ...sections, conditionsSection()].join('\n');
 }
