@@ -32,7 +32,7 @@ function isClean(path) {
   return stdout === '';
 }
 
-prepare();
+await prepare();
 for (const { title, command, leavesGitClean } of STEPS) {
   process.stdout.write(`\n── ${title}\n`);
   if (!run(command) || (leavesGitClean !== undefined && !isClean(leavesGitClean))) {

@@ -80,7 +80,7 @@ async function main(args) {
   const isRoot = process.getuid() === 0;
   if (!isRoot && process.env.CI === 'true') fail(`CI is to run all tests, and ${RUNTIME_TESTS} needs root`);
   try {
-    prepare();
+    await prepare();
   } catch (error) {
     fail(error.message);
   }

@@ -110,7 +110,7 @@ async function main() {
   await lock();
   process.stdout.write('preparing\n');
   try {
-    prepare();
+    await prepare();
   } catch (error) {
     fail(error.message);
   }

@@ -20,7 +20,7 @@ function fail(message) {
 }
 
 try {
-  prepare();
+  await prepare();
 } catch (error) {
   fail(error.message);
 }
