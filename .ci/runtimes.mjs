@@ -18,7 +18,7 @@ const TESTS = [
   'services/ctl/certificates',
   'services/ipam/access',
   'services/ipam/engine/etcd',
-  'services/ipam/kubernetes',
+  'services/ipam/api-server',
   'services/ipam/test/etcd-service.test.ts',
   'services/node/service.test.ts',
   'services/shared',

@@ -10,7 +10,7 @@ import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 
 import { parseCommandLine, runCommand } from './commands.js';
 import { readConfig } from './config.js';
-import { KubernetesApi } from './kubernetes/api.js';
+import { KubernetesApi } from './api-server/api.js';
 import { startService } from './service.js';
 import { TELEMETRY } from './telemetry.js';
 

@@ -30,9 +30,9 @@ import { HistoryEvents, HistoryExpiry } from './history/expiry-operations.js';
 import { HistoryLog } from './history/history-log.js';
 import type { HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
-import type { KubernetesApi } from './kubernetes/api.js';
-import type { NodeTokens, NodeTokensOptions } from './kubernetes/node-tokens.js';
-import { podCidrsOf, PodNodes } from './kubernetes/pod-nodes.js';
+import type { KubernetesApi } from './api-server/api.js';
+import type { NodeTokens, NodeTokensOptions } from './api-server/node-tokens.js';
+import { podCidrsOf, PodNodes } from './api-server/pod-nodes.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import type { ServiceAddress } from './records/pool.js';
 import { RecordKeys } from './records/json/keys.js';
@@ -196,7 +196,7 @@ function startIdentityUpkeep(
 
 /** Loads the library for tokens only where it is needed. */
 async function openNodeTokens(options: NodeTokensOptions): Promise<NodeTokens> {
-  const { NodeTokens } = await import('./kubernetes/node-tokens.js');
+  const { NodeTokens } = await import('./api-server/node-tokens.js');
   return new NodeTokens(options);
 }
 

@@ -21,7 +21,7 @@ const FEATURES = [
   ['reservations', 'configuration'],
   ['blocks'],
   ['pools', 'endpoints'],
-  ['policies'],
+  ['request-policies'],
   ['addresses'],
   ['leases'],
   ['affinities'],
@@ -140,7 +140,7 @@ export const IPAM_ZONES = [
     ...PURE,
   },
   // The API server of the cluster, the nodes that it vouches for, and the authority that they trust.
-  { path: `${IPAM}/kubernetes`, zones: ['services/shared'], packages: ['jose', 'zod'], ...NODE },
+  { path: `${IPAM}/api-server`, zones: ['services/shared'], packages: ['jose', 'zod'], ...NODE },
   // Deleted Nodes and pods, and Nodes whose network works.
   {
     path: `${IPAM}/node-controller`,
@@ -148,7 +148,7 @@ export const IPAM_ZONES = [
       'services/shared',
       ...RECORDS,
       ...UPDATES,
-      `${IPAM}/kubernetes`,
+      `${IPAM}/api-server`,
       ...['endpoints', 'addresses', 'nodes'].flatMap((name) => [`${IPAM}/${name}#rules`, `${IPAM}/${name}#operations`]),
     ],
     packages: ['@opentelemetry/api'],

@@ -14,13 +14,13 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // A real server and clients with certificates.
   'services/ipam/access/access-rpc.ts': 'services/ipam/access/access.test.ts',
-  'services/ipam/startup/network-identity.ts': 'services/ipam/kubernetes/own-authority.test.ts',
+  'services/ipam/startup/network-identity.ts': 'services/ipam/api-server/own-authority.test.ts',
   'services/shared/tls/authority.ts': 'services/shared/tls/server-tls.test.ts',
   'services/shared/tls/certificate-source.ts': 'services/shared/tls/server-tls.test.ts',
   'services/shared/tls/tls-settings.ts': 'services/ipam/config.test.ts',
 
   // The API server of a test, and the service in front of it.
-  'services/ipam/kubernetes/lists.ts': 'services/ipam/kubernetes/object-cache.test.ts',
+  'services/ipam/api-server/lists.ts': 'services/ipam/api-server/object-cache.test.ts',
   'services/ipam/node-controller/cluster-state.ts': 'services/ipam/startup/start-controller.test.ts',
   'services/ipam/node-controller/node-controller.ts': 'services/ipam/startup/start-controller.test.ts',
 
@@ -64,9 +64,9 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ctl/clients/plugin-socket.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/command-line/service-settings.ts': 'services/ctl/clients/reach.test.ts',
   'services/ctl/certificates/certificate-files.ts': 'services/ctl/certificates/create.test.ts',
-  'services/shared/tls/authority-directory.ts': 'services/ipam/kubernetes/own-authority.test.ts',
-  'services/ipam/kubernetes/token-signatures.ts': 'services/ipam/kubernetes/node-tokens.test.ts',
-  'services/ipam/kubernetes/token-review.ts': 'services/ipam/kubernetes/node-tokens.test.ts',
+  'services/shared/tls/authority-directory.ts': 'services/ipam/api-server/own-authority.test.ts',
+  'services/ipam/api-server/token-signatures.ts': 'services/ipam/api-server/node-tokens.test.ts',
+  'services/ipam/api-server/token-review.ts': 'services/ipam/api-server/node-tokens.test.ts',
   'services/ctl/resources/table.ts': 'services/ctl/resources/reading.test.ts',
   'services/ipam/certificates/revocation-rpc.ts': 'services/ipam/certificates/revocation.test.ts',
   'services/ctl/resources/block.ts': 'services/ctl/resources/reading.test.ts',
@@ -115,7 +115,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/records/absence.ts': 'services/ipam/test/interleavings.test.ts',
   'services/ipam/addresses/assign-rpc.ts': 'services/ipam/addresses/allocate/allocate-rpc.test.ts',
   'services/ipam/reservations/reservations-operations.ts': 'services/ipam/reservations/reservations-rpc.test.ts',
-  'services/ipam/messages/request-parts.ts': 'services/ipam/policies/policies-rpc.test.ts',
+  'services/ipam/messages/request-parts.ts': 'services/ipam/request-policies/request-policies-rpc.test.ts',
 
   // Each kind of finding, and its repair, in one damaged datastore after another.
   'services/ipam/audit/block-findings.ts': 'services/ipam/audit/audit.test.ts',

@@ -1,9 +1,9 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { KubernetesApi } from '../kubernetes/api.js';
-import { listPages, METADATA_ONLY } from '../kubernetes/lists.js';
-import { ObjectCache, type CacheChange } from '../kubernetes/object-cache.js';
-import { readName, readNode, readNodePod, readUid, type ClusterNode, type NodePod } from '../kubernetes/objects.js';
+import type { KubernetesApi } from '../api-server/api.js';
+import { listPages, METADATA_ONLY } from '../api-server/lists.js';
+import { ObjectCache, type CacheChange } from '../api-server/object-cache.js';
+import { readName, readNode, readNodePod, readUid, type ClusterNode, type NodePod } from '../api-server/objects.js';
 import type { ControllerEvents } from './controller-events.js';
 import { isServing, nodesWithPod } from './readiness.js';
 

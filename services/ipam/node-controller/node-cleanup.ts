@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { EndpointPage, EndpointQuery } from '../endpoints/endpoints.js';
-import type { CacheChange } from '../kubernetes/object-cache.js';
+import type { CacheChange } from '../api-server/object-cache.js';
 import type { Nodes } from '../nodes/nodes-operations.js';
 import type { Node } from '../records/node.js';
 import { versionOf } from '../records/versions.js';

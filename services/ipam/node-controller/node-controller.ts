@@ -2,7 +2,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Addresses } from '../addresses/addresses-operations.js';
 import type { EndpointPage, EndpointQuery } from '../endpoints/endpoints.js';
-import type { KubernetesApi } from '../kubernetes/api.js';
+import type { KubernetesApi } from '../api-server/api.js';
 import type { Nodes } from '../nodes/nodes-operations.js';
 import { ClusterState } from './cluster-state.js';
 import type { ControllerEvents } from './controller-events.js';

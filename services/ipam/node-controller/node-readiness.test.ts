@@ -3,8 +3,8 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { instantClock, settleEvents } from '../engine/testing/stores.js';
-import type { ApiAnswer, ApiRequest } from '../kubernetes/api.js';
-import type { ClusterNode } from '../kubernetes/objects.js';
+import type { ApiAnswer, ApiRequest } from '../api-server/api.js';
+import type { ClusterNode } from '../api-server/objects.js';
 import { startIpam } from '../testing/ipam.js';
 import { ControllerEvents } from './controller-events.js';
 import { NodeReadiness } from './node-readiness.js';

@@ -1,8 +1,8 @@
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { KubernetesApi } from '../kubernetes/api.js';
-import type { ClusterNode } from '../kubernetes/objects.js';
+import type { KubernetesApi } from '../api-server/api.js';
+import type { ClusterNode } from '../api-server/objects.js';
 import type { ClusterState } from './cluster-state.js';
 import type { ControllerEvents } from './controller-events.js';
 import { patchesOf, type NodePatch } from './readiness.js';

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 
 import { describe, expect, test } from 'vitest';
 
-import type { ClusterNode } from '../kubernetes/objects.js';
+import type { ClusterNode } from '../api-server/objects.js';
 import { isServing, nodesWithPod, patchesOf, STARTUP_TAINT } from './readiness.js';
 
 const node = (rest: Partial<ClusterNode> = {}): ClusterNode => ({

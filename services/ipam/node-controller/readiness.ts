@@ -1,4 +1,4 @@
-import type { ClusterNode, NodePod } from '../kubernetes/objects.js';
+import type { ClusterNode, NodePod } from '../api-server/objects.js';
 
 /** The taint of examples/startup-taint.yaml: kubelets register nodes with it, and podwire-ipam removes it. */
 export const STARTUP_TAINT = 'readiness.k8s.io/podwire-not-ready';

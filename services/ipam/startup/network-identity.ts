@@ -7,9 +7,9 @@ import { filesOrigin, type TlsOrigin } from '@podwire/shared/tls/tls-files';
 import { serverTlsFiles } from '@podwire/shared/tls/tls-settings';
 
 import type { Config } from '../config.js';
-import type { KubernetesApi } from '../kubernetes/api.js';
-import { AuthorityConfigMap } from '../kubernetes/authority-config-map.js';
-import type { OwnAuthority, OwnAuthorityOptions } from '../kubernetes/own-authority.js';
+import type { KubernetesApi } from '../api-server/api.js';
+import { AuthorityConfigMap } from '../api-server/authority-config-map.js';
+import type { OwnAuthority, OwnAuthorityOptions } from '../api-server/own-authority.js';
 import type { UpkeepTask } from '../upkeep.js';
 import { retryUntilAvailable, type StartRetry } from './datastore.js';
 
@@ -64,7 +64,7 @@ export async function openNetworkIdentity(config: IdentityConfig, deps: NetworkI
 
 async function openAuthority(options: OwnAuthorityOptions, { retry, log }: NetworkIdentityDeps): Promise<OwnAuthority> {
   // Loaded only where it is needed: the library for certificates takes 18 MiB.
-  const { OwnAuthority } = await import('../kubernetes/own-authority.js');
+  const { OwnAuthority } = await import('../api-server/own-authority.js');
   let reported = '';
   const report = ({ message }: Failure): void => {
     if (message !== reported) log.warn(`certificate authority: not ready: ${message}; trying again`);

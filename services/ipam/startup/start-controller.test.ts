@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { KubernetesApi } from '../kubernetes/api.js';
+import { KubernetesApi } from '../api-server/api.js';
 import { STARTUP_TAINT } from '../node-controller/readiness.js';
 import type { RunningService } from '../service.js';
 import { FakeApiServer, nodeObject, nodePod, NODES, OWN_PODS, podObject, podsOf } from '../testing/api-server.js';

@@ -3,7 +3,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Config } from '../config.js';
 import type { Events } from '../engine/events.js';
 import type { Ipam } from '../ipam.js';
-import type { KubernetesApi } from '../kubernetes/api.js';
+import type { KubernetesApi } from '../api-server/api.js';
 import { ControllerEvents } from '../node-controller/controller-events.js';
 import { NodeController } from '../node-controller/node-controller.js';
 import { Upkeep, type LockGuard, type UpkeepTask } from '../upkeep.js';

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { CertificateAuthority } from '../engine/testing/etcd-server.js';
-import type { KubernetesApiOptions } from '../kubernetes/api.js';
+import type { KubernetesApiOptions } from '../api-server/api.js';
 
 export const NAMESPACE = 'podwire-system';
 export const NODES = '/api/v1/nodes';

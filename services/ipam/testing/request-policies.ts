@@ -1,6 +1,6 @@
 import { parseAddress, type Address } from '@podwire/shared/net/address';
 
-import type { PolicyInput } from '../policies/evaluation.js';
+import type { PolicyInput } from '../request-policies/evaluation.js';
 import {
   NO_REQUESTS,
   parseMacRange,

@@ -15,7 +15,7 @@ import { createLogger } from '@podwire/shared/runtime/log';
 import { afterEach, beforeEach, expect } from 'vitest';
 
 import { readConfig } from '../config.js';
-import { KubernetesApi } from '../kubernetes/api.js';
+import { KubernetesApi } from '../api-server/api.js';
 import { startService, type RunningService, type ServiceDeps } from '../service.js';
 
 export function outsideOfKubernetes(): KubernetesApi {

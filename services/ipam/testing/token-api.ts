@@ -18,7 +18,7 @@ import {
 } from 'jose';
 import { z } from 'zod';
 
-import { KubernetesApi } from '../kubernetes/api.js';
+import { KubernetesApi } from '../api-server/api.js';
 
 /** Namespace of the service account that {@link TokenApi.connect} uses. */
 export const NAMESPACE = 'podwire-system';

@@ -31,7 +31,7 @@ import {
   readRequests,
   type RequirePod,
 } from '../../messages/request-parts.js';
-import { verdictMessage } from '../../policies/policies-rpc.js';
+import { verdictMessage } from '../../request-policies/request-policies-rpc.js';
 import { endpointNameFaults } from '../../records/endpoint.js';
 import { subdomainFault } from '../../records/names.js';
 import type { Addresses, Assignments } from '../addresses-operations.js';

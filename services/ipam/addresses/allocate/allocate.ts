@@ -19,7 +19,7 @@ import {
 } from '../../blocks/holding.js';
 import { requireBoot } from '../../blocks/running-nodes.js';
 import { beginSearch, type OfferOrigin } from '../../blocks/search.js';
-import { labelsWithName, authorizeRequests, type PolicyInput } from '../../policies/evaluation.js';
+import { labelsWithName, authorizeRequests, type PolicyInput } from '../../request-policies/evaluation.js';
 import { checkRequestedPools, servingPools } from '../../pools/selection.js';
 import {
   calicoTime,

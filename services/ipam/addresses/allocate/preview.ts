@@ -5,7 +5,7 @@ import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
 import type { AuthorizedNode, Demand } from '../../blocks/demand.js';
 import { sumLeases, type NodeLeases } from '../../blocks/leased-addresses.js';
 import { beginSearch, type OfferOrigin } from '../../blocks/search.js';
-import { evaluateRequests, type RequestVerdict } from '../../policies/evaluation.js';
+import { evaluateRequests, type RequestVerdict } from '../../request-policies/evaluation.js';
 import { holderOf } from '../../records/attributes.js';
 import { requireUnlocked } from '../../records/datastore-lock.js';
 import type { EndpointAddress } from '../../records/endpoint.js';

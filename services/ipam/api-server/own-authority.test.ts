@@ -13,8 +13,8 @@ import { IPAM_SERVER_NAME } from '@podwire/shared/tls/caller';
 import { splitCertificates } from '@podwire/shared/tls/tls-files';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import type { KubernetesApi } from '../kubernetes/api.js';
-import { AuthorityConfigMap } from '../kubernetes/authority-config-map.js';
+import type { KubernetesApi } from '../api-server/api.js';
+import { AuthorityConfigMap } from '../api-server/authority-config-map.js';
 import type { RunningService } from '../service.js';
 import { TokenApi, NAMESPACE } from '../testing/token-api.js';
 import { Place } from '../testing/service.js';

@@ -19,7 +19,7 @@ import {
   type RequestPolicyQuery,
   type RequestPolicySpec,
   type RequestPolicyUpdate,
-} from './policies.js';
+} from './request-policies.js';
 
 const REQUEST_POLICIES_LANE = 'request policies';
 

@@ -10,7 +10,7 @@ import {
   getRequestPolicy,
   listRequestPolicies,
   updateRequestPolicy,
-} from './policies.js';
+} from './request-policies.js';
 
 const spec = (name: string, namespaces: readonly string[] = []) => ({
   name,

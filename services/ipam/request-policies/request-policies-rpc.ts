@@ -43,8 +43,8 @@ import {
 import { versionOf } from '../records/versions.js';
 import { selectorFault } from '../selectors/selector.js';
 import type { RequestVerdict, PolicyInput } from './evaluation.js';
-import type { RequestPolicyOperations } from './policies-operations.js';
-import type { RequestPolicyQuery, RequestPolicySpec, RequestPolicyUpdate } from './policies.js';
+import type { RequestPolicyOperations } from './request-policies-operations.js';
+import type { RequestPolicyQuery, RequestPolicySpec, RequestPolicyUpdate } from './request-policies.js';
 
 export function requestPolicyService(requestPolicies: RequestPolicyOperations, unary: Unary): RpcService {
   const implementation: RequestPolicyServiceServer = {
