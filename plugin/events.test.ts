@@ -8,19 +8,15 @@ const arrivedNs = 1_700_000_000_000_000_000n;
 test('the log has the time since the start of the shim, and of each phase', () => {
   const clock = new ManualClock();
   const duration = new Duration({ startedNs: arrivedNs - 3_000_000n, arrivedNs }, clock);
-  const wait = duration.recorder.begin('attachment queue', 'queue');
+  const { recorder } = duration;
+  const wait = recorder.open('podwire.plugin.queue_wait', 'queue');
   clock.advance(200);
-  duration.recorder.end(wait);
-  const call = duration.recorder.begin('podwire-ipam ListEndpoints', 'rpc');
+  recorder.close(wait);
+  const call = recorder.open('podwire-ipam ListEndpoints', 'rpc');
+  const endService = recorder.callService(call, 'podwire-ipam');
   clock.advance(20);
-  const timing = {
-    name: 'podwire-ipam',
-    phase: 'ipam',
-    sentMs: 203,
-    text: '15000;datastore,commit,0,5000,0',
-  } as const;
-  duration.recorder.addReturned(call, timing);
-  duration.recorder.end(call);
+  endService('15000;datastore,commit,0,5000,0');
+  recorder.close(call);
   clock.advance(300.04);
   expect(duration.fields({ namespace: 'red', name: 'web-0', uid: '' })).toEqual({
     elapsed_ms: 523,
@@ -34,7 +30,7 @@ test('the time of a command stands still at its end, so that log and metrics agr
   const clock = new ManualClock();
   const duration = new Duration({ startedNs: undefined, arrivedNs }, clock);
   clock.advance(20);
-  duration.end();
+  duration.recorder.end();
   clock.advance(5);
   expect(duration.fields()).toEqual({ elapsed_ms: 20, phases_ms: { plugin: 20 } });
   expect([...duration.phases()]).toEqual([['plugin', 20]]);

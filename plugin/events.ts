@@ -13,6 +13,9 @@ import type { CniRequest } from './requests/request.js';
 /** A command, or `unknown` for an invalid one. */
 export type CommandName = Command | 'unknown';
 
+/** Commands with a configurable timeout. STATUS has a fixed one; VERSION calls no service. */
+export type TimedCommand = 'ADD' | 'CHECK' | 'DEL' | 'GC';
+
 /** Why a command was cut off; values of the metric's label `reason`. */
 export type CutOff = 'deadline' | 'caller' | 'overtaken' | 'stop';
 
@@ -67,8 +70,6 @@ export class Duration {
   /** Its origin is the start of the shim, or the arrival of the request if that is unknown. */
   readonly recorder: IntervalRecorder;
   readonly #shimMs: number;
-  /** Undefined until the end. */
-  #totalMs: number | undefined;
   #phases: ReadonlyMap<Phase, number> | undefined;
 
   constructor({ startedNs, arrivedNs }: Pick<CniRequest, 'startedNs' | 'arrivedNs'>, clock: Clock) {
@@ -78,14 +79,9 @@ export class Duration {
     if (isKnown) this.recorder.add('shim', 'shim', { startMs: 0, durationMs: this.#shimMs });
   }
 
-  /** The command has ended: its time stands still. Idempotent. */
-  end(): void {
-    this.#totalMs ??= this.recorder.elapsedMs;
-  }
-
   /** Time since the start, until the end or now, in milliseconds. */
   get totalMs(): number {
-    return this.#totalMs ?? this.recorder.elapsedMs;
+    return this.recorder.elapsedMs;
   }
 
   /** Of that, time in the plugin. */
@@ -95,7 +91,7 @@ export class Duration {
 
   /** Milliseconds of each phase of the command, which ends with this call; they add up to the time since the start. */
   phases(): ReadonlyMap<Phase, number> {
-    this.end();
+    this.recorder.end();
     return (this.#phases ??= timeByPhase(this.recorder.intervals(), this.totalMs));
   }
 

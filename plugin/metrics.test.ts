@@ -2,7 +2,8 @@ import { metrics } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
-import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
+import { afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 
 import { CommandEvents, Duration } from './events.js';
 import { ProcessStopping } from './requests/request.js';
@@ -28,6 +29,9 @@ const labelsOf = (lines: readonly string[]) =>
       .slice(0, -1)
       .join(' '),
   );
+
+// The time of a command is recorded in the context of its trace.
+beforeAll(() => propagateTraces());
 
 beforeEach(async () => {
   read = new ReadMetrics('podwire.plugin.');

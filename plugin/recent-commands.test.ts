@@ -1,5 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
+import { afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { z } from 'zod';
 
 import { RecentCommands, type RecentCommand } from './recent-commands.js';
@@ -8,6 +9,9 @@ import { Plugin } from './testing/plugin.js';
 const COMMANDS = z.object({ node: z.string(), commands: z.array(z.record(z.string(), z.unknown())) });
 
 let plugin: Plugin;
+
+// The time of a command is recorded in the context of its trace.
+beforeAll(() => propagateTraces());
 
 beforeEach(async () => {
   plugin = await new Plugin().start();
@@ -38,8 +42,9 @@ test('an ADD is listed with its pod, addresses and intervals, and a failed one w
   expect(added?.intervals).toEqual(
     expect.arrayContaining([
       { name: 'shim', phase: 'shim', startMs: 0, durationMs: 2, depth: 0 },
-      expect.objectContaining({ name: 'attachment queue', phase: 'queue', depth: 0 }),
+      expect.objectContaining({ name: 'podwire.plugin.queue_wait', phase: 'queue', depth: 0 }),
       expect.objectContaining({ name: 'podwire-ipam Allocate', phase: 'rpc', depth: 0 }),
+      expect.objectContaining({ name: 'podwire-ipam', phase: 'ipam', depth: 1 }),
       expect.objectContaining({ name: 'dataplane AttachPod', phase: 'dataplane', depth: 0 }),
     ]),
   );

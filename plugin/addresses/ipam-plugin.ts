@@ -9,6 +9,7 @@ import { parseJson } from '@podwire/shared/json/parse';
 import { splitCidr } from '@podwire/shared/net/prefix';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { killProcessGroup } from '@podwire/shared/runtime/process-group';
+import { recordInterval } from '@podwire/shared/telemetry/intervals';
 import { z } from 'zod';
 
 import type { Limits } from '../clients/clients.js';
@@ -92,10 +93,8 @@ export async function callDelegate(delegate: Delegate, command: Command, tools: 
     stdin: delegate.configuration,
   };
   const callLimits = { signal: limits.signal, deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + TIMEOUT_MS) };
-  const interval = limits.recorder?.begin(`${pluginName(delegate)} ${command}`, 'delegate');
-  const outcome = await execute(execution, callLimits, clock).finally(() => {
-    if (interval) limits.recorder?.end(interval);
-  });
+  const interval = `${pluginName(delegate)} ${command}`;
+  const outcome = await recordInterval(interval, 'delegate', () => execute(execution, callLimits, clock));
   if (outcome.exitCode !== 0) throw errorOf(delegate, command, outcome);
   return outcome;
 }

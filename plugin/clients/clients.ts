@@ -9,7 +9,6 @@ import type { Difference, PodNetwork } from '@podwire/shared/attachment/pod-netw
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Address, Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
-import type { IntervalRecorder } from '@podwire/shared/telemetry/intervals';
 
 import type { PodRequest } from '../cni/pod-request.js';
 
@@ -21,8 +20,6 @@ export interface Limits {
   readonly deadlineMs: number;
   /** Cancels the call; its reason is a Failure, which the call then throws. */
   readonly signal: AbortSignal;
-  /** Records the calls of a command. */
-  readonly recorder?: IntervalRecorder;
 }
 
 /** Addresses and interface names of an attachment. */

@@ -1,11 +1,11 @@
 import { setMaxListeners } from 'node:events';
 
-import { context, trace } from '@opentelemetry/api';
+import { trace } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal, untilAborted } from '@podwire/shared/failure/signal';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { withRecorder, type OpenInterval } from '@podwire/shared/telemetry/intervals';
+import { recordInterval } from '@podwire/shared/telemetry/intervals';
 import { withSpan } from '@podwire/shared/telemetry/span';
 
 import type { Dataplane, Limits } from './clients.js';
@@ -17,7 +17,7 @@ interface LocalCallTools {
 
 /** What a call is named. */
 interface LocalCall {
-  /** In intervals, as the gRPC method that does the same. */
+  /** In intervals and messages, as the gRPC method that does the same. */
   readonly method: string;
   readonly span: string;
 }
@@ -33,8 +33,8 @@ export const DATAPLANE_CALLS = {
 } as const satisfies Readonly<Record<Exclude<keyof Dataplane, 'isServing'>, LocalCall>>;
 
 /**
- * Calls of the node's dataplane within this process, with what a client adds to calls of another one: a deadline, a span, and the
- * intervals of the command. A caller does not wait longer than its deadline or its signal; the work, or its rollback, then
+ * Calls of the node's dataplane within this process, with what a client adds to calls of another one: a deadline, a span, and an
+ * interval of the command. A caller does not wait longer than its deadline or its signal; the work, or its rollback, then
  * continues without it.
  */
 export class LocalCalls {
@@ -53,34 +53,24 @@ export class LocalCalls {
     limits: Limits,
     work: (signal: AbortSignal) => Promise<Answer>,
   ): Promise<Answer> {
-    const interval = limits.recorder?.begin(`dataplane ${method}`, 'dataplane');
     const limited = limitedSignal(limits, this.#tools.clock);
     const { signal } = limited;
     try {
       if (signal.aborted) throw failureOfSignal(signal);
-      return await untilAborted(
-        this.#run(span, { limits, interval }, () => work(signal)),
-        signal,
-      );
+      const run = () => this.#run(span, () => work(signal));
+      return await recordInterval(`dataplane ${method}`, 'dataplane', () => untilAborted(run(), signal));
     } finally {
       limited.release();
-      if (interval) limits.recorder?.end(interval);
     }
   }
 
-  async #run<Answer>(
-    span: string,
-    { limits: { recorder }, interval }: { readonly limits: Limits; readonly interval: OpenInterval | undefined },
-    work: () => Promise<Answer>,
-  ): Promise<Answer> {
-    const active = context.active();
-    const recording = recorder && interval ? withRecorder(active, recorder, interval) : active;
+  async #run<Answer>(span: string, work: () => Promise<Answer>): Promise<Answer> {
     try {
-      return await context.with(recording, () => withSpan(span, {}, work));
+      return await withSpan(span, {}, work);
     } catch (error) {
       if (error instanceof Failure) throw error;
       this.#tools.log.error({ err: error }, `defect: ${span}`);
-      const traceId = trace.getSpan(active)?.spanContext().traceId;
+      const traceId = trace.getActiveSpan()?.spanContext().traceId;
       throw new Failure('INTERNAL', 'internal error: see the log of podwire-node under this trace', {
         cause: error,
         traceId,

@@ -3,10 +3,9 @@ import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { retry } from '@podwire/shared/reconcile/retry';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
-import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
+import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import type { OpenInterval } from '@podwire/shared/telemetry/intervals';
-import type { Phase } from '@podwire/shared/telemetry/phases';
+import { recordInterval } from '@podwire/shared/telemetry/intervals';
 
 import type { Limits } from './clients.js';
 
@@ -19,9 +18,6 @@ export interface PeerOptions {
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
 }
-
-/** Phase of the time that a call spends in podwire-ipam. */
-const SERVICE_PHASE: Phase = 'ipam';
 
 type Method<Request, Response> = Parameters<typeof Peer.prototype.call<Request, Response>>[0];
 
@@ -45,14 +41,14 @@ export class RetryingPeer {
   }
 
   /** @throws Failure of the last attempt, or the reason of the signal that ended it */
-  async call<Request, Response>(
-    method: Method<Request, Response>,
-    request: Request,
-    limits: Limits,
-  ): Promise<Response> {
-    const { peer, clock, random } = this.#options;
-    const interval = limits.recorder?.begin(`${peer.service} ${method.path.split('/').at(-1)}`, 'rpc');
-    const attempt = () => peer.call(method, request, interval ? this.#timed(limits, interval) : limits);
+  call<Request, Response>(method: Method<Request, Response>, request: Request, limits: Limits): Promise<Response> {
+    const { peer } = this.#options;
+    const name = `${peer.service} ${method.path.split('/').at(-1)}`;
+    return recordInterval(name, 'rpc', () => this.#retried(() => peer.call(method, request, limits), limits));
+  }
+
+  async #retried<Response>(attempt: () => Promise<Response>, limits: Limits): Promise<Response> {
+    const { clock, random } = this.#options;
     const isInTime = () => clock.nowMs() < limits.deadlineMs;
     let lastAnswer: Failure | undefined;
     const isRetryable = (failure: unknown): boolean => {
@@ -74,17 +70,7 @@ export class RetryingPeer {
     } catch (failure) {
       limits.signal.throwIfAborted();
       throw lastAnswer ? withLastAnswer(failure, lastAnswer) : failure;
-    } finally {
-      if (interval) limits.recorder?.end(interval);
     }
-  }
-
-  /** Limits of one attempt, whose time in the service is recorded inside the call's interval. */
-  #timed({ recorder, ...limits }: Limits, interval: OpenInterval): CallLimits {
-    if (!recorder) return limits;
-    const call = { name: this.#options.peer.service, phase: SERVICE_PHASE, sentMs: recorder.elapsedMs };
-    const onTiming = (text: string): void => recorder.addReturned(interval, { ...call, text });
-    return { onTiming, ...limits };
   }
 
   /** Returns a field that the contract requires. @throws Failure INTERNAL when it is missing */

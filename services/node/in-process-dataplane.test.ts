@@ -1,3 +1,4 @@
+import { context } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { hostInterfaceName } from '@podwire/shared/attachment/names';
 import { LocalCalls } from '@podwire/plugin/clients/local-calls';
@@ -7,7 +8,7 @@ import { MemoryKernel } from '@podwire/dataplane/testing/memory-kernel';
 import { address, podNetwork, recordingLog } from '@podwire/dataplane/testing/pods';
 import { ServiceFixture } from '@podwire/dataplane/testing/service';
 import { systemClock } from '@podwire/shared/runtime/clock';
-import { IntervalRecorder } from '@podwire/shared/telemetry/intervals';
+import { IntervalRecorder, withRecorder } from '@podwire/shared/telemetry/intervals';
 import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
@@ -123,7 +124,9 @@ test('a defect is logged, and reported without its text', async () => {
 
 test('records its time, with the parts inside it', async () => {
   const recorder = new IntervalRecorder(systemClock);
-  await dataplane.attachPod(pod('a', '10.65.0.7'), limits({ recorder }));
+  await context.with(withRecorder(context.active(), recorder), () =>
+    dataplane.attachPod(pod('a', '10.65.0.7'), limits()),
+  );
   const intervals = recorder.intervals().map(({ name, phase, depth }) => [name, phase, depth]);
   expect(intervals[0]).toEqual(['dataplane AttachPod', 'dataplane', 0]);
   expect(intervals).toContainEqual(['podwire.kernel.open', 'kernel', 1]);

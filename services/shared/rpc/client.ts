@@ -14,6 +14,7 @@ import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import { failureOfError } from '../failure/status.js';
 import { systemClock } from '../runtime/clock.js';
+import { recordService } from '../telemetry/intervals.js';
 import { markFailed } from '../telemetry/span.js';
 import type { ClientTls } from '../tls/certificate-source.js';
 import { TOKEN_KEY, TOKEN_SCHEME } from './access.js';
@@ -34,8 +35,6 @@ export interface CallLimits {
   /** Deadline, in epoch milliseconds. It is sent to the server. */
   readonly deadlineMs: number;
   readonly signal?: AbortSignal;
-  /** Asks the server for the intervals of the call, and receives them before the call ends. */
-  readonly onTiming?: (text: string) => void;
 }
 
 export interface PeerOptions {
@@ -115,18 +114,16 @@ export class Peer {
           this.#failed(span, error && !isWithoutMessage(error) ? this.#failureOf(error, span) : this.#noMessage()),
         );
       };
-      const receiveTiming = (metadata: Metadata): void => {
-        const text = timingOf(metadata);
-        if (text !== undefined) limits.onTiming?.(text);
-      };
+      // The server returns its intervals before the call ends.
+      const endService = recordService(this.service);
       const { path, requestSerialize } = method;
       const metadata = this.#metadata(trace.setSpan(context.active(), span));
-      if (limits.onTiming) askForTiming(metadata);
+      if (endService) askForTiming(metadata);
       const options = { deadline: limits.deadlineMs };
       const { client } = this.#connection;
       const call = client.makeUnaryRequest(path, requestSerialize, receive, request, metadata, options, ended);
       const cancel = (): void => call.cancel();
-      if (limits.onTiming) call.on('metadata', receiveTiming);
+      if (endService) call.on('metadata', (received) => endService(timingOf(received)));
       limits.signal?.addEventListener('abort', cancel, { once: true });
       if (limits.signal?.aborted) cancel();
     });

@@ -6,6 +6,8 @@ import { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } from '
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
+import { systemClock } from '../runtime/clock.js';
+import { IntervalRecorder, recordInterval, withRecorder } from '../telemetry/intervals.js';
 import { withSpan } from '../telemetry/span.js';
 import { echoPool, TestServers, GET_POOL, callLimits } from '../testing/server.js';
 import { contextOf, serverAttributes } from './tracing.js';
@@ -93,6 +95,29 @@ test.each([
   for (const span of [client, server]) expect(span?.attributes).toMatchObject({ 'rpc.response.status_code': grpc });
   expect(client?.attributes['error.type']).toBe(clientStatus === SpanStatusCode.ERROR ? code : undefined);
   expect([client?.status.code, server?.status.code]).toEqual([clientStatus, serverStatus]);
+});
+
+test.each([
+  ['an answer', () => Promise.resolve()],
+  ['a failure', () => Promise.reject(new Failure('POOL_NOT_FOUND', 'none'))],
+])('%s brings the server’s intervals, if the client records the call', async (_, end) => {
+  const getPool: typeof echoPool = async (request, call) => {
+    await recordInterval('podwire.store.commit', 'datastore', end);
+    return echoPool(request, call);
+  };
+  await servers.serve({ getPool });
+  const peer = servers.peer();
+  const recorder = new IntervalRecorder(systemClock);
+  const call = () => peer.call(GET_POOL, { name: 'a' }, callLimits()).then(() => undefined, String);
+  await context.with(withRecorder(ROOT_CONTEXT, recorder), async () => {
+    await call();
+    await recordInterval('GetPool', 'rpc', call);
+  });
+  expect(recorder.intervals().map(({ name, phase, depth }) => [name, phase, depth])).toEqual([
+    ['GetPool', 'rpc', 0],
+    [peer.service, 'ipam', 1],
+    ['podwire.store.commit', 'datastore', 2],
+  ]);
 });
 
 test('the client’s span has the server’s address, and whether there was a connection', async () => {

@@ -58,27 +58,41 @@ test('the intervals of shared work are recorded for each request', () => {
 test('an interval that has not ended lasts until now', () => {
   const clock = new ManualClock();
   const recorder = new IntervalRecorder(clock);
-  recorder.begin('queue', 'queue');
+  recorder.open('queue', 'queue');
   clock.advance(9);
   expect(recorder.intervals()).toMatchObject([{ durationMs: 9 }]);
+});
+
+test('after the end of the command, its time stands still, and work in its context records nothing', async () => {
+  const clock = new ManualClock();
+  const recorder = new IntervalRecorder(clock);
+  recorder.open('queue', 'queue');
+  clock.advance(9);
+  await context.with(withRecorder(ROOT_CONTEXT, recorder), async () => {
+    recorder.end();
+    clock.advance(5);
+    await recordInterval('batch', 'kernel', () => Promise.resolve());
+  });
+  expect(recorder.elapsedMs).toBe(9);
+  expect(recorder.intervals()).toEqual([{ name: 'queue', phase: 'queue', startMs: 0, durationMs: 9, depth: 0 }]);
 });
 
 test('what a service returns lies in the middle of its call', () => {
   const clock = new ManualClock();
   const service = new IntervalRecorder(clock);
-  const commit = service.begin('podwire.store.commit', 'datastore');
+  const commit = service.open('podwire.store.commit', 'datastore');
   clock.advance(2);
-  service.end(commit);
+  service.close(commit);
   clock.advance(2);
   const text = service.encode();
   expect(text).toBe('4000;datastore,podwire.store.commit,0,2000,0');
 
   const recorder = new IntervalRecorder(clock);
-  const call = recorder.begin('podwire-ipam Allocate', 'rpc');
-  const sentMs = recorder.elapsedMs;
+  const call = recorder.open('podwire-ipam Allocate', 'rpc');
+  const endService = recorder.callService(call, 'podwire-ipam');
   clock.advance(10);
-  recorder.addReturned(call, { name: 'podwire-ipam', phase: 'ipam', sentMs, text });
-  recorder.end(call);
+  endService(text);
+  recorder.close(call);
   expect(recorder.intervals()).toEqual([
     { name: 'podwire-ipam Allocate', phase: 'rpc', startMs: 0, durationMs: 10, depth: 0 },
     { name: 'podwire-ipam', phase: 'ipam', startMs: 3, durationMs: 4, depth: 1 },
@@ -94,8 +108,8 @@ test('any text as the value of the header is accepted, and adds only valid inter
   fc.assert(
     fc.property(fc.oneof(fc.string(), fc.integer().map(String)), fc.array(part, { maxLength: 150 }), (total, parts) => {
       const recorder = new IntervalRecorder(new ManualClock());
-      const call = recorder.begin('call', 'rpc');
-      recorder.addReturned(call, { name: 's', phase: 'ipam', sentMs: 0, text: [total, ...parts].join(';') });
+      const call = recorder.open('call', 'rpc');
+      recorder.callService(call, 's')([total, ...parts].join(';'));
       const intervals = recorder.intervals();
       expect(intervals.length).toBeLessThanOrEqual(102);
       for (const { startMs, durationMs, depth } of intervals) {

@@ -8,7 +8,7 @@ const RETURNED_MAX = 100;
 
 const US_PER_MS = 1000;
 
-export interface OpenInterval {
+interface OpenInterval {
   readonly name: string;
   readonly phase: Phase;
   readonly startMs: number;
@@ -17,19 +17,12 @@ export interface OpenInterval {
   readonly inside: OpenInterval[];
 }
 
-interface ReturnedTiming {
-  readonly name: string;
-  /** Of the service. */
-  readonly phase: Phase;
-  readonly sentMs: number;
-  readonly text: string;
-}
-
 /** Records where the time of one command, or of one call of it in a service, goes. */
 export class IntervalRecorder {
   readonly #clock: Pick<Clock, 'monotonicMs'>;
   readonly #originMs: number;
   readonly #top: OpenInterval[] = [];
+  #endMs: number | undefined;
 
   /** @param beforeMs - time of the command before this moment, in milliseconds */
   constructor(clock: Pick<Clock, 'monotonicMs'>, beforeMs = 0) {
@@ -37,23 +30,29 @@ export class IntervalRecorder {
     this.#originMs = clock.monotonicMs() - beforeMs;
   }
 
-  /** Since the start of the command, in milliseconds. */
+  /** From the start of the command until its end or now, in milliseconds. */
   get elapsedMs(): number {
-    return this.#clock.monotonicMs() - this.#originMs;
+    return this.#endMs ?? this.#clock.monotonicMs() - this.#originMs;
   }
 
-  /**
-   * Begins an interval of the command itself, or inside another one.
-   * @returns the interval; its end is to be told by {@link IntervalRecorder.end}
-   */
-  begin(name: string, phase: Phase, inside?: OpenInterval): OpenInterval {
-    const begun = { name, phase, startMs: this.elapsedMs, durationMs: undefined, inside: [] };
-    (inside?.inside ?? this.#top).push(begun);
-    return begun;
+  get isEnded(): boolean {
+    return this.#endMs !== undefined;
+  }
+
+  /** Ends the command. Work that continues in its context records nothing more. Idempotent. */
+  end(): void {
+    this.#endMs ??= this.elapsedMs;
+  }
+
+  /** Begins an interval of the command itself, or inside another one. {@link IntervalRecorder.close} ends it. */
+  open(name: string, phase: Phase, inside?: OpenInterval): OpenInterval {
+    const opened = { name, phase, startMs: this.elapsedMs, durationMs: undefined, inside: [] };
+    (inside?.inside ?? this.#top).push(opened);
+    return opened;
   }
 
   /** Idempotent. */
-  end(interval: OpenInterval): void {
+  close(interval: OpenInterval): void {
     interval.durationMs ??= this.elapsedMs - interval.startMs;
   }
 
@@ -63,24 +62,26 @@ export class IntervalRecorder {
   }
 
   /**
-   * Adds what a service returned about a call that ends now, inside the call's interval. Its clock is another one, so its
-   * time is placed in the middle of the call.
-   * @param sentMs - when the request was sent, by {@link IntervalRecorder.elapsedMs}
-   * @param text - of {@link IntervalRecorder.encode}; anything else is ignored
+   * Begins a call of podwire-ipam inside its client's interval. The clock of podwire-ipam is another one, so its time is
+   * placed in the middle of the call.
+   * @returns a function that ends the call, with the text of {@link IntervalRecorder.encode}; it ignores anything else
    */
-  addReturned(call: OpenInterval, { name, phase, sentMs, text }: ReturnedTiming): void {
-    const returned = decode(text);
-    if (!returned) return;
-    const startMs = sentMs + Math.max(0, this.elapsedMs - sentMs - returned.durationMs) / 2;
-    const service: OpenInterval = { name, phase, startMs, durationMs: returned.durationMs, inside: [] };
-    call.inside.push(service);
-    const path = [service];
-    for (const { depth, ...interval } of returned.intervals) {
-      const inside: OpenInterval = { ...interval, startMs: startMs + interval.startMs, inside: [] };
-      path.length = Math.min(path.length, depth + 1);
-      path.at(-1)?.inside.push(inside);
-      path.push(inside);
-    }
+  callService(client: OpenInterval, name: string): (text: string | undefined) => void {
+    const sentMs = this.elapsedMs;
+    return (text) => {
+      const returned = decode(text);
+      if (!returned) return;
+      const startMs = sentMs + Math.max(0, this.elapsedMs - sentMs - returned.durationMs) / 2;
+      const service: OpenInterval = { name, phase: 'ipam', startMs, durationMs: returned.durationMs, inside: [] };
+      client.inside.push(service);
+      const path = [service];
+      for (const { depth, ...interval } of returned.intervals) {
+        const inside: OpenInterval = { ...interval, startMs: startMs + interval.startMs, inside: [] };
+        path.length = Math.min(path.length, depth + 1);
+        path.at(-1)?.inside.push(inside);
+        path.push(inside);
+      }
+    };
   }
 
   /** All intervals, each before those inside it. Those that have not ended last until now. */
@@ -109,8 +110,8 @@ export class IntervalRecorder {
   }
 }
 
-function decode(text: string): { durationMs: number; intervals: Interval[] } | undefined {
-  const [total, ...parts] = text.split(';');
+function decode(text: string | undefined): { durationMs: number; intervals: Interval[] } | undefined {
+  const [total, ...parts] = text?.split(';') ?? [];
   const durationMs = Number(total) / US_PER_MS;
   if (!Number.isFinite(durationMs) || durationMs < 0) return undefined;
   const intervals = parts.slice(0, RETURNED_MAX).flatMap((part): Interval[] => {
@@ -138,15 +139,12 @@ const RECORDING = createContextKey('podwire intervals');
 
 function recordingOf(from: Context): Recording | undefined {
   const value = from.getValue(RECORDING);
-  return value instanceof Recording ? value : undefined;
+  return value instanceof Recording && !value.recorder.isEnded ? value : undefined;
 }
 
-/**
- * The context in which {@link recordInterval} records.
- * @param inside - the interval that the recorded ones belong to. Default: none
- */
-export function withRecorder(from: Context, recorder: IntervalRecorder, inside?: OpenInterval): Context {
-  return from.setValue(RECORDING, new Recording(recorder, inside));
+/** The context in which {@link recordInterval} records. */
+export function withRecorder(from: Context, recorder: IntervalRecorder): Context {
+  return from.setValue(RECORDING, new Recording(recorder, undefined));
 }
 
 /** Runs `work`, and records its time if the active context has a recorder. */
@@ -155,11 +153,11 @@ export async function recordInterval<Result>(name: string, phase: Phase, work: (
   const recording = recordingOf(active);
   if (!recording) return work();
   const { recorder, inside } = recording;
-  const interval = recorder.begin(name, phase, inside);
+  const interval = recorder.open(name, phase, inside);
   try {
     return await context.with(active.setValue(RECORDING, new Recording(recorder, interval)), work);
   } finally {
-    recorder.end(interval);
+    recorder.close(interval);
   }
 }
 
@@ -171,6 +169,15 @@ export function beginInterval(from: Context, name: string, phase: Phase): () => 
   const recording = recordingOf(from);
   if (!recording) return () => undefined;
   const { recorder, inside } = recording;
-  const interval = recorder.begin(name, phase, inside);
-  return () => recorder.end(interval);
+  const interval = recorder.open(name, phase, inside);
+  return () => recorder.close(interval);
+}
+
+/**
+ * Begins a call of podwire-ipam in the active interval.
+ * @returns {@link IntervalRecorder.callService}; undefined where no interval is recorded
+ */
+export function recordService(name: string): ReturnType<IntervalRecorder['callService']> | undefined {
+  const { recorder, inside } = recordingOf(context.active()) ?? {};
+  return inside && recorder?.callService(inside, name);
 }

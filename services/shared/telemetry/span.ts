@@ -5,6 +5,7 @@ import { messageOf } from '../failure/thrown.js';
 import { systemClock } from '../runtime/clock.js';
 import { histogram, onFirstUse } from './instruments.js';
 import { recordInterval } from './intervals.js';
+import type { Phase } from './phases.js';
 
 const tracer = trace.getTracer('podwire');
 
@@ -16,16 +17,13 @@ const MS_PER_SECOND = 1000;
 type Operation = 'kernel.open' | 'kernel.observe' | 'kernel.batch' | 'dataplane.lock_wait' | 'ipam.lane_wait';
 
 /** Spans that are also measured without a trace, by name: the phase of the command that their time belongs to, and the operation. */
-const MEASURED = {
+const MEASURED: Readonly<Record<string, readonly [Phase, Operation?]>> = {
+  'podwire.plugin.queue_wait': ['queue'],
   'podwire.dataplane.lock_wait': ['lock', 'dataplane.lock_wait'],
   'podwire.kernel.open': ['kernel', 'kernel.open'],
   'podwire.kernel.observe': ['kernel', 'kernel.observe'],
   'podwire.kernel.batch': ['kernel', 'kernel.batch'],
-} as const;
-
-function isMeasured(name: string): name is keyof typeof MEASURED {
-  return name in MEASURED;
-}
+};
 
 /**
  * Runs `work` in a new span, which is the parent of every span that `work` starts. An error marks the span as failed, with
@@ -40,7 +38,7 @@ export function withSpan<Result>(
   work: (span: Span) => Promise<Result>,
   options: Omit<SpanOptions, 'attributes'> = {},
 ): Promise<Result> {
-  const timed = (span: Span): Promise<Result> => (isMeasured(name) ? measure(name, () => work(span)) : work(span));
+  const timed = (span: Span): Promise<Result> => measure(name, () => work(span));
   const parent = trace.getActiveSpan();
   if (parent && isUnrecorded(parent)) return timed(parent);
   return tracer.startActiveSpan(name, { attributes, ...options }, async (span) => {
@@ -55,13 +53,14 @@ export function withSpan<Result>(
   });
 }
 
-async function measure<Result>(name: keyof typeof MEASURED, work: () => Promise<Result>): Promise<Result> {
-  const [phase, operation] = MEASURED[name];
-  const end = startOperation(operation);
+async function measure<Result>(name: string, work: () => Promise<Result>): Promise<Result> {
+  const [phase, operation] = MEASURED[name] ?? [];
+  if (!phase) return work();
+  const end = operation && startOperation(operation);
   try {
     return await recordInterval(name, phase, work);
   } finally {
-    end();
+    end?.();
   }
 }
 
