@@ -1,4 +1,4 @@
-import { addressOf } from '@podwire/ipam/blocks/holding';
+import { addressOf } from '@podwire/ipam/records/block';
 import { heldByHandle } from '@podwire/ipam/engine/testing/consistency';
 import type { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
 import { heldAddressesIn } from '@podwire/ipam/records/block';

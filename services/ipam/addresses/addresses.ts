@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { ordinalOf, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import { recordedEndpoint } from '../blocks/holding.js';
+import { recordedEndpoint } from '../records/derived-endpoint.js';
 import { blockOf } from '../blocks/lookup.js';
 import { requireReadable } from '../records/absence.js';
 import {

@@ -4,7 +4,8 @@ import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
 
 import { authorizeNode, type Demand, type AuthorizedNode, type Need, type PoolUse } from '../blocks/demand.js';
 import { requireReports } from '../blocks/epoch.js';
-import { blocksOf, endpointAddress, handleChanges, requireHandleReadable } from '../blocks/holding.js';
+import { blocksOf, handleChanges, requireHandleReadable } from '../records/handle-counts.js';
+import { endpointAddress } from '../records/derived-endpoint.js';
 import { blockOf } from '../blocks/lookup.js';
 import { beginSearch, type Offer } from '../blocks/search.js';
 import { checkRequestedPools, servingPools } from '../pools/selection.js';

@@ -4,7 +4,7 @@ import { addressAt, formatPrefix, hostPrefix, prefixContains, type Prefix } from
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { blocksOf } from '../blocks/holding.js';
+import { blocksOf } from '../records/handle-counts.js';
 import { releaseHeld } from '../blocks/release-changes.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { assignTunnel, releaseTunnel } from '../nodes/tunnels.js';

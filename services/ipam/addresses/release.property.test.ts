@@ -5,7 +5,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import { continueAffinityRelease } from '../affinities/affinities.js';
-import { addressOf } from '../blocks/holding.js';
+import { addressOf } from '../records/block.js';
 import { collectCooledBlock } from '../blocks/release-changes.js';
 import { continueNodeRelease } from '../nodes/deletion.js';
 import { continuePoolRelease } from '../pools/deletion.js';

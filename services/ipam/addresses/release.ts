@@ -5,7 +5,8 @@ import { comparePrefixes, hostPrefix, parsePrefix, type Prefix } from '@podwire/
 
 import { EndpointEdits, isSameAllocation, type EndedAllocation } from '../blocks/endpoint-edits.js';
 import { replacedEndpoints } from '../blocks/endpoint-key.js';
-import { addressOf, blocksOf, handleChanges, isRecounted, requireHandleReadable } from '../blocks/holding.js';
+import { addressOf } from '../records/block.js';
+import { blocksOf, handleChanges, isRecounted, requireHandleReadable } from '../records/handle-counts.js';
 import { allBlocks, unreadableBlockOf } from '../blocks/lookup.js';
 import { expectSessions, ofFewNodes, RunningNodes, type SilentNodes } from '../blocks/running-nodes.js';
 import {

@@ -3,14 +3,14 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, ordinalOf, parsePrefix } from '@podwire/shared/net/prefix';
 
 import { endpointAt } from '../blocks/endpoint-key.js';
+import { addressOf } from '../records/block.js';
 import {
-  addressOf,
   describeEndpoint,
   heldAddressesOf,
   recordedEndpoint,
   sameAttachment,
   touchBlocks,
-} from '../blocks/holding.js';
+} from '../records/derived-endpoint.js';
 import { releaseHeld } from '../blocks/release-changes.js';
 import {
   allocatedAtMs,

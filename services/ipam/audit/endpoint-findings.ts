@@ -6,7 +6,8 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import { attributesFor } from '../addresses/allocate/allocate.js';
 import { EndpointEdits, isSameAllocation } from '../blocks/endpoint-edits.js';
-import { describeEndpoint, handleChanges, heldAddressesOf, touchBlocks } from '../blocks/holding.js';
+import { describeEndpoint, heldAddressesOf, touchBlocks } from '../records/derived-endpoint.js';
+import { handleChanges } from '../records/handle-counts.js';
 import { releaseHolder } from '../blocks/release-changes.js';
 import { allocatedAtMs, belongsTo, type AllocationAttributes } from '../records/attributes.js';
 import { attributesAt, isHeld, releaseAddresses, type Block } from '../records/block.js';

@@ -24,7 +24,8 @@ import {
 } from '../records/endpoint.js';
 import type { Change, View } from '../records/view.js';
 import { endpointAt, replacedEndpoints, withReplacedEndpoints } from './endpoint-key.js';
-import { addressOf, heldAddressesOf, sameAttachment } from './holding.js';
+import { addressOf } from '../records/block.js';
+import { heldAddressesOf, sameAttachment } from '../records/derived-endpoint.js';
 import { blockOf, unreadableBlockOf } from './lookup.js';
 
 /**

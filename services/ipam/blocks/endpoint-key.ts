@@ -1,6 +1,6 @@
 import type { AnyEndpoint, Endpoint, EndpointKey } from '../records/endpoint.js';
 import type { Change, View } from '../records/view.js';
-import { sameAttachment } from './holding.js';
+import { sameAttachment } from '../records/derived-endpoint.js';
 
 /**
  * Several attachments may compete for an endpoint's key. The one that was added last owns it. It stores the endpoints

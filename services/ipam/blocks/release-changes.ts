@@ -24,7 +24,8 @@ import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
 import { matches } from '../selectors/selector.js';
 import { EndpointEdits, restoreOperations, type ReleaseTarget } from './endpoint-edits.js';
-import { addressOf, handleChanges, handleOperations } from './holding.js';
+import { addressOf } from '../records/block.js';
+import { handleChanges, handleOperations } from '../records/handle-counts.js';
 
 /** An allocation to end. */
 export interface EndingAllocation extends HeldAddress {

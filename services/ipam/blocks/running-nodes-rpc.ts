@@ -3,7 +3,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 
 import { attachmentOf, holderOf } from '../records/attributes.js';
 import type { HeldAddress } from '../records/block.js';
-import { addressOf } from './holding.js';
+import { addressOf } from '../records/block.js';
 
 /** Maximum number of addresses in an answer. */
 const NAMED_COUNT = 100;

@@ -8,7 +8,7 @@ import type { HeldAddress } from '../records/block.js';
 import { isLease } from '../records/lease.js';
 import { ALIVE_MS } from '../records/session.js';
 import type { Change, View } from '../records/view.js';
-import { addressOf } from './holding.js';
+import { addressOf } from '../records/block.js';
 
 /**
  * An operator's release must not free the address of a pod that runs. Only the pod's node knows, so that what a node

@@ -3,7 +3,8 @@ import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { describeEndpoint, heldAddressesOf, requireHandleReadable, withPoolNames } from '../blocks/holding.js';
+import { describeEndpoint, heldAddressesOf, withPoolNames } from '../records/derived-endpoint.js';
+import { requireHandleReadable } from '../records/handle-counts.js';
 import { blockOf } from '../blocks/lookup.js';
 import {
   endpointPrefixes,

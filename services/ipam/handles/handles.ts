@@ -4,7 +4,7 @@ import { addressAt } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
 import { heldByHandle } from '../addresses/release.js';
-import { requireHandleReadable } from '../blocks/holding.js';
+import { requireHandleReadable } from '../records/handle-counts.js';
 import type { Handle, HeldAddress } from '../records/block.js';
 import { smallestItems, type Page } from '../records/page.js';
 import type { View } from '../records/view.js';

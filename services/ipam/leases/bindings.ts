@@ -6,14 +6,9 @@ import { compareAddresses, formatAddress, type Address } from '@podwire/shared/n
 import { addressHolder, allocationOf } from '../addresses/addresses.js';
 import { attributesFor, refreshEndpoint } from '../addresses/allocate/allocate.js';
 import { takeOverKey } from '../blocks/endpoint-key.js';
-import {
-  addressOf,
-  describeEndpoint,
-  endpointAddress,
-  handleChanges,
-  heldAddressesOf,
-  requireHandleReadable,
-} from '../blocks/holding.js';
+import { addressOf } from '../records/block.js';
+import { describeEndpoint, endpointAddress, heldAddressesOf } from '../records/derived-endpoint.js';
+import { handleChanges, requireHandleReadable } from '../records/handle-counts.js';
 import {
   allocatedAtMs,
   belongsTo,

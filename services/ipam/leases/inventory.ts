@@ -4,7 +4,8 @@ import { compareAddresses, formatAddress } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
 
 import { addressHolder, allocationOf, netnsOf } from '../addresses/addresses.js';
-import { addressOf, sameAttachment } from '../blocks/holding.js';
+import { addressOf } from '../records/block.js';
+import { sameAttachment } from '../records/derived-endpoint.js';
 import { isNodeAddress, allBlocks, blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import {
   allocatedAtMs,

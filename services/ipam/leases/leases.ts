@@ -5,7 +5,8 @@ import { collectAddresses, type CollectedAddresses } from '../addresses/allocate
 import { explainRefusal } from '../addresses/allocate/refusal.js';
 import { authorizeNode, type AuthorizedNode, type Demand } from '../blocks/demand.js';
 import { requireReports } from '../blocks/epoch.js';
-import { blocksOf, endpointAddress, handleChanges, requireHandleReadable } from '../blocks/holding.js';
+import { blocksOf, handleChanges, requireHandleReadable } from '../records/handle-counts.js';
+import { endpointAddress } from '../records/derived-endpoint.js';
 import { requestLeases } from '../blocks/node-requests.js';
 import { nextBatch, releaseHeld } from '../blocks/release-changes.js';
 import { beginSearch } from '../blocks/search.js';

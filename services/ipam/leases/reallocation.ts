@@ -3,7 +3,7 @@ import { formatPrefix, hostPrefix, ordinalOf, prefixContains, prefixOf } from '@
 
 import type { Demand } from '../blocks/demand.js';
 import { mayHaveLost } from '../blocks/epoch.js';
-import { handleChanges } from '../blocks/holding.js';
+import { handleChanges } from '../records/handle-counts.js';
 import { blockOf, overlappingBlock, overlappingRange } from '../blocks/lookup.js';
 import { NodeShares, type ShareBudget } from '../blocks/node-shares.js';
 import { beginSearch, claimOffer, expectPool } from '../blocks/search.js';

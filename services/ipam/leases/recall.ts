@@ -4,7 +4,7 @@ import { prefixContains } from '@podwire/shared/net/prefix';
 import { allocationOf } from '../addresses/addresses.js';
 import { takeFirst } from '../addresses/allocate/block-choice.js';
 import type { Need } from '../blocks/demand.js';
-import { blocksOf } from '../blocks/holding.js';
+import { blocksOf } from '../records/handle-counts.js';
 import { sumLeases, type NodeLeases } from '../blocks/leased-addresses.js';
 import { requestLeases } from '../blocks/node-requests.js';
 import { beginSearch, blockOffers, type Search } from '../blocks/search.js';

@@ -11,7 +11,7 @@ import {
   type AddressReleaseResult,
   type EvaluatedRelease,
 } from '../addresses/release.js';
-import { sameAttachment } from '../blocks/holding.js';
+import { sameAttachment } from '../records/derived-endpoint.js';
 import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import type { EndingAllocation } from '../blocks/release-changes.js';
 import { allocatedAtMs, belongsTo, type NetnsIdentity } from '../records/attributes.js';

@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { releaseClaim, OPERATIONS_PER_CLAIM } from '../affinities/affinities.js';
-import { addressOf } from '../blocks/holding.js';
+import { addressOf } from '../records/block.js';
 import { allBlocks } from '../blocks/lookup.js';
 import {
   releaseHeld,

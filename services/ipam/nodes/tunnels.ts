@@ -6,7 +6,8 @@ import { chooseBlocks, blockChoices } from '../addresses/allocate/block-choice.j
 import { refusalOf } from '../addresses/allocate/refusal.js';
 import { authorizeNode, nodeNotFound, type Demand, type Need } from '../blocks/demand.js';
 import { requireReports } from '../blocks/epoch.js';
-import { addressOf, blocksOf, handleChanges, requireHandleReadable } from '../blocks/holding.js';
+import { addressOf } from '../records/block.js';
+import { blocksOf, handleChanges, requireHandleReadable } from '../records/handle-counts.js';
 import { releaseHeld } from '../blocks/release-changes.js';
 import { beginSearch } from '../blocks/search.js';
 import { servingPools, wrongUseReason } from '../pools/selection.js';

@@ -1,5 +1,5 @@
 import { familyBits } from '@podwire/shared/net/address';
-import { formatPrefix, prefixOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { addressAt, formatPrefix, hostPrefix, prefixOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import { sameAttributes, type AllocationAttributes } from './attributes.js';
 
@@ -333,21 +333,19 @@ export function sameOwner(a: BlockOwner | undefined, b: BlockOwner | undefined):
 }
 
 /**
- * The blocks decide what an attachment holds. The handle names the blocks to search; it may name too many (Calico's
- * does after a crash), never too few. The endpoint does not decide: the pod's next sandbox takes over its key.
+ * One address that an attachment holds. The blocks decide that. The handle names the blocks to search; it may name too
+ * many (Calico's does after a crash), never too few. The endpoint does not decide: the pod's next sandbox takes its key.
  */
-
-/** One address that an attachment holds. */
 export interface HeldAddress {
   readonly block: Block;
   readonly ordinal: Ordinal;
   readonly attributes: AllocationAttributes;
 }
 
-/**
- * The common part of every release. One transaction returns the addresses to their blocks or starts their cool-down,
- * removes them from handles and endpoints, writes the history, and removes unneeded blocks.
- */
+/** The address, as a prefix of full length. */
+export function addressOf({ block, ordinal }: Pick<HeldAddress, 'block' | 'ordinal'>): Prefix {
+  return hostPrefix(addressAt(block.prefix, ordinal));
+}
 
 /**
  * Handle of the addresses that Windows reserves in each block, in upper or lower case (Calico's libcalico-go/lib/ipam).

@@ -4,7 +4,7 @@ import { expect } from 'vitest';
 
 import { allocationOf } from '../addresses/addresses.js';
 import { assignAddresses, type AssignmentRequest, type Counts } from '../addresses/assign.js';
-import { handleChanges } from '../blocks/holding.js';
+import { handleChanges } from '../records/handle-counts.js';
 import { blockOf } from '../blocks/lookup.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import type { AllocationAttributes } from '../records/attributes.js';

@@ -7,7 +7,7 @@ import { addressHolder, allocationOf } from '../addresses/addresses.js';
 import { allocate, needOf } from '../addresses/allocate/allocate.js';
 import { release } from '../addresses/release.js';
 import { requireReports } from '../blocks/epoch.js';
-import { addressOf } from '../blocks/holding.js';
+import { addressOf } from '../records/block.js';
 import { collectCooledBlock, releaseHeld } from '../blocks/release-changes.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { continueNodeRelease } from '../nodes/deletion.js';

@@ -2,7 +2,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { expect } from 'vitest';
 
-import { addressOf } from '../blocks/holding.js';
+import { addressOf } from '../records/block.js';
 import { attributesAt, type Block } from '../records/block.js';
 import type { Endpoint } from '../records/endpoint.js';
 import type { HistoryEntry } from '../records/history.js';

@@ -10,13 +10,12 @@ import { endpointAt, rewriteEndpoint, takeOverKey } from '../../blocks/endpoint-
 import {
   describeEndpoint,
   endpointAddress,
-  handleChanges,
   heldAddressesOf,
   recordedEndpoint,
-  requireHandleReadable,
   sameAttachment,
   touchBlocks,
-} from '../../blocks/holding.js';
+} from '../../records/derived-endpoint.js';
+import { handleChanges, requireHandleReadable } from '../../records/handle-counts.js';
 import { requireBoot } from '../../blocks/running-nodes.js';
 import { beginSearch, type OfferOrigin } from '../../blocks/search.js';
 import { labelsWithName, authorizeRequests, type PolicyInput } from '../../request-policies/evaluation.js';

@@ -1,6 +1,6 @@
 import { addressAt, formatPrefix, hostPrefix, prefixContains, prefixesOverlap } from '@podwire/shared/net/prefix';
 
-import { recordedEndpoint } from '../../blocks/holding.js';
+import { recordedEndpoint } from '../../records/derived-endpoint.js';
 import { attachmentOf, belongsTo, holderOf } from '../../records/attributes.js';
 import { attributesAt, ordinalsWhere, validateBlock, type Block } from '../../records/block.js';
 import { endpointKey, type Endpoint } from '../../records/endpoint.js';
