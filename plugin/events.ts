@@ -14,7 +14,7 @@ import type { CniRequest } from './requests/request.js';
 export type CommandName = Command | 'unknown';
 
 /** Why a command was cut off; values of the metric's label `reason`. */
-export type CutOff = 'deadline' | 'caller' | 'overtaken' | 'stop';
+export type CutOff = 'deadline' | 'caller' | 'superseded' | 'stop';
 
 interface CommandEnd {
   /** `success`, or the failure's code. */

@@ -264,7 +264,7 @@ function isForNextProcess({ answer, error }: Outcome, { cancel }: CniRequest): b
 
 function cutOff({ command, request, timeoutMs, duration }: Call): CutOff | undefined {
   const { signal } = request.cancel;
-  if (signal.reason instanceof Superseded) return 'overtaken';
+  if (signal.reason instanceof Superseded) return 'superseded';
   if (signal.reason instanceof ProcessStopping) return 'stop';
   if (signal.aborted) return 'caller';
   return isTimed(command) && duration.elapsedMs >= timeoutMs[command] ? 'deadline' : undefined;

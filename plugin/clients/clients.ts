@@ -87,7 +87,7 @@ export interface NodeEndpoint {
   readonly held: readonly AllocatedAddress[];
   /** The boot in which it was allocated; undefined if not recorded. */
   readonly bootId: string | undefined;
-  /** In epoch milliseconds; undefined if an earlier release allocated it. */
+  /** In epoch milliseconds; undefined if not recorded. */
   readonly createdAtMs: number | undefined;
 }
 
@@ -157,7 +157,7 @@ export interface NodeWire {
 
 /** The node's record of an attachment. */
 export interface RecordedPod {
-  /** Undefined: its addresses are not podwire-ipam's, or an earlier release recorded it. */
+  /** Undefined: its addresses are not podwire-ipam's. */
   readonly allocation: RecordedAllocation | undefined;
   /** Inode of its network namespace. */
   readonly netnsInode: bigint;

@@ -68,8 +68,8 @@ describe('answers of the shim without the resident plugin', () => {
     );
   });
 
-  it('include, without printing it, the text by which installers of earlier releases know the shim', () => {
-    const mark = 'podwire: CNI plugin; hands each call to the resident podwire-plugin';
+  it('include, without printing it, the text by which an installer knows the shim', () => {
+    const mark = 'podwire: CNI plugin; hands each call to podwire-node';
     expect(readFileSync(shim.build.shim).includes(mark)).toBe(true);
   });
 

@@ -26,7 +26,7 @@ constexpr int kFailure = 1;
 
 // By this text installers of every release know the shim (plugin/install/conflist.ts), so that an upgrade and a
 // downgrade replace it. It never changes.
-[[gnu::used, gnu::retain]] constexpr char kMark[] = "podwire: CNI plugin; hands each call to the resident podwire-plugin";
+[[gnu::used, gnu::retain]] constexpr char kMark[] = "podwire: CNI plugin; hands each call to podwire-node";
 
 // The resident's answer to STATUS of a ready node, and to a DEL.
 constexpr std::string_view kEmptyAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";

@@ -4,7 +4,7 @@ import { FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
 const COMMANDS = ['ADD', 'DEL', 'CHECK', 'GC', 'STATUS', 'VERSION', 'unknown'];
 const FAILURES = Object.keys(FAILURE_CODES);
-const ACTION = { todo: ['detach-and-release', 'release', 'release-unless-attached'] };
+const ACTION = { action: ['detach-and-release', 'release', 'release-unless-attached'] };
 
 /** Of podwire-node's CNI commands. */
 export const PLUGIN_METRICS = {
@@ -52,7 +52,7 @@ export const PLUGIN_METRICS = {
     unit: '{command}',
     about:
       'Commands that were cut off: past the deadline, caller disconnected, superseded by a DEL, or process stopping',
-    labels: { command: COMMANDS, reason: ['deadline', 'caller', 'overtaken', 'stop'] },
+    labels: { command: COMMANDS, reason: ['deadline', 'caller', 'superseded', 'stop'] },
   },
   'podwire.plugin.calls.refused': {
     kind: 'counter',
