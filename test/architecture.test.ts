@@ -18,6 +18,7 @@ test('the repository has files to check', () => {
   expect(SOURCES.length).toBeGreaterThan(100);
   expect(GENERATED.length).toBeGreaterThan(5);
   expect(importsOf('services/shared/rpc/server.ts')).toEqual([
+    'node:net',
     'node:timers/promises',
     '@grpc/grpc-js',
     'grpc-health-check',
