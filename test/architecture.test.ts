@@ -268,7 +268,12 @@ describe('restricted packages', () => {
   test.each([
     ['lmdb', 'services/ipam/engine/embedded/'],
     ['etcd3', 'services/ipam/engine/etcd/'],
-    ['@podwire/netlink', 'services/dataplane/kernel/', 'services/shared/sockets/peer-check.ts'],
+    [
+      '@podwire/netlink',
+      'services/dataplane/kernel/',
+      'services/shared/files/directory-lock.ts',
+      'services/shared/sockets/peer-check.ts',
+    ],
     ['grpc-health-check', 'services/shared/rpc/'],
     ['@grpc/reflection', 'services/shared/rpc/'],
     ['@opentelemetry/sdk-metrics', 'services/shared/telemetry/'],
