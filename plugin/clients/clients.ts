@@ -56,7 +56,7 @@ export interface AllocationRequest {
 /** The parts of a pod's request that request policies evaluate. */
 export type PolicyInput = Pick<
   PodRequest,
-  'chosenFamilies' | 'addressesWithoutIpam' | 'macAddress' | 'sourcePrefixes' | 'poolChoices' | 'namespaceLabels'
+  'chosenFamilies' | 'addressesWithoutIpam' | 'macAddress' | 'sourcePrefixes' | 'poolChoices'
 >;
 
 /** A request whose addresses podwire-ipam does not allocate. */
