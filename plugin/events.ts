@@ -17,7 +17,7 @@ export type CommandName = Command | 'unknown';
 export type TimedCommand = 'ADD' | 'CHECK' | 'DEL' | 'GC';
 
 /** Why a command was cut off; values of the metric's label `reason`. */
-export type CutOff = 'deadline' | 'caller' | 'overtaken' | 'stop';
+export type CutOff = 'deadline' | 'caller' | 'superseded' | 'stop';
 
 interface CommandEnd {
   /** `success`, or the failure's code. */

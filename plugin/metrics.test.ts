@@ -130,7 +130,7 @@ test('commands cut off by their caller and by a DEL are counted separately, and 
   const lines = await read.read();
   expect(lines.filter((line) => line.startsWith('commands.cut_off '))).toEqual([
     'commands.cut_off command=ADD reason=caller 1',
-    'commands.cut_off command=ADD reason=overtaken 1',
+    'commands.cut_off command=ADD reason=superseded 1',
   ]);
   expect(lines).toContain('commands.in_flight command=ADD 0');
 });
@@ -148,5 +148,5 @@ test('a command cut off by the end of the process is not counted as the callerâ€
   late.abort(new ProcessStopping());
   expect(await second).not.toHaveProperty('isForNext');
   await deleting;
-  expect(await linesOf('commands.cut_off')).toEqual(['command=ADD reason=overtaken 1', 'command=ADD reason=stop 1']);
+  expect(await linesOf('commands.cut_off')).toEqual(['command=ADD reason=stop 1', 'command=ADD reason=superseded 1']);
 });

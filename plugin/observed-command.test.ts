@@ -92,7 +92,7 @@ test('the journal logs the trace under which the log has its subject', async () 
   await plugin.script.untilCalled('DetachPod');
   attempt();
   await deleting;
-  const { msg } = plugin.record.lines().find(({ todo }) => todo === 'detach-and-release') ?? {};
+  const { msg } = plugin.record.lines().find(({ action }) => action === 'detach-and-release') ?? {};
   expect(msg).toMatch(new RegExp(`is pending: internal error: .*log of podwire-node under trace ${TRACE_ID}$`));
 });
 

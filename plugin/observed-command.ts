@@ -142,7 +142,7 @@ export class ObservedCommand {
 
   #cutOff(): CutOff | undefined {
     const { signal } = this.#request.cancel;
-    if (signal.reason instanceof Superseded) return 'overtaken';
+    if (signal.reason instanceof Superseded) return 'superseded';
     if (signal.reason instanceof ProcessStopping) return 'stop';
     if (signal.aborted) return 'caller';
     const command = this.#command;

@@ -50,7 +50,7 @@ import { Spool } from './spool/spool.js';
 const REQUEST_TIMEOUT_MS = 10_000;
 
 /** In the state directory, beside the journal's entries. The name is part of the stored form. */
-const PROVIDER_HISTORY_FILE = 'address-givers';
+const PROVIDER_HISTORY_FILE = 'address-providers';
 
 /** Beside the socket, below /run, as it is valid for one boot only. */
 const READY_FILE = 'node-ready';

@@ -106,16 +106,12 @@ describe('the units', () => {
     expect(valuesOf(unit, 'CapabilityBoundingSet')).toHaveLength(1);
   });
 
-  test('podwire-node keeps its directories at a restart, serves before the runtime, and replaces its former units', () => {
+  test('podwire-node keeps its directories at a restart and serves before the runtime', () => {
     const unit = 'podwire-node.service';
     expect(valueOf(unit, 'RuntimeDirectory')).toBe('podwire');
     expect(valueOf(unit, 'RuntimeDirectoryPreserve')).toBe('yes');
     expect(valueOf(unit, 'StateDirectory')).toBe('podwire/plugin');
     expect(valueOf(unit, 'Before')).toContain('containerd.service');
-    // With this order a start of the unit waits for the end of the former ones.
-    const former = 'podwire-dataplane.service podwire-plugin.service';
-    expect(valueOf(unit, 'Conflicts')).toBe(former);
-    expect(valuesOf(unit, 'After')).toContain(former);
   });
 });
 

@@ -254,6 +254,8 @@ export interface NativeBinding {
   openNamespace(path: string | null): Promise<NativeNamespace>;
   /** Null: it cannot be opened, or not without waiting for the file system or another thread. */
   openNamespaceAtOnce(path: string): NativeNamespace | null;
+  /** Whether the lock of an open file was free, and is held by this descriptor now. */
+  lockFile(descriptor: number): boolean | NativeError;
   peerCredentials(descriptor: number): NativePeer | NativeError;
   /** For all threads of the process. */
   setProcDirectory(directory: string): void;

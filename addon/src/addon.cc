@@ -1,4 +1,7 @@
 #include <napi.h>
+#include <sys/file.h>
+
+#include <cerrno>
 
 #include "binding/shape.h"
 #include "binding/namespace_handle.h"
@@ -32,12 +35,25 @@ Napi::Value peer_credentials(const Napi::CallbackInfo& info) {
   return object;
 }
 
+/** Whether the lock of an open file was free and is its own now (flock(2)), or a NativeError. */
+Napi::Value lock_file(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  if (!info[0].IsNumber()) {
+    Napi::TypeError::New(env, "descriptor: must be a number").ThrowAsJavaScriptException();
+    return env.Undefined();
+  }
+  if (flock(info[0].As<Napi::Number>().Int32Value(), LOCK_EX | LOCK_NB) == 0) return Napi::Boolean::New(env, true);
+  if (errno == EWOULDBLOCK) return Napi::Boolean::New(env, false);
+  return to_js(env, podwire::netlink::KernelError{errno, ""});
+}
+
 Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   using podwire::netlink::NamespaceHandle;
   env.SetInstanceData(new podwire::netlink::Environment{NamespaceHandle::define(env), {}});
   exports.Set("openNamespace", Napi::Function::New<NamespaceHandle::open>(env, "openNamespace"));
   exports.Set("openNamespaceAtOnce",
               Napi::Function::New<NamespaceHandle::open_at_once>(env, "openNamespaceAtOnce"));
+  exports.Set("lockFile", Napi::Function::New<lock_file>(env, "lockFile"));
   exports.Set("peerCredentials", Napi::Function::New<peer_credentials>(env, "peerCredentials"));
   exports.Set("setProcDirectory", Napi::Function::New<set_proc_directory>(env, "setProcDirectory"));
   return exports;

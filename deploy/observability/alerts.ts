@@ -150,7 +150,7 @@ export const ALERTS: readonly Alert[] = [
     action: '`podwirectl latency` shows the phase in which the command waited; read the log of that service.',
     example: {
       fires: one('podwire_plugin_commands_cut_off_total{instance="a",command="ADD",reason="deadline"}', '0x5 1x60'),
-      silent: one('podwire_plugin_commands_cut_off_total{instance="a",command="ADD",reason="overtaken"}', '0+1x60'),
+      silent: one('podwire_plugin_commands_cut_off_total{instance="a",command="ADD",reason="superseded"}', '0+1x60'),
     },
   },
   {

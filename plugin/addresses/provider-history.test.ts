@@ -40,7 +40,7 @@ const calls = (): string[] => {
   }
 };
 
-const path = () => join(folder, 'state', 'address-givers');
+const path = () => join(folder, 'state', 'address-providers');
 const variables = () => ({ CNI_PATH: folder });
 const delegate = (type: string, rest: object = {}): ProviderSource => {
   const configuration = JSON.stringify({ cniVersion: '1.0.0', name: 'net', ipam: { type }, ...rest });

@@ -53,7 +53,7 @@ export interface AllocationRequest {
 /** The parts of a pod's request that request policies evaluate. */
 export type PolicyInput = Pick<
   PodRequest,
-  'chosenFamilies' | 'addressesWithoutIpam' | 'macAddress' | 'sourcePrefixes' | 'poolChoices' | 'namespaceLabels'
+  'chosenFamilies' | 'addressesWithoutIpam' | 'macAddress' | 'sourcePrefixes' | 'poolChoices'
 >;
 
 /** A request whose addresses podwire-ipam does not allocate. */
@@ -84,7 +84,7 @@ export interface NodeEndpoint {
   readonly held: readonly AllocatedAddress[];
   /** The boot in which it was allocated; undefined if not recorded. */
   readonly bootId: string | undefined;
-  /** In epoch milliseconds; undefined if an earlier release allocated it. */
+  /** In epoch milliseconds; undefined if not recorded. */
   readonly createdAtMs: number | undefined;
 }
 
@@ -154,7 +154,7 @@ export interface NodeWire {
 
 /** The node's record of an attachment. */
 export interface RecordedPod {
-  /** Undefined: its addresses are not podwire-ipam's, or an earlier release recorded it. */
+  /** Undefined: its addresses are not podwire-ipam's. */
   readonly allocation: RecordedAllocation | undefined;
   /** Inode of its network namespace. */
   readonly netnsInode: bigint;

@@ -59,7 +59,7 @@ export function ipamClient(options: IpamClientOptions): Ipam {
         pools: [...pools],
         addresses: [...addresses],
         poolChoices: (policyInput?.poolChoices ?? []).map(poolChoiceMessage),
-        namespaceLabels: { ...policyInput?.namespaceLabels },
+        namespaceLabels: {},
         requests: policyInput && requestsOf(policyInput),
         ...rest,
         ...IPAM_DEFAULTS,
@@ -73,7 +73,7 @@ export function ipamClient(options: IpamClientOptions): Ipam {
     async authorize({ pod, addresses, policyInput }, limits) {
       const message = {
         pod,
-        namespaceLabels: { ...policyInput.namespaceLabels },
+        namespaceLabels: {},
         addresses: [...addresses],
         requests: requestsOf(policyInput),
       };

@@ -18,9 +18,6 @@ export interface Annotations {
   readonly sourcePrefixes: readonly Prefix[];
 }
 
-/** Requests in Calico's annotations of a namespace, for its pods. */
-export type NamespaceAnnotations = Pick<Annotations, 'ipv4Pools' | 'ipv6Pools' | 'families'>;
-
 /** `feature_control`: what the network configuration allows pods to request. */
 export interface Features {
   readonly ip_addrs_no_ipam: boolean;
@@ -47,36 +44,14 @@ export function readAnnotations(
   const list = (name: string) => readList(sourceOf(name), annotations[`${PREFIX}${name}`], report);
   reportDisabledFeatures(annotations, features, report);
   reportFloatingIps(sourceOf('floatingIPs'), list('floatingIPs'), report);
-  const choices = readChoices('annotation', annotations, report);
-  return {
-    addresses: readAddresses(sourceOf('ipAddrs'), list('ipAddrs'), report),
-    addressesWithoutIpam: readAddresses(sourceOf('ipAddrsNoIpam'), list('ipAddrsNoIpam'), report),
-    mac: readMac(sourceOf('hwAddr'), annotations[`${PREFIX}hwAddr`] ?? '', report),
-    sourcePrefixes: readPrefixes(sourceOf('allowedSourcePrefixes'), list('allowedSourcePrefixes'), report),
-    ...choices,
-  };
-}
-
-/** Reads a namespace's annotations for the addresses of its pods. */
-export function readNamespaceAnnotations(
-  annotations: Readonly<Record<string, string>>,
-  report: ReportViolation,
-): NamespaceAnnotations {
-  return readChoices('namespace annotation', annotations, report);
-}
-
-/** @param noun - prefix of the annotation's name in violations */
-function readChoices(
-  noun: string,
-  annotations: Readonly<Record<string, string>>,
-  report: ReportViolation,
-): NamespaceAnnotations {
-  const sourceOf = (name: string) => `${noun} ${PREFIX}${name}`;
-  const list = (name: string) => readList(sourceOf(name), annotations[`${PREFIX}${name}`], report);
   return {
     ipv4Pools: readPools(sourceOf('ipv4pools'), { texts: list('ipv4pools'), family: 4 }, report),
     ipv6Pools: readPools(sourceOf('ipv6pools'), { texts: list('ipv6pools'), family: 6 }, report),
     families: readFamilies(sourceOf('ipFamilies'), list('ipFamilies'), report),
+    addresses: readAddresses(sourceOf('ipAddrs'), list('ipAddrs'), report),
+    addressesWithoutIpam: readAddresses(sourceOf('ipAddrsNoIpam'), list('ipAddrsNoIpam'), report),
+    mac: readMac(sourceOf('hwAddr'), annotations[`${PREFIX}hwAddr`] ?? '', report),
+    sourcePrefixes: readPrefixes(sourceOf('allowedSourcePrefixes'), list('allowedSourcePrefixes'), report),
   };
 }
 

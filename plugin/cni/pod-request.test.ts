@@ -16,7 +16,6 @@ const NOTHING: PodRequest = {
   sourcePrefixes: [],
   chosenFamilies: [],
   poolChoices: [],
-  namespaceLabels: {},
 };
 
 const pool = (name: string, family: 4 | 6 = 4) => ({ pool: name, family, isConfigured: false });
@@ -93,51 +92,6 @@ describe('a pod gets', () => {
       annotated({ ipFamilies: ['IPv4', 'IPv6'], ipv4pools: ['b'], ipv6pools: ['b'] }),
       '',
       { families: [4, 6], chosenFamilies: [4, 6], pools: ['b'], poolChoices: [pool('b'), pool('b', 6)] },
-    ],
-    [
-      'what the annotations of its namespace select, after its own and before the configuration',
-      {
-        ipam: { assign_ipv6: 'true', ipv4_pools: ['a'] },
-        runtimeConfig: {
-          'io.kubernetes.cri.pod-annotations': prefixed({ ipv6pools: ['c'] }),
-          'podwire.dev/namespace-annotations': prefixed({
-            ipv4pools: ['b'],
-            ipv6pools: ['d'],
-            ipFamilies: ['IPv4', 'IPv6'],
-            hwAddr: MAC,
-          }),
-        },
-      },
-      '',
-      { families: [4, 6], chosenFamilies: [4, 6], pools: ['b', 'c'], poolChoices: [pool('b'), pool('c', 6)] },
-    ],
-    [
-      'its own pools before its namespace’s, family by family',
-      {
-        runtimeConfig: {
-          'io.kubernetes.cri.pod-annotations': prefixed({ ipv4pools: ['a'], ipFamilies: ['IPv4', 'IPv6'] }),
-          'podwire.dev/namespace-annotations': prefixed({ ipv4pools: ['b'], ipv6pools: ['d'] }),
-        },
-      },
-      '',
-      { families: [4, 6], chosenFamilies: [4, 6], pools: ['a', 'd'], poolChoices: [pool('a'), pool('d', 6)] },
-    ],
-    [
-      'the families of its annotation before its namespace’s',
-      {
-        runtimeConfig: {
-          'io.kubernetes.cri.pod-annotations': prefixed({ ipFamilies: ['IPv6'] }),
-          'podwire.dev/namespace-annotations': prefixed({ ipFamilies: ['IPv4'] }),
-        },
-      },
-      '',
-      { families: [6], chosenFamilies: [6] },
-    ],
-    [
-      'the labels of its namespace in the request',
-      { runtimeConfig: { 'podwire.dev/namespace-labels': { tier: 'front' } } },
-      '',
-      { namespaceLabels: { tier: 'front' } },
     ],
     [
       'the addresses of its annotation, and then no pools',

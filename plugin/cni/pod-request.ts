@@ -20,12 +20,10 @@ export interface PodRequest {
   readonly macAddress: Mac | undefined;
   /** Source prefixes that the pod may use beside its own addresses. */
   readonly sourcePrefixes: readonly Prefix[];
-  /** The families, if the pod or its namespace chose them. */
+  /** The families, if the pod chose them. */
   readonly chosenFamilies: readonly Family[];
   /** The pools, each with its origin. */
   readonly poolChoices: readonly PoolChoice[];
-  /** Labels of the pod's namespace; empty if unknown. */
-  readonly namespaceLabels: Readonly<Record<string, string>>;
 }
 
 /** A requested pool and its origin. */
@@ -34,7 +32,7 @@ interface PoolChoice {
   readonly pool: string;
   /** The family that it was requested for. */
   readonly family: Family;
-  /** Whether the network configuration requests it, rather than the pod or its namespace. */
+  /** Whether the network configuration requests it, rather than the pod. */
   readonly isConfigured: boolean;
 }
 
@@ -45,8 +43,7 @@ export interface ArgsRequest {
 }
 
 /**
- * Resolves all sources of a pod's request. As in Calico, a pod's annotation overrides its namespace's, which overrides the
- * network configuration. As in the CNI conventions, `args.cni` overrides CNI_ARGS. Other differences are conflicts, as all
+ * Resolves all sources of a pod's request. As in Calico, a pod's annotation overrides the network configuration. As in the CNI conventions, `args.cni` overrides CNI_ARGS. Other differences are conflicts, as all
  * these sources describe the same pod.
  * @throws Failure INVALID_CONFIG that names both sources of every conflict
  */
@@ -71,13 +68,12 @@ export function resolvePodRequest(requestSources: RequestSources, args: ArgsRequ
   if (violations.length > 0) throw violationsFailure('INVALID_CONFIG', 'request refused', violations);
 
   const withoutIpam = annotations.addressesWithoutIpam !== undefined;
-  const chosenFamilies = (annotations.families ?? requestSources.namespaceAnnotations.families)?.value;
+  const chosenFamilies = annotations.families?.value;
   const families = chosenFamilies ?? requestSources.families;
   const chosen = {
     macAddress: mac?.value,
     sourcePrefixes: annotations.sourcePrefixes,
     chosenFamilies: chosenFamilies ?? [],
-    namespaceLabels: requestSources.namespaceLabels,
     addresses: withoutIpam ? [] : (addresses?.value ?? []),
     addressesWithoutIpam: withoutIpam ? (addresses?.value ?? []) : [],
   };
@@ -122,11 +118,8 @@ function familyFaults(
 
 /** Pool choices of the requested families; the remaining families are ignored. */
 function choicesOf(requestSources: RequestSources, families: readonly Family[]): readonly PoolChoice[] {
-  const { annotations, namespaceAnnotations, ipv4Pools, ipv6Pools } = requestSources;
-  const chosen = {
-    4: annotations.ipv4Pools ?? namespaceAnnotations.ipv4Pools,
-    6: annotations.ipv6Pools ?? namespaceAnnotations.ipv6Pools,
-  };
+  const { annotations, ipv4Pools, ipv6Pools } = requestSources;
+  const chosen = { 4: annotations.ipv4Pools, 6: annotations.ipv6Pools };
   const configured = { 4: ipv4Pools, 6: ipv6Pools };
   return families.flatMap((family) => {
     const isConfigured = chosen[family] === undefined;

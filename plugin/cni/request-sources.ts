@@ -6,13 +6,11 @@ import {
   readAddresses,
   readAnnotations,
   readMac,
-  readNamespaceAnnotations,
   readPools,
   type Annotations,
   type Sourced,
   type RequestedAddresses,
   type RequestedMac,
-  type NamespaceAnnotations,
   type ReportViolation,
 } from './annotations.js';
 
@@ -29,10 +27,6 @@ export interface RequestSources {
   readonly argsAddresses: RequestedAddresses | undefined;
   readonly argsMac: RequestedMac | undefined;
   readonly annotations: Annotations;
-  /** Those of the pod's namespace, which the pod's override. */
-  readonly namespaceAnnotations: NamespaceAnnotations;
-  /** Labels of the pod's namespace; empty if the runtime does not pass them. */
-  readonly namespaceLabels: Readonly<Record<string, string>>;
   /** Names of the pod's annotations that Podwire ignores. */
   readonly ignoredAnnotations: readonly string[];
   /** DNS settings for the result: the runtime's for this pod, or else the configuration's. */
@@ -41,13 +35,6 @@ export interface RequestSources {
 
 /** The capability by which containerd passes a pod's annotations. */
 const ANNOTATIONS_CAPABILITY = 'io.kubernetes.cri.pod-annotations';
-
-/**
- * The capabilities by which a runtime or a meta-plugin passes labels and annotations of the pod's namespace. CNI defines no
- * names for them. Pod annotations are unsuitable: the pod's author could change what policies restrict.
- */
-const NAMESPACE_LABELS_CAPABILITY = 'podwire.dev/namespace-labels';
-const NAMESPACE_ANNOTATIONS_CAPABILITY = 'podwire.dev/namespace-annotations';
 
 const TEXTS = z
   .array(z.string({ error: 'must be a string' }), { error: 'must be a list' })
@@ -92,16 +79,7 @@ export const REQUEST_KEYS = {
   feature_control: z
     .object({ ip_addrs_no_ipam: FLAG, allowed_source_prefixes: FLAG }, { error: 'must be an object' })
     .prefault({}),
-  runtimeConfig: z
-    .looseObject(
-      {
-        [ANNOTATIONS_CAPABILITY]: TEXT_MAP,
-        [NAMESPACE_LABELS_CAPABILITY]: TEXT_MAP,
-        [NAMESPACE_ANNOTATIONS_CAPABILITY]: TEXT_MAP,
-      },
-      { error: 'must be an object' },
-    )
-    .nullish(),
+  runtimeConfig: z.looseObject({ [ANNOTATIONS_CAPABILITY]: TEXT_MAP }, { error: 'must be an object' }).nullish(),
   args: z
     .looseObject(
       {
@@ -140,8 +118,6 @@ export function readRequestSources(keys: RequestKeys, report: ReportViolation): 
     argsAddresses: readAddresses('args.cni.ips', args?.cni?.ips ?? [], report),
     argsMac: readMac('args.cni.mac', args?.cni?.mac ?? '', report),
     annotations: readAnnotations(annotations, feature_control, report),
-    namespaceAnnotations: readNamespaceAnnotations(runtimeConfig?.[NAMESPACE_ANNOTATIONS_CAPABILITY] ?? {}, report),
-    namespaceLabels: runtimeConfig?.[NAMESPACE_LABELS_CAPABILITY] ?? {},
     ignoredAnnotations: ignoredAnnotations(annotations),
     dns:
       capabilities

@@ -58,7 +58,7 @@ test('discarding a refused release lets GC and ADD succeed', async () => {
     delegate: { type: 'other-ipam' },
   });
   const warned = plugin.record.lines().filter(({ msg }) => String(msg).includes('is discarded'));
-  expect(warned).toEqual([expect.objectContaining({ level: 'warn', givers: ['other-ipam'] })]);
+  expect(warned).toEqual([expect.objectContaining({ level: 'warn', providers: ['other-ipam'] })]);
   expect(plugin.journal.isIdle).toBe(true);
   expect(plugin.store.texts.size).toBe(0);
   expect(await run('GC')).toEqual(DONE);

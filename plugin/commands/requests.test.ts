@@ -92,7 +92,7 @@ describe('the input of request policies', () => {
     await add({
       feature_control: { allowed_source_prefixes: true },
       ipam: { assign_ipv6: 'true', ipv6_pools: ['six'] },
-      runtimeConfig: { [CAPABILITY]: annotations, 'podwire.dev/namespace-labels': { tier: 'front' } },
+      runtimeConfig: { [CAPABILITY]: annotations },
     });
     expect(asked('Allocate')).toEqual([
       expect.objectContaining({
@@ -101,7 +101,6 @@ describe('the input of request policies', () => {
           { pool: 'b', family: 4, isConfigured: false },
           { pool: 'six', family: 6, isConfigured: true },
         ],
-        namespaceLabels: { tier: 'front' },
         requests: {
           families: [],
           addressesWithoutIpam: [],
@@ -148,18 +147,13 @@ describe('the input of request policies', () => {
     const config = {
       ipam: { type: 'false' },
       feature_control: { ip_addrs_no_ipam: true, allowed_source_prefixes: true },
-      runtimeConfig: {
-        [CAPABILITY]: Object.fromEntries(named),
-        'podwire.dev/namespace-labels': { tier: 'front' },
-      },
+      runtimeConfig: { [CAPABILITY]: Object.fromEntries(named) },
     };
     const variables = { CNI_PATH: '/bin' };
     plugin.script.failNext('AuthorizeRequests', denial);
     const { stdout } = await plugin.run('ADD', { config, variables });
     expect(JSON.parse(stdout)).toMatchObject({ code: 109, msg: denial.message });
-    expect(asked('AuthorizeRequests')).toMatchObject([
-      { pod: { namespace: 'default', name: 'web-0' }, namespaceLabels: { tier: 'front' }, ...message },
-    ]);
+    expect(asked('AuthorizeRequests')).toMatchObject([{ pod: { namespace: 'default', name: 'web-0' }, ...message }]);
     expect(plugin.script.calls).toEqual(['AuthorizeRequests']);
   });
 

@@ -149,7 +149,7 @@ export const BINARY_NAMES = ['podwire', 'podwire-ipam'] as const;
 export const BINARY_MODE = 0o755;
 
 /** Text in the shim of every release (shim/src/main.cc). */
-const SHIM_MARK = 'podwire: CNI plugin; hands each call to the resident podwire-plugin';
+const SHIM_MARK = 'podwire: CNI plugin; hands each call to podwire-node';
 
 /** Whether a program is Podwire's shim, of any release. Does not run it. */
 export function isShim(bytes: Buffer): boolean {

@@ -49,12 +49,12 @@ test('lists entries with age, error and durability, retries them at once, and di
   expect(listed.entries).toEqual([
     {
       attachment: 'net/a/eth0',
-      todo: action,
+      action,
       order: 1,
       since: new Date(clock.nowMs()).toISOString(),
       reason,
       lastFault: null,
-      givers: ['host-local'],
+      providers: ['host-local'],
       held: [{ address: '10.65.0.7', sequenceNumber: '9223372036854775808' }],
     },
   ]);
@@ -65,7 +65,7 @@ test('lists entries with age, error and durability, retries them at once, and di
   expect([entries[0].lastFault, fault]).toEqual(['podwire-ipam does not answer', null]);
   await journal.add(journalEntry('b'));
   const discarded = JSON.parse(await api.discard('{"attachment":"net/b/eth0"}', new AbortController()));
-  expect(discarded).toMatchObject({ discarded: { attachment: 'net/b/eth0', givers: ['host-local'] }, fault: null });
+  expect(discarded).toMatchObject({ discarded: { attachment: 'net/b/eth0', providers: ['host-local'] }, fault: null });
   for (const [request, code] of [
     ['{"attachment":"net/b/eth0"}', 'ATTACHMENT_NOT_FOUND'],
     ['{"attachment":"net/b"}', 'INVALID_REQUEST'],

@@ -11,11 +11,11 @@ import type { Replay } from './replay.js';
 /** The journal's part of the HTTP API, for podwirectl. */
 export interface JournalApi {
   /**
-   * Pending releases, oldest first, as JSON: `{"entries":[{"attachment", "todo", "order", "since", "reason",
-   * "lastFault", "givers", "held":[{"address","sequenceNumber"}]}], "unreadable":[{"path","fault"}], "fault"}`.
+   * Pending releases, oldest first, as JSON: `{"entries":[{"attachment", "action", "order", "since", "reason",
+   * "lastFault", "providers", "held":[{"address","sequenceNumber"}]}], "unreadable":[{"path","fault"}], "fault"}`.
    *
    * - `lastFault`: error of the last attempt, null before one
-   * - `givers`: providers that the addresses are released to
+   * - `providers`: providers that the addresses are released to
    * - `held`: the allocation to release, null if unknown
    * - `unreadable`: damaged entries and those of another release, which are not executed
    * - `fault`: why a restart could lose or restore an entry, else null
@@ -84,12 +84,12 @@ function describeEntry(entry: JournalEntry, { replay, providers }: JournalApiOpt
   const allocation = held?.map(({ address, sequenceNumber }) => ({ address, sequenceNumber: String(sequenceNumber) }));
   return {
     attachment: formatAttachment(attachment),
-    todo: action,
+    action,
     order,
     since: new Date(sinceMs).toISOString(),
     reason,
     lastFault: replay.faultOf(entry) ?? null,
-    givers: providers.typesOf(entry),
+    providers: providers.typesOf(entry),
     held: allocation ?? null,
   };
 }

@@ -60,7 +60,7 @@ const STORED = z.object({
     .strictObject({ network: z.string(), containerId: z.string(), interfaceName: z.string() })
     .refine((attachment) => attachmentFaults(attachment).length === 0, 'is not a valid attachment'),
   handle: z.string(),
-  todo: z.enum(RELEASE_ACTIONS),
+  action: z.enum(RELEASE_ACTIONS),
   held: z.array(z.strictObject({ address: z.string().min(1), sequenceNumber: uint64 })).nullable(),
   netns: z.string().startsWith('/').optional(),
   delegate: z
@@ -77,7 +77,7 @@ const STORED = z.object({
 export function encodeEntry({ attachment, action, held, ...rest }: JournalEntry): string {
   const addresses = held?.map(({ address, sequenceNumber }) => ({ address, sequenceNumber: String(sequenceNumber) }));
   const handle = handleId(attachment);
-  const stored = { version: VERSION, attachment, todo: action, ...rest, handle, held: addresses ?? null };
+  const stored = { version: VERSION, attachment, action, ...rest, handle, held: addresses ?? null };
   return `${JSON.stringify(stored)}\n`;
 }
 
@@ -99,7 +99,7 @@ export function decodeEntry(text: string): DecodedEntry {
     const whose = owner.success ? `of ${formatAttachment(owner.data.attachment)}: ` : '';
     return { ok: false, fault: whose + faults.join('; ') };
   }
-  const { order, sinceMs, attachment, todo: action, held, netns, delegate, refused, reason } = parsed.data;
+  const { order, sinceMs, attachment, action, held, netns, delegate, refused, reason } = parsed.data;
   const optional = {
     ...(netns !== undefined && { netns }),
     ...(delegate && { delegate }),

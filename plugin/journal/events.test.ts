@@ -12,7 +12,7 @@ import { Journal } from './journal.js';
 
 /** The journal's metrics by name and labels. */
 async function readJournal(): Promise<Readonly<Record<string, number>>> {
-  const lines = (await read.read()).map((line) => line.replace(/(todo|operation)=/, '').split(' '));
+  const lines = (await read.read()).map((line) => line.replace(/(action|operation)=/, '').split(' '));
   for (const [name = '', ...rest] of lines) {
     const key = [name, ...rest.slice(0, -1)].join(' ');
     const value = Number(rest.at(-1));

@@ -54,15 +54,15 @@ export class JournalEvents {
     );
   }
 
-  written({ attachment, action: todo, reason, order }: JournalEntry): void {
-    this.#written.add(1, { todo });
-    this.#log.warn({ todo, order }, `journal: release of ${formatAttachment(attachment)} is pending: ${reason}`);
+  written({ attachment, action, reason, order }: JournalEntry): void {
+    this.#written.add(1, { action });
+    this.#log.warn({ action, order }, `journal: release of ${formatAttachment(attachment)} is pending: ${reason}`);
   }
 
-  done({ attachment, action: todo, order, sinceMs }: JournalEntry, nowMs: number): void {
-    this.#done.add(1, { todo });
+  done({ attachment, action, order, sinceMs }: JournalEntry, nowMs: number): void {
+    this.#done.add(1, { action });
     this.#log.info(
-      { todo, order, waited_ms: nowMs - sinceMs },
+      { action, order, waited_ms: nowMs - sinceMs },
       `journal: release of ${formatAttachment(attachment)} is done`,
     );
   }
@@ -72,15 +72,15 @@ export class JournalEvents {
    * @param providers - names of the providers whose addresses may stay allocated
    */
   discarded(
-    { attachment, action: todo, order, sinceMs, held }: JournalEntry,
+    { attachment, action, order, sinceMs, held }: JournalEntry,
     providers: readonly string[],
     nowMs: number,
   ): void {
-    this.#discarded.add(1, { todo });
-    const wire = todo === 'detach-and-release' ? 'its wire is not removed, and ' : '';
+    this.#discarded.add(1, { action });
+    const wire = action === 'detach-and-release' ? 'its wire is not removed, and ' : '';
     const addresses = held?.map(({ address }) => address);
     this.#log.warn(
-      { todo, order, waited_ms: nowMs - sinceMs, givers: providers, addresses },
+      { action, order, waited_ms: nowMs - sinceMs, providers, addresses },
       `journal: release of ${formatAttachment(attachment)} is discarded: ${wire}its addresses of ${providers.join(' and ')} may stay allocated`,
     );
   }
@@ -102,11 +102,11 @@ export class JournalEvents {
   }
 
   /** The process stops before the entry could be stored. */
-  lost({ attachment, action: todo, held }: JournalEntry, reason: string): void {
+  lost({ attachment, action, held }: JournalEntry, reason: string): void {
     this.#faults.add(1, { operation: 'write' });
     const addresses = held?.map(({ address }) => address);
     this.#log.error(
-      { todo, addresses },
+      { action, addresses },
       `journal: release of ${formatAttachment(attachment)} is lost with this process; run GC (podwirectl gc) to release what it holds: ${reason}`,
     );
   }

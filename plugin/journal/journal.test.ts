@@ -61,7 +61,7 @@ describe('entries', () => {
         level: 'warn',
         msg: 'journal: release of net/a/eth0 is discarded: its wire is not removed, and its addresses of host-local and podwire-ipam may stay allocated',
         addresses: ['10.65.0.7'],
-        givers: ['host-local', 'podwire-ipam'],
+        providers: ['host-local', 'podwire-ipam'],
       }),
     ]);
   });

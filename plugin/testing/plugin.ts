@@ -146,7 +146,7 @@ export class Plugin {
     this.#peer = new Peer('podwire-ipam', this.address());
     const { log } = this.record;
     this.store = store;
-    const path = providerHistoryPath === '' ? join(this.folder, 'address-givers') : providerHistoryPath;
+    const path = providerHistoryPath === '' ? join(this.folder, 'address-providers') : providerHistoryPath;
     this.history = new ProviderHistory({ path, bootId: BOOT_ID, log });
     const client = this.dataplane.client(new LocalCalls({ log, clock: systemClock }), this.script);
     this.client = wrap(recorded ? this.nodeAddresses.recording(client) : client);

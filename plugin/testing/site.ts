@@ -25,7 +25,7 @@ import type { InstallSpec } from '../install/spec.js';
 /** A shim that answers VERSION, and STATUS as the file `ready` beside its folder says. */
 export function scriptShim(release = '1'): Buffer {
   return Buffer.from(`#!/bin/sh
-# podwire: CNI plugin; hands each call to the resident podwire-plugin, release ${release}
+# podwire: CNI plugin; hands each call to podwire-node, release ${release}
 case "$CNI_COMMAND" in
 VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.0.0","1.1.0"]}' ;;
 STATUS) test -e "\${0%/*}/../ready" && exit 0; echo '{"code":50,"msg":"IPAM is down"}'; exit 1 ;;

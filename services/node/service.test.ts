@@ -8,7 +8,6 @@ import process from 'node:process';
 import { cleanUp, requireThrowawayNamespace, setNodeForwarding } from '@podwire/dataplane/testing/kernels';
 import { BOOT, recordingLog } from '@podwire/dataplane/testing/pods';
 import { NODE_MAIN, ServiceFixture } from '@podwire/dataplane/testing/service';
-import { acquireExclusive } from '@podwire/shared/sockets/exclusive';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -67,22 +66,6 @@ describe('a second process', () => {
     } finally {
       await first.stop();
     }
-  });
-
-  // The two processes of a former release lock what each of them uses.
-  test.each([
-    ['podwire-plugin', 'journal', 'cni.sock'],
-    ['podwire-dataplane', 'attachments', 'dataplane.sock'],
-  ])('waits for a %s of a former release', async (program, directory, socket) => {
-    const lock = await acquireExclusive({
-      ...{ program, settings: '', owner: '4711', clock: systemClock },
-      addresses: [`unix:${join(bench.folder, 'run', socket)}`],
-      directories: [{ path: join(bench.folder, directory) }],
-    });
-    const { lines, started } = start();
-    await expect.poll(() => lines).toMatchObject([{ msg: expect.stringMatching(/process 4711\) uses .*waiting/) }]);
-    lock.release();
-    await (await started).stop();
   });
 
   test('that starts with a journal that can be neither read nor locked logs that', async () => {

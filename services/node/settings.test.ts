@@ -110,27 +110,8 @@ describe('the settings', () => {
     );
   });
 
-  test.each([
-    ['PODWIRE_PLUGIN_SOCKET', 'set PODWIRE_NODE_CNI_SOCKET instead'],
-    ['PODWIRE_PLUGIN_NODE_NAME', 'set PODWIRE_NODE_NAME instead'],
-    ['PODWIRE_PLUGIN_STATE_DIRECTORY', 'set PODWIRE_NODE_STATE_DIRECTORY instead'],
-    ['PODWIRE_PLUGIN_ADD_TIMEOUT_MS', 'set PODWIRE_NODE_ADD_TIMEOUT_MS instead'],
-    ['PODWIRE_PLUGIN_DATAPLANE_ADDRESS', 'has no effect any more: remove it'],
-    ['PODWIRE_DATAPLANE_NODE_NAME', 'set PODWIRE_NODE_NAME instead'],
-    ['PODWIRE_DATAPLANE_NODE_IPV4', 'set PODWIRE_NODE_IPV4 instead'],
-    ['PODWIRE_DATAPLANE_NODE_IPV6', 'set PODWIRE_NODE_IPV6 instead'],
-    ['PODWIRE_DATAPLANE_STATE_DIRECTORY', 'set PODWIRE_NODE_RECORDS_DIRECTORY instead'],
-    ['PODWIRE_DATAPLANE_IPAM_ADDRESS', 'set PODWIRE_NODE_IPAM_ADDRESS instead'],
-    ['PODWIRE_DATAPLANE_COLOUR', 'has no effect any more: remove it'],
-  ])('of a former release are refused, with the one to set: %s', (variable, text) => {
-    expect(() => readNodeSettings({ [variable]: 'x' }, 'node-1')).toThrow(
-      expect.objectContaining({ message: expect.stringContaining(`${variable} is a setting of a former release`) }),
-    );
-    expect(() => readNodeSettings({ [variable]: 'x' }, 'node-1')).toThrow(text);
-  });
-
   test('are not confused with what the kubelet sets for a Service', () => {
-    expect(() => readNodeSettings({ PODWIRE_DATAPLANE_SERVICE_HOST: '10.0.0.1' }, 'node-1')).not.toThrow();
+    expect(() => readNodeSettings({ PODWIRE_NODE_SERVICE_HOST: '10.0.0.1' }, 'node-1')).not.toThrow();
   });
 });
 

@@ -76,9 +76,7 @@ export interface NodeSettings extends SettingValues<ReturnType<typeof nodeSettin
  */
 export function readNodeSettings(env: Readonly<Record<string, string | undefined>>, hostName: string): NodeSettings {
   const settings = nodeSettings(hostName);
-  const known = Object.values(settings).map(({ variable }) => variable);
-  const formerFault = (variable: string) => formerVariableFault(variable, known);
-  const values = readSettings({ settings, prefix: PREFIX, furtherPrefixes: ROUTING_PREFIXES, formerFault, env });
+  const values = readSettings({ settings, prefix: PREFIX, furtherPrefixes: ROUTING_PREFIXES, env });
   const { leasesLow, leasesHigh } = values;
   if (leasesHigh > 0 && leasesLow >= leasesHigh) throw marksFailure(settings.leasesLow, { leasesLow, leasesHigh });
   return { ...values, ipamTls: ipamTlsFiles(PREFIX, values) };
@@ -102,27 +100,4 @@ export function nodeUsage(hostName: string): string {
     'Lists every object of Podwire on this node: interfaces of pods, routes, tunnels, nftables tables, records.\n' +
     '--yes removes them. Refused while podwire-node runs. Exit codes: 0 nothing is left,\n1 failed, 2 objects are left.\n\n';
   return commands + serverUsage('podwire-node', about, nodeSettings(hostName));
-}
-
-/** Prefixes of the variables of the two processes that podwire-node replaces. */
-const FORMER_PREFIX = /^PODWIRE_(PLUGIN|DATAPLANE)_/;
-
-/** Variables whose successor has another name than the prefix makes it; undefined: there is none. */
-const SUCCESSORS: Readonly<Record<string, string | undefined>> = {
-  PODWIRE_PLUGIN_SOCKET: 'PODWIRE_NODE_CNI_SOCKET',
-  PODWIRE_PLUGIN_NODE_NAME: 'PODWIRE_NODE_NAME',
-  PODWIRE_PLUGIN_DATAPLANE_ADDRESS: undefined,
-  PODWIRE_DATAPLANE_NODE_NAME: 'PODWIRE_NODE_NAME',
-  PODWIRE_DATAPLANE_NODE_IPV4: 'PODWIRE_NODE_IPV4',
-  PODWIRE_DATAPLANE_NODE_IPV6: 'PODWIRE_NODE_IPV6',
-  PODWIRE_DATAPLANE_STATE_DIRECTORY: 'PODWIRE_NODE_RECORDS_DIRECTORY',
-};
-
-/** Why a variable of podwire-plugin or podwire-dataplane is refused, with the one to set; undefined for every other variable. */
-function formerVariableFault(variable: string, known: readonly string[]): string | undefined {
-  if (!FORMER_PREFIX.test(variable)) return undefined;
-  const successor = variable in SUCCESSORS ? SUCCESSORS[variable] : variable.replace(FORMER_PREFIX, () => PREFIX);
-  return successor !== undefined && known.includes(successor)
-    ? `is a setting of a former release: set ${successor} instead`
-    : 'is a setting of a former release, and has no effect any more: remove it';
 }

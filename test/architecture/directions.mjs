@@ -115,7 +115,13 @@ export const ZONES = [
     packages: [],
     ...NODE,
   },
-  // Node.js has no system call for the credentials of a connection's other end.
+  // Node.js has no system call for the lock of a file, nor for the credentials of a connection's other end.
+  {
+    path: 'services/shared/files/directory-lock.ts',
+    zones: ['addon/lib/file-lock.ts'],
+    packages: [],
+    ...NODE,
+  },
   {
     path: 'services/shared/sockets/peer-check.ts',
     zones: ['services/shared/failure', 'services/shared/runtime', 'addon/lib/peer-credentials.ts'],

@@ -140,7 +140,6 @@ describe('settings are refused at start, with all errors at once', () => {
       PODWIRE_NODE_LISTEN: 'nowhere',
       PODWIRE_NODE_CNI_SOCKET: 'relative',
       PODWIRE_NODE_COLOUR: 'blue',
-      PODWIRE_PLUGIN_SOCKET: '/run/podwire/cni.sock',
     },
   } as const;
 

@@ -65,7 +65,7 @@ describe.each(['ipam', 'node'] as const)('containerd killed while an ADD waits f
   }, 120_000);
 
   test('that resumes while the DEL waits: the same', async () => {
-    const { letGo, outcome } = await beginning(`overtaken-${at}`, at);
+    const { letGo, outcome } = await beginning(`superseded-${at}`, at);
     await node.containerd.kill();
     await outcome;
     await node.containerd.start();

@@ -24,9 +24,9 @@ namespace {
 constexpr int kSuccess = 0;
 constexpr int kFailure = 1;
 
-// By this text installers of every release know the shim (plugin/install/conflist.ts), so that an upgrade and a
-// downgrade replace it. It never changes.
-[[gnu::used, gnu::retain]] constexpr char kMark[] = "podwire: CNI plugin; hands each call to the resident podwire-plugin";
+// First line of the usage. By this text installers of every release know the shim (plugin/install/conflist.ts), so that
+// an upgrade and a downgrade replace it: it never changes.
+constexpr std::string_view kMark = "podwire: CNI plugin; hands each call to podwire-node";
 
 // The resident's answer to STATUS of a ready node, and to a DEL.
 constexpr std::string_view kEmptyAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
@@ -39,7 +39,7 @@ bool IsForwarded(std::string_view command) {
 }
 
 int PrintUsage(const Deadline& deadline) {
-  Buffer text = Concat({"podwire: CNI plugin; hands each call to the resident podwire-node\nCNI versions:"});
+  Buffer text = Concat({kMark, "\nCNI versions:"});
   for (const std::string_view version : kSupportedVersions) text.Append(Concat({" ", version}).View());
   text.Append('\n');
   // A failure to print is ignored: the usage text is optional.

@@ -72,9 +72,8 @@ inline constexpr int kOverallDeadlineMs = PODWIRE_OVERALL_DEADLINE_MS;
 // How long the resident may be silent: while it executes a call, it sends an interim response every 5 s (plugin/routes.ts).
 inline constexpr int kSilenceMs = PODWIRE_SILENCE_MS;
 
-// The probe's time, and the bytes that it reads of an answer.
+// The probe's time for all sockets.
 inline constexpr int kProbeMs = PODWIRE_PROBE_MS;
-inline constexpr std::size_t kMaxProbeAnswerBytes = 64u << 10;
 
 inline constexpr std::size_t kMaxConfigurationBytes = 4u << 20;
 inline constexpr std::size_t kMaxAnswerBytes = 4u << 20;

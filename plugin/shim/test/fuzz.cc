@@ -11,7 +11,6 @@
 #include "configuration.h"
 #include "deadline.h"
 #include "error_document.h"
-#include "probe/health_parser.h"
 #include "text/json_scan.h"
 #include "http/request.h"
 #include "http/response.h"
@@ -47,15 +46,6 @@ void FuzzParser(std::string_view bytes) {
   for (const char& byte : bytes) actual = cut.Feed({&byte, 1});
   Require(actual == expected);
   Require(cut.Fault() == whole.Fault() && cut.Status() == whole.Status() && cut.Body() == whole.Body());
-}
-
-void FuzzHealth(std::string_view bytes) {
-  HealthParser whole;
-  HealthParser cut;
-  const Health expected = whole.Feed(bytes);
-  Health actual = Health::kIncomplete;
-  for (const char& byte : bytes) actual = cut.Feed({&byte, 1});
-  Require(actual == expected);
 }
 
 // The first words of a head's lines, up to a colon. Each may be there once.
@@ -109,7 +99,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   podwire::FuzzScanner(text);
   podwire::FuzzErrorDocument(text);
   podwire::FuzzParser(text);
-  podwire::FuzzHealth(text);
   podwire::FuzzRequest(text);
   podwire::FuzzSocketChoice(text);
   return 0;

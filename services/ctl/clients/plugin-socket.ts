@@ -9,22 +9,22 @@ import { assertReachable } from './reach.js';
 
 const ENTRY = z.object({
   attachment: z.string(),
-  todo: z.string(),
+  action: z.string(),
   order: z.number(),
   since: z.iso.datetime(),
   reason: z.string(),
   /** Failure of the last attempt; null before the first attempt. */
   lastFault: z.string().nullable(),
-  /** IPAM plugins that the addresses are released to; null from a plugin of an earlier release, which does not report them. */
-  givers: z.array(z.string()).nullable().default(null),
+  /** IPAM plugins that the addresses are released to. */
+  providers: z.array(z.string()),
   /** The allocation to release; null where it is not known. */
   held: z.array(z.object({ address: z.string(), sequenceNumber: z.string() })).nullable(),
 });
 
 const JOURNAL = z.object({
   entries: z.array(ENTRY),
-  /** Files of entries that the plugin cannot read; missing from a plugin of an earlier release. */
-  unreadable: z.array(z.object({ path: z.string(), fault: z.string() })).default([]),
+  /** Files of entries that the plugin cannot read. */
+  unreadable: z.array(z.object({ path: z.string(), fault: z.string() })),
   /** Why a restart could lose an entry, or restore a removed one; null when it could not. */
   fault: z.string().nullable(),
 });
@@ -134,7 +134,7 @@ export class PluginSocket {
   }
 
   /**
-   * Whether an ADD could succeed: STATUS, strictly as specified. A plugin of an earlier release answers as to plain STATUS.
+   * Whether an ADD could succeed: STATUS, strictly as specified.
    * @param configuration - JSON text of the plugin's member of the network configuration
    * @returns why an ADD would fail; null where it could succeed
    */

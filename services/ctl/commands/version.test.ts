@@ -3,7 +3,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { readRelease } from '@podwire/shared/runtime/process-release';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { fake, Fakes, foundPool } from '../testing/ctl.js';
+import { fake, Fakes } from '../testing/ctl.js';
 
 let fakes: Fakes;
 let own: string;
@@ -83,13 +83,4 @@ test('a service that refuses the call is a failure', async () => {
   const { exitCode, stdout } = await fakes.podwirectl('version');
   expect([exitCode, rowOf(stdout, 'podwire-ipam')]).toEqual([1, expect.stringContaining(' refused ')]);
   expect(stdout).toMatch(/^refused: .*anonymous: may not call it \(ACCESS_DENIED\)$/m);
-});
-
-test('services of earlier releases do not report theirs, which is no failure', async () => {
-  await fakes.serve(foundPool);
-  const { exitCode, stdout } = await fakes.podwirectl('version');
-  expect(exitCode).toBe(0);
-  for (const name of ['podwire-ipam', 'podwire-node'])
-    expect(rowOf(stdout, name)).toContain(' unknown (older release) ');
-  expect(stdout.trim().split('\n')).toHaveLength(4);
 });

@@ -59,7 +59,7 @@ async function read(name: string, endpoint: string, call: () => Promise<Release>
 }
 
 function reportOf(components: readonly Component[], nowMs: number): Report {
-  const failures = components.flatMap(({ answer }) => (answer instanceof Failure && !isOlder(answer) ? [answer] : []));
+  const failures = components.flatMap(({ answer }) => (answer instanceof Failure ? [answer] : []));
   return {
     sections: [
       tableOf(components, nowMs),
@@ -83,11 +83,7 @@ function tableOf(components: readonly Component[], nowMs: number): Table {
   };
 }
 
-/** Services of earlier releases do not report their release. */
-const isOlder = ({ code }: Failure): boolean => code === 'UNIMPLEMENTED';
-
 function stateOf(failure: Failure): string {
-  if (isOlder(failure)) return 'unknown (older release)';
   return failure.code === 'UNREACHABLE' || failure.code === 'DEADLINE_EXCEEDED' ? 'unreachable' : 'refused';
 }
 

@@ -35,12 +35,12 @@ function entryFields(entry: JournalEntry, nowMs: number): Fields {
     fields: [
       ['Attachment', entry.attachment],
       ['Order', String(entry.order)],
-      ['Action', entry.todo],
+      ['Action', entry.action],
       ['Since', momentAndAge(new Date(entry.since), nowMs)],
       ['Recorded because', entry.reason],
       ['Last attempt', entry.lastFault ?? 'none yet'],
       ['Addresses', allocations(entry.held)],
-      ...(entry.givers ? [['Providers', entry.givers.join(', ')] as const] : []),
+      ['Providers', entry.providers.join(', ')],
     ],
   };
 }
@@ -94,20 +94,20 @@ function singleEntry(which: string, found: readonly JournalEntry[]): JournalEntr
 }
 
 /** The consequence of discarding an entry. */
-function discardText({ attachment, todo, held, givers }: JournalEntry, verb: 'is' | 'would be'): string {
+function discardText({ attachment, action, held, providers }: JournalEntry, verb: 'is' | 'would be'): string {
   const addresses = held?.map(({ address }) => address).join(', ') ?? 'all addresses of the attachment';
-  const from = givers ? ` of ${givers.join(' and ')}` : '';
-  const wire = todo === 'detach-and-release' ? ', and its wire stays' : '';
-  return `${attachment} ${verb} discarded: its addresses${from} (${addresses}) may stay allocated${wire}`;
+  const wire = action === 'detach-and-release' ? ', and its wire stays' : '';
+  return `${attachment} ${verb} discarded: its addresses of ${providers.join(' and ')} (${addresses}) may stay allocated${wire}`;
 }
 
 /** Commands with which an operator can execute the entry's action. */
-function remedies({ attachment, todo, givers }: JournalEntry): string[] {
-  const isPodwire = givers?.includes(PODWIRE_IPAM) ?? true;
-  const others = (givers ?? []).filter((name) => name !== PODWIRE_IPAM);
+function remedies({ attachment, action, providers }: JournalEntry): string[] {
+  const others = providers.filter((name) => name !== PODWIRE_IPAM);
   return [
-    ...(todo === 'detach-and-release' ? [`its wire: podwirectl gc --network ${attachment.split('/')[0] ?? ''}`] : []),
-    ...(isPodwire ? [`its addresses of ${PODWIRE_IPAM}: podwirectl release attachment ${attachment}`] : []),
+    ...(action === 'detach-and-release' ? [`its wire: podwirectl gc --network ${attachment.split('/')[0] ?? ''}`] : []),
+    ...(providers.includes(PODWIRE_IPAM)
+      ? [`its addresses of ${PODWIRE_IPAM}: podwirectl release attachment ${attachment}`]
+      : []),
     ...others.map((name) => `its addresses of ${name}: release them in the records of ${name}`),
   ];
 }
@@ -128,10 +128,10 @@ function journalReport(journal: Journal, nowMs: number): Report {
       {
         kind: 'table',
         columns: [{ right: 'ORDER' }, 'AGE', 'ACTION', 'ADDRESSES', 'ATTACHMENT', 'REASON'],
-        rows: entries.map(({ order, since, todo, held, lastFault, reason, attachment }) => [
+        rows: entries.map(({ order, since, action, held, lastFault, reason, attachment }) => [
           String(order),
           age(new Date(since), nowMs),
-          todo,
+          action,
           held?.map(({ address }) => address).join(', ') ?? 'all',
           attachment,
           lastFault ?? reason,

@@ -131,7 +131,7 @@ export class WatchedCluster {
     return this.#current;
   }
 
-  /** As of the last message since the first complete snapshot. IPAM of an earlier release never reports a lock. */
+  /** As of the last message since the first complete snapshot. */
   get isDatastoreLocked(): boolean {
     return this.#isDatastoreLocked;
   }

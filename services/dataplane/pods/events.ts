@@ -220,7 +220,6 @@ export class AttachmentEvents {
 
   recoveryFinished(summary: RecoverySummary): void {
     const { kept, repaired, adopted, undone, withoutNamespace, waiting, failed } = summary;
-    // Metric labels and log fields keep the name of earlier releases.
     const counts = { kept, repaired, adopted, undone, withoutNamespace, waiting, failed };
     for (const [result, count] of Object.entries(counts)) if (count > 0) this.#recovered.add(count, { result });
     this.#log.info(

@@ -26,7 +26,7 @@ export type RecordState = 'attached' | 'detaching' | 'dead';
 /** The node's record of an attachment: everything needed to wire the pod again, to detect its death, and to settle its addresses. */
 export interface AttachmentRecord {
   readonly network: PodNetwork;
-  /** Absent: the addresses are not podwire-ipam's, or an earlier release recorded the attachment. */
+  /** Absent: the addresses are not podwire-ipam's. */
   readonly allocation?: RecordedAllocation;
   /** The namespace at the path when the pod was wired. */
   readonly identity: NamespaceIdentity;
@@ -138,7 +138,6 @@ const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   sourcePrefixes: z.array(prefix),
   txQueueLength: optionalCount,
   queueCount: optionalCount,
-  // Absent in records of earlier releases.
   addressesFromIpam: z.literal(true).exactOptional(),
   otherIpam: z
     .strictObject({ pod: pod.optional() })

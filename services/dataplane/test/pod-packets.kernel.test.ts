@@ -191,7 +191,7 @@ describe('a service of the node, by IPv6 over the pod’s interface alone', () =
     expect(await arrivals()).toContain(`to ${NODE[6]}`);
   });
 
-  test('gets nothing once a pod of an earlier release is repaired, whose IPv4 is unchanged', async () => {
+  test('gets nothing once a pod that got IPv6 is repaired, whose IPv4 is unchanged', async () => {
     addPod('a');
     const network = podNetwork('a', BY_FAMILY.IPv4);
     await dataplane.attach(network, never());

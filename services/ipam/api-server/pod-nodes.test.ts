@@ -240,7 +240,8 @@ describe('podwire-ipam', () => {
 
   test('refuses a binding of a pod of another node alone', async () => {
     server.pods.set('shop/web-0', 'worker-2').set('shop/web-1', 'worker-1');
-    const asked = { nodeName: 'worker-1', bootId: BOOT, family: IpFamily.IP_FAMILY_IPV4, count: 2 };
+    const session = await local.openSession('worker-1', BOOT);
+    const asked = { nodeName: 'worker-1', bootId: BOOT, family: IpFamily.IP_FAMILY_IPV4, count: 2, session };
     const { addresses } = await node.call(
       LeaseServiceService.leaseAddresses,
       LeaseAddressesRequest.fromPartial(asked),
@@ -254,7 +255,7 @@ describe('podwire-ipam', () => {
     }));
     const { results } = await node.call(
       LeaseServiceService.bindAddresses,
-      BindAddressesRequest.fromPartial({ nodeName: 'worker-1', bindings }),
+      BindAddressesRequest.fromPartial({ nodeName: 'worker-1', session, bindings }),
       clientLimits(),
     );
     expect(results).toMatchObject([

@@ -8,7 +8,7 @@ import { release } from '../addresses/release.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
 import type { RecordValue } from '../records/view.js';
-import { address } from '../testing/allocations.js';
+import { address, sessionOf } from '../testing/allocations.js';
 import {
   attachment,
   block,
@@ -36,12 +36,8 @@ const dualStack = (...rest: readonly RecordValue[]) =>
     ...rest,
   ]);
 
-function lease(
-  view: TestView,
-  count = 4,
-  rest: { family?: 4 | 6; nodeName?: string; bootId?: string } = {},
-): readonly Lease[] {
-  const asked = { nodeName: 'n1', bootId: 'b1', family: 4, count, ...rest } as const;
+function lease(view: TestView, count = 4, rest: { family?: 4 | 6 } = {}): readonly Lease[] {
+  const asked = { nodeName: 'n1', bootId: 'b1', family: 4, count, session: sessionOf(view), ...rest } as const;
   const input = { request: asked, unknownNodes: { policy: 'refuse' }, nowMs: NOW_MS } as const;
   return view.apply(leaseAddresses(view, input)).leases;
 }
@@ -63,12 +59,14 @@ function binding(id: string, leases: readonly Lease[], rest: Partial<Binding> = 
 }
 
 function bind(view: TestView, bound: Binding, nodeName = 'n1') {
-  const outcome = view.apply(bindAddresses(view, { nodeName, binding: bound, nowMs: BOUND_MS }));
+  const outcome = view.apply(
+    bindAddresses(view, { nodeName, session: sessionOf(view, nodeName), binding: bound, nowMs: BOUND_MS }),
+  );
   expect(inconsistencies(view, NOW_MS)).toEqual([]);
   return outcome;
 }
 
-/** The stored bytes without what differs by the number of changes. */
+/** The stored bytes without sessions, and without what differs by the number of changes. */
 function stored(view: TestView): string[] {
   const withoutNumbers = (record: RecordValue): RecordValue => {
     if (record.kind === 'block') {
@@ -80,7 +78,8 @@ function stored(view: TestView): string[] {
     const addresses = record.value.addresses.map((each) => ({ ...each, sequenceNumber: 1n }));
     return { ...record, value: { ...record.value, addresses } };
   };
-  return view.snapshot().map(([key, record]) => {
+  const records = view.snapshot().filter(([, { kind }]) => kind !== 'nodeSession');
+  return records.map(([key, record]) => {
     const bytes = serialize(encodeRecord(withoutNumbers(record), undefined));
     return `${key} ${Buffer.from(bytes).toString()}`;
   });
@@ -166,6 +165,7 @@ describe('a lease that is bound', () => {
     const { changes } = bindAddresses(view, {
       nodeName: 'n1',
       binding: binding('c1', lease(view, 1)),
+      session: sessionOf(view),
       nowMs: BOUND_MS,
     });
     expect(changes).toContainEqual({ type: 'expectUnreleased', handleId: 'net.c1' });
@@ -174,6 +174,7 @@ describe('a lease that is bound', () => {
 
 describe('a binding is refused', () => {
   function refusal(view: TestView, bound: Binding, nodeName = 'n1'): string {
+    sessionOf(view, nodeName);
     const records = view.snapshot();
     const { code, message } = failureOf(() => bind(view, bound, nodeName));
     expect(code).toBe('ALLOCATION_MISMATCH');
@@ -181,21 +182,13 @@ describe('a binding is refused', () => {
     return message;
   }
 
-  test('when the lease was returned', () => {
+  test('when the lease was returned, and another attachment has its address', () => {
     const view = dualStack();
     const [first] = lease(view, 1);
     const returns = [{ allocation: nameOf(first!), use: undefined }];
-    view.apply(continueReturn(view, { nodeName: 'n1', returns, nowMs: NOW_MS }));
-    expect(refusal(view, binding('c1', [first!]))).toContain('is not allocated');
+    view.apply(continueReturn(view, { nodeName: 'n1', session: sessionOf(view), returns, nowMs: NOW_MS }));
     view.apply(allocate(view, { request: request('c2', { addresses: [nameOf(first!).address] }), nowMs: NOW_MS }));
-    expect(refusal(view, binding('c1', [first!]))).toContain('was allocated again');
-  });
-
-  test('when the number is of another lease', () => {
-    const view = dualStack();
-    const [first] = lease(view, 1);
-    const addresses = [{ ...nameOf(first!), sequenceNumber: first!.sequenceNumber + 1n }];
-    expect(refusal(view, binding('c1', [], { addresses }))).toContain('was allocated again');
+    expect(refusal(view, binding('c1', [first!]))).toContain('is held by handle net.c2');
   });
 
   test('when it is the lease of another node, or bound to another attachment', () => {
@@ -222,8 +215,11 @@ describe('a binding is refused', () => {
   test('as a whole when one of its addresses is', () => {
     const view = dualStack();
     const four = lease(view, 1);
-    const gone = { address: address('fd00::9'), sequenceNumber: 1n };
-    expect(refusal(view, binding('c1', [], { addresses: [nameOf(four[0]!), gone] }))).toContain('fd00::9');
+    const taken = { address: address('fd00::9'), sequenceNumber: 1n };
+    view.apply(
+      allocate(view, { request: request('c2', { families: [6], addresses: [taken.address] }), nowMs: NOW_MS }),
+    );
+    expect(refusal(view, binding('c1', [], { addresses: [nameOf(four[0]!), taken] }))).toContain('fd00::9');
   });
 
   test('when the handle of the attachment cannot be read', () => {

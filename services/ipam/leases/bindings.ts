@@ -42,8 +42,7 @@ export interface Binding {
 
 interface BindingInput {
   readonly nodeName: string;
-  /** The node's session; undefined for a node of the former release. */
-  readonly session?: SessionName | undefined;
+  readonly session: SessionName;
   readonly binding: Binding;
   readonly nowMs: number;
 }
@@ -53,7 +52,6 @@ export interface Bound {
   readonly endpoint: Endpoint;
   /** The addresses that were leases or free before; empty when the binding was recorded already. */
   readonly added: readonly Address[];
-  /** 0 for a node of the former release. */
   readonly sessionRevision: number;
 }
 
@@ -71,9 +69,8 @@ export function bindAddresses(view: View, input: BindingInput): Decision<Bound> 
   const session = requireSession(view, nodeName, input.session);
   requireHandleReadable(view, id);
   const held = heldAddressesOf(view, attachment);
-  const holders = { nodeName, attachment, isExact: !session };
-  const named = addresses.flatMap((name) => namedAllocation(view, name, holders) ?? []);
-  const free = session ? addresses.filter(({ address }) => !allocationOf(view, address)) : [];
+  const named = addresses.flatMap((name) => namedAllocation(view, name, { nodeName, attachment }) ?? []);
+  const free = addresses.filter(({ address }) => !allocationOf(view, address));
   requireNoOthers(held, addresses, attachment);
   const [first, ...rest] = held;
   const known = first && describeEndpoint(view, attachment, [first, ...rest]);
@@ -96,8 +93,8 @@ export function bindAddresses(view: View, input: BindingInput): Decision<Bound> 
     taken.filter((each) => addressOf(each).value === address.value).map((each) => endpointAddress(view, each)),
   );
   const endpoint = { ...base, netns, addresses: [...base.addresses, ...added] };
-  const listed = session?.leases.filter((lease) => !addresses.some(isAt(lease.address)));
-  const updated = updateSession(view, { session, nodeName, patch: listed ? { leases: listed } : {}, nowMs });
+  const listed = session.leases.filter((lease) => !addresses.some(isAt(lease.address)));
+  const updated = updateSession(view, { session, patch: { leases: listed }, nowMs });
   const changes: Change[] = [
     ...reallocated.changes,
     ...blocks.map((value): Change => ({ type: 'put', record: { kind: 'block', value } })),
@@ -154,8 +151,6 @@ export function beginMs(leases: readonly HeldAddress[], attachedAtMs: number, no
 interface Holders {
   readonly nodeName: string;
   readonly attachment: Attachment;
-  /** Whether only the allocation with the sequence number counts, as for nodes of the former release. */
-  readonly isExact: boolean;
 }
 
 /**
@@ -170,11 +165,8 @@ function namedAllocation(
   const held = allocationOf(view, address);
   const text = formatAddress(address);
   const lease = `lease ${sequenceNumber} of node ${holders.nodeName}`;
-  if (!held && !holders.isExact) return undefined;
-  if (!held) throw mismatch(`${text} is not allocated: ${lease} was returned`);
-  const { handleId: holder, sequenceNumber: current } = addressHolder(held);
-  if (holders.isExact && current !== sequenceNumber)
-    throw mismatch(`${text} was allocated again with sequence number ${current}: ${lease} was returned`);
+  if (!held) return undefined;
+  const { handleId: holder } = addressHolder(held);
   const isMeant = isLeaseOf(holders.nodeName)(held.attributes) || belongsTo(holders.attachment)(held.attributes);
   if (!isMeant) throw mismatch(`${text} is held by handle ${holder ?? 'unknown'}, and is no ${lease}`);
   return held;

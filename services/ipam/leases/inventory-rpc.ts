@@ -54,7 +54,6 @@ const MAX_ADDRESSES_COUNT = 32;
 function readEndpointsRequest({ nodeName, session, endpoints }: ReportEndpointsRequest): Omit<EndpointReport, 'nowMs'> {
   return readChecked('ReportEndpoints', (checks) => {
     checks.check('node_name', subdomainFault(nodeName));
-    if (!session) checks.check('session', 'is missing');
     checkCount('endpoints', { count: endpoints.length, max: MAX_ENDPOINTS_COUNT }, checks);
     const read = endpoints.slice(0, MAX_ENDPOINTS_COUNT).map((message, index): ReportedEndpoint => {
       const within = checks.within(`endpoints[${index}]`);
@@ -70,11 +69,9 @@ function readEndpointsRequest({ nodeName, session, endpoints }: ReportEndpointsR
     });
     // One without a name must not hold up the rest.
     const named = read.filter((each) => endpointNameFaults({ ...each, nodeName }).length === 0);
-    return { nodeName, session: readSession('session', session ?? NO_SESSION, checks), endpoints: named };
+    return { nodeName, session: readSession(session, checks), endpoints: named };
   });
 }
-
-const NO_SESSION = { bootId: '', generation: 0n, revision: 0n };
 
 const DIGEST_BYTES = 32;
 const MAX_ATTACHMENTS_COUNT = 4096;
@@ -84,7 +81,6 @@ function readReportRequest(message: ReportInventoryRequest): ReportRequest {
   const { nodeName, session, digest, whole, attachments, leases } = message;
   return readChecked('ReportInventory', (checks) => {
     checks.check('node_name', subdomainFault(nodeName));
-    if (!session) checks.check('session', 'is missing');
     if (digest.length !== DIGEST_BYTES) checks.check('digest', `has ${digest.length} bytes; must have ${DIGEST_BYTES}`);
     checkCount('attachments', { count: attachments.length, max: MAX_ATTACHMENTS_COUNT }, checks);
     checkCount('leases', { count: leases.length, max: MAX_LEASES_COUNT }, checks);
@@ -94,7 +90,7 @@ function readReportRequest(message: ReportInventoryRequest): ReportRequest {
     const names = leases.slice(0, MAX_LEASES_COUNT).map((each, index) => readName(`leases[${index}]`, each, checks));
     return {
       nodeName,
-      session: readSession('session', session ?? NO_SESSION, checks),
+      session: readSession(session, checks),
       digest: Buffer.from(digest),
       inventory: whole ? { attachments: read, leases: names } : undefined,
     };

@@ -259,11 +259,11 @@ export function reportInventory(view: View, input: ReportInput): Decision<Invent
   const isEqual = inventory ? findings.length + unknown.length === 0 : isSameDigest;
   const isReported = inventory !== undefined || isSameDigest;
   const { id = '' } = view.epoch() ?? {};
-  const added = session && isReported ? unlisted(view, session, { unbound, nowMs }) : [];
-  const listed = session && inventory ? session.leases.filter(isKnown(view, session, inventory)) : session?.leases;
-  const leases = [...(listed ?? []), ...added].sort((a, b) => compareAddresses(a.address, b.address));
+  const added = isReported ? unlisted(view, session, { unbound, nowMs }) : [];
+  const listed = inventory ? session.leases.filter(isKnown(view, session, inventory)) : session.leases;
+  const leases = [...listed, ...added].sort((a, b) => compareAddresses(a.address, b.address));
   const patch = isReported ? { leases, conflicts, reportedAtMs: nowMs, epoch: id } : {};
-  const { changes, isWritten, revision } = updateSession(view, { session, nodeName, patch, nowMs });
+  const { changes, isWritten, revision } = updateSession(view, { session, patch, nowMs });
   return {
     changes: isWritten ? [...changes, ...rewriteBlocks(view, added)] : [],
     outcome: { isEqual, findings, unknown, conflicts, sessionRevision: revision },

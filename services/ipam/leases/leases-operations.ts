@@ -37,14 +37,13 @@ export type LeaseList = Pick<LeaseStep, 'leases' | 'explanation' | 'limit' | 'co
 /** Results of the parts of a request, in their order. */
 export interface Results<Result> {
   readonly results: readonly Result[];
-  /** Of the node's session; 0 for a node of the former release. */
   readonly sessionRevision: number;
 }
 
-/** Who calls: a node, and its session; undefined for a node of the former release. */
+/** A node that calls, and its session. */
 export interface NodeCaller {
   readonly nodeName: string;
-  readonly session?: SessionName | undefined;
+  readonly session: SessionName;
 }
 
 /** The result of one binding. */

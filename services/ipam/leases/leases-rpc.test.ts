@@ -18,9 +18,9 @@ import {
   ReportInventoryRequest,
   ReturnAddressesRequest,
   type LeasedAddress,
+  type NodeSession,
 } from '@podwire/proto/podwire/ipam/v1/lease';
-import { NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
-import { describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 
 import { attachment, clientLimits, failureOf, faultsOf, servedForEachTest } from '../testing/service.js';
 
@@ -29,25 +29,43 @@ import { attachment, clientLimits, failureOf, faultsOf, servedForEachTest } from
 const served = servedForEachTest();
 
 const BOOT = '11111111-1111-4111-8111-111111111111';
-const MACHINE = '33333333-3333-4333-8333-333333333333';
 const NODE = 'node-1';
 const ATTACHED = new Date('2026-08-22T06:33:25.250Z');
 
+/** The sessions that the tests have opened, by node. */
+const sessions = new Map<string, NodeSession>();
+
+beforeEach(async () => {
+  sessions.clear();
+  sessions.set(NODE, await served.caller.openSession(NODE, BOOT));
+});
+
+const open = (rest: Partial<OpenSessionRequest> = {}) => {
+  const { machineId } = served.caller;
+  const message = OpenSessionRequest.fromPartial({ nodeName: NODE, machineId, bootId: BOOT, ...rest });
+  return served.caller.peer.call(LeaseServiceService.openSession, message, clientLimits());
+};
+
 const lease = (rest: Partial<LeaseAddressesRequest> = {}) => {
-  const usual = { nodeName: NODE, bootId: BOOT, family: IpFamily.IP_FAMILY_IPV4, count: 4 };
+  const session = sessions.get(rest.nodeName ?? NODE);
+  const usual = { nodeName: NODE, bootId: BOOT, family: IpFamily.IP_FAMILY_IPV4, count: 4, session };
   const message = LeaseAddressesRequest.fromPartial({ ...usual, ...rest });
   return served.caller.peer.call(LeaseServiceService.leaseAddresses, message, clientLimits());
 };
 
-const bind = (bindings: readonly Partial<AddressBinding>[], nodeName = NODE) => {
+const bind = (bindings: readonly Partial<AddressBinding>[]) => {
   const messages = bindings.map((each) => AddressBinding.fromPartial({ attachTime: ATTACHED, ...each }));
-  const message = BindAddressesRequest.fromPartial({ nodeName, bindings: messages });
+  const message = BindAddressesRequest.fromPartial({ nodeName: NODE, session: sessions.get(NODE), bindings: messages });
   return served.caller.peer.call(LeaseServiceService.bindAddresses, message, clientLimits());
 };
 
-const giveBack = (returns: readonly Partial<AddressReturn>[], nodeName = NODE) => {
+const giveBack = (returns: readonly Partial<AddressReturn>[]) => {
   const messages = returns.map((each) => AddressReturn.fromPartial(each));
-  const message = ReturnAddressesRequest.fromPartial({ nodeName, returns: messages });
+  const message = ReturnAddressesRequest.fromPartial({
+    nodeName: NODE,
+    session: sessions.get(NODE),
+    returns: messages,
+  });
   return served.caller.peer.call(LeaseServiceService.returnAddresses, message, clientLimits());
 };
 
@@ -77,7 +95,7 @@ describe('an address', () => {
     await laterTime();
     const { results } = await bind([
       { attachment: attachment('c1'), pod, netns, addresses: [first!], attachTime },
-      { attachment: attachment('c2'), addresses: [{ ...second!, sequenceNumber: 5n }] },
+      { attachment: attachment('c2'), addresses: [{ ...second!, address: '10.64.0.1' }] },
     ]);
     expect(results[0]).toMatchObject({
       endpoint: { addresses: [{ address: `${first!.address}/32`, sequenceNumber: first!.sequenceNumber }], pod, netns },
@@ -85,7 +103,7 @@ describe('an address', () => {
       refusal: '',
     });
     expect(results[1]).toMatchObject({ endpoint: undefined, refusalCode: 'ALLOCATION_MISMATCH' });
-    expect(results[1]!.refusal).toContain(second!.address);
+    expect(results[1]!.refusal).toContain('10.64.0.1');
     expect((await lease({ count: 0 })).addresses.map(nameOf)).toEqual(addresses.slice(1).map(nameOf));
 
     const detachTime = await laterTime();
@@ -110,7 +128,10 @@ describe('an address', () => {
 
   test('is leased to one node only', async () => {
     const counts = await Promise.all(
-      ['a', 'b', 'c'].map(async (nodeName) => (await lease({ nodeName, count: 20 })).addresses.map(nameOf)),
+      ['a', 'b', 'c'].map(async (nodeName) => {
+        sessions.set(nodeName, await served.caller.openSession(nodeName, BOOT));
+        return (await lease({ nodeName, count: 20 })).addresses.map(nameOf);
+      }),
     );
     const all = counts.flat().map(({ address }) => address);
     expect(new Set(all).size).toBe(all.length);
@@ -120,6 +141,8 @@ describe('an address', () => {
   test('leases of a former boot end, and many are bound in one call', async () => {
     const before = await lease({ count: 24 });
     const bootId = '22222222-2222-4222-8222-222222222222';
+    const former = sessions.get(NODE)!;
+    sessions.set(NODE, { ...(await open({ bootId, expectedGeneration: 1n })), bootId });
     const { addresses } = await lease({ bootId, count: 24 });
     expect(addresses).toHaveLength(24);
     const bindings = addresses.map((each, index) => ({
@@ -128,35 +151,27 @@ describe('an address', () => {
     }));
     const { results } = await bind(bindings);
     expect(results.map(({ refusalCode }) => refusalCode)).toEqual(bindings.map(() => ''));
-    const late = await bind([{ attachment: attachment('late'), addresses: [nameOf(before.addresses[0]!)] }]);
-    expect(late.results[0]!.refusalCode).toBe('ALLOCATION_MISMATCH');
     expect((await lease({ bootId, count: 0 })).addresses).toEqual([]);
+    sessions.set(NODE, former);
+    const late = bind([{ attachment: attachment('late'), addresses: [nameOf(before.addresses[0]!)] }]);
+    expect((await failureOf(late)).code).toBe('SESSION_SUPERSEDED');
   });
 });
 
 describe('a node with a session', () => {
-  const open = (rest: Partial<OpenSessionRequest> = {}) => {
-    const message = OpenSessionRequest.fromPartial({ nodeName: NODE, machineId: MACHINE, bootId: BOOT, ...rest });
-    return served.caller.peer.call(LeaseServiceService.openSession, message, clientLimits());
-  };
   const report = (rest: Partial<ReportInventoryRequest>) => {
     const message = ReportInventoryRequest.fromPartial({ nodeName: NODE, digest: Buffer.alloc(32), ...rest });
     return served.caller.peer.call(LeaseServiceService.reportInventory, message, clientLimits());
   };
 
   test('leases, and reports what it holds', async () => {
-    await lease({ count: 0 });
-    await served.caller.peer.call(
-      NodeServiceService.registerNode,
-      RegisterNodeRequest.fromPartial({ name: NODE, ipv4Address: '192.0.2.1/24' }),
-      clientLimits(),
-    );
-    const { opened, generation, revision } = await open();
-    expect([opened, generation]).toEqual([true, 1n]);
+    const session = sessions.get(NODE)!;
+    const { generation, revision } = session;
+    expect(generation).toBe(1n);
     expect(await open()).toMatchObject({ opened: false, generation: 1n });
-    const session = { bootId: BOOT, generation, revision };
-    expect((await failureOf(lease())).code).toBe('SESSION_SUPERSEDED');
-    const leased = await lease({ session, count: 2 });
+    const late = { ...session, generation: 0n };
+    expect((await failureOf(lease({ session: late }))).code).toBe('SESSION_SUPERSEDED');
+    const leased = await lease({ count: 2 });
     expect(leased).toMatchObject({ limit: 32, validFor: { seconds: 3600n }, coolDown: { seconds: 0n } });
     expect(leased.sessionRevision).toBeGreaterThan(revision);
     const leases = leased.addresses.map(nameOf);
@@ -170,21 +185,25 @@ describe('a node with a session', () => {
     expect(findings).toMatchObject([{ attachment: attachment('c1'), allocation: pod.addresses[0], holder: '' }]);
     expect(unknown).toMatchObject([{ allocation: leases[0], attachment: undefined }]);
     expect(await faultsOf(report({ digest: Buffer.alloc(3) }))).toEqual([
-      'session is missing',
       'digest has 3 bytes; must have 32',
-      'session.boot_id is not a UUID in lower case',
+      'session is missing',
     ]);
   });
 });
 
 describe('a request is refused with every fault', () => {
   test('for leases', async () => {
-    expect(await faultsOf(lease({ nodeName: 'A', bootId: 'x', count: 257, family: IpFamily.UNRECOGNIZED }))).toEqual([
+    const session = undefined;
+    const wrong = { nodeName: 'A', bootId: 'x', count: 257, family: IpFamily.UNRECOGNIZED, session };
+    expect(await faultsOf(lease(wrong))).toEqual([
       expect.stringContaining('node_name '),
       'boot_id is not a UUID in lower case',
       'count is 257; at most 256 are allowed',
       'family is -1; must be 4 (IPv4) or 6 (IPv6)',
+      'session is missing',
     ]);
+    const ofOtherBoot = { bootId: '22222222-2222-4222-8222-222222222222', generation: 1n, revision: 1n };
+    expect(await faultsOf(lease({ session: ofOtherBoot }))).toEqual(['session.boot_id differs from boot_id']);
   });
 
   test('for bindings', async () => {
@@ -234,7 +253,8 @@ describe('a request is refused with every fault', () => {
   });
 });
 
-test('a node that is not registered gets no lease where the settings say so', async () => {
-  await served.restart({ PODWIRE_IPAM_UNKNOWN_NODES: 'refuse' });
-  expect((await failureOf(lease())).code).toBe('NODE_NOT_FOUND');
+test('a node that is not registered gets no session, and without one no lease', async () => {
+  expect((await failureOf(open({ nodeName: 'other' }))).code).toBe('NODE_NOT_FOUND');
+  const session = { bootId: BOOT, generation: 1n, revision: 1n };
+  expect((await failureOf(lease({ nodeName: 'other', session }))).code).toBe('SESSION_SUPERSEDED');
 });

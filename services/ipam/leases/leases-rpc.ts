@@ -108,8 +108,7 @@ function readLeaseRequest({ nodeName, bootId, family, count, session }: LeaseAdd
     checkUuid('boot_id', bootId, checks);
     if (session && session.bootId !== bootId) checks.check('session.boot_id', 'differs from boot_id');
     if (count > MAX_COUNT) checks.check('count', `is ${count}; at most ${MAX_COUNT} are allowed`);
-    const of = session && readSession('session', session, checks);
-    return { nodeName, bootId, family: readFamily(family, checks), count, session: of };
+    return { nodeName, bootId, family: readFamily(family, checks), count, session: readSession(session, checks) };
   });
 }
 
@@ -137,7 +136,7 @@ function readBindRequest({ nodeName, session, bindings: messages }: BindAddresse
       known.add(name);
       return binding;
     });
-    return { nodeName, session: session && readSession('session', session, checks), bindings };
+    return { nodeName, session: readSession(session, checks), bindings };
   });
 }
 
@@ -169,14 +168,13 @@ function readReturnRequest({ nodeName, session, returns: messages }: ReturnAddre
     const returns = messages.slice(0, MAX_COUNT).map((message, index) => {
       const within = checks.within(`returns[${index}]`);
       const returned = readReturn(message, within);
-      if (message.keepAsLease && !(message.attachment && session))
-        within.check('keep_as_lease', 'is set without an attachment or a session');
+      if (message.keepAsLease && !message.attachment) within.check('keep_as_lease', 'is set without an attachment');
       const text = formatAddress(returned.allocation.address);
       if (message.allocation && known.has(text)) within.check('allocation.address', `is ${text} a second time`);
       known.add(text);
       return returned;
     });
-    return { nodeName, session: session && readSession('session', session, checks), returns };
+    return { nodeName, session: readSession(session, checks), returns };
   });
 }
 

@@ -6,6 +6,7 @@ import { allocate } from '../addresses/allocate/allocate.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { takeOrdinals } from '../records/block.js';
 import type { RecordValue } from '../records/view.js';
+import { sessionOf } from '../testing/allocations.js';
 import {
   block,
   claimedBlock,
@@ -35,7 +36,9 @@ interface Leased {
 function lease(view: TestView, rest: Partial<LeaseRequest> = {}, nowMs = NOW_MS): Leased {
   const claimed: string[] = [];
   for (;;) {
-    const asked = { nodeName: 'n1', bootId: BOOT, family: 4, count: 4, ...rest } as const;
+    const { bootId = BOOT } = rest;
+    const session = sessionOf(view, 'n1', bootId);
+    const asked = { nodeName: 'n1', bootId, family: 4, count: 4, session, ...rest } as const;
     const step = view.apply(leaseAddresses(view, { request: asked, unknownNodes: { policy: 'refuse' }, nowMs }));
     expect(inconsistencies(view, nowMs)).toEqual([]);
     claimed.push(...step.claimed.map(formatPrefix));
@@ -232,7 +235,7 @@ describe('a lease is outdated when a pod would not get its address', () => {
     view.put({ kind: 'reservation', value: { name: 'r', prefixes, uid: 'u', createTimeMs: NOW_MS } });
     expect(lease(view).outdated).toEqual([first]);
     view.remove({ kind: 'pool', name: 'p' });
-    const asked = { nodeName: 'n1', bootId: BOOT, family: 4, count: 0 } as const;
+    const asked = { nodeName: 'n1', bootId: BOOT, family: 4, count: 0, session: sessionOf(view) } as const;
     const { outcome } = leaseAddresses(view, { request: asked, unknownNodes: { policy: 'refuse' }, nowMs: NOW_MS });
     expect(outcome.leases.map(({ poolName, isOutdated }) => [poolName, isOutdated])).toEqual(
       addresses.map(() => ['', true]),
@@ -242,7 +245,7 @@ describe('a lease is outdated when a pod would not get its address', () => {
 
 test('an allocation compares the node, so that none is leased to a node that is being deleted', () => {
   const view = withPool();
-  const asked = { nodeName: 'n1', bootId: BOOT, family: 4, count: 1 } as const;
+  const asked = { nodeName: 'n1', bootId: BOOT, family: 4, count: 1, session: sessionOf(view) } as const;
   const { changes } = leaseAddresses(view, { request: asked, unknownNodes: { policy: 'refuse' }, nowMs: NOW_MS });
   expect(changes).toContainEqual({ type: 'expect', record: nodeRecord('n1') });
   expect(view.affinitiesOf(host('n1'))).toEqual([]);
@@ -255,7 +258,7 @@ describe('a node holds two leases at most', () => {
     releasedAtMs: undefined,
   };
   const limitOf = (view: TestView, count = 8) => {
-    const asked = { nodeName: 'n1', bootId: BOOT, family: 4, count } as const;
+    const asked = { nodeName: 'n1', bootId: BOOT, family: 4, count, session: sessionOf(view) } as const;
     return leaseAddresses(view, { request: asked, unknownNodes: { policy: 'refuse' }, nowMs: NOW_MS }).outcome;
   };
 

@@ -33,8 +33,8 @@ export interface LeaseRequest {
   readonly family: Family;
   /** Number of leases of the family that the node wants to hold. */
   readonly count: number;
-  /** The node's session; undefined for a node of the former release. */
-  readonly session?: SessionName | undefined;
+  /** Of the boot. */
+  readonly session: SessionName;
 }
 
 interface LeaseInput {
@@ -65,7 +65,6 @@ export interface LeaseStep {
   readonly limit: number;
   /** Time before an address of an ended pod may be used again, in milliseconds. */
   readonly coolDownMs: number;
-  /** 0 for a node of the former release. */
   readonly sessionRevision: number;
   /** Blocks that the node claimed in this step. */
   readonly claimed: readonly Prefix[];
@@ -108,9 +107,9 @@ export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseSte
   const going = new Set([bootId, ...displacedBoots(view, nodeName)]);
   const former = ofAllBoots.filter(({ attributes }) => !going.has(leaseBootId(attributes)));
   const all = ofBoot(ofAllBoots, bootId);
-  if (former.length > 0) return freeFormer(view, former, { session, nodeName, nowMs });
-  const vanished = session ? vanishedLeases(session, all) : [];
-  if (session && vanished.length > 0) return takeBack(view, { session, vanished, held: all, node, nowMs });
+  if (former.length > 0) return freeFormer(view, former, session, nowMs);
+  const vanished = vanishedLeases(session, all);
+  if (vanished.length > 0) return takeBack(view, { session, vanished, held: all, node, nowMs });
   const held = all.filter(({ block }) => block.prefix.family === family);
   const demand = leaseDemand(request, node, nowMs);
   const pools = servingPools(view, demand);
@@ -126,7 +125,7 @@ export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseSte
     ...ofBoot(leasesIn(taken.blocks, nodeName), bootId),
   ];
   const holding = holdingAll.filter(({ block }) => block.prefix.family === family);
-  const updated = updateSession(view, { session, nodeName, patch: { leases: listedLeases(holdingAll) }, nowMs });
+  const updated = updateSession(view, { session, patch: { leases: listedLeases(holdingAll) }, nowMs });
   const isShort = held.length + collected.count < count;
   const explain = () => (count > limit.count ? limit.explanation : shortageText(view, demand, pools));
   return {
@@ -186,18 +185,17 @@ function vanishedLeases({ leases }: NodeSession, held: readonly HeldAddress[]): 
   return leases.filter(({ address }) => !known.has(formatAddress(address)));
 }
 
-interface FormerLeases {
-  readonly session: NodeSession | undefined;
-  readonly nodeName: string;
-  readonly nowMs: number;
-}
-
 /** With their cool-down: a pod may have had one whose binding the end of the boot prevented. */
-function freeFormer(view: View, leases: readonly HeldAddress[], former: FormerLeases): Decision<LeaseStep> {
+function freeFormer(
+  view: View,
+  leases: readonly HeldAddress[],
+  session: NodeSession,
+  nowMs: number,
+): Decision<LeaseStep> {
   const batch = nextBatch(view, leases);
   const outcome: LeaseStep = { ...NO_CHANGE, state: 'more', freedCount: batch.length };
-  const { changes } = updateSession(view, { ...former, patch: {} });
-  return { changes: [...releaseHeld(view, batch, former.nowMs), ...changes], outcome };
+  const { changes } = updateSession(view, { session, patch: {}, nowMs });
+  return { changes: [...releaseHeld(view, batch, nowMs), ...changes], outcome };
 }
 
 /** Leases that one step takes back: each may need a block, its affinity and its pool. */
@@ -228,7 +226,7 @@ function takeBack(view: View, { session, vanished, held, node, nowMs }: Vanished
     changes: [
       ...node.changes,
       ...changes,
-      ...updateSession(view, { session, nodeName, patch: { leases }, nowMs }).changes,
+      ...updateSession(view, { session, patch: { leases }, nowMs }).changes,
       ...(lost.length > 0 ? requestLeases(view, nodeName) : []),
     ],
     outcome: { ...NO_CHANGE, state: 'more', takenBackCount: batch.length - lost.length },

@@ -4,6 +4,7 @@ import {
   LeaseServiceService,
   ReturnAddressesRequest,
   type LeasedAddress,
+  type NodeSession,
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { NodeServiceService, RegisterNodeRequest, TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
 import { AddressUse, EncapsulationMode } from '@podwire/proto/podwire/ipam/v1/pool';
@@ -26,14 +27,19 @@ import { LeaseRecalls } from './recall-operations.js';
 
 const served = new Served();
 let leased: readonly LeasedAddress[];
+let session: NodeSession;
+
+const BOOT = '11111111-1111-4111-8111-111111111111';
 
 beforeEach(async () => {
   await served.begin({ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '' });
   const vxlanMode = EncapsulationMode.ENCAPSULATION_MODE_ALWAYS;
   await served.caller.createPool({ name: 'small', cidr: '10.65.0.0/28', blockSize: 29, vxlanMode });
+  session = await served.caller.openSession('node-1', BOOT);
   const message = LeaseAddressesRequest.fromPartial({
     nodeName: 'node-1',
-    bootId: '11111111-1111-4111-8111-111111111111',
+    bootId: BOOT,
+    session,
     family: IpFamily.IP_FAMILY_IPV4,
     count: 4,
   });
@@ -62,7 +68,7 @@ async function untilRecalled(): Promise<void> {
 
 async function giveBack(...leases: readonly LeasedAddress[]): Promise<void> {
   const returns = leases.map(({ address, sequenceNumber }) => ({ allocation: { address, sequenceNumber } }));
-  const message = ReturnAddressesRequest.fromPartial({ nodeName: 'node-1', returns });
+  const message = ReturnAddressesRequest.fromPartial({ nodeName: 'node-1', session, returns });
   await served.caller.peer.call(LeaseServiceService.returnAddresses, message, clientLimits());
 }
 

@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { addressHolder, allocationOf } from '../addresses/addresses.js';
 import { allocate, needOf, type AllocationRequest } from '../addresses/allocate/allocate.js';
 import type { RecordValue } from '../records/view.js';
-import { address } from '../testing/allocations.js';
+import { address, sessionOf } from '../testing/allocations.js';
 import { config, failureOf, NOW_MS, nodeRecord, poolRecord, request } from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
 import { leaseAddresses } from './leases.js';
@@ -11,7 +11,7 @@ import { prospectsOf, recallLeases, usedInReach, type Refused } from './recall.j
 import { continueReturn } from './returns.js';
 
 function lease(view: TestView, nodeName: string, family: 4 | 6 = 4): string[] {
-  const asked = { nodeName, bootId: 'b1', family, count: 4 } as const;
+  const asked = { nodeName, bootId: 'b1', family, count: 4, session: sessionOf(view, nodeName) } as const;
   const { leases } = view.apply(
     leaseAddresses(view, { request: asked, unknownNodes: { policy: 'refuse' }, nowMs: NOW_MS }),
   );
@@ -95,7 +95,7 @@ test('an operation may find room that was made after its refusal', () => {
   expect(prospectsOf(view, requested).hasRoom).toBe(false);
   const { sequenceNumber } = addressHolder(allocationOf(view, address(leased[0]!))!);
   const returns = [{ allocation: { address: address(leased[0]!), sequenceNumber }, use: undefined }];
-  view.apply(continueReturn(view, { nodeName: 'n2', returns, nowMs: NOW_MS }));
+  view.apply(continueReturn(view, { nodeName: 'n2', session: sessionOf(view, 'n2'), returns, nowMs: NOW_MS }));
   expect(prospectsOf(view, exhausted)).toMatchObject({ hasRoom: true, holders: [] });
   expect(prospectsOf(view, requested)).toMatchObject({ hasRoom: true, holders: [] });
 });
@@ -120,7 +120,7 @@ test('a block whose leases were returned goes to another node at once, also wher
     const { sequenceNumber } = addressHolder(allocationOf(view, each)!);
     return { allocation: { address: each, sequenceNumber }, use: undefined };
   });
-  view.apply(continueReturn(view, { nodeName: 'n2', returns, nowMs: NOW_MS }));
+  view.apply(continueReturn(view, { nodeName: 'n2', session: sessionOf(view, 'n2'), returns, nowMs: NOW_MS }));
   expect(view.apply(more()).reclaimed).toHaveLength(1);
 });
 

@@ -49,7 +49,7 @@ export function reportEndpoints(view: View, report: EndpointReport): Decision<Re
   const missing = unrecorded(view, report);
   const changes = [...missing.flatMap(({ change }) => change ?? []), ...removals(view, report)];
   const step = changes.slice(0, ENDPOINTS_PER_STEP);
-  const updated = updateSession(view, { session, nodeName, patch: {}, nowMs });
+  const updated = updateSession(view, { session, patch: {}, nowMs });
   return {
     changes: step.length > 0 || updated.isWritten ? [...step, ...updated.changes] : [],
     outcome: {

@@ -6,7 +6,7 @@ import { allocate } from '../addresses/allocate/allocate.js';
 import type { AddressReleaseResult } from '../addresses/release.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { continueNodeRelease } from '../nodes/deletion.js';
-import { releaseOutOfBand } from '../testing/allocations.js';
+import { releaseOutOfBand, sessionOf } from '../testing/allocations.js';
 import { attachment, config, NOW_MS, nodeRecord, poolRecord, request } from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
 import { bindAddresses } from './bindings.js';
@@ -25,7 +25,7 @@ function world(): { view: TestView; leases: readonly Lease[] } {
     nodeRecord('n2'),
     config({ cooldownSeconds: 30 }),
   ]);
-  const asked = { nodeName: 'n1', bootId: 'b1', family: 4, count: 4 } as const;
+  const asked = { nodeName: 'n1', bootId: 'b1', family: 4, count: 4, session: sessionOf(view) } as const;
   const input = { request: asked, unknownNodes: { policy: 'refuse' }, nowMs: NOW_MS } as const;
   return { view, leases: view.apply(leaseAddresses(view, input)).leases };
 }
@@ -40,7 +40,7 @@ function bind(view: TestView, id: string, lease: Lease): void {
     addresses: [nameOf(lease)],
     attachedAtMs: ATTACHED_MS,
   };
-  view.apply(bindAddresses(view, { nodeName: 'n1', binding: bound, nowMs: DETACHED_MS }));
+  view.apply(bindAddresses(view, { nodeName: 'n1', session: sessionOf(view), binding: bound, nowMs: DETACHED_MS }));
 }
 
 const use = (id: string, rest: Partial<NonNullable<AddressReturn['use']>> = {}) => ({
@@ -52,7 +52,9 @@ const use = (id: string, rest: Partial<NonNullable<AddressReturn['use']>> = {}) 
 });
 
 function giveBack(view: TestView, returns: readonly AddressReturn[], nodeName = 'n1'): AddressReleaseResult['state'][] {
-  const { results } = view.apply(continueReturn(view, { nodeName, returns, nowMs: LATER_MS }));
+  const { results } = view.apply(
+    continueReturn(view, { nodeName, session: sessionOf(view, nodeName), returns, nowMs: LATER_MS }),
+  );
   expect(inconsistencies(view, LATER_MS)).toEqual([]);
   return results.map(({ state }) => state);
 }
@@ -190,8 +192,10 @@ describe('an allocation that is not the named one', () => {
     const { view, leases } = world();
     const allocation = { ...nameOf(leases[0]!), sequenceNumber: leases[0]!.sequenceNumber + 1n };
     expect(giveBack(view, [{ allocation, use: undefined }])).toEqual(['mismatch']);
-    expect(giveBack(view, [{ allocation, use: use('c1') }])).toEqual(['mismatch']);
     expect(leasesOf(view, 'n1')).toHaveLength(4);
+    bind(view, 'c1', leases[0]!);
+    expect(giveBack(view, [{ allocation, use: use('c1') }])).toEqual(['mismatch']);
+    expect(stateOf(view, leases[0]!)).toBe('allocated');
   });
 
   test('loses its place in the endpoint, if it ended otherwise', () => {
@@ -212,6 +216,7 @@ describe('an allocation that is not the named one', () => {
     const { results } = view.apply(
       continueReturn(view, {
         nodeName: 'n1',
+        session: sessionOf(view),
         returns: [{ allocation: nameOf(leases[0]!), use: undefined }],
         nowMs: LATER_MS,
       }),

@@ -48,8 +48,7 @@ interface AddressUse {
 
 interface ReturnInput {
   readonly nodeName: string;
-  /** The node's session; undefined for a node of the former release. */
-  readonly session?: SessionName | undefined;
+  readonly session: SessionName;
   /** Without duplicate addresses. */
   readonly returns: readonly AddressReturn[];
   readonly nowMs: number;
@@ -61,7 +60,6 @@ export interface ReturnStep {
   readonly results: readonly AddressReleaseResult[];
   /** Sequence numbers of the node's leases that kept addresses are now, by the results; 0 for all other results. */
   readonly leaseNumbers: readonly bigint[];
-  /** 0 for a node of the former release. */
   readonly sessionRevision: number;
 }
 
@@ -74,20 +72,20 @@ export interface ReturnStep {
  */
 export function continueReturn(view: View, { nodeName, returns, nowMs, ...rest }: ReturnInput): Decision<ReturnStep> {
   const session = requireSession(view, nodeName, rest.session);
-  const vanished = session ? vanishedLeases(view, session, returns) : [];
-  if (session && vanished.length > 0) return takeBack(view, { session, vanished, nowMs });
-  const context = { nodeName, bootId: session?.bootId ?? '', nowMs };
+  const vanished = vanishedLeases(view, session, returns);
+  if (vanished.length > 0) return takeBack(view, { session, vanished, nowMs });
+  const context = { nodeName, bootId: session.bootId, nowMs };
   const evaluated = returns.map((each) => evaluateReturn(view, each, context));
   const { changes, outcome } = releaseEvaluated(view, evaluated, nowMs);
   const done = returns.slice(0, outcome.results.length);
-  const ended = session ? unlistedAddresses(session, done, outcome.results) : [];
+  const ended = unlistedAddresses(session, done, outcome.results);
   const leaseNumbers = done.map((each) => leaseNumberOf(view, changes, each, nodeName));
   const kept = done.flatMap(({ allocation: { address } }, index): ListedLease[] => {
     const [result, sequenceNumber = 0n] = [outcome.results[index], leaseNumbers[index]];
     return result?.state === 'released' && sequenceNumber > 0n ? [{ address, sequenceNumber }] : [];
   });
-  const leases = session && changeList(session.leases, ended, kept);
-  const updated = updateSession(view, { session, nodeName, patch: leases ? { leases } : {}, nowMs });
+  const leases = changeList(session.leases, ended, kept);
+  const updated = updateSession(view, { session, patch: { leases }, nowMs });
   const isChanged = changes.length > 0 || updated.isWritten;
   return {
     changes: isChanged
@@ -125,7 +123,7 @@ function takeBack(view: View, { session, vanished, nowMs }: VanishedLeases): Dec
     return lost.includes(address) ? [] : [{ address, sequenceNumber }];
   });
   const patch = { leases: changeList(session.leases, lost, retaken) };
-  const updated = updateSession(view, { session, nodeName: session.name, patch, nowMs });
+  const updated = updateSession(view, { session, patch, nowMs });
   return {
     changes: [...changes, ...updated.changes],
     outcome: { results: [], leaseNumbers: [], sessionRevision: updated.revision },
@@ -186,7 +184,6 @@ function expectBlockOf(view: View, address: Address): Change[] {
 
 interface ReturnContext {
   readonly nodeName: string;
-  /** Empty for a node of the former release, whose leases are named by their sequence number alone. */
   readonly bootId: string;
   readonly nowMs: number;
 }
@@ -197,7 +194,7 @@ function evaluateReturn(view: View, returned: AddressReturn, context: ReturnCont
   const held = allocationOf(view, address);
   if (!held) return { held, result: { state: 'notAllocated' }, outdated: endedEndpoints(view, returned) };
   const holder = addressHolder(held);
-  if (holder.sequenceNumber !== sequenceNumber && !isTakenBack(held, returned, context))
+  if (holder.sequenceNumber !== sequenceNumber && !isTakenBack(held, returned, context.nodeName))
     return { held, result: { state: 'mismatch', holder }, outdated: endedEndpoints(view, returned) };
   const ending = endingOf(view, held, { ...returned, ...context });
   if (!ending) return { held, result: { state: 'mismatch', holder }, outdated: [] };
@@ -208,12 +205,8 @@ function evaluateReturn(view: View, returned: AddressReturn, context: ReturnCont
  * Whether the node took the lease of an ended attachment back after another tool had released it: it has another sequence number,
  * and has to cool down all the same.
  */
-function isTakenBack(
-  { attributes }: HeldAddress,
-  { use }: AddressReturn,
-  { nodeName, bootId }: ReturnContext,
-): boolean {
-  return bootId !== '' && use !== undefined && use.isKept !== true && isLeaseOf(nodeName)(attributes);
+function isTakenBack({ attributes }: HeldAddress, { use }: AddressReturn, nodeName: string): boolean {
+  return use !== undefined && use.isKept !== true && isLeaseOf(nodeName)(attributes);
 }
 
 /** How the allocation ends; undefined if it is not the one that is returned. */

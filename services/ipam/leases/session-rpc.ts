@@ -32,17 +32,20 @@ function readSessionRequest(message: OpenSessionRequest): SessionRequest {
       machineId,
       bootId,
       expectedGeneration: readInteger('expected_generation', expectedGeneration, checks),
-      last: message.last && readSession('last', message.last, checks),
+      last: message.last && readSessionName('last', message.last, checks),
       address: nodeAddress,
     };
   });
 }
 
-export function readSession(
-  field: string,
-  { bootId, generation, revision }: SessionMessage,
-  checks: Checks,
-): SessionName {
+/** Reads the session that a call must name. */
+export function readSession(message: SessionMessage | undefined, checks: Checks): SessionName {
+  if (message) return readSessionName('session', message, checks);
+  checks.check('session', 'is missing');
+  return { bootId: '', generation: 0, revision: 0 };
+}
+
+function readSessionName(field: string, { bootId, generation, revision }: SessionMessage, checks: Checks): SessionName {
   checkUuid(`${field}.boot_id`, bootId, checks);
   return {
     bootId,

@@ -151,17 +151,14 @@ function isBehind(stored: NodeSession, { generation, revision }: SessionName): b
 
 /**
  * Requires that a call is of the node's current session. Its transaction compares the record: {@link updateSession}.
- * @param called - undefined for a node of the former release, which has no session
- * @returns the record; undefined for a node of the former release
  * @throws Failure SESSION_SUPERSEDED; STORE_CORRUPT when the session cannot be read
  */
-export function requireSession(view: View, nodeName: string, called: SessionName | undefined): NodeSession | undefined {
+export function requireSession(view: View, nodeName: string, called: SessionName): NodeSession {
   requireReadable(view, { kind: 'nodeSession', name: nodeName });
   const stored = view.session(nodeName);
-  if (!called && !stored) return undefined;
-  const isCurrent = stored?.bootId === called?.bootId && stored?.generation === called?.generation;
-  if (stored && called && isCurrent && !isBehind(stored, called)) return stored;
-  const name = called ? `session ${called.generation} of boot ${called.bootId}` : 'a call without a session';
+  const isCurrent = stored?.bootId === called.bootId && stored.generation === called.generation;
+  if (isCurrent && !isBehind(stored, called)) return stored;
+  const name = `session ${called.generation} of boot ${called.bootId}`;
   const current = stored ? `session ${stored.generation} of boot ${stored.bootId}` : 'no session';
   const reason = isCurrent ? 'the datastore was restored to an older state' : `the current one is ${current}`;
   const text = `node "${nodeName}": ${name} is superseded: ${reason}; open the session again`;
@@ -194,8 +191,7 @@ type SessionPatch = Partial<Pick<NodeSession, 'leases' | 'reportedAtMs' | 'epoch
 
 interface SessionUpdate {
   /** From {@link requireSession}. */
-  readonly session: NodeSession | undefined;
-  readonly nodeName: string;
+  readonly session: NodeSession;
   readonly patch: SessionPatch;
   readonly nowMs: number;
 }
@@ -205,14 +201,12 @@ interface UpdatedSession {
   readonly changes: readonly Change[];
   /** Whether the record is written. */
   readonly isWritten: boolean;
-  /** 0 without a session. */
   readonly revision: number;
 }
 
 /** The session's part of a transaction of the node: writes the record if it changed, or compares it. */
-export function updateSession(view: View, { session, nodeName, patch, nowMs }: SessionUpdate): UpdatedSession {
-  if (!session) return { changes: [expectNoSession(nodeName)], isWritten: false, revision: 0 };
-  const isHeard = view.sessionAgeMs(nodeName) < HEARD_MS;
+export function updateSession(view: View, { session, patch, nowMs }: SessionUpdate): UpdatedSession {
+  const isHeard = view.sessionAgeMs(session.name) < HEARD_MS;
   if (isHeard && isUnchanged(session, patch))
     return { changes: [expectSession(session)], isWritten: false, revision: session.revision };
   const value = { ...session, ...patch, heardAtMs: nowMs, revision: session.revision + 1 };
@@ -244,19 +238,4 @@ function putSession(value: NodeSession): Change {
 
 function expectSession(value: NodeSession): Change {
   return { type: 'expect', record: { kind: 'nodeSession', value } };
-}
-
-function expectNoSession(name: string): Change {
-  // Only the record's key counts: the commit compares what the view had under it, which is nothing.
-  const nothing = {
-    machineId: '',
-    bootId: '',
-    displaced: [],
-    generation: 0,
-    address: '',
-    revision: 0,
-    heardAtMs: 0,
-    epoch: '',
-  };
-  return expectSession({ name, ...nothing, leases: [], reportedAtMs: undefined, conflicts: [] });
 }

@@ -98,9 +98,9 @@ export interface EndpointAddress {
  */
 export interface Endpoint {
   readonly attachment: Attachment;
-  /** Empty when an earlier release wrote it. */
+  /** Empty when the time of the first address is unknown. */
   readonly uid: string;
-  /** When the attachment got its first address, in epoch milliseconds; undefined when an earlier release wrote it. */
+  /** When the attachment got its first address, in epoch milliseconds; undefined when unknown. */
   readonly createTimeMs: number | undefined;
   readonly nodeName: string;
   readonly pod: PodIdentity | undefined;

@@ -21,6 +21,7 @@ import {
   request,
   reservation,
 } from '../testing/records.js';
+import { sessionOf } from '../testing/allocations.js';
 import { TestView } from '../testing/test-view.js';
 
 /** The share of each node in a pool, against an oracle that looks at each address of the pool. */
@@ -225,7 +226,8 @@ class World {
   }
 
   #lease(node: string, count: number): 'nothing' {
-    const asked = { nodeName: node, bootId: 'b', family: 4 as const, count };
+    const session = sessionOf(this.view, node, 'b');
+    const asked = { nodeName: node, bootId: 'b', family: 4 as const, count, session };
     const input = { request: asked, unknownNodes: { policy: 'refuse' as const }, nowMs: this.nowMs };
     const { leases } = this.view.apply(leaseAddresses(this.view, input));
     for (const { address } of leases) this.#cooling.delete(formatAddress(address));

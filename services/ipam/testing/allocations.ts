@@ -11,7 +11,7 @@ import type { AllocationAttributes } from '../records/attributes.js';
 import { attributesAt, releaseAddresses, takeOrdinals, type Block } from '../records/block.js';
 import { keyOf, type TestView } from './test-view.js';
 import type { Change, RecordValue } from '../records/view.js';
-import { host, NOW_MS } from './records.js';
+import { host, NOW_MS, session } from './records.js';
 
 /** Helpers of the tests of allocations and releases. */
 
@@ -81,6 +81,16 @@ export function usedBy(view: TestView, nodeName: string): number {
   const listed = view.session(nodeName)?.leases ?? [];
   const freeListed = listed.filter((lease) => !allocationOf(view, lease.address));
   return names.filter((name) => name === nodeName).length + freeListed.length;
+}
+
+/** The session of a node's boot, which is opened if the node's current one is of another boot. */
+export function sessionOf(view: TestView, nodeName = 'n1', bootId = 'b1') {
+  const stored = view.session(nodeName);
+  const isCurrent = stored?.bootId === bootId;
+  const current = isCurrent ? stored : session(nodeName, { bootId, generation: (stored?.generation ?? 0) + 1 });
+  if (!isCurrent) view.put({ kind: 'nodeSession', value: current });
+  const { generation, revision } = current;
+  return { bootId, generation, revision };
 }
 
 export function storedHandles(view: TestView): Record<string, Record<string, number>> {

@@ -78,7 +78,7 @@ export const splitPool = operation('split the pool', async (ipam) => {
 export const deleteNode = (name: string): Operation =>
   operation(
     `delete node ${name}`,
-    async (ipam) => JSON.stringify(await ipam.nodes.delete({ name, resourceVersion: '' }, forever)),
+    async (ipam) => JSON.stringify(await ipam.nodes.delete({ name, resourceVersion: '' }, forever), text64),
     false,
   );
 
@@ -118,14 +118,13 @@ const leaseAt = (ordinal: number) => ({
   sequenceNumber: BigInt(NOW_MS) * 1_000_000n + BigInt(ordinal),
 });
 
+/** Node n1 in its session: see `LEASES`. */
+const NODE = { nodeName: 'n1', session: { bootId: 'b2', generation: 1, revision: 1 } };
+
 export const bind = (id: string, ordinal: number): Operation =>
   operation(`bind lease ${ordinal} to ${id}`, async (ipam) => {
     const binding = { attachment: attachment(id), pod: POD, netns: undefined, attachedAtMs: NOW_MS };
-    const { results } = await ipam.leases.bind(
-      { nodeName: 'n1' },
-      [{ ...binding, addresses: [leaseAt(ordinal)] }],
-      forever,
-    );
+    const { results } = await ipam.leases.bind(NODE, [{ ...binding, addresses: [leaseAt(ordinal)] }], forever);
     return results.map((each) => (each.ok ? 'bound' : each.refusal.code)).join();
   });
 
@@ -134,17 +133,13 @@ export const giveBack = (ordinal: number, id?: string): Operation =>
   operation(`return lease ${ordinal}${id === undefined ? '' : ` of ${id}`}`, async (ipam) => {
     const times = { attachedAtMs: NOW_MS, detachedAtMs: NOW_MS };
     const use = id === undefined ? undefined : { attachment: attachment(id), netns: undefined, ...times };
-    const { results } = await ipam.leases.giveBack(
-      { nodeName: 'n1' },
-      [{ allocation: leaseAt(ordinal), use }],
-      forever,
-    );
+    const { results } = await ipam.leases.giveBack(NODE, [{ allocation: leaseAt(ordinal), use }], forever);
     return results.map(({ state }) => state).join();
   });
 
-/** Frees the leases of the former boot. */
+/** The node's first list frees the leases of its former boot. */
 export const reboot = operation('reboot n1', async (ipam) => {
-  const { leases } = await ipam.leases.lease({ nodeName: 'n1', bootId: 'b2', family: 4, count: 0 }, forever);
+  const { leases } = await ipam.leases.lease({ ...NODE, bootId: 'b2', family: 4, count: 0 }, forever);
   return leases.map(({ address }) => formatPrefix(address)).join();
 });
 

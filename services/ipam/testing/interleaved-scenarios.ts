@@ -25,7 +25,7 @@ import {
   tunnel,
   type Operation,
 } from './interleaved-operations.js';
-import { affinity, attachment, block, claimedBlock, nodeRecord, NOW_MS, prefix } from './records.js';
+import { affinity, attachment, block, claimedBlock, nodeRecord, NOW_MS, prefix, session } from './records.js';
 
 export interface Scenario {
   readonly name: string;
@@ -52,7 +52,7 @@ const FULL = [given('c7', 'n2', 2), given('c8', 'n2', 3)];
 const LENDING = [...FULL, given('c3', 'n3')];
 /** The first one is empty, and was claimed by another node long enough ago to be reclaimed. */
 const IDLE = claimedBlock(block('10.0.0.0/31', 'n9', { claimTimeMs: NOW_MS - 3_600_000 }));
-/** The first block, both addresses of which node n1 leases. */
+/** The first block, both addresses of which node n1 leases, from before its last boot. */
 const LEASES: readonly RecordValue[] = [
   ...claimedBlock(
     [0, 1].reduce(
@@ -63,6 +63,7 @@ const LEASES: readonly RecordValue[] = [
   ),
   { kind: 'handle', value: { id: leaseHandle('n1'), blocks: new Map([['10.0.0.0/31', 2]]) } },
   nodeRecord('n1'),
+  { kind: 'nodeSession', value: session('n1', { bootId: 'b2' }) },
 ];
 const owner = allocate('c9', { nodeName: 'n9' });
 const lender = allocate('c5', { nodeName: 'n3' });

@@ -7,6 +7,8 @@ import { Writable } from 'node:stream';
 
 import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import { BlockServiceService, type Block } from '@podwire/proto/podwire/ipam/v1/block';
+import { LeaseServiceService, OpenSessionRequest } from '@podwire/proto/podwire/ipam/v1/lease';
+import { NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { DeletePoolRequest, Pool, PoolServiceService, SplitPoolRequest } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
@@ -77,6 +79,9 @@ export function attachment(containerId: string, interfaceName = 'eth0') {
 /** The methods of the service, with all fields of a request optional except the required ones. */
 export class Caller {
   readonly peer: Peer;
+  /** Of all sessions. */
+  readonly machineId = randomUUID();
+  #sessionsCount = 0;
 
   constructor(address: string) {
     this.peer = new Peer('podwire-ipam', address);
@@ -104,6 +109,17 @@ export class Caller {
 
   getEndpoint(containerId: string) {
     return this.peer.call(AddressServiceService.getEndpoint, { attachment: attachment(containerId) }, limits());
+  }
+
+  /** The first session of a node, which is registered if it is not yet. */
+  async openSession(nodeName: string, bootId: string) {
+    this.#sessionsCount += 1;
+    const ipv4Address = `192.0.2.${100 + this.#sessionsCount}/24`;
+    const node = RegisterNodeRequest.fromPartial({ name: nodeName, ipv4Address });
+    await this.peer.call(NodeServiceService.registerNode, node, limits());
+    const message = OpenSessionRequest.fromPartial({ nodeName, machineId: this.machineId, bootId });
+    const { generation, revision } = await this.peer.call(LeaseServiceService.openSession, message, limits());
+    return { bootId, generation, revision };
   }
 
   createPool(pool: Partial<Pool>) {

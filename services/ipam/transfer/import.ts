@@ -75,27 +75,23 @@ export async function importDatastore(options: ImportOptions): Promise<ImportRes
 interface VerifiedFile {
   readonly header: ArchiveHeader;
   readonly trailer: ArchiveTrailer;
-  /** Records to import; exports of an earlier release contain further ones. */
-  readonly recordsCount: number;
 }
 
 async function verifyFile({ lines, prefix, rewritePrefix }: ImportOptions): Promise<VerifiedFile> {
   let header: ArchiveHeader | undefined;
   let trailer: ArchiveTrailer | undefined;
-  let recordsCount = 0;
   for await (const part of readArchive(lines())) {
     if (part.type === 'header') header = part.header;
     else if (part.type === 'trailer') trailer = part.trailer;
     else if (header && rewriteKey(part.record.key, header.prefix, prefix) === undefined)
       throw refusal(`the file has the key ${part.record.key}, which does not begin with its prefix ${header.prefix}`);
-    else if (header && !isEphemeral(header.prefix, part.record.key)) recordsCount++;
   }
   if (!header || !trailer) throw refusal('the file has no header');
   if (header.prefix !== prefix && !rewritePrefix)
     throw refusal(
       `the file's keys begin with ${header.prefix}, but the datastore's with ${prefix}; set PODWIRE_IPAM_DATASTORE_PREFIX or use --rewrite-prefix`,
     );
-  return { header, trailer, recordsCount };
+  return { header, trailer };
 }
 
 class Import {
@@ -115,7 +111,6 @@ class Import {
 
   async run(): Promise<ImportResult> {
     const { store, prefix, signal, dryRun } = this.#options;
-    const { recordsCount } = this.#file;
     const found = await readMark(store, prefix, signal);
     const resumed = found?.mark.state === 'running';
     if (resumed) await this.#requireStalledImport(found);
@@ -123,7 +118,7 @@ class Import {
     if (!dryRun) await this.#takeMark(found);
     for await (const batch of this.#batches()) await this.#writeBatch(batch);
     if (!dryRun) await this.#finish();
-    return { records: recordsCount, written: this.#writtenCount, resumed };
+    return { records: this.#file.trailer.records, written: this.#writtenCount, resumed };
   }
 
   /** @throws Failure IMPORT_REFUSED when another file's import is incomplete, or another import runs */
@@ -212,10 +207,10 @@ class Import {
     if (!this.#options.merge) {
       let count = 0;
       for await (const key of this.#existingKeys()) count += key === '' ? 0 : 1;
-      const { recordsCount } = this.#file;
-      if (count !== recordsCount)
+      const { records } = this.#file.trailer;
+      if (count !== records)
         throw refusal(
-          `the datastore has ${formatCount(count, 'record')}, but the file ${recordsCount}: another process writes to it`,
+          `the datastore has ${formatCount(count, 'record')}, but the file ${records}: another process writes to it`,
         );
     }
     await this.#commit([this.#markComparison()], [this.#markPut('complete')]);
@@ -247,7 +242,7 @@ class Import {
     let bytes = 0;
     const { header } = this.#file;
     for await (const part of readArchive(lines())) {
-      if (part.type !== 'record' || isEphemeral(header.prefix, part.record.key)) continue;
+      if (part.type !== 'record') continue;
       const { value } = part.record;
       const key = rewriteKey(part.record.key, header.prefix, prefix) ?? part.record.key;
       const size = Buffer.byteLength(key) * 2 + value.length;

@@ -468,16 +468,6 @@ describe('the session', () => {
     expect(ipam.executed.filter((method) => method === 'bind').length).toBeGreaterThan(1);
     expect(holder(address)).toBe('net/a/eth0');
   });
-
-  test('podwire-ipam of an earlier release gives no leases, and is asked again', async () => {
-    const ipam = new MemoryIpam(['10.65.0.1'], new ManualClock());
-    ipam.isWithoutSessions = true;
-    const { take, pass, add } = await scene({ ipam });
-    expect(await take('a')).toEqual({ reason: 'unavailable' });
-    ipam.isWithoutSessions = false;
-    await pass(20_000);
-    expect(await add('a')).toBe('10.65.0.1');
-  });
 });
 
 describe('what a pod may get', () => {

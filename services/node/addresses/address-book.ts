@@ -185,7 +185,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
 
   async requireName(signal: AbortSignal): Promise<void> {
     if (this.refusal) throw this.refusal;
-    if (!this.#session.wasOpened && this.#session.isSupported) await this.#openSession(signal);
+    if (!this.#session.wasOpened) await this.#openSession(signal);
   }
 
   /** @returns false if the node is not registered @throws Failure of OpenSession, or the signal's reason */
@@ -194,8 +194,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     this.#queue.hurry('session');
     const failure = await untilAborted(opening, signal);
     if (failure?.code === 'NODE_NOT_FOUND') return false;
-    // An earlier release has no sessions.
-    if (failure && this.#session.isSupported) throw failure;
+    if (failure) throw failure;
     return true;
   }
 
@@ -203,7 +202,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     if (this.#options.marks.highCount === 0) return { reason: 'off' };
     // podwire-ipam refuses Allocate under the lock, and knows first when the lock has ended.
     if (this.#isLocked) return { reason: 'locked' };
-    if (this.refusal || !this.#session.isSupported) return { reason: 'unavailable' };
+    if (this.refusal) return { reason: 'unavailable' };
     // Its earlier addresses may be bound in podwire-ipam.
     if (this.#isKnown(attachment)) return { reason: 'known' };
     const leases = await this.#refill.take(families, signal);
@@ -218,7 +217,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   }
 
   hasLeases(families: readonly Family[]): boolean {
-    const canGive = this.#options.marks.highCount > 0 && !this.#isLocked && !this.refusal && this.#session.isSupported;
+    const canGive = this.#options.marks.highCount > 0 && !this.#isLocked && !this.refusal;
     const canReuse = (family: Family) => this.#session.isUnreachable && this.#ended.has(family);
     return canGive && families.every((family) => this.#stock.count(family) > 0 || canReuse(family));
   }

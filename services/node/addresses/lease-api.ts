@@ -37,7 +37,6 @@ export interface LeaseApi {
   leaseAddresses(request: LeaseAddressesRequest, signal: AbortSignal): Promise<LeaseAddressesResponse>;
   bindAddresses(request: BindAddressesRequest, signal: AbortSignal): Promise<BindAddressesResponse>;
   returnAddresses(request: ReturnAddressesRequest, signal: AbortSignal): Promise<ReturnAddressesResponse>;
-  /** An older release keeps no such endpoints. */
   reportEndpoints(request: ReportEndpointsRequest, signal: AbortSignal): Promise<ReportEndpointsResponse>;
   reportInventory(request: ReportInventoryRequest, signal: AbortSignal): Promise<ReportInventoryResponse>;
   /** @returns undefined when the attachment has no allocations */
@@ -56,12 +55,7 @@ export function ipamLeaseApi(peer: Pick<Peer, 'call' | 'description' | 'isConnec
     leaseAddresses: (request, signal) => peer.call(leaseAddresses, request, limits(signal)),
     bindAddresses: (request, signal) => peer.call(bindAddresses, request, limits(signal)),
     returnAddresses: (request, signal) => peer.call(returnAddresses, request, limits(signal)),
-    reportEndpoints: (request, signal) =>
-      peer.call(reportEndpoints, request, limits(signal)).catch((failure: unknown) => {
-        if (failure instanceof Failure && failure.code === 'UNIMPLEMENTED')
-          return { sessionRevision: request.session?.revision ?? 0n, leftOut: 0 };
-        throw failure;
-      }),
+    reportEndpoints: (request, signal) => peer.call(reportEndpoints, request, limits(signal)),
     reportInventory: (request, signal) => peer.call(reportInventory, request, limits(signal)),
     async endpoint(attachment, signal) {
       try {

@@ -86,11 +86,6 @@ export class IpamSession {
     return this.#wasOpened;
   }
 
-  /** Whether podwire-ipam has sessions, as far as is known: an older release has none, and binds no lease. */
-  get isSupported(): boolean {
-    return this.#failure?.code !== 'UNIMPLEMENTED';
-  }
-
   /** Opens the session unless it is open. @throws Failure of OpenSession */
   async open(signal: AbortSignal): Promise<void> {
     if (this.#isOpen) return;

@@ -2,7 +2,8 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { createServer } from 'node:net';
+import { request, type IncomingMessage } from 'node:http';
+import { connect, createServer } from 'node:net';
 import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -118,6 +119,26 @@ test('a server is healthy from setServing to stop', async () => {
   await expect(health()).resolves.toEqual({ status: 'SERVING' });
   await expect(health('podwire.ipam.v1.PoolService')).resolves.toEqual({ status: 'SERVING' });
   await expect(health('podwire.ipam.v1.Nothing')).resolves.toMatchObject({ code: 'not_found' });
+});
+
+test('a unix socket answers GET with the health, also when a client connects and sends nothing', async () => {
+  const { server } = await servers.serve({ drainTimeoutMs: 60_000 });
+  const socketPath = servers.address().slice('unix:'.length);
+  const ask = async () => {
+    const sent = request({ socketPath, path: '/healthz' }).end();
+    const [response]: IncomingMessage[] = await once(sent, 'response');
+    response?.resume();
+    return response?.statusCode;
+  };
+  expect(await ask()).toBe(503);
+  server.setServing();
+  expect(await ask()).toBe(200);
+  const silent = connect(socketPath);
+  await once(silent, 'connect');
+  expect(await ask()).toBe(200);
+  const ended = once(silent, 'close');
+  await server.stop();
+  await ended;
 });
 
 describe('listening', () => {

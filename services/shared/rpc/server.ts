@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import {
@@ -63,6 +64,11 @@ export interface RpcServerOptions {
   /** Makes the services out of the server's ways to make handlers. */
   readonly services: (unary: Unary, streaming: Streaming) => readonly RpcService[];
 }
+
+/** First byte of a GET request. HTTP/2 begins with `PRI` (RFC 9113, section 3.4). */
+const GET = 'G'.charCodeAt(0);
+
+type ConnectionInjector = ReturnType<Server['createConnectionInjector']>;
 
 const DEFAULT_MAX_STREAMS_COUNT = 10_000;
 
@@ -188,11 +194,29 @@ export class RpcServer {
       path: address.slice(UNIX.length),
       log,
       clock,
-      take: (connection) => injector.injectConnection(connection),
+      take: (connection) => this.#begin(connection, injector),
     });
     this.#listeners.push(listener);
     await listener.listen();
     return address;
+  }
+
+  /** A connection that begins with a GET request asks for the health: the probe of containers does not speak HTTP/2. */
+  #begin(connection: Socket, injector: ConnectionInjector): void {
+    const closeSilently = (): void => undefined;
+    connection.once('error', closeSilently);
+    connection.once('readable', () => {
+      const bytes: unknown = connection.read();
+      if (!(bytes instanceof Buffer)) return;
+      if (bytes[0] === GET) {
+        const status = this.#isServing ? '200 OK' : '503 Service Unavailable';
+        connection.end(`HTTP/1.1 ${status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n`).resume();
+      } else {
+        connection.unshift(bytes);
+        connection.off('error', closeSilently);
+        injector.injectConnection(connection);
+      }
+    });
   }
 
   #names(): string[] {

@@ -26,23 +26,12 @@ export interface SettingsSource<Declared extends Settings> {
   readonly prefix: string;
   /** Further prefixes of the process's variables. Default: none. */
   readonly furtherPrefixes?: readonly string[];
-  /** Why a variable of a former release is refused; undefined for every other one. Default: there is none. */
-  readonly formerFault?: (variable: string) => string | undefined;
   readonly env: Readonly<Record<string, string | undefined>>;
 }
 
 /** A variable with the project's prefix has to have the prefix of one of its processes. */
 const PROJECT_PREFIX = 'PODWIRE_';
-const PROCESS_PREFIXES = [
-  'PODWIRE_IPAM_',
-  'PODWIRE_NODE_',
-  'PODWIRE_ROUTING',
-  'PODWIRE_BIRD_',
-  'PODWIRE_INSTALL_',
-  // Of a former release; podwire-node refuses them.
-  'PODWIRE_PLUGIN_',
-  'PODWIRE_DATAPLANE_',
-];
+const PROCESS_PREFIXES = ['PODWIRE_IPAM_', 'PODWIRE_NODE_', 'PODWIRE_ROUTING', 'PODWIRE_BIRD_', 'PODWIRE_INSTALL_'];
 
 /**
  * Variables that the kubelet adds to every container for a Service in its namespace (Kubernetes, "Environment
@@ -72,24 +61,18 @@ export function readSettings(source: SettingsSource<Settings>): Record<string, u
 }
 
 function unknownVariables(source: SettingsSource<Settings>): Violation[] {
-  const { settings, prefix, furtherPrefixes = [], formerFault, env } = source;
+  const { settings, prefix, furtherPrefixes = [], env } = source;
   const declared = Object.values(settings).map((setting) => setting.variable);
   const hasPrefix = (variable: string, prefixes: readonly string[]) =>
     prefixes.some((each) => variable.startsWith(each));
   const isOwn = (variable: string) =>
     hasPrefix(variable, [prefix, ...furtherPrefixes]) ||
     (variable.startsWith(PROJECT_PREFIX) && !hasPrefix(variable, PROCESS_PREFIXES));
-  const variables = Object.keys(env).filter((variable) => !SERVICE_LINK.test(variable));
-  const former = variables.flatMap((field) => {
-    const reason = formerFault?.(field);
-    return reason === undefined ? [] : [{ field, reason }];
-  });
-  const unknown = variables
-    .filter((variable) => isOwn(variable) && !declared.includes(variable))
+  return Object.keys(env)
+    .filter((variable) => isOwn(variable) && !SERVICE_LINK.test(variable) && !declared.includes(variable))
     .map((field, index) => {
       // The first violation lists the settings, the others need not repeat them.
       const list = index === 0 ? `; the settings are ${declared.join(', ')}` : '';
       return { field, reason: `is an unknown setting${list}` };
     });
-  return [...former, ...unknown];
 }

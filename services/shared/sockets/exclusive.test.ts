@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -66,39 +66,6 @@ test('records and socket belong to one process until it releases them', async ()
   first.release();
   const second = await take();
   second.release();
-});
-
-test('a frozen holder is not waited for as long, and is still named', async () => {
-  const silent = createServer();
-  mkdirSync(join(folder, 'state'), { recursive: true });
-  await new Promise<void>((resolve) => silent.listen(join(folder, 'state/lock.1'), resolve));
-  symlinkSync('4711', join(folder, 'state/lock.1.owner'));
-  const clock = new SlowClock(0);
-  await expect(take({ clock })).rejects.toMatchObject({
-    message: expect.stringContaining('(process 4711, which does not answer) uses '),
-  });
-  expect(clock.nowMs()).toBe(10_000);
-  silent.close();
-});
-
-test('a holder that is too busy to answer once, after a long wait, is waited for', async () => {
-  let isBusy = false;
-  const owner = createServer((socket) => (isBusy ? undefined : socket.end('4711')));
-  mkdirSync(join(folder, 'state'), { recursive: true });
-  await new Promise<void>((resolve) => owner.listen(join(folder, 'state/lock.1'), resolve));
-  let sleepsCount = 0;
-  class StagedClock extends SlowClock {
-    override sleep(durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'> {
-      sleepsCount += 1;
-      isBusy = sleepsCount === 4;
-      if (sleepsCount === 5) owner.close();
-      return super.sleep(durationMs, signal);
-    }
-  }
-  const clock = new StagedClock(0);
-  const lock = await take({ clock });
-  expect(clock.nowMs()).toBe(25_000);
-  lock.release();
 });
 
 test('a waiting process that is stopped ends', async () => {

@@ -36,19 +36,14 @@ export interface LockedDirectory {
 }
 
 /**
- * Timeouts of the wait for another process, in milliseconds. The first is longer than any of Podwire's processes takes to
- * stop with calls in flight, and than Kubernetes takes to stop the old pod of an update once the new one is ready. The
- * second is for a process that has not answered on its lock's socket for that time, because it is frozen.
+ * Timeout of the wait for another process, in milliseconds: longer than any of Podwire's processes takes to stop with
+ * calls in flight, and than Kubernetes takes to stop the old pod of an update once the new one is ready.
  */
 const WAIT_MS = 130_000;
-const SILENT_WAIT_MS = 10_000;
 const PAUSE_MS = 100;
 
 /** Name of the lock of a directory. */
 const DIRECTORY_LOCK = 'lock';
-
-/** The paths of the lock's sockets have to stay short. */
-const NAME_LENGTH_MAX = 64;
 
 const DIRECTORY_MODE = 0o700;
 
@@ -63,17 +58,14 @@ const DIRECTORY_MODE = 0o700;
 export async function acquireExclusive(options: ExclusiveOptions): Promise<DirectoryLock> {
   const { addresses, clock, program, settings, signal = NEVER, onWait } = options;
   const startMs = clock.monotonicMs();
-  let answeredMs = startMs;
   for (let isReported = false; ; isReported = true) {
     if (signal.aborted) throw failureOfSignal(signal);
     prepareDirectories(addresses);
-    const outcome = await tryLockAll(options);
+    const outcome = tryLockAll(options);
     if ('lock' in outcome) return withSockets(outcome.lock, options);
-    const { holder, isSilent, directory } = outcome;
-    const holderText = `another ${program} (process ${holder}${isSilent ? ', which does not answer' : ''}) uses ${directory}`;
-    const nowMs = clock.monotonicMs();
-    if (!isSilent) answeredMs = nowMs;
-    if (nowMs - startMs >= WAIT_MS || nowMs - answeredMs >= SILENT_WAIT_MS) {
+    const { holder, directory } = outcome;
+    const holderText = `another ${program} (process ${holder}) uses ${directory}`;
+    if (clock.monotonicMs() - startMs >= WAIT_MS) {
       throw new Failure('INVALID_SETTINGS', `${holderText}: stop it first, or set ${settings} to other paths`);
     }
     if (!isReported) onWait?.(`${holderText}: waiting until it ends`);
@@ -105,13 +97,11 @@ async function withSockets(
 
 const NEVER = new AbortController().signal;
 
-async function tryLockAll(options: ExclusiveOptions) {
+function tryLockAll(options: ExclusiveOptions) {
   const locks: DirectoryLock[] = [];
   const release = (): void => locks.forEach((lock) => lock.release());
   for (const request of requestsOf(options)) {
-    const outcome = await tryLock(request, options).catch((error: unknown) =>
-      reportUnlockable(error, request, options),
-    );
+    const outcome = tryLock(request, options);
     if (!outcome) continue;
     if ('holder' in outcome) {
       release();
@@ -128,33 +118,27 @@ function requestsOf({ directories, addresses, owner }: ExclusiveOptions): LockRe
     ...directories.map(({ path }) => ({ directory: path, name: DIRECTORY_LOCK, owner })),
     ...sockets.map((path) => ({
       directory: dirname(path),
-      name: `.${basename(path)}`.slice(0, NAME_LENGTH_MAX),
+      name: `.${basename(path)}`,
       owner,
     })),
   ];
 }
 
-/** Reports that a directory cannot be locked. @throws the error, where the program must not start */
-function reportUnlockable(
-  error: unknown,
-  { directory, name }: LockRequest,
-  { directories }: ExclusiveOptions,
-): undefined {
+/** Reports that a directory cannot be locked. @throws the failure, where the program must not start */
+function reportUnlockable(failure: Failure, { directory, name }: LockRequest, { directories }: ExclusiveOptions): void {
   const locked = name === DIRECTORY_LOCK ? directories.find(({ path }) => path === directory) : undefined;
-  if (!(error instanceof Failure) || !locked?.onUnlockable) throw error;
-  locked.onUnlockable(error);
+  if (!locked?.onUnlockable) throw failure;
+  locked.onUnlockable(failure);
 }
 
-async function tryLock(request: LockRequest, { settings }: ExclusiveOptions) {
+function tryLock(request: LockRequest, options: ExclusiveOptions) {
   const { directory } = request;
   try {
     mkdirSync(directory, { recursive: true, mode: DIRECTORY_MODE });
-    return await tryLockDirectory(request);
+    return tryLockDirectory(request);
   } catch (cause) {
-    throw new Failure(
-      'STATE_IO',
-      `cannot lock ${directory} (${messageOf(cause)}): grant this process write access, or set ${settings}`,
-      { details: { directory }, cause },
-    );
+    const text = `cannot lock ${directory} (${messageOf(cause)}): grant this process write access, or set ${options.settings}`;
+    reportUnlockable(new Failure('STATE_IO', text, { details: { directory }, cause }), request, options);
+    return undefined;
   }
 }

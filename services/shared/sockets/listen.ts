@@ -4,7 +4,7 @@ import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { Failure } from '../failure/failure.js';
-import { OWNER_ANSWER_MS, tryLockDirectory, type DirectoryLock } from '../files/directory-lock.js';
+import { tryLockDirectory, type DirectoryLock, type LockRequest } from '../files/directory-lock.js';
 import { currentProcessId, currentUserId } from '../runtime/user.js';
 import { socketAt, type SocketFile } from './socket-owner.js';
 
@@ -99,17 +99,21 @@ async function withDirectoryLock<T>(path: string, work: () => Promise<T>): Promi
 async function lockDirectoryOf(path: string): Promise<DirectoryLock> {
   const request = { directory: dirname(path), name: LOCK_NAME, owner: String(currentProcessId()) };
   for (let waitedMs = 0; ; waitedMs += LOCK_PAUSE_MS) {
-    const outcome = await tryLockDirectory(request).catch((error: unknown) =>
-      failListen(path, `cannot lock ${request.directory}: ${String(error)}`, error),
-    );
+    const outcome = lockNow(path, request);
     if ('lock' in outcome) return outcome.lock;
-    const { holder, isSilent } = outcome;
-    if (isSilent) waitedMs += OWNER_ANSWER_MS;
     if (waitedMs >= LOCK_WAIT_MS) {
-      const other = `another process (${holder}${isSilent ? ', which does not answer' : ''})`;
+      const other = `another process (${outcome.holder})`;
       failListen(path, `${other} has held the lock of ${request.directory} for too long; stop it first`);
     }
     await sleep(LOCK_PAUSE_MS);
+  }
+}
+
+function lockNow(path: string, request: LockRequest) {
+  try {
+    return tryLockDirectory(request);
+  } catch (error) {
+    return failListen(path, `cannot lock ${request.directory}: ${String(error)}`, error);
   }
 }
 

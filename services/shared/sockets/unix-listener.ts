@@ -41,13 +41,14 @@ export class UnixListener {
     void watchSocket({ path, log, clock, own: () => this.#own, open, stopped: this.#stopped.signal });
   }
 
-  /** Accepts no more connections, and removes the socket if it is still the own one. */
+  /** Accepts no more connections, ends those that were never used, and removes the socket if it is still the own one. */
   close(): void {
     this.#stopped.abort();
     removeOwnSocket(this.#options.path, this.#own);
     // Once it is closed, the socket of another process may get the same inode.
     this.#own = undefined;
     this.#server?.close();
+    for (const connection of this.#connections.keys()) if (connection.bytesRead === 0) connection.destroy();
   }
 
   /** Resolves when every accepted connection has ended. To be called after {@link close}. */

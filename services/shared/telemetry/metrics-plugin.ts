@@ -50,8 +50,8 @@ export const PLUGIN_METRICS = {
   'podwire.plugin.commands.cut_off': {
     kind: 'counter',
     unit: '{command}',
-    about: 'Commands that were cut off; overtaken: superseded by a DEL',
-    labels: { command: COMMANDS, reason: ['deadline', 'caller', 'overtaken', 'stop'] },
+    about: 'Commands that were cut off by reason',
+    labels: { command: COMMANDS, reason: ['deadline', 'caller', 'superseded', 'stop'] },
   },
   'podwire.plugin.calls.refused': {
     kind: 'counter',

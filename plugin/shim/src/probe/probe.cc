@@ -7,7 +7,6 @@
 
 #include "http/connection.h"
 #include "deadline.h"
-#include "probe/health_parser.h"
 #include "protocol.h"
 #include "http/response.h"
 #include "stream.h"
@@ -24,7 +23,10 @@ constexpr std::string_view kUsage =
     "Exits with 0 when the Podwire processes at all unix sockets (default /run/podwire/cni.sock) are serving,\n"
     "with 1 and the reason on stderr when one is not. --live: the processes answer at all.\n";
 
-constexpr std::string_view kHttpRequest = "GET /healthz HTTP/1.1\r\nHost: podwire\r\nConnection: close\r\n\r\n";
+constexpr int kServing = 200;
+constexpr int kNotServing = 503;
+
+constexpr std::string_view kRequest = "GET /healthz HTTP/1.1\r\nHost: podwire\r\nConnection: close\r\n\r\n";
 
 struct Probe {
   std::string_view path;
@@ -51,61 +53,30 @@ int ReportUnreachable(const Probe& probe, int error) {
                            .View());
 }
 
-// Sends the request and feeds the answer to `parser` until it returns true. 0 when it did; otherwise the exit code.
-template <typename Feed>
-int Ask(const Probe& probe, std::string_view request, Feed feed) {
+// Asks for the health over HTTP/1.1.
+int Ask(const Probe& probe) {
   Descriptor socket;
   if (const int error = TryToConnect(probe.path, socket)) return ReportUnreachable(probe, error);
   // The request is smaller than the buffer of a new socket.
-  if (!WriteAll(socket.Get(), request, probe.deadline)) {
+  if (!WriteAll(socket.Get(), kRequest, probe.deadline)) {
     return Report(probe, "the connection was closed; see the log of the process");
   }
+  ResponseParser response;
+  ResponseParser::State state = ResponseParser::State::kIncomplete;
   char bytes[4096];
-  for (;;) {
+  while (state == ResponseParser::State::kIncomplete) {
     if (WaitFor(socket.Get(), POLLIN, probe.deadline) == 0) return ReportSilence(probe);
     const ssize_t count = recv(socket.Get(), bytes, sizeof(bytes), 0);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count <= 0) return Report(probe, "the connection was closed without an answer; see the log of the process");
-    if (feed(std::string_view(bytes, static_cast<std::size_t>(count)))) return kHealthy;
+    state = response.Feed(std::string_view(bytes, static_cast<std::size_t>(count)));
   }
-}
-
-// The plugin's own health, over HTTP/1.1.
-int AskHttp(const Probe& probe) {
-  ResponseParser response;
-  ResponseParser::State state = ResponseParser::State::kIncomplete;
-  const int failed = Ask(probe, kHttpRequest, [&](std::string_view bytes) {
-    state = response.Feed(bytes);
-    return state != ResponseParser::State::kIncomplete;
-  });
-  if (failed != kHealthy) return failed;
   if (state == ResponseParser::State::kMalformed) return Report(probe, "the answer is not HTTP; use the socket of a Podwire process");
-  if (probe.is_live || response.Status() == 200) return kHealthy;
+  if (probe.is_live || response.Status() == kServing) return kHealthy;
+  if (response.Status() == kNotServing) return Report(probe, "the process is not serving; see its log");
   return Report(probe, Concat({"answered HTTP status ", Decimal(static_cast<unsigned>(response.Status())),
                                "; see the log of the process"})
                            .View());
-}
-
-int AskHealth(const Probe& probe) {
-  HealthParser parser;
-  Health health = Health::kIncomplete;
-  const int failed = Ask(probe, HealthRequest().View(), [&](std::string_view bytes) {
-    health = parser.Feed(bytes);
-    return health != Health::kIncomplete;
-  });
-  if (failed != kHealthy) return failed;
-  switch (health) {
-    case Health::kServing:
-      return kHealthy;
-    case Health::kOtherProtocol:
-      return AskHttp(probe);
-    case Health::kNotServing:
-      return probe.is_live ? kHealthy : Report(probe, "the process is not serving; see its log");
-    case Health::kNoStatus:
-      return probe.is_live ? kHealthy : Report(probe, "the process reported no health; see its log");
-    default:
-      return Report(probe, "the answer is not gRPC; use the socket of a Podwire process");
-  }
 }
 
 int AskSocket(const Probe& probe) {
@@ -114,7 +85,7 @@ int AskSocket(const Probe& probe) {
                                  " bytes; use the path of a unix socket"})
                              .View());
   }
-  return AskHealth(probe);
+  return Ask(probe);
 }
 
 int Print(int descriptor, int exit_code) {

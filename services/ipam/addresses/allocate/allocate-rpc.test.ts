@@ -249,7 +249,8 @@ describe('ExplainAllocation', () => {
   });
 
   test('returns the leases that an exhausted pool would recall, which count as available', async () => {
-    const leases = { nodeName: 'node-2', bootId: BOOT, family: IpFamily.IP_FAMILY_IPV4, count: 32 };
+    const session = await served.caller.openSession('node-2', BOOT);
+    const leases = { nodeName: 'node-2', bootId: BOOT, family: IpFamily.IP_FAMILY_IPV4, count: 32, session };
     const { leaseAddresses } = LeaseServiceService;
     const { addresses } = await served.caller.peer.call(leaseAddresses, leases, clientLimits());
     await assign({ ipv4Count: 224 });

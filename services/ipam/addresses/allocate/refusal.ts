@@ -150,11 +150,6 @@ export function isRecallable(view: View, nodeName: string): boolean {
   return node !== undefined && node.deletionTimeMs === undefined;
 }
 
-/** Nodes of the former release have no session. */
-function isHeardOf(view: View, nodeName: string): boolean {
-  return !view.session(nodeName) || isAlive(view, nodeName);
-}
-
 /** Whether the demand's owner may use a block's free addresses: its own, or one that it may borrow from. */
 export function isUsable(search: Search, { owner }: Block): boolean {
   return sameOwner(owner, search.demand.owner) || otherOwnerVerdict(search, owner?.kind) === 'open';
@@ -308,7 +303,7 @@ function remediesOf({ config: { strictAffinity } }: Search, explanation: PoolExp
 function remediesOfLeases(view: View, leases: readonly NodeLeases[]): string[] {
   const holders = holdersText(view, leases);
   if (holders === undefined) return [];
-  const isRecalled = leases.some(({ nodeName }) => isHeardOf(view, nodeName));
+  const isRecalled = leases.some(({ nodeName }) => isAlive(view, nodeName));
   return isRecalled ? ['retry, as leased addresses are recalled', holders] : [holders];
 }
 

@@ -110,13 +110,17 @@ export class EmbeddedStore implements Store {
    * @throws Failure STORE_IN_USE when another process has it open, STORE_CORRUPT when it is of another format,
    * STORE_UNAVAILABLE when the files cannot be opened
    */
-  static async open(options: EmbeddedStoreOptions): Promise<EmbeddedStore> {
+  static open(options: EmbeddedStoreOptions): Promise<EmbeddedStore> {
+    return new Promise((resolve) => resolve(EmbeddedStore.#open(options)));
+  }
+
+  static #open(options: EmbeddedStoreOptions): EmbeddedStore {
     const { directory } = options;
     let lock: DirectoryLock | undefined;
     try {
       mkdirSync(directory, { recursive: true, mode: 0o700 });
       chmodSync(directory, 0o700);
-      lock = await lockDirectory(directory, String(options.pid));
+      lock = lockDirectory(directory, String(options.pid));
       return new EmbeddedStore(options, lock);
     } catch (error) {
       lock?.release();
@@ -402,13 +406,13 @@ function ioFailure(what: string, cause: unknown): Failure {
  * @param owner - PID of this process, for the message of a second process
  * @throws Failure STORE_IN_USE naming the directory and the owner
  */
-async function lockDirectory(directory: string, owner: string): Promise<DirectoryLock> {
-  const outcome = await tryLockDirectory({ directory, name: 'lock', owner });
+function lockDirectory(directory: string, owner: string): DirectoryLock {
+  const outcome = tryLockDirectory({ directory, name: 'lock', owner });
   if ('lock' in outcome) return outcome.lock;
-  const { holder, isSilent } = outcome;
+  const { holder } = outcome;
   throw new Failure(
     'STORE_IN_USE',
-    `the datastore in ${directory} is open in the process with PID ${holder}${isSilent ? ', which does not answer' : ''}: stop that one, or give this one another directory`,
+    `the datastore in ${directory} is open in the process with PID ${holder}: stop that one, or give this one another directory`,
     { details: { directory, pid: holder } },
   );
 }

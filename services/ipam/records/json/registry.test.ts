@@ -319,7 +319,7 @@ describe('workload endpoints', () => {
     });
   });
 
-  it('of an earlier release have neither UID nor creation time, and get none', () => {
+  it('whose first address has no known time have neither UID nor creation time, and get none', () => {
     const before = encodeRecord({ ...record, value: { ...ENDPOINT, uid: '', createTimeMs: undefined } }, undefined);
     expect(before).toMatchObject({ metadata: { creationTimestamp: null } });
     expect(before).not.toHaveProperty('metadata.uid');

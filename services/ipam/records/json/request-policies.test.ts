@@ -46,15 +46,6 @@ test('a removed rule is no longer stored; a new policy has no fields of others',
   expect(text).not.toContain('annotations');
 });
 
-test('the retired rule for floating IPs is ignored, and no longer stored', () => {
-  const decoded = decode(STORED.replace('"sourcePrefixes"', '"floatingIPs":["192.0.2.7"],"sourcePrefixes"'));
-  const value = [{ ...TENANTS, createTimeMs: Date.parse('2026-08-22T06:33:25Z') }];
-  expect(decoded.record).toEqual({ kind: 'requestPolicies', value });
-  expect(encodeRecord({ kind: 'requestPolicies', value }, decoded)).toEqual(parseJson(STORED.replaceAll('\n', '')));
-  const alone = STORED.replace(/"rules":\{[^]*\}\}\}/, '"rules":{"floatingIPs":["192.0.2.7"]}}}');
-  expect(decode(alone).record).toMatchObject({ value: [{ name: 'tenants', rules: policy('tenants', {}).rules }] });
-});
-
 test.each([
   ['"families":["IPv4","IPv6"]', '"families":["IPv5"]', 'items[0].spec.rules.families[0]'],
   ['"sourcePrefixes"', '"ports"', 'items[0].spec.rules.ports'],

@@ -36,9 +36,6 @@ import { isArray, isObject, type Json, type JsonObject } from './json.js';
 
 const RULES = ['pools', 'addresses', 'addressesWithoutIPAM', 'sourcePrefixes', 'macAddresses', 'families'] as const;
 
-/** A rule of earlier releases. Ignoring it allows nothing, because the plugin refuses all requests of this kind. */
-const RETIRED_RULE = 'floatingIPs';
-
 /** An unknown field may narrow the scope of a policy or allow more. */
 const SPEC = ['namespaces', 'namespaceSelector', 'rules'] as const;
 const POOL_RULE = ['names', 'cidrs', 'selector'] as const;
@@ -67,7 +64,7 @@ function decodePolicy(source: Field): RequestPolicy {
 }
 
 function decodeRules(source: Field): RequestRules {
-  const raw = readKnownFields(source, [...RULES, RETIRED_RULE]);
+  const raw = readKnownFields(source, RULES);
   const rule = <Value>(name: (typeof RULES)[number], read: (source: Field) => Value): Value | undefined => {
     const found = field(raw, name, source.path);
     return isAbsent(found) ? undefined : read(found);

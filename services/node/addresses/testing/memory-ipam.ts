@@ -87,8 +87,6 @@ export class MemoryIpam {
   /** Of the next calls, in order: turns of the event loop until the execution, and from there until the answer. Default: 1. */
   readonly delays: number[] = [];
   isDown = false;
-  /** Of an earlier release. */
-  isWithoutSessions = false;
   /** Whether a pod without requests would no longer get this address. */
   readonly outdated = new Set<string>();
   callsCount = 0;
@@ -215,7 +213,6 @@ export class MemoryIpam {
   }
 
   #open(request: OpenSessionRequest): OpenSessionResponse {
-    if (this.isWithoutSessions) throw new Failure('UNIMPLEMENTED', 'OpenSession is unknown');
     const { nodeName, machineId, bootId, expectedGeneration, last } = request;
     const before = this.sessions.get(nodeName);
     const nowMs = this.#clock.nowMs();

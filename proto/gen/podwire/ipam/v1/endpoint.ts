@@ -82,9 +82,9 @@ export interface Endpoint {
     | undefined;
   /** Namespace of the workload endpoint in the datastore: the pod's, or `default` without a pod. */
   namespace: string;
-  /** UID of the workload endpoint in the datastore; empty for one that an earlier release made. */
+  /** UID of the workload endpoint in the datastore; empty if the time of its first address is unknown. */
   uid: string;
-  /** When the attachment got its first address; not set for an endpoint that an earlier release made. */
+  /** When the attachment got its first address; not set if unknown. */
   createTime: Date | undefined;
 }
 

@@ -190,8 +190,8 @@ export interface LeaseAddressesRequest {
    * lists them.
    */
   count: number;
-  /** The node's session. Not set by the former release, whose nodes have none. */
-  session?: NodeSession | undefined;
+  /** The node's session. */
+  session: NodeSession | undefined;
 }
 
 /** LeaseAddressesResponse lists the node's unbound leases of the family. */
@@ -238,8 +238,8 @@ export interface BindAddressesRequest {
   nodeName: string;
   /** The bindings, at most 256, each attachment at most once. */
   bindings: AddressBinding[];
-  /** The node's session. Not set by the former release. */
-  session?: NodeSession | undefined;
+  /** The node's session. */
+  session: NodeSession | undefined;
 }
 
 /** AddressBinding gives leased addresses to one attachment. */
@@ -302,8 +302,8 @@ export interface ReturnAddressesRequest {
   nodeName: string;
   /** The addresses, at most 256, each at most once. */
   returns: AddressReturn[];
-  /** The node's session. Not set by the former release. */
-  session?: NodeSession | undefined;
+  /** The node's session. */
+  session: NodeSession | undefined;
 }
 
 /** AddressReturn frees one address. */
