@@ -106,7 +106,7 @@ describe('a certificate', () => {
   });
 
   test('is not read by a command that does not call podwire-ipam', async () => {
-    await fakes.servePlugin(() => JSON.stringify({ entries: [], fault: null }));
+    await fakes.servePlugin(() => JSON.stringify({ entries: [], unreadable: [], fault: null }));
     const variables = { PODWIRE_NODE_IPAM_ADDRESS: '192.0.2.1:9650', PODWIRE_NODE_IPAM_TLS_CA_FILE: '/none' };
     expect(await fakes.podwirectlWith(variables, 'journal')).toMatchObject({ exitCode: 0 });
   });

@@ -65,8 +65,8 @@ export interface RpcServerOptions {
   readonly services: (unary: Unary, streaming: Streaming) => readonly RpcService[];
 }
 
-/** First byte of a GET request. HTTP/2 begins with `PRI` (RFC 9113, section 3.4). */
-const GET = 'G'.charCodeAt(0);
+/** HTTP/2 begins with `PRI` (RFC 9113, section 3.4). */
+const HEALTH_REQUEST = Buffer.from('GET /healthz ');
 
 type ConnectionInjector = ReturnType<Server['createConnectionInjector']>;
 
@@ -201,14 +201,14 @@ export class RpcServer {
     return address;
   }
 
-  /** A connection that begins with a GET request asks for the health: the probe of containers does not speak HTTP/2. */
+  /** A connection that begins with `GET /healthz` asks for the health: the probe of containers does not speak HTTP/2. */
   #begin(connection: Socket, injector: ConnectionInjector): void {
     const closeSilently = (): void => undefined;
     connection.once('error', closeSilently);
     connection.once('readable', () => {
       const bytes: unknown = connection.read();
       if (!(bytes instanceof Buffer)) return;
-      if (bytes[0] === GET) {
+      if (bytes.subarray(0, HEALTH_REQUEST.length).equals(HEALTH_REQUEST)) {
         const status = this.#isServing ? '200 OK' : '503 Service Unavailable';
         connection.end(`HTTP/1.1 ${status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n`).resume();
       } else {
