@@ -16,7 +16,7 @@ import { Masquerader } from './filters/masquerade.js';
 import { NeighbourGuard } from './filters/neighbour-guard.js';
 import { PortGuard } from './filters/port-guard.js';
 import { SourceGuard } from './filters/source-guard.js';
-import type { Nft } from './filters/table.js';
+import type { Nft } from './nft/nft.js';
 import { TunnelGuard } from './filters/tunnel-guard.js';
 import { ClusterWatch } from './node/cluster-watch.js';
 import { ClusterEvents } from './node/events.js';

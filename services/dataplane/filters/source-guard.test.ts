@@ -4,8 +4,9 @@ import { describe, expect, test } from 'vitest';
 import { MemoryNft } from '../testing/memory-nft.js';
 import { reconcilerOptions, prefix, until } from '../testing/nft.js';
 import { GUARD_TABLE, guardTable, SourceGuard } from './source-guard.js';
-import { CHECK_INTERVAL_MS } from './table-reconciler.js';
-import { formOf, objectsOf, removal, type NftCommand } from './table.js';
+import { CHECK_INTERVAL_MS } from '../nft/table-reconciler.js';
+import { objectsOf, removal, type NftCommand } from '../nft/table.js';
+import { formOf } from '../nft/table-form.js';
 
 function start() {
   const { options, ...rest } = reconcilerOptions(new MemoryNft());

@@ -3,8 +3,7 @@ import type { Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
 import type { Condition } from '../conditions/conditions.js';
-import { outermost } from './masquerade.js';
-import { TableReconciler, type TableReconcilerOptions } from './table-reconciler.js';
+import { TableReconciler, type TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
   ADDRESS_TYPE,
   concatJson,
@@ -13,6 +12,7 @@ import {
   FILTER_PRIORITY,
   match,
   meta,
+  outermost,
   payload,
   prefixJson,
   PROTOCOL,
@@ -23,7 +23,7 @@ import {
   type NftCommand,
   type NftTable,
   type TableName,
-} from './table.js';
+} from '../nft/table.js';
 import { ENCAPSULATED } from './tunnel-guard.js';
 
 /** By host interface: the prefixes that its pod may send from besides its own addresses. */

@@ -3,17 +3,17 @@ import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
+import type { Nft } from './nft.js';
 import {
   formatTableName,
-  formOf,
   objectsOf,
   removal,
   replacement,
-  type Nft,
   type NftCommand,
   type NftTable,
   type TableName,
 } from './table.js';
+import { formOf } from './table-form.js';
 
 /** Why a table was written: a new wanted state, a difference at the start, or a change by another program. */
 type TableReason = 'wanted' | 'found' | 'drift';
