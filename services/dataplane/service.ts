@@ -244,7 +244,7 @@ function createClusterPart(
     events: new Events(log),
     clock,
     acceptsFirst: config.firewallAccept,
-    podInterfaces: () => environment?.guard.interfaces ?? [],
+    podInterfaces: () => environment?.podInterfaces ?? [],
     peerInterface: (pool) => routes.peerInterface(pool),
     uplink: (family) => routes.parents[family],
   });
@@ -338,7 +338,7 @@ async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptio
   const addresses = await openAddresses({ registry, links: () => kernel.attachedLinks() });
   const onUnsettled = (record: AttachmentRecord): void => addresses.settle(record);
   const podEvents = new Events(log);
-  const podOptions = environment && { mtu: () => environment.mtuBytes, guard: environment.guard };
+  const podOptions = environment && { mtu: () => environment.mtuBytes, filters: environment.podFilters };
   const dataplane = new Dataplane({ kernel, registry, events: podEvents, onUnsettled, ...podOptions });
   const parts = { kernel, dataplane, registry, events, clock, onUnsettled };
   const keeper = new AttachmentReconciler({

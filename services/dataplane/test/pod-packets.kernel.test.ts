@@ -43,7 +43,12 @@ beforeEach(async () => {
   kernel = await NetlinkKernel.open();
   guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
   await guard.start(new Map());
-  dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log), guard });
+  dataplane = new Dataplane({
+    kernel,
+    registry: testRegistry(),
+    events: new Events(recordingLog().log),
+    filters: [guard],
+  });
 });
 
 afterEach(async () => {
