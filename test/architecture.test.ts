@@ -89,6 +89,8 @@ describe('a planted violation fails the lint', () => {
     ['wiring → kernel', 'services/dataplane/wiring/network.ts', '../kernel/pod-kernel.js'],
     ['pods → routes', 'services/dataplane/pods/pods.ts', '../routes/planner.js'],
     ['routes → kernel', 'services/dataplane/routes/reconciler.ts', '../kernel/node-kernel.js'],
+    ['nft → filters', 'services/dataplane/nft/table.ts', '../filters/masquerade.js'],
+    ['filters → nft program', 'services/dataplane/filters/masquerade.ts', '../nft/nft-program.js'],
     ['filters → bird', 'services/dataplane/filters/masquerade.ts', '../bird/bird.js'],
     ['cluster → routes', 'services/dataplane/cluster/cluster.ts', '../routes/planner.js'],
     ['decision → contract', 'services/ipam/records/view.ts', '@podwire/proto/podwire/ipam/v1/pool'],

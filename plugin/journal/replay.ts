@@ -66,8 +66,8 @@ export class Replay {
   #roundsCount = 0;
   /** Order of the entries that can only succeed once something else changes. */
   readonly #hopeless = new Set<number>();
-  /** Callers that wait for a round that has not started. */
-  #waiting: (() => void)[] = [];
+  /** The next round tries entries again that an IPAM plugin refused permanently. */
+  #isRequested = false;
 
   constructor(options: ReplayOptions) {
     this.#options = options;
@@ -94,10 +94,8 @@ export class Replay {
 
   /** Ends the pause between two rounds. Resolves when a round that started after the call is over. Never rejects. */
   runNow(): Promise<void> {
-    if (this.#stop.signal.aborted) return Promise.resolve();
-    const over = new Promise<void>((resolve) => this.#waiting.push(resolve));
-    this.#rounds.hurry('round');
-    return over;
+    this.#isRequested = true;
+    return this.#rounds.runNow('round').catch(() => undefined);
   }
 
   /** Error of the last attempt of an entry; undefined before there was one. */
@@ -109,14 +107,12 @@ export class Replay {
   async stop(): Promise<void> {
     this.#stop.abort(new Failure('CANCELLED', 'podwire-node is stopping; the next process continues'));
     await this.#rounds.stop();
-    for (const resolve of this.#waiting.splice(0)) resolve();
   }
 
   async #run(): Promise<NextRun | undefined> {
-    const waiting = this.#waiting.splice(0);
-    if (waiting.length > 0) this.#hopeless.clear();
+    if (this.#isRequested) this.#hopeless.clear();
+    this.#isRequested = false;
     const hasProgress = await this.#round();
-    for (const resolve of waiting) resolve();
     const { journal } = this.#options;
     const isResting = journal.fault === undefined && journal.entries().every(({ order }) => this.#hopeless.has(order));
     if (journal.isIdle || isResting) return undefined;

@@ -13,9 +13,9 @@ import { birdSettings, readPeerPlan } from './bird/settings.js';
 import { canWirePods, observeConditions, type Condition } from './conditions/conditions.js';
 import type { Config } from './config.js';
 import { ForwardPath } from './filters/forward-path.js';
-import type { Nft } from './filters/table.js';
+import type { Nft } from './nft/nft.js';
 import { NetlinkLinks } from './kernel/links.js';
-import { ProgramNft } from './kernel/nft-program.js';
+import { ProgramNft } from './nft/nft-program.js';
 import { NodeNetlinkKernel } from './kernel/node-kernel.js';
 import { NodeMonitor } from './kernel/node-monitor.js';
 import { NetlinkNodeNetwork } from './kernel/node-network.js';
@@ -244,7 +244,7 @@ function createClusterPart(
     events: new Events(log),
     clock,
     acceptsFirst: config.firewallAccept,
-    podInterfaces: () => environment?.guard.interfaces ?? [],
+    podInterfaces: () => environment?.podInterfaces ?? [],
     peerInterface: (pool) => routes.peerInterface(pool),
     uplink: (family) => routes.parents[family],
   });
@@ -338,7 +338,7 @@ async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptio
   const addresses = await openAddresses({ registry, links: () => kernel.attachedLinks() });
   const onUnsettled = (record: AttachmentRecord): void => addresses.settle(record);
   const podEvents = new Events(log);
-  const podOptions = environment && { mtu: () => environment.mtuBytes, guard: environment.guard };
+  const podOptions = environment && { mtu: () => environment.mtuBytes, filters: environment.podFilters };
   const dataplane = new Dataplane({ kernel, registry, events: podEvents, onUnsettled, ...podOptions });
   const parts = { kernel, dataplane, registry, events, clock, onUnsettled };
   const keeper = new AttachmentReconciler({

@@ -16,8 +16,8 @@ import { Masquerader } from './filters/masquerade.js';
 import { NeighbourGuard } from './filters/neighbour-guard.js';
 import { PortGuard } from './filters/port-guard.js';
 import { SourceGuard } from './filters/source-guard.js';
-import type { Nft } from './filters/table.js';
 import { TunnelGuard } from './filters/tunnel-guard.js';
+import type { Nft } from './nft/nft.js';
 import { ClusterWatch } from './node/cluster-watch.js';
 import { ClusterEvents } from './node/events.js';
 import { connectedSubnets } from './node/address-method.js';
@@ -30,6 +30,7 @@ import { TunnelAddresses } from './node/tunnel-addresses.js';
 import { cniService, type CniDependencies } from './pods/calico-cni-rpc.js';
 import type { Events } from './pods/events.js';
 import type { GarbageCollector } from './pods/garbage.js';
+import type { PodFilter } from './pods/kernel.js';
 import {
   attachPod,
   checkPod,
@@ -136,7 +137,7 @@ export class PodEnvironment {
     const { config, links, nft, events, clock, random } = options;
     this.#options = options;
     this.#guard = new SourceGuard({ nft, events, clock, random });
-    const podInterfaces = () => this.#guard.interfaces;
+    const podInterfaces = () => this.podInterfaces;
     this.#neighbourGuard = new NeighbourGuard({ nft, events, clock, random, podInterfaces });
     this.#tunnelGuard = new TunnelGuard({ nft, events, clock, random });
     this.#portGuard = new PortGuard({ nft, events, clock, random, ports: config.blockedPorts });
@@ -146,8 +147,14 @@ export class PodEnvironment {
     this.#mtu = new PodMtu({ links, clock, random, events, fixedBytes, patterns });
   }
 
-  get guard(): SourceGuard {
-    return this.#guard;
+  /** In the order of their installation. */
+  get podFilters(): readonly PodFilter[] {
+    return [this.#guard];
+  }
+
+  /** Interfaces of pods: names, or prefixes with a trailing `*`. */
+  get podInterfaces(): readonly string[] {
+    return this.#guard.interfaces;
   }
 
   /** Default MTU of pods in bytes. */

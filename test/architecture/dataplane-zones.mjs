@@ -9,6 +9,9 @@ const at = (...folders) => folders.map((folder) => `${DATAPLANE}/${folder}`);
 /** The base of every feature. */
 const BASE = ['services/shared', ...at('conditions', 'cluster', 'wiring')];
 
+/** The layer of nftables, without the program: only the root chooses that. */
+const NFT = at('nft/nft.ts', 'nft/table.ts', 'nft/table-form.ts', 'nft/table-reconciler.ts', 'nft/ruleset.ts');
+
 export const DATAPLANE_ZONES = [
   {
     path: DATAPLANE,
@@ -51,22 +54,24 @@ export const DATAPLANE_ZONES = [
   },
   // SHA-1, which the MAC addresses of tunnels are made of.
   { path: `${DATAPLANE}/routes`, zones: BASE, packages: ['@opentelemetry/api'], builtins: ['node:crypto'] },
-  { path: `${DATAPLANE}/filters`, zones: BASE, packages: ['@opentelemetry/api'], ...PURE },
+  { path: `${DATAPLANE}/nft`, zones: ['services/shared'], packages: [], ...PURE },
+  { path: `${DATAPLANE}/nft/nft-program.ts`, zones: ['services/shared', ...NFT], packages: ['zod'], ...NODE },
+  { path: `${DATAPLANE}/filters`, zones: [...BASE, ...NFT], packages: [], ...PURE },
   { path: `${DATAPLANE}/bird`, zones: BASE, packages: ['@opentelemetry/api', 'yaml', 'zod'], ...NODE },
 
   // The node itself: its registration, its addresses, its MTU, its settings.
   {
     path: `${DATAPLANE}/node`,
-    zones: [...BASE, ...at('routes', 'filters', 'bird'), 'proto/gen'],
+    zones: [...BASE, ...at('routes', 'bird'), 'proto/gen'],
     packages: ['@opentelemetry/api'],
     ...PURE,
   },
 
-  // The kernel by netlink and nft: implements the interfaces of the features.
+  // The kernel by netlink: implements the interfaces of the features.
   {
     path: `${DATAPLANE}/kernel`,
-    zones: [...BASE, ...at('records', 'pods', 'routes', 'filters', 'node'), 'addon/lib'],
-    packages: ['@opentelemetry/api', 'zod'],
+    zones: [...BASE, ...at('records', 'pods', 'routes', 'node'), 'addon/lib'],
+    packages: ['@opentelemetry/api'],
     ...NODE,
   },
 

@@ -13,22 +13,31 @@ import { BirdEvents } from './bird-events.js';
 import { Bird } from './bird.js';
 import { FULL_MESH } from './peers-file.js';
 
-/** A fake BIRD: it accepts every configuration, and has no sessions. */
+/** A fake BIRD: it has no sessions, and accepts every configuration without the refused text. */
 
 let folder: string;
 let server: Server;
 let bird: Bird | undefined;
+let refusedText: string | undefined;
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'podwire-bird-'));
   server = createServer((socket) => {
     socket.on('error', () => undefined).write('0001 BIRD 2.0.12 ready.\n');
-    socket.on('data', (data) => socket.write(String(data).startsWith('configure') ? '0003 Reconfigured\n' : '0000 \n'));
+    socket.on('data', (data) => socket.write(answerTo(String(data))));
   });
   await new Promise<void>((resolve) => server.listen(join(folder, 'bird.ctl'), resolve));
 });
 
+function answerTo(command: string): string {
+  const path = /^configure.*"(.*)"/.exec(command)?.[1];
+  if (path === undefined) return '0000 \n';
+  const isRefused = refusedText !== undefined && readFileSync(path, 'utf8').includes(refusedText);
+  return isRefused ? '8002 syntax error\n' : '0003 Reconfigured\n';
+}
+
 afterEach(async () => {
+  refusedText = undefined;
   await bird?.stop();
   await new Promise((resolve) => server.close(resolve));
   rmSync(folder, { recursive: true });
@@ -85,4 +94,16 @@ test('changes at any moment of a round are all applied', async () => {
     for (let turn = 0; turn < at; turn++) await new Promise((resolve) => setImmediate(resolve));
   }
   await expect.poll(configuration).toContain('192.0.2.29');
+});
+
+test('a refusal ends when the configuration that BIRD has is wanted again', async () => {
+  start();
+  refusedText = '192.0.2.2';
+  bird?.follow(view(A), ALL);
+  await expect.poll(configuration).toContain('192.0.2.1');
+  bird?.follow(view(A, B), ALL);
+  await expect.poll(() => bird?.status().refusal).toBe('syntax error');
+  bird?.follow(view(A), ALL);
+  await expect.poll(() => bird?.status().refusal).toBeUndefined();
+  expect(configuration()).not.toContain('192.0.2.2');
 });

@@ -1,8 +1,8 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
+import { WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
+import type { ClusterChange, ClusterNode, ClusterView, Follower } from '../cluster/cluster.js';
 import { formatList, type Condition } from '../conditions/conditions.js';
 import { AdvertisedBlocks, ConfigFile, renderBird } from './bird-config.js';
 import type { BirdEvents } from './bird-events.js';
@@ -40,10 +40,44 @@ const REPLY_TIMEOUT_MS = 10_000;
 /** Interval of connection attempts to a BIRD that was just started. */
 const START_POLL_MS = 50;
 
-interface WantedConfig {
+/** The last view with this node's registration. */
+interface Source {
+  readonly self: ClusterNode;
+  readonly view: ClusterView;
+}
+
+interface WantedConfig extends Source {
+  readonly phase: 'rendered';
   readonly text: string;
   readonly sessions: readonly Session[];
 }
+
+/** `stale`: has to be rendered; `sessions` are the earlier ones. */
+type Plan = WantedConfig | (Source & { readonly phase: 'stale'; readonly sessions: readonly Session[] });
+
+type Connection =
+  /** No attempt has ended. */
+  | { readonly phase: 'unknown' }
+  | { readonly phase: 'unreachable' }
+  /** The connection is lost; the next round opens another at once. */
+  | { readonly phase: 'interrupted'; readonly states: SessionStates }
+  | { readonly phase: 'open'; readonly control: BirdControl; readonly states: SessionStates };
+
+/** By name of the session. */
+type SessionStates = ReadonlyMap<string, SessionState>;
+
+/** The outcome of the last configuration. */
+type Loaded =
+  /** The BIRD of a new connection may be another one. */
+  | { readonly phase: 'unknown' }
+  | { readonly phase: 'applied'; readonly text: string }
+  | { readonly phase: 'refused'; readonly text: string; readonly reason: string };
+
+/** The BIRD process of this service. */
+type Child =
+  | { readonly phase: 'none'; readonly startedAtMs: number }
+  /** It has not accepted a connection. */
+  | { readonly phase: 'starting' | 'running'; readonly startedAtMs: number; readonly process: BirdProcess };
 
 /**
  * Reconciles BIRD with the cluster's state: configures it on disk and in the daemon, and polls its sessions.
@@ -58,21 +92,13 @@ export class Bird implements Follower {
   readonly #events: BirdEvents;
   readonly #file: ConfigFile;
   readonly #advertised = new AdvertisedBlocks();
-  readonly #stopping = new AbortController();
   readonly #rounds: WorkQueue<'round'>;
-  #view: ClusterView | undefined;
-  #isStale = true;
-  #wanted: WantedConfig | undefined;
-  #control: BirdControl | undefined;
-  /** The configuration that BIRD has loaded; undefined after each new connection, as it may be another BIRD. */
-  #applied: string | undefined;
-  #refusal: { readonly text: string; readonly reason: string } | undefined;
-  #isReachable: boolean | undefined;
-  #states: ReadonlyMap<string, SessionState> = new Map();
+  #plan: Plan | undefined;
+  #connection: Connection = { phase: 'unknown' };
+  #loaded: Loaded = { phase: 'unknown' };
+  #child: Child = { phase: 'none', startedAtMs: Number.NEGATIVE_INFINITY };
   /** By session: the last reported state. */
   #reportedStates = new Map<string, string>();
-  #process: BirdProcess | undefined;
-  #startedAtMs = Number.NEGATIVE_INFINITY;
 
   constructor({ settings, clock, events }: BirdOptions) {
     this.#settings = settings;
@@ -80,10 +106,7 @@ export class Bird implements Follower {
     this.#events = events;
     this.#file = new ConfigFile(settings.files.configPath);
     this.#rounds = new WorkQueue({
-      reconcile: async () => {
-        await this.#attempt();
-        return { inMs: settings.pollMs };
-      },
+      reconcile: () => this.#round(),
       retryInMs: () => settings.pollMs,
       onFailure: (defect) => {
         throw defect;
@@ -94,19 +117,23 @@ export class Bird implements Follower {
   }
 
   follow(view: ClusterView, change: ClusterChange): void {
-    const hasChanged = this.#advertised.update(view, change);
-    this.#isStale ||= hasChanged || change.hasOtherChanges;
+    const hasChanged = this.#advertised.update(view, change) || change.hasOtherChanges;
+    const self = view.cluster.nodes.get(view.self);
+    const before = this.#plan;
     // Without this node's registration there are no sessions: BIRD keeps those of the last one.
-    if (!view.cluster.nodes.has(view.self)) return;
-    this.#view = view;
-    if (this.#isStale) this.#rounds.request('round');
+    const source = self ? { self, view } : before;
+    if (!source) return;
+    if (before?.phase === 'rendered' && !hasChanged) this.#plan = { ...before, ...source };
+    else this.#plan = { ...source, phase: 'stale', sessions: before?.sessions ?? [] };
+    if (self && this.#plan.phase === 'stale') this.#rounds.request('round');
   }
 
   status(): BirdStatus {
+    const { phase } = this.#connection;
     return {
-      isReachable: this.#isReachable,
-      refusal: this.#refusal?.reason,
-      sessions: (this.#wanted?.sessions ?? []).map((session) => this.#statusOf(session)),
+      isReachable: phase === 'unknown' ? undefined : phase !== 'unreachable',
+      refusal: this.#loaded.phase === 'refused' ? this.#loaded.reason : undefined,
+      sessions: (this.#plan?.sessions ?? []).map((session) => this.#statusOf(session)),
     };
   }
 
@@ -136,59 +163,66 @@ export class Bird implements Follower {
   }
 
   async stop(): Promise<void> {
-    this.#stopping.abort();
     await this.#rounds.stop();
-    if (this.#process) await this.#stopProcess(this.#process);
-    this.#control?.close();
+    const control = this.#connection.phase === 'open' ? this.#connection.control : undefined;
+    const child = this.#child;
+    this.#child = { phase: 'none', startedAtMs: child.startedAtMs };
+    if (child.phase !== 'none') await this.#stopProcess(child.process, control);
+    control?.close();
   }
 
-  async #attempt(): Promise<void> {
+  async #round(): Promise<NextRun> {
     try {
       const wanted = this.#render();
-      if (!wanted) return;
-      const control = this.#control ?? (await this.#connect(wanted));
-      if (wanted.text !== this.#applied) await this.#configure(control, wanted);
-      await this.#pollSessions(control, wanted);
+      if (wanted) {
+        const control = this.#connection.phase === 'open' ? this.#connection.control : await this.#connect(wanted);
+        if (this.#loaded.phase !== 'applied' || this.#loaded.text !== wanted.text)
+          await this.#configure(control, wanted);
+        await this.#pollSessions(control, wanted);
+      }
     } catch (error) {
-      if (error instanceof Failure && error.code === 'BIRD_UNREACHABLE') this.#disconnected(error.message);
-      else this.#events.failed(error);
+      if (!(error instanceof Failure) || error.code !== 'BIRD_UNREACHABLE') this.#events.failed(error);
+      else if (this.#isStarting()) return { inMs: START_POLL_MS };
+      else this.#disconnected(error.message);
     }
+    return { inMs: this.#settings.pollMs };
   }
 
   #render(): WantedConfig | undefined {
-    const view = this.#view;
-    const self = view?.cluster.nodes.get(view.self);
-    if (!view || !self || !this.#isStale) return this.#wanted;
-    const { cluster } = view;
+    const before = this.#plan;
+    if (before?.phase !== 'stale') return before;
+    const { self, view } = before;
     const { plan, run } = this.#settings;
-    const sessions = sessionsOf(self, cluster, this.#settings);
+    const sessions = sessionsOf(self, view.cluster, this.#settings);
     const text = renderBird({
       self,
-      pools: [...cluster.pools.values()],
+      pools: [...view.cluster.pools.values()],
       sessions,
       own: this.#advertised.own(),
       orphans: this.#advertised.orphans(),
       isReflector: isReflector(self, plan),
       log: run === 'child' ? 'stderr' : 'syslog',
     });
-    this.#wanted = { text, sessions };
-    // A failed rendering must be repeated.
-    this.#isStale = false;
-    return this.#wanted;
+    this.#plan = { phase: 'rendered', self, view, text, sessions };
+    return this.#plan;
   }
 
-  /** @throws Failure BIRD_UNREACHABLE */
+  /** @throws Failure BIRD_UNREACHABLE, also when it has started BIRD */
   async #connect(wanted: WantedConfig): Promise<BirdControl> {
-    this.#applied = undefined;
     const control = await this.#open().catch(async (error: unknown) => {
-      // The configuration must exist before BIRD starts.
-      await this.#prepare(wanted);
-      if (this.#settings.run === 'external' || !(await this.#start())) throw error;
-      return this.#openSoon();
+      if (!this.#isStarting()) {
+        // The configuration must exist before BIRD starts.
+        await this.#prepare(wanted);
+        if (this.#settings.run === 'child') await this.#start();
+      }
+      throw error;
     });
-    this.#control = control;
-    if (this.#isReachable !== true) this.#events.reached();
-    this.#isReachable = true;
+    const before = this.#connection;
+    if (before.phase !== 'interrupted') this.#events.reached();
+    const states = before.phase === 'interrupted' ? before.states : new Map<string, SessionState>();
+    this.#connection = { phase: 'open', control, states };
+    if (this.#loaded.phase === 'applied') this.#loaded = { phase: 'unknown' };
+    if (this.#child.phase === 'starting') this.#child = { ...this.#child, phase: 'running' };
     return control;
   }
 
@@ -196,24 +230,17 @@ export class Bird implements Follower {
     const { socketPath } = this.#settings.files;
     const onLost = (): void => {
       // A failed attempt is retried at the polling interval, a lost connection at once.
-      if (!this.#control) return;
-      this.#control = undefined;
+      if (this.#connection.phase !== 'open') return;
+      this.#connection = { phase: 'interrupted', states: this.#connection.states };
       this.#rounds.request('round');
     };
     return openControl({ path: socketPath, clock: this.#clock, replyTimeoutMs: REPLY_TIMEOUT_MS, onLost });
   }
 
-  /** Connects to a BIRD that was just started, as soon as it accepts connections. */
-  async #openSoon(): Promise<BirdControl> {
-    const endMs = this.#clock.monotonicMs() + REPLY_TIMEOUT_MS;
-    for (;;) {
-      try {
-        return await this.#open();
-      } catch (error) {
-        if (!this.#process || this.#stopping.signal.aborted || this.#clock.monotonicMs() > endMs) throw error;
-      }
-      await this.#clock.sleep(START_POLL_MS, this.#stopping.signal);
-    }
+  /** Whether to wait for a BIRD that was just started: the next round tries again soon. */
+  #isStarting(): boolean {
+    const { phase, startedAtMs } = this.#child;
+    return phase === 'starting' && this.#clock.monotonicMs() - startedAtMs < REPLY_TIMEOUT_MS;
   }
 
   /** Writes the configuration to disk while no BIRD runs; checks it with the program, if installed. */
@@ -225,21 +252,19 @@ export class Bird implements Follower {
     else await this.#file.accept();
   }
 
-  /** @returns whether to wait for a BIRD process of this service; it is restarted after a delay */
-  async #start(): Promise<boolean> {
-    if (this.#process) return true;
-    const nowMs = this.#clock.monotonicMs();
-    if (nowMs - this.#startedAtMs < this.#settings.pollMs) return false;
-    if ((await this.#file.read()) === undefined) return false;
-    this.#startedAtMs = nowMs;
-    const started = startBird(this.#settings.files, (line) => this.#events.processLogged(line));
-    this.#process = started;
+  /** Starts BIRD if it does not run; restarts it after a delay. */
+  async #start(): Promise<void> {
+    const startedAtMs = this.#clock.monotonicMs();
+    if (this.#child.phase !== 'none' || startedAtMs - this.#child.startedAtMs < this.#settings.pollMs) return;
+    if ((await this.#file.read()) === undefined) return;
+    const process = startBird(this.#settings.files, (line) => this.#events.processLogged(line));
+    this.#child = { phase: 'starting', startedAtMs, process };
     this.#events.processStarted();
-    void started.ended.then((how) => {
-      this.#process = undefined;
-      if (!this.#stopping.signal.aborted) this.#events.processEnded(how);
+    void process.ended.then((how) => {
+      if (this.#child.phase === 'none') return;
+      this.#child = { phase: 'none', startedAtMs };
+      this.#events.processEnded(how);
     });
-    return true;
   }
 
   /** Lets BIRD check the configuration, then load it. @throws Failure BIRD_UNREACHABLE */
@@ -255,21 +280,22 @@ export class Bird implements Follower {
       if (before !== undefined) await this.#file.accept();
       return this.#refuse(text, outcomeOf(reply));
     }
-    this.#applied = text;
-    this.#refusal = undefined;
+    this.#loaded = { phase: 'applied', text };
     this.#events.configured(sessions.length);
   }
 
   async #refuse(text: string, reason: string): Promise<void> {
     await this.#file.reject();
     // Retried in each round, as BIRD may have failed to read the file; reported once.
-    if (this.#refusal?.text !== text || this.#refusal.reason !== reason) this.#events.refused(reason);
-    this.#refusal = { text, reason };
+    const before = this.#loaded;
+    if (before.phase !== 'refused' || before.text !== text || before.reason !== reason) this.#events.refused(reason);
+    this.#loaded = { phase: 'refused', text, reason };
   }
 
   async #pollSessions(control: BirdControl, { sessions }: WantedConfig): Promise<void> {
     const states = readSessions(await control.run(SHOW_SESSIONS));
-    this.#states = new Map(states.map((state) => [state.name, state]));
+    if ('states' in this.#connection)
+      this.#connection = { ...this.#connection, states: new Map(states.map((state) => [state.name, state])) };
     const reported = new Map<string, string>();
     for (const session of sessions) {
       const status = this.#statusOf(session);
@@ -285,22 +311,21 @@ export class Bird implements Follower {
   }
 
   #statusOf(session: Session): SessionStatus {
-    return { session, state: this.#states.get(session.name) };
+    const connection = this.#connection;
+    return { session, state: 'states' in connection ? connection.states.get(session.name) : undefined };
   }
 
   #disconnected(reason: string): void {
-    this.#control?.close();
-    this.#states = new Map();
-    if (this.#isReachable !== false) this.#events.lost(reason);
-    this.#isReachable = false;
+    if (this.#connection.phase !== 'unreachable') this.#events.lost(reason);
+    this.#connection = { phase: 'unreachable' };
   }
 
   /** Kills this service's BIRD so that neighbours and kernel keep its routes until it is back (RFC 4724). */
-  async #stopProcess(process: BirdProcess): Promise<void> {
+  async #stopProcess(process: BirdProcess, control: BirdControl | undefined): Promise<void> {
     const ended = new AbortController();
     const over = process.ended.then(() => ended.abort());
-    await this.#control?.run('graceful restart').catch(() => undefined);
-    await this.#clock.sleep(this.#control ? REPLY_TIMEOUT_MS : 0, ended.signal);
+    await control?.run('graceful restart').catch(() => undefined);
+    await this.#clock.sleep(control ? REPLY_TIMEOUT_MS : 0, ended.signal);
     process.kill();
     await over;
   }

@@ -13,8 +13,9 @@ import {
   type Follower,
 } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
-import { Ruleset, type ForwardedPacket } from './ruleset.js';
-import { CHECK_INTERVAL_MS, type TableEvents } from './table-reconciler.js';
+import { Ruleset, type ForwardedPacket } from '../nft/ruleset.js';
+import { CHECK_INTERVAL_MS, type TableEvents } from '../nft/table-reconciler.js';
+import type { BaseChain, Nft } from '../nft/nft.js';
 import {
   formatTableName,
   isList,
@@ -22,12 +23,10 @@ import {
   match,
   meta,
   PROTOCOL,
-  type BaseChain,
   type JsonObject,
-  type Nft,
   type NftCommand,
   type TableName,
-} from './table.js';
+} from '../nft/table.js';
 
 interface ForwardPathOptions {
   readonly nft: Nft;

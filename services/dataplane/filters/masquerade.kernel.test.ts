@@ -2,11 +2,11 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import type { ClusterPool, ClusterView } from '../cluster/cluster.js';
-import { ProgramNft } from '../kernel/nft-program.js';
+import { ProgramNft } from '../nft/nft-program.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { reconcilerOptions, prefix, RecordedEvents, until } from '../testing/nft.js';
 import { Masquerader, type MasqueradeSettings } from './masquerade.js';
-import { CHECK_INTERVAL_MS } from './table-reconciler.js';
+import { CHECK_INTERVAL_MS } from '../nft/table-reconciler.js';
 
 /**
  * Two pods of two nodes, and a server outside:

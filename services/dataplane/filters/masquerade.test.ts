@@ -1,17 +1,8 @@
-import type { Address, Family } from '@podwire/shared/net/address';
-import {
-  addressAt,
-  formatPrefix,
-  parsePrefix,
-  prefixContains,
-  prefixOf,
-  type Prefix,
-} from '@podwire/shared/net/prefix';
-import fc from 'fast-check';
+import { addressAt, formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import type { ClusterNode, ClusterPool, ClusterView } from '../cluster/cluster.js';
-import { outermost, planMasquerade, type MasqueradeSettings } from './masquerade.js';
+import { planMasquerade, type MasqueradeSettings } from './masquerade.js';
 
 function prefix(text: string): Prefix {
   const parsed = parsePrefix(text);
@@ -106,32 +97,5 @@ describe('masqueraded packets', () => {
       interfaces: ['eth*'],
       ports: { first: 1024, last: 2047 },
     });
-  });
-});
-
-/** Prefixes of a small range, so that they overlap. */
-const small = (family: Family): fc.Arbitrary<Prefix> =>
-  fc
-    .record({ bits: fc.nat(255), length: fc.integer({ min: 0, max: 8 }) })
-    .map(({ bits, length }) => prefixOf({ family, value: BigInt(bits) << (family === 4 ? 24n : 120n) }, length));
-
-const WORLD: readonly Address[] = ([4, 6] as const).flatMap((family) =>
-  Array.from({ length: 256 }, (_, bits) => ({ family, value: BigInt(bits) << (family === 4 ? 24n : 120n) })),
-);
-
-describe('the outermost prefixes', () => {
-  test('cover the same addresses, and are disjoint', () => {
-    fc.assert(
-      fc.property(fc.array(fc.oneof(small(4), small(6)), { maxLength: 20 }), (prefixes) => {
-        const kept = outermost(prefixes);
-        const holds = (among: readonly Prefix[], address: Address) =>
-          among.some((candidate) => prefixContains(candidate, address));
-        const held = (among: readonly Prefix[]) => WORLD.map((address) => holds(among, address));
-        expect(held(kept)).toEqual(held(prefixes));
-        for (const one of kept) {
-          expect(kept.filter((other) => prefixContains(other, one))).toEqual([one]);
-        }
-      }),
-    );
   });
 });

@@ -1,13 +1,14 @@
 import type { Family } from '@podwire/shared/net/address';
-import { comparePrefixes, hostPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
-import { TableReconciler, type TableReconcilerOptions } from './table-reconciler.js';
+import { TableReconciler, type TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
   ADDRESS_TYPE,
   match,
   meta,
+  outermost,
   payload,
   prefixJson,
   PROTOCOL,
@@ -15,7 +16,7 @@ import {
   type NftSet,
   type NftTable,
   type TableName,
-} from './table.js';
+} from '../nft/table.js';
 
 /** Destinations exempt from masquerading besides the pools: none, or the addresses of the nodes. */
 export const NAT_EXCLUSIONS = ['pools', 'pools-and-nodes'] as const;
@@ -69,17 +70,6 @@ export function planMasquerade(
     return { family, sources: outermost(sources), exempt: outermost(exempt), interfaces, ports };
   };
   return { 4: plan(4), 6: plan(6) };
-}
-
-/** The same addresses as disjoint prefixes, as interval sets require; sorted. */
-export function outermost(prefixes: readonly Prefix[]): Prefix[] {
-  const kept: Prefix[] = [];
-  // In sorted order a prefix follows those that contain it, so comparing with the last kept one is enough.
-  for (const prefix of prefixes.toSorted(comparePrefixes)) {
-    const last = kept.at(-1);
-    if (!last || !prefixContains(last, prefix)) kept.push(prefix);
-  }
-  return kept;
 }
 
 const SOURCES = 'nat_sources';

@@ -5,7 +5,8 @@ import type { ClusterPool, ClusterView } from '../cluster/cluster.js';
 import { MemoryNft } from '../testing/memory-nft.js';
 import { reconcilerOptions, prefix, until } from '../testing/nft.js';
 import { Masquerader, masqueradeTable, type MasqueradeSettings } from './masquerade.js';
-import { formOf, objectsOf, replacement } from './table.js';
+import { objectsOf, replacement } from '../nft/table.js';
+import { formOf } from '../nft/table-form.js';
 
 const SETTINGS: MasqueradeSettings = { exclude: 'pools', interfaces: [], ports: undefined };
 const OTHERS = { blocks: new Set<string>(), hasOtherChanges: true };

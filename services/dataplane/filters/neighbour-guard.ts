@@ -2,14 +2,14 @@ import type { Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
 import type { Condition } from '../conditions/conditions.js';
-import { outermost } from './masquerade.js';
-import { TableReconciler, type TableReconcilerOptions } from './table-reconciler.js';
+import { TableReconciler, type TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
   ADDRESS_TYPE,
   COUNTED_DROP,
   FILTER_PRIORITY,
   match,
   meta,
+  outermost,
   payload,
   prefixJson,
   PROTOCOL,
@@ -18,7 +18,7 @@ import {
   type NftSet,
   type NftTable,
   type TableName,
-} from './table.js';
+} from '../nft/table.js';
 
 export const NEIGHBOUR_TABLE: TableName = { family: 'inet', name: 'podwire_neighbours' };
 

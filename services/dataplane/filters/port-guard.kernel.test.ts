@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process';
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { ProgramNft } from '../kernel/nft-program.js';
+import { ProgramNft } from '../nft/nft-program.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { reconcilerOptions, until } from '../testing/nft.js';
 import { node, view } from '../testing/routes.js';

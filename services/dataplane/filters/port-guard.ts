@@ -4,7 +4,7 @@ import { compareTexts } from '@podwire/shared/words/order';
 
 import type { ClusterChange, ClusterNode, ClusterView, Follower } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
-import { TableReconciler, type TableReconcilerOptions } from './table-reconciler.js';
+import { TableReconciler, type TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
   ADDRESS_TYPE,
   COUNTED_DROP,
@@ -18,7 +18,7 @@ import {
   type JsonObject,
   type NftTable,
   type TableName,
-} from './table.js';
+} from '../nft/table.js';
 
 export const PORT_TABLE: TableName = { family: 'inet', name: 'podwire_ports' };
 

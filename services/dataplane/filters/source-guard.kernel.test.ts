@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { ProgramNft } from '../kernel/nft-program.js';
+import { ProgramNft } from '../nft/nft-program.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { arrivalsFrom, inside, listRuleset } from '../testing/contracts/nft-contract.js';
 import { reconcilerOptions, prefix } from '../testing/nft.js';
@@ -79,12 +79,12 @@ describe.each(FAMILIES)('IPv%i: a pod', (family) => {
 
   test('sends from an allowed range while it is allowed, and no other pod does', async () => {
     await guard.start(new Map());
-    await guard.setSourcePrefixes('podwa', [prefix(RANGE[family])]);
+    await guard.install({ hostInterfaceName: 'podwa', addresses: [], sourcePrefixes: [prefix(RANGE[family])] });
     const seen = () => ['pod-a', 'pod-b'].map((pod) => arrivals(pod, BEHIND[family]));
     expect(seen()).toEqual([1, 0]);
     expect(arrivals('pod-a', OTHERS[family])).toBe(0);
-    await guard.setSourcePrefixes('podwb', [prefix(RANGE[family])]);
-    await guard.setSourcePrefixes('podwa', []);
+    await guard.install({ hostInterfaceName: 'podwb', addresses: [], sourcePrefixes: [prefix(RANGE[family])] });
+    await guard.install({ hostInterfaceName: 'podwa', addresses: [], sourcePrefixes: [] });
     expect(seen()).toEqual([0, 1]);
     await guard.forget('podwb');
     expect(seen()).toEqual([0, 0]);
@@ -94,10 +94,10 @@ describe.each(FAMILIES)('IPv%i: a pod', (family) => {
     wire('pod-c', 'cali1', '9');
     await guard.start(new Map());
     expect(arrivals('pod-c', OTHERS[family])).toBe(1);
-    await guard.setSourcePrefixes('cali1', []);
+    await guard.install({ hostInterfaceName: 'cali1', addresses: [], sourcePrefixes: [] });
     expect(arrivals('pod-c', OTHERS[family])).toBe(0);
     expect(arrivals('pod-c', OWN[family].replace(/7$/, '9'))).toBe(1);
-    await guard.setSourcePrefixes('cali1', [prefix(RANGE[family])]);
+    await guard.install({ hostInterfaceName: 'cali1', addresses: [], sourcePrefixes: [prefix(RANGE[family])] });
     expect(arrivals('pod-c', BEHIND[family])).toBe(1);
     await guard.forget('cali1');
     expect(arrivals('pod-c', OTHERS[family])).toBe(1);

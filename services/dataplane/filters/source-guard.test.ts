@@ -3,14 +3,24 @@ import { describe, expect, test } from 'vitest';
 
 import { MemoryNft } from '../testing/memory-nft.js';
 import { reconcilerOptions, prefix, until } from '../testing/nft.js';
+import { address } from '../testing/pods.js';
 import { GUARD_TABLE, guardTable, SourceGuard } from './source-guard.js';
-import { CHECK_INTERVAL_MS } from './table-reconciler.js';
-import { formOf, objectsOf, removal, type NftCommand } from './table.js';
+import { CHECK_INTERVAL_MS } from '../nft/table-reconciler.js';
+import { objectsOf, removal, type NftCommand } from '../nft/table.js';
+import { formOf } from '../nft/table-form.js';
 
 function start() {
   const { options, ...rest } = reconcilerOptions(new MemoryNft());
   return { ...rest, guard: new SourceGuard(options) };
 }
+
+const pod = (hostInterfaceName: string, prefixes: readonly string[] = []) => ({
+  hostInterfaceName,
+  addresses: [address('10.7.0.9')],
+  sourcePrefixes: prefixes.map(prefix),
+});
+
+const IPV6_POD = { ...pod('podwipv6'), addresses: [address('10.7.0.8'), address('fd07::8')] };
 
 const shown = async (nft: MemoryNft) => formOf((await nft.read(GUARD_TABLE))!);
 const wanted = (prefixes: Readonly<Record<string, readonly string[]>>) => wantedOf(new Map(Object.entries(prefixes)));
@@ -38,9 +48,9 @@ describe('one pod and another', () => {
     const guard = new SourceGuard(options);
     await guard.start(new Map());
     nft.isSlow = true;
-    const setting = guard.setSourcePrefixes('podwa', [prefix('fd01::/64')]);
+    const setting = guard.install(pod('podwa', ['fd01::/64']));
     await until(() => nft.waiting.length === 1);
-    expect(await isDone(guard.ready())).toBe(true);
+    expect(await isDone(guard.install(IPV6_POD))).toBe(true);
     expect(await isDone(setting)).toBe(false);
     for (const go of nft.waiting) go();
     await setting;
@@ -55,7 +65,7 @@ describe('one pod and another', () => {
     nft.isSlow = true;
     clock.advance(CHECK_INTERVAL_MS);
     await until(() => nft.waiting.length === 1);
-    const ready = guard.ready();
+    const ready = guard.install(IPV6_POD);
     expect(await isDone(ready)).toBe(false);
     for (const go of nft.waiting) go();
     await ready;
@@ -76,7 +86,7 @@ describe('the guard', () => {
     );
     expect(await shown(nft)).toEqual(wanted({ podwa: ['fd01::/64'], cali1: [] }));
     const runs = nft.reads + nft.transactions;
-    await guard.ready();
+    await guard.install(IPV6_POD);
     expect(nft.reads + nft.transactions).toBe(runs);
     await guard.stop();
   });
@@ -85,7 +95,7 @@ describe('the guard', () => {
     const { guard, nft } = start();
     await guard.start(new Map());
     const runs = nft.reads + nft.transactions;
-    await guard.setSourcePrefixes('podwa', []);
+    await guard.install(pod('podwa'));
     await guard.forget('podwa');
     expect(nft.reads + nft.transactions).toBe(runs);
     await guard.stop();
@@ -110,7 +120,7 @@ describe('the guard', () => {
     const costs: number[] = [];
     for (const [device, list] of steps) {
       const [reads, transactions] = [nft.reads, nft.transactions];
-      await (list ? guard.setSourcePrefixes(device, list.map(prefix)) : guard.forget(device));
+      await (list ? guard.install(pod(device, list)) : guard.forget(device));
       expect(nft.reads).toBe(reads);
       costs.push(nft.transactions - transactions);
       if (list) state.set(device, list);
@@ -124,7 +134,7 @@ describe('the guard', () => {
   test('merges nested prefixes, which the kernel would refuse', async () => {
     const { guard, nft } = start();
     await guard.start(new Map());
-    await guard.setSourcePrefixes('podwa', [prefix('10.1.0.0/16'), prefix('10.0.0.0/8'), prefix('10.0.0.0/8')]);
+    await guard.install(pod('podwa', ['10.1.0.0/16', '10.0.0.0/8', '10.0.0.0/8']));
     expect(await shown(nft)).toEqual(wanted({ podwa: ['10.0.0.0/8'] }));
     await guard.stop();
   });
@@ -137,8 +147,8 @@ describe('the guard', () => {
       { reason: 'SourceGuardUnavailable', blockedFamilies: [6], message: expect.stringContaining('no nft here') },
     ]);
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
-    await expect(guard.ready()).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
-    await guard.ready();
+    await expect(guard.install(IPV6_POD)).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
+    await guard.install(IPV6_POD);
     expect(guard.conditions()).toEqual([]);
     expect(nft.unusedFaults).toBe(0);
     await guard.stop();

@@ -1,10 +1,10 @@
 import { HOST_INTERFACE_PREFIX } from '@podwire/shared/attachment/names';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import type { Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
 import type { Condition } from '../conditions/conditions.js';
-import { outermost } from './masquerade.js';
-import { TableReconciler, type TableReconcilerOptions } from './table-reconciler.js';
+import { TableReconciler, type TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
   ADDRESS_TYPE,
   concatJson,
@@ -13,6 +13,7 @@ import {
   FILTER_PRIORITY,
   match,
   meta,
+  outermost,
   payload,
   prefixJson,
   PROTOCOL,
@@ -23,8 +24,11 @@ import {
   type NftCommand,
   type NftTable,
   type TableName,
-} from './table.js';
+} from '../nft/table.js';
 import { ENCAPSULATED } from './tunnel-guard.js';
+
+/** What the guard needs of a pod. */
+type GuardedPod = Pick<PodNetwork, 'hostInterfaceName' | 'addresses' | 'sourcePrefixes'>;
 
 /** By host interface: the prefixes that its pod may send from besides its own addresses. */
 type SourcePrefixes = ReadonlyMap<string, readonly Prefix[]>;
@@ -215,25 +219,19 @@ export class SourceGuard {
   }
 
   /**
-   * Resolves when the table is in force. Call before a pod with IPv6 addresses is wired. If the table is in force already, the
-   * call does not wait for changes of other pods.
-   * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED
-   */
-  ready(): Promise<void> {
-    return this.#reconciler.isInForce ? Promise.resolve() : this.#reconciler.setWanted(guardTable(this.#prefixes));
-  }
-
-  /**
    * Guards an interface, existing or not yet, and allows its pod these source prefixes besides its own addresses; they replace
    * the earlier ones. Resolves when that is in force: before the interface is up. Idempotent; does nothing for a name with
-   * Podwire's prefix without prefixes before and after.
+   * Podwire's prefix without prefixes before and after, except that a pod with IPv6 addresses waits until the table is in force.
+   * If it is, the pod does not wait for changes of other pods.
    * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; it is retried, unless {@link forget} comes first
    */
-  setSourcePrefixes(device: string, allowed: readonly Prefix[]): Promise<void> {
-    return this.#set(device, isListed(device, allowed) ? allowed : undefined);
+  async install({ hostInterfaceName, addresses, sourcePrefixes }: GuardedPod): Promise<void> {
+    const hasIpv6 = addresses.some(({ family }) => family === 6);
+    if (hasIpv6 && !this.#reconciler.isInForce) await this.#reconciler.setWanted(guardTable(this.#prefixes));
+    await this.#set(hostInterfaceName, isListed(hostInterfaceName, sourcePrefixes) ? sourcePrefixes : undefined);
   }
 
-  /** Stops guarding an interface that is gone. Idempotent. @throws Failure as {@link setSourcePrefixes} */
+  /** Stops guarding an interface that is gone. Idempotent. @throws Failure as {@link install} */
   forget(device: string): Promise<void> {
     return this.#set(device, undefined);
   }

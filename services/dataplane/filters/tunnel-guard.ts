@@ -2,7 +2,7 @@ import { formatAddress, type Family } from '@podwire/shared/net/address';
 
 import { VXLAN_PORT, type ClusterChange, type ClusterView, type Follower } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
-import { TableReconciler, type TableReconcilerOptions } from './table-reconciler.js';
+import { TableReconciler, type TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
   ADDRESS_TYPE,
   COUNTED_DROP,
@@ -16,7 +16,7 @@ import {
   type NftCommand,
   type NftTable,
   type TableName,
-} from './table.js';
+} from '../nft/table.js';
 import { planTunnelSources, type TunnelSources } from './tunnel-sources.js';
 
 /**

@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { exponentialBackoff, WorkQueue } from '@podwire/shared/reconcile/work-queue';
+import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -13,7 +13,7 @@ import {
 import type { Condition } from '../conditions/conditions.js';
 import { isPodInterface, TUNNEL_DEVICES } from '../routes/observed.js';
 import { OVERHEAD_BYTES } from '../routes/tunnels.js';
-import type { LinkSource, LinkWatch, NodeLink } from './links.js';
+import type { LinkSource, NodeLink } from './links.js';
 
 interface MtuEvents {
   /** The MTU of pods changed. */
@@ -45,6 +45,22 @@ const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 /** Called with the default MTU of pods in bytes: when it is first known, and on each change. */
 type MtuListener = (mtuBytes: number) => void;
 
+/** `watch`: a run lasts as long as the watch is open. */
+type Task = 'watch' | 'read';
+
+/** The encapsulation overhead that is subtracted. */
+type Overhead =
+  /** The pools are unknown, and nothing was read: to be derived from existing pods that request no MTU. */
+  | { readonly from: 'existing-pods'; readonly hostInterfaces: ReadonlySet<string> }
+  | { readonly from: 'first-reading' | 'pools'; readonly bytes: number };
+
+type KnownMtu =
+  | { readonly phase: 'unknown' }
+  /** `provisional`: the pools are unknown; listeners are not called. */
+  | { readonly phase: 'provisional' | 'final'; readonly detected: DetectedMtu };
+
+const WATCH_ENDED = new Failure('KERNEL_REFUSED', 'the watch of the links has ended');
+
 /**
  * The MTU of pods that request none. It follows the node's interfaces and the pools. New pods get the current value, and listeners
  * apply a change to existing pods.
@@ -52,32 +68,20 @@ type MtuListener = (mtuBytes: number) => void;
 export class PodMtu implements Follower {
   readonly #options: PodMtuOptions;
   readonly #listeners: MtuListener[] = [];
-  readonly #queue: WorkQueue<'links'>;
-  readonly #backoff: (failures: number) => number;
-  #pools: readonly ClusterPool[] | undefined;
-  /** Host interfaces of the pods that existed at the start and request no MTU. */
-  #hostInterfaces: ReadonlySet<string> = new Set();
-  /** Encapsulation overhead while the pools are unknown, in bytes; undefined before the first reading. */
-  #assumedOverheadBytes: number | undefined;
-  #detected: DetectedMtu | undefined;
-  /** The last MTU that listeners received. */
-  #reportedMtuBytes: number | undefined;
-  #watch: LinkWatch | undefined;
-  /** Watches in a row that ended soon, for the back-off. */
-  #shortWatches = 0;
+  readonly #queue: WorkQueue<Task>;
+  #overhead: Overhead = { from: 'existing-pods', hostInterfaces: new Set() };
+  #mtu: KnownMtu = { phase: 'unknown' };
+  /** Message of the last failure; undefined after a reading. */
   #failure: string | undefined;
   /** Called after each reading, successful or not. */
   #onReading = (): void => undefined;
 
   constructor(options: PodMtuOptions) {
     this.#options = options;
-    this.#backoff = exponentialBackoff(BACKOFF, options.random);
     this.#queue = new WorkQueue({
-      reconcile: async (_, signal) => {
-        await this.#check(signal);
-        return { inMs: LINK_CHECK_INTERVAL_MS };
-      },
-      retryInMs: this.#backoff,
+      reconcile: (task, signal) => this.#run(task, signal),
+      retryInMs: exponentialBackoff(BACKOFF, options.random),
+      resetAfterMs: BACKOFF.maxMs,
       onFailure: (error) => {
         if (!(error instanceof Failure)) throw error;
       },
@@ -90,15 +94,15 @@ export class PodMtu implements Follower {
    * @param wires - host interfaces of existing pods that request no MTU
    */
   async start(wires: readonly string[] = []): Promise<void> {
-    this.#hostInterfaces = new Set(wires);
-    if (this.#options.fixedBytes > 0) {
-      this.#detected = { mtuBytes: this.#options.fixedBytes, interfaceName: undefined, overheadBytes: 0 };
-      this.#options.events.mtuSet(this.#options.fixedBytes);
-      this.#notify();
+    const { fixedBytes, events } = this.#options;
+    if (fixedBytes > 0) {
+      events.mtuSet(fixedBytes);
+      this.#setFinal({ mtuBytes: fixedBytes, interfaceName: undefined, overheadBytes: 0 });
       return;
     }
+    this.#overhead = { from: 'existing-pods', hostInterfaces: new Set(wires) };
     const firstReading = new Promise<void>((resolve) => (this.#onReading = resolve));
-    this.#queue.request('links');
+    this.#queue.request('watch');
     await firstReading;
   }
 
@@ -107,19 +111,19 @@ export class PodMtu implements Follower {
    * that new pods get the same MTU. Without existing pods the overhead counts as zero until the pools are known.
    */
   get mtuBytes(): number {
-    return this.#detected?.mtuBytes ?? ASSUMED_MTU_BYTES;
+    return this.#mtu.phase === 'unknown' ? ASSUMED_MTU_BYTES : this.#mtu.detected.mtuBytes;
   }
 
   /** Adds a listener, and calls it at once with a known MTU. It must not throw. */
   onChange(listener: MtuListener): void {
     this.#listeners.push(listener);
-    if (this.#reportedMtuBytes !== undefined) listener(this.#reportedMtuBytes);
+    if (this.#mtu.phase === 'final') listener(this.mtuBytes);
   }
 
   follow({ cluster }: ClusterView, change: ClusterChange): void {
-    if (this.#pools && !change.hasOtherChanges) return;
-    this.#pools = [...cluster.pools.values()];
-    if (this.#options.fixedBytes === 0) this.#queue.request('links');
+    if (this.#overhead.from === 'pools' && !change.hasOtherChanges) return;
+    this.#overhead = { from: 'pools', bytes: maxOverheadBytes([...cluster.pools.values()]) };
+    if (this.#options.fixedBytes === 0) this.#queue.request('read');
   }
 
   /** Why the MTU may be wrong. */
@@ -128,28 +132,19 @@ export class PodMtu implements Follower {
     return [{ reason: 'MtuUnknown', message: `the node's interfaces cannot be read: ${this.#failure}` }];
   }
 
-  async stop(): Promise<void> {
-    await this.#queue.stop();
-    this.#watch?.close();
+  stop(): Promise<void> {
+    return this.#queue.stop();
   }
 
-  /** Reads the links. @throws Failure when they cannot be read or watched */
-  async #check(signal: AbortSignal): Promise<void> {
-    const { links, patterns, events } = this.#options;
+  async #run(task: Task, signal: AbortSignal): Promise<NextRun | undefined> {
     try {
-      this.#watch ??= await this.#open(signal);
-      const before = this.#detected;
-      const found = await links.links();
-      const overheadBytes = this.#pools ? maxOverheadBytes(this.#pools) : this.#assumeOverheadBytes(found);
-      const detected = detectMtu(found, patterns, overheadBytes);
-      this.#detected = detected;
-      this.#failure = undefined;
-      if (!before || !isSame(before, detected)) events.mtuDetected(detected);
-      if (this.#pools) this.#notify();
+      if (task === 'watch') return await this.#watch(signal);
+      await this.#read();
+      return { inMs: LINK_CHECK_INTERVAL_MS };
     } catch (error) {
-      if (error instanceof Failure && error.message !== this.#failure) {
+      if (error instanceof Failure && error !== WATCH_ENDED && error.message !== this.#failure) {
         this.#failure = error.message;
-        events.mtuUnknown(error);
+        this.#options.events.mtuUnknown(error);
       }
       throw error;
     } finally {
@@ -157,44 +152,49 @@ export class PodMtu implements Follower {
     }
   }
 
-  /** The overhead that the previous process subtracted, in bytes: the network's MTU minus that of most pods. */
-  #assumeOverheadBytes(links: readonly NodeLink[]): number {
-    if (this.#assumedOverheadBytes === undefined) {
-      const { mtuBytes } = detectMtu(links, this.#options.patterns, 0);
-      this.#assumedOverheadBytes = Math.max(
-        0,
-        mtuBytes - (mostFrequentMtuBytes(links, this.#hostInterfaces) ?? mtuBytes),
-      );
-    }
-    return this.#assumedOverheadBytes;
+  /** Has the links read now, and on each change. @throws Failure when the watch cannot be opened, and at its end */
+  async #watch(signal: AbortSignal): Promise<never> {
+    const { links, patterns } = this.#options;
+    let end = (): void => undefined;
+    const over = new Promise<void>((resolve) => (end = resolve));
+    signal.addEventListener('abort', end);
+    const changed = (name: string | undefined): void => {
+      if (name === undefined || isNodeInterface(name, patterns)) this.#queue.restart('read');
+    };
+    const watch = await links.watch({ changed, ended: end });
+    this.#queue.request('read');
+    await over;
+    watch.close();
+    throw WATCH_ENDED;
   }
 
-  /** @returns undefined when the watch has failed already */
-  async #open(signal: AbortSignal): Promise<LinkWatch | undefined> {
-    const { clock, links, patterns } = this.#options;
-    const openedAtMs = clock.monotonicMs();
-    const ended = new AbortController();
-    const watch = await links.watch({
-      changed: (name) => {
-        if (name === undefined || isNodeInterface(name, patterns)) this.#queue.restart('links');
-      },
-      ended: () => {
-        ended.abort();
-        this.#watch = undefined;
-        const isShort = clock.monotonicMs() - openedAtMs < BACKOFF.maxMs;
-        this.#shortWatches = isShort ? this.#shortWatches + 1 : 0;
-        this.#queue.request('links', this.#backoff(Math.max(0, this.#shortWatches - 1)));
-      },
-    });
-    if (signal.aborted) watch.close();
-    return ended.signal.aborted || signal.aborted ? undefined : watch;
+  /** @throws Failure when the links cannot be read */
+  async #read(): Promise<void> {
+    const { links, patterns, events } = this.#options;
+    const found = await links.links();
+    const before = this.#mtu;
+    const { from, bytes } = this.#overheadBy(found);
+    const detected = detectMtu(found, patterns, bytes);
+    this.#failure = undefined;
+    if (before.phase === 'unknown' || !isSame(before.detected, detected)) events.mtuDetected(detected);
+    if (from === 'pools') this.#setFinal(detected);
+    else this.#mtu = { phase: 'provisional', detected };
   }
 
-  #notify(): void {
-    const mtuBytes = this.mtuBytes;
-    if (mtuBytes === this.#reportedMtuBytes) return;
-    this.#reportedMtuBytes = mtuBytes;
-    for (const listener of this.#listeners) listener(mtuBytes);
+  /** Before the pools are known, the overhead that the previous process subtracted: the network's MTU minus that of most pods. */
+  #overheadBy(links: readonly NodeLink[]): Exclude<Overhead, { from: 'existing-pods' }> {
+    if (this.#overhead.from !== 'existing-pods') return this.#overhead;
+    const { mtuBytes } = detectMtu(links, this.#options.patterns, 0);
+    const ofPodsBytes = mostFrequentMtuBytes(links, this.#overhead.hostInterfaces) ?? mtuBytes;
+    this.#overhead = { from: 'first-reading', bytes: Math.max(0, mtuBytes - ofPodsBytes) };
+    return this.#overhead;
+  }
+
+  #setFinal(detected: DetectedMtu): void {
+    const before = this.#mtu;
+    this.#mtu = { phase: 'final', detected };
+    if (before.phase === 'final' && before.detected.mtuBytes === detected.mtuBytes) return;
+    for (const listener of this.#listeners) listener(detected.mtuBytes);
   }
 }
 

@@ -1,6 +1,6 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import type { Failure } from '@podwire/shared/failure/failure';
-import type { Prefix } from '@podwire/shared/net/prefix';
 
 import type { NamespaceIdentity } from '../records/record.js';
 import type { Wanted } from '../wiring/network.js';
@@ -144,21 +144,18 @@ export interface AttachedLink {
 }
 
 /**
- * Anti-spoofing that interface settings cannot provide: IPv6 has no reverse-path filter, and a pod may be allowed prefixes
- * besides its own addresses.
+ * A filter of a pod's packets at its interface of the node, beside the settings of that interface: IPv6 has no reverse-path
+ * filter, and a pod may be allowed prefixes besides its own addresses.
  *
- * Every method fails with KERNEL_UNSUPPORTED or KERNEL_REFUSED; the guard then retries the request.
+ * Every method fails with KERNEL_UNSUPPORTED or KERNEL_REFUSED; the filter then retries the request.
  */
-export interface PodGuard {
-  /** Resolves when pods' IPv6 addresses are guarded. Idempotent. */
-  ready(): Promise<void>;
-
+export interface PodFilter {
   /**
-   * Guards an interface of the node, existing or not yet, and allows its pod these source prefixes besides its own addresses;
-   * they replace the earlier ones. Resolves when that is in force. Idempotent.
+   * Filters the packets of a pod as its network requires; that replaces the earlier requirement. Resolves when it is in force:
+   * before the interface is up. Idempotent.
    */
-  setSourcePrefixes(device: string, allowed: readonly Prefix[]): Promise<void>;
+  install(network: PodNetwork): Promise<void>;
 
-  /** Stops guarding an interface that is gone. Idempotent. */
-  forget(device: string): Promise<void>;
+  /** Stops filtering at an interface that is gone. Idempotent. */
+  forget(hostInterfaceName: string): Promise<void>;
 }

@@ -17,7 +17,7 @@ import { rejectLostAddresses, type AttachResult, type DetachRequest, type Repair
 import { isOfMissingLink } from './errno.js';
 import type { Events } from './events.js';
 import { renameDifference, wireDifferences, findCalicoLink, findHostLinks, findRenamedHostLink } from './host-links.js';
-import type { AttachedLink, Kernel, PodGuard, PodSession } from './kernel.js';
+import type { AttachedLink, Kernel, PodFilter, PodSession } from './kernel.js';
 import { OperationsInFlight, type LockKeys } from './operations-in-flight.js';
 import {
   deleteMovedFlows,
@@ -35,8 +35,8 @@ interface DataplaneOptions {
   readonly events: Events;
   /** Default MTU of pods in bytes, read at each call. */
   readonly mtu?: () => number;
-  /** Default: none; the reverse-path filter then restricts pods to their IPv4 addresses. */
-  readonly guard?: PodGuard;
+  /** In the order of their installation. Default: none; the reverse-path filter then restricts pods to their IPv4 addresses. */
+  readonly filters?: readonly PodFilter[];
   /** Called when the addresses of a record have to be bound or returned in podwire-ipam. Must not throw. */
   readonly onUnsettled?: (record: AttachmentRecord) => void;
 }
@@ -58,16 +58,23 @@ export class Dataplane {
   readonly #registry: AttachmentRegistry;
   readonly #events: Events;
   readonly #mtu: () => number;
-  readonly #guard: PodGuard | undefined;
+  readonly #filters: readonly PodFilter[];
   readonly #onUnsettled: (record: AttachmentRecord) => void;
   readonly #inFlight = new OperationsInFlight();
 
-  constructor({ kernel, registry, events, mtu = () => DEFAULT_MTU_BYTES, guard, onUnsettled }: DataplaneOptions) {
+  constructor({
+    kernel,
+    registry,
+    events,
+    mtu = () => DEFAULT_MTU_BYTES,
+    filters = [],
+    onUnsettled,
+  }: DataplaneOptions) {
     this.#kernel = kernel;
     this.#registry = registry;
     this.#events = events;
     this.#mtu = mtu;
-    this.#guard = guard;
+    this.#filters = filters;
     this.#onUnsettled = onUnsettled ?? (() => undefined);
   }
 
@@ -205,13 +212,13 @@ export class Dataplane {
     return this.#inFlight.runExclusive(place, signal, work);
   }
 
-  /** Updates the guard of an interface for its current attachment, or removes it when there is none. Never rejects. */
-  async updateGuard(hostInterfaceName: string): Promise<void> {
-    const holder = this.#registry.byHostInterface(hostInterfaceName);
-    // The guard's next write retries a failure.
-    await (holder ? this.#installGuard(holder.network) : this.#guard?.forget(hostInterfaceName))?.catch(
-      () => undefined,
-    );
+  /** Filters an interface for its current attachment, or no longer when there is none. Never rejects. */
+  async updateFilters(hostInterfaceName: string): Promise<void> {
+    for (const filter of this.#filters) {
+      const holder = this.#registry.byHostInterface(hostInterfaceName);
+      // The filter's next write retries a failure.
+      await (holder ? filter.install(holder.network) : filter.forget(hostInterfaceName)).catch(() => undefined);
+    }
   }
 
   /** Whether an operation for the attachment is running or queued: a call, or a repair. */
@@ -307,11 +314,11 @@ export class Dataplane {
     await this.#removeRules(before, signal);
     const removals = await Promise.all(own.map((link) => this.#delete(link)));
     // Also when the wire went with its namespace.
-    const guardedNames = new Set([
+    const filteredNames = new Set([
       ...own.map(({ name }) => name),
       ...(before ? [before.network.hostInterfaceName] : []),
     ]);
-    await Promise.all([...guardedNames].map((name) => this.updateGuard(name)));
+    await Promise.all([...filteredNames].map((name) => this.updateFilters(name)));
     const searchedNetns = before && !this.#registry.mayHaveRules(attachment) ? undefined : netnsToSearch(before, netns);
     const dead = await this.#registry.end(attachment);
     const unsettled = dead ?? (before?.network.otherIpam && before);
@@ -412,23 +419,20 @@ export class Dataplane {
     wire: () => Promise<Answer>,
   ): Promise<Answer> {
     const before = this.#registry.get(network.attachment);
-    const wiring = this.#installGuard(network).then(wire);
+    const wiring = this.#installFilters(network).then(wire);
     const recording = this.#registry.record(network, session.identity, allocation);
     try {
       return (await Promise.all([wiring, recording]))[0];
     } catch (error) {
       await recording;
       await this.#registry.restore(network.attachment, before);
-      await this.updateGuard(network.hostInterfaceName);
+      await this.updateFilters(network.hostInterfaceName);
       throw error;
     }
   }
 
-  /** Installs the guard before the interface is up. Sends nothing for a pod with IPv4 addresses alone. */
-  async #installGuard({ addresses, hostInterfaceName, sourcePrefixes }: PodNetwork): Promise<void> {
-    if (!this.#guard) return;
-    if (addresses.some(({ family }) => family === 6)) await this.#guard.ready();
-    await this.#guard.setSourcePrefixes(hostInterfaceName, sourcePrefixes);
+  async #installFilters(network: PodNetwork): Promise<void> {
+    for (const filter of this.#filters) await filter.install(network);
   }
 
   #delete(link: ObservedLink): Promise<boolean> {

@@ -116,7 +116,7 @@ export class LostWireQueue {
       const ends = await findHostLinks(kernel, attachment, [name]);
       if (ends.some((end) => isMadeFor(end, attachment))) return;
       await registry.remove(attachment);
-      await dataplane.updateGuard(name);
+      await dataplane.updateFilters(name);
       events.lostWireDropped(attachment);
     });
   }

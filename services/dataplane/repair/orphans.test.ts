@@ -165,11 +165,11 @@ describe('what remains on the node of a dead pod', () => {
     expect([state(), kernel.print()]).toEqual(['dead', before]);
   });
 
-  test('does not include its guard', async () => {
+  test('does not include its filters', async () => {
     const { lasting } = await scene();
-    const guard = { ready: vi.fn(), setSourcePrefixes: vi.fn(), forget: vi.fn() };
-    for (const method of Object.values(guard)) method.mockResolvedValue(undefined);
-    const node = await startNode({ ...lasting, guard });
+    const filter = { install: vi.fn(), forget: vi.fn() };
+    for (const method of Object.values(filter)) method.mockResolvedValue(undefined);
+    const node = await startNode({ ...lasting, filters: [filter] });
     const network = podNetwork('a', { sourcePrefixes: [DEFAULT_ROUTE] });
     lasting.kernel.addNamespace(network.netns);
     await node.dataplane.attach(network, never());
@@ -178,7 +178,7 @@ describe('what remains on the node of a dead pod', () => {
       await node.reconciler.sweep();
       await lasting.clock.sleep(waitMs, never());
     }
-    expect(guard.forget.mock.calls).toEqual([[network.hostInterfaceName]]);
+    expect(filter.forget.mock.calls).toEqual([[network.hostInterfaceName]]);
   });
 
   test('is removed once: a death is logged once', async () => {

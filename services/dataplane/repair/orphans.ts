@@ -93,7 +93,7 @@ export class OrphanCollector {
       if (!(await this.#isDead(record, link))) return;
       if (link && isMadeFor(link, attachment)) await kernel.deleteHostLink(link);
       const dead = await registry.end(attachment);
-      await dataplane.updateGuard(name);
+      await dataplane.updateFilters(name);
       events.attachmentDied(attachment, netns);
       if (dead) this.#options.onUnsettled?.(dead);
     });

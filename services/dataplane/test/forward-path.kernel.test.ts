@@ -2,8 +2,8 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import type { ClusterView } from '../cluster/cluster.js';
 import { acceptRuleDeletions, ForwardPath } from '../filters/forward-path.js';
-import { CHECK_INTERVAL_MS } from '../filters/table-reconciler.js';
-import { ProgramNft } from '../kernel/nft-program.js';
+import { CHECK_INTERVAL_MS } from '../nft/table-reconciler.js';
+import { ProgramNft } from '../nft/nft-program.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';

@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NeighbourGuard } from '../filters/neighbour-guard.js';
 import { SourceGuard } from '../filters/source-guard.js';
-import { ProgramNft } from '../kernel/nft-program.js';
+import { ProgramNft } from '../nft/nft-program.js';
 import { NodeMonitor } from '../kernel/node-monitor.js';
 import { NetlinkNodeNetwork } from '../kernel/node-network.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
@@ -61,7 +61,12 @@ beforeEach(async () => {
   kernel = await NetlinkKernel.open();
   guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
   await guard.start(new Map());
-  dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log), guard });
+  dataplane = new Dataplane({
+    kernel,
+    registry: testRegistry(),
+    events: new Events(recordingLog().log),
+    filters: [guard],
+  });
 });
 
 afterEach(async () => {

@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { VXLAN_PORT } from '../cluster/cluster.js';
 import { SourceGuard } from '../filters/source-guard.js';
-import { ProgramNft } from '../kernel/nft-program.js';
+import { ProgramNft } from '../nft/nft-program.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
@@ -43,7 +43,12 @@ beforeEach(async () => {
   kernel = await NetlinkKernel.open();
   guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
   await guard.start(new Map());
-  dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log), guard });
+  dataplane = new Dataplane({
+    kernel,
+    registry: testRegistry(),
+    events: new Events(recordingLog().log),
+    filters: [guard],
+  });
 });
 
 afterEach(async () => {

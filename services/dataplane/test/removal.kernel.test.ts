@@ -7,9 +7,9 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { masqueradeTable } from '../filters/masquerade.js';
 import { NEIGHBOUR_TABLE } from '../filters/neighbour-guard.js';
 import { GUARD_TABLE } from '../filters/source-guard.js';
-import { replacement } from '../filters/table.js';
+import { replacement } from '../nft/table.js';
 import { TUNNEL_TABLE } from '../filters/tunnel-guard.js';
-import { ProgramNft } from '../kernel/nft-program.js';
+import { ProgramNft } from '../nft/nft-program.js';
 import { runRemoval } from '../removal.js';
 import {
   addPod,

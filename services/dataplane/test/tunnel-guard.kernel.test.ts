@@ -12,7 +12,7 @@ import {
   type Encapsulation,
 } from '../cluster/cluster.js';
 import { TunnelGuard } from '../filters/tunnel-guard.js';
-import { ProgramNft } from '../kernel/nft-program.js';
+import { ProgramNft } from '../nft/nft-program.js';
 import { VXLAN_DEVICE, VXLAN_VNI } from '../routes/wanted.js';
 import { IPIP, ipPacket, send, udpPacket, vxlanData } from '../testing/frames.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';

@@ -1,18 +1,17 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { prefixesOverlap, splitCidr } from '@podwire/shared/net/prefix';
 
+import type { BaseChain, Nft } from '../nft/nft.js';
 import {
   formatTableName,
-  formOf,
   isList,
   isObject,
-  type BaseChain,
   type Json,
   type JsonObject,
-  type Nft,
   type NftCommand,
   type TableName,
-} from '../filters/table.js';
+} from '../nft/table.js';
+import { formOf } from '../nft/table-form.js';
 
 /** Objects of one table by kind and name; rules in their order. */
 type Objects = Map<string, JsonObject>;

@@ -2,8 +2,8 @@ import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { expect, vi } from 'vitest';
 
-import type { TableEvents, TableReconcilerOptions } from '../filters/table-reconciler.js';
-import type { Nft } from '../filters/table.js';
+import type { TableEvents, TableReconcilerOptions } from '../nft/table-reconciler.js';
+import type { Nft } from '../nft/nft.js';
 
 export function prefix(text: string): Prefix {
   const parsed = parsePrefix(text);

@@ -8,7 +8,7 @@ import { FakeClock } from '@podwire/shared/testing/clock';
 
 import { AttachmentEvents, Events } from '../pods/events.js';
 import { GarbageCollector } from '../pods/garbage.js';
-import type { BatchOutcome, Kernel, PodGuard, PodSession } from '../pods/kernel.js';
+import type { BatchOutcome, Kernel, PodFilter, PodSession } from '../pods/kernel.js';
 import { Dataplane } from '../pods/pods.js';
 import type { RecordStore } from '../records/record-store.js';
 import type { AttachmentRecord } from '../records/record.js';
@@ -57,7 +57,7 @@ interface PersistentState {
   readonly clock?: Clock;
   /** The value of every random draw, in [0, 1); default: the mean. */
   readonly chance?: number;
-  readonly guard?: PodGuard;
+  readonly filters?: readonly PodFilter[];
 }
 
 /** The dataplane's process without its socket: the state that is lost when it is killed. */
@@ -68,7 +68,7 @@ export async function startNode(lasting: PersistentState) {
     ipam = new FakeEndpoints(),
     clock = new FakeClock(),
     chance = 0.5,
-    guard,
+    filters = [],
   } = lasting;
   const { log, lines } = recordingLog();
   const events = new AttachmentEvents(log);
@@ -84,8 +84,7 @@ export async function startNode(lasting: PersistentState) {
   const onUnsettled = ({ network, state }: AttachmentRecord): void => {
     if (state === 'dead') ended.push(formatAttachment(network.attachment));
   };
-  const podOptions = { onUnsettled, ...(guard && { guard }) };
-  const dataplane = new Dataplane({ kernel, registry, events: new Events(log), ...podOptions });
+  const dataplane = new Dataplane({ kernel, registry, events: new Events(log), filters, onUnsettled });
   const parts = { kernel, dataplane, registry, events, clock, onUnsettled };
   const reconciler = new AttachmentReconciler({ ...parts, endpoint: ipam.endpoint, random: () => chance });
   return { ...parts, reconciler, garbage: new GarbageCollector(parts), ipam, ended, loaded, lines };

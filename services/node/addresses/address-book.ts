@@ -99,10 +99,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   #isLocked = false;
   #inventoryRequestCount: bigint | undefined;
   #nodeAddress = '';
-  /** Callers that wait for the session, with its failure. */
-  #claims: ((failure: Failure | undefined) => void)[] = [];
-  /** Callers that wait for the end of an inventory that has not begun, with its failure. */
-  #rounds: ((failure: Failure | undefined) => void)[] = [];
+  /** Of the last attempt to open the session. */
+  #openFailure: Failure | undefined;
 
   private constructor(options: AddressBookOptions) {
     const { registry, api, file, marks, nodeName, machineId, boot, events, clock, random } = options;
@@ -133,7 +131,12 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     });
     const parts = { registry, stock: this.#stock, session: this.#session, events, clock, random, bootMs };
     this.#ended = new EndedAddresses({ ...parts, isOccupied: (address) => this.#unrecordedTest()(address) });
-    this.#settlement = new Settlement({ ...parts, ended: this.#ended, request: (ms) => this.#request('settle', ms) });
+    this.#settlement = new Settlement({
+      ...parts,
+      ended: this.#ended,
+      request: (ms) => this.#queue.request('settle', ms),
+      runNow: () => this.#queue.runNow('settle'),
+    });
     this.#refill = new LeaseRefill({
       ...parts,
       marks,
@@ -190,9 +193,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
 
   /** @returns false if the node is not registered @throws Failure of OpenSession, or the signal's reason */
   async #openSession(signal: AbortSignal): Promise<boolean> {
-    const opening = new Promise<Failure | undefined>((resolve) => this.#claims.push(resolve));
-    this.#queue.hurry('session');
-    const failure = await untilAborted(opening, signal);
+    await untilAborted(this.#queue.runNow('session'), signal);
+    const failure = this.#openFailure;
     if (failure?.code === 'NODE_NOT_FOUND') return false;
     if (failure) throw failure;
     return true;
@@ -241,16 +243,16 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
 
   async unknownAllocations(network: string, { deadlineMs, signal }: Limits): Promise<readonly NodeEndpoint[]> {
     const { clock } = this.#options;
-    const round = new Promise<Failure | undefined>((resolve) => this.#rounds.push(resolve));
-    this.#queue.hurry('inventory');
     const ended = new AbortController();
-    const timeout = clock
-      .sleep(deadlineMs - clock.nowMs(), AbortSignal.any([signal, ended.signal]))
-      .then(() => TIMEOUT);
-    const failure = await Promise.race([round, timeout]);
-    ended.abort();
-    signal.throwIfAborted();
-    if (failure) throw failure;
+    const timeout = clock.sleep(deadlineMs - clock.nowMs(), AbortSignal.any([signal, ended.signal])).then(() => {
+      throw TIMEOUT;
+    });
+    try {
+      await Promise.race([this.#queue.runNow('inventory'), timeout]);
+    } finally {
+      ended.abort();
+      signal.throwIfAborted();
+    }
     return this.#inventory.kept(network);
   }
 
@@ -295,10 +297,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     this.#unobserve();
     await this.#settlement.finish(STOP_TIMEOUT_MS);
     await this.#queue.stop();
-    this.#settlement.end();
     this.#refill.end();
-    for (const resolve of [...this.#claims.splice(0), ...this.#rounds.splice(0)])
-      resolve(new Failure('CANCELLED', 'podwire-node is stopping'));
   }
 
   #makeQueue(): WorkQueue<Work> {
@@ -336,32 +335,20 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
 
   /** The callers repeat it. */
   async #runSession(signal: AbortSignal): Promise<undefined> {
-    const waiting = this.#claims.splice(0);
-    let failure: Failure | undefined;
     try {
       await this.#session.open(signal);
+      this.#openFailure = undefined;
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
-      failure = error;
+      this.#openFailure = error;
     }
-    for (const resolve of waiting) resolve(failure);
   }
 
   async #runInventory(signal: AbortSignal): Promise<NextRun> {
-    // A run that began before a request does not count for it.
-    const waiting = this.#rounds.splice(0);
-    let failure: Failure | undefined;
-    try {
-      const next = await this.#inventory.run(signal);
-      // Also of pods whose namespace is gone, and after the session was opened.
-      this.#queue.request('endpoints');
-      return next;
-    } catch (error) {
-      if (error instanceof Failure) failure = error;
-      throw error;
-    } finally {
-      for (const resolve of waiting) resolve(failure);
-    }
+    const next = await this.#inventory.run(signal);
+    // Also of pods whose namespace is gone, and after the session was opened.
+    this.#queue.request('endpoints');
+    return next;
   }
 
   #request(work: Work, afterMs: number | undefined): void {

@@ -46,8 +46,10 @@ interface SettlementOptions {
   readonly session: IpamSession;
   readonly events: AddressEvents;
   readonly clock: Clock;
-  /** Requests a run in this time; undefined: now, whatever failed before. */
-  readonly request: (afterMs: number | undefined) => void;
+  /** Requests a run in this time. */
+  readonly request: (afterMs: number) => void;
+  /** Requests a run now, whatever failed before, and waits for its end. */
+  readonly runNow: () => Promise<void>;
 }
 
 /**
@@ -64,8 +66,8 @@ export class Settlement {
   readonly #refused = new Map<string, Refusal>();
   /** Of the requests since the last run, by the monotonic clock; undefined: there was none. */
   #requested: { readonly firstMs: number; readonly lastMs: number } | undefined;
-  /** Called after each run. */
-  #waiting: (() => void)[] = [];
+  /** The next run does not wait until no pod comes or goes. */
+  #isUrgent = false;
 
   constructor(options: SettlementOptions) {
     this.#options = options;
@@ -110,13 +112,11 @@ export class Settlement {
    * @throws Failure the signal's
    */
   async returned(attachment: Attachment, signal: AbortSignal): Promise<void> {
-    const { registry, clock, request } = this.#options;
+    const { registry, clock } = this.#options;
     const isDead = () => registry.get(attachment)?.state === 'dead';
     while (isDead()) {
       this.#refused.delete(formatAttachment(attachment));
-      const isOver = this.#nextEnd();
-      request(undefined);
-      await untilAborted(isOver, signal);
+      await untilAborted(this.#runNow(), signal);
       if (isDead()) await clock.sleep(RETURN_PAUSE_MS, signal);
     }
   }
@@ -145,31 +145,18 @@ export class Settlement {
 
   /** Tries once to settle the rest. */
   async finish(timeoutMs: number): Promise<void> {
-    const { clock, request } = this.#options;
     if (this.#pending().length === 0) return;
-    const isOver = this.#nextEnd();
-    request(undefined);
     const done = new AbortController();
-    await Promise.race([isOver, clock.sleep(timeoutMs, done.signal)]);
+    await Promise.race([this.#runNow(), this.#options.clock.sleep(timeoutMs, done.signal)]);
     done.abort();
-  }
-
-  /** Ends the waits. */
-  end(): void {
-    for (const resolve of this.#waiting.splice(0)) resolve();
   }
 
   async run(signal: AbortSignal): Promise<NextRun | undefined> {
     const waitMs = this.#waitMs();
-    if (waitMs > 0 && this.#waiting.length === 0) return { inMs: waitMs };
+    if (waitMs > 0 && !this.#isUrgent) return { inMs: waitMs };
     this.#requested = undefined;
-    // A run that began before a request does not count for it.
-    const waiting = this.#waiting.splice(0);
-    try {
-      return await this.#settle(signal);
-    } finally {
-      for (const resolve of waiting) resolve();
-    }
+    this.#isUrgent = false;
+    return this.#settle(signal);
   }
 
   /** Binds what can be bound now, though commands follow each other. Not during a run. */
@@ -178,8 +165,10 @@ export class Settlement {
     await this.#bind(unbound.slice(0, MAX_BATCH_COUNT), signal);
   }
 
-  #nextEnd(): Promise<void> {
-    return new Promise((resolve) => this.#waiting.push(resolve));
+  /** Resolves at the end of the run, also of a failed one. */
+  #runNow(): Promise<void> {
+    this.#isUrgent = true;
+    return this.#options.runNow().catch(() => undefined);
   }
 
   #waitMs(): number {

@@ -49,6 +49,38 @@ test('retries a failed run with a growing back-off, which a success resets', asy
   expect(failures).toHaveLength(5);
 });
 
+test('a caller waits for the end of a run that begins after its call, and receives its error', async () => {
+  const ends: (() => void)[] = [];
+  const refused = new Error('refused');
+  const { queue, runs } = start(async (_, run) => {
+    await new Promise<void>((resolve) => ends.push(resolve));
+    if (run === 2) throw refused;
+    return undefined;
+  });
+  const first = queue.runNow('a');
+  const outcomes: unknown[] = [];
+  const second = queue.runNow('a').catch((error: unknown) => outcomes.push(error));
+  ends.shift()?.();
+  await first;
+  await idle();
+  expect([runs(), outcomes]).toEqual([2, []]);
+  ends.shift()?.();
+  await second;
+  expect(outcomes).toEqual([refused]);
+  ends.shift()?.();
+  await queue.stop();
+});
+
+test('a caller that waits for a run gets a failure when the queue is stopped before it', async () => {
+  const { queue, runs } = start(untilAborted);
+  queue.request('a');
+  const waiting = expect(queue.runNow('a')).rejects.toMatchObject({ code: 'CANCELLED' });
+  await queue.stop();
+  await waiting;
+  await expect(queue.runNow('a')).rejects.toMatchObject({ code: 'CANCELLED' });
+  expect(runs()).toBe(1);
+});
+
 test('cancels a run and a wait when it is stopped, and runs no more', async () => {
   const { queue, runs, failures } = start(untilAborted);
   queue.request('a');

@@ -60,6 +60,8 @@ interface Work {
 export class WorkQueue<Key> {
   readonly #options: WorkQueueOptions<Key>;
   readonly #work = new Map<Key, Work>();
+  /** Callers of {@link runNow} whose run has not begun. */
+  readonly #waiting = new Map<Key, ((run: Promise<unknown>) => void)[]>();
   readonly #slots: Slots | undefined;
   readonly #stopping = new AbortController();
 
@@ -92,6 +94,17 @@ export class WorkQueue<Key> {
   }
 
   /**
+   * Requests a run as {@link hurry}, and waits for its end. A run that began before the call does not count.
+   * @throws the error of the run, or Failure CANCELLED when the queue is stopped before it
+   */
+  async runNow(key: Key): Promise<void> {
+    const run = new Promise<unknown>((resolve) => this.#waiting.set(key, [...(this.#waiting.get(key) ?? []), resolve]));
+    if (this.#isStopped()) this.#cancelWaiting();
+    else this.hurry(key);
+    await run;
+  }
+
+  /**
    * Aborts the run or the wait in progress, and requests a run without a back-off. A Failure or an AbortError of the aborted run
    * is no failure of the key; any other error is.
    */
@@ -108,6 +121,7 @@ export class WorkQueue<Key> {
     const all = [...this.#work.values()];
     for (const { round } of all) round.abort();
     await Promise.all(all.map(({ done }) => done));
+    this.#cancelWaiting();
   }
 
   #begin(key: Key, dueMs: number): void {
@@ -141,9 +155,13 @@ export class WorkQueue<Key> {
     // A run adds many listeners concurrently; Node warns of a leak above ten.
     setMaxListeners(0, round.signal);
     Object.assign(work, { dueMs: undefined, isRunning: true, isHurried: false, isRestarted: false, round });
+    const waiting = this.#waiting.get(key) ?? [];
+    this.#waiting.delete(key);
     const cancelTimeout = timeoutMs === undefined ? undefined : clock.after(timeoutMs, () => round.abort());
     try {
-      const next = await reconcile(key, round.signal);
+      const run = reconcile(key, round.signal);
+      for (const resolve of waiting) resolve(run);
+      const next = await run;
       work.failures = 0;
       if (next) work.dueMs = Math.min(work.dueMs ?? Infinity, clock.monotonicMs() + next.inMs);
     } catch (error) {
@@ -158,6 +176,12 @@ export class WorkQueue<Key> {
       cancelTimeout?.();
       work.isRunning = false;
     }
+  }
+
+  #cancelWaiting(): void {
+    for (const resolve of [...this.#waiting.values()].flat())
+      resolve(Promise.reject(new Failure('CANCELLED', 'the process is stopping')));
+    this.#waiting.clear();
   }
 
   #isStopped(): boolean {

@@ -1,16 +1,16 @@
 import { describe, expect, test } from 'vitest';
 
+import type { Nft } from '../../nft/nft.js';
 import {
-  formOf,
   objectsOf,
   prefixJson,
   removal,
   replacement,
   type Json,
-  type Nft,
   type NftCommand,
   type NftTable,
-} from '../../filters/table.js';
+} from '../../nft/table.js';
+import { formOf } from '../../nft/table-form.js';
 import { run } from '../kernels.js';
 
 const prefix = (value: bigint, length: number): Json => prefixJson({ family: 4, value, length });

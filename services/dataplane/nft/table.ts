@@ -1,6 +1,5 @@
-import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
-import type { Prefix } from '@podwire/shared/net/prefix';
-import { compareTexts } from '@podwire/shared/words/order';
+import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
 /** JSON values, as `nft -j` reads and writes them (libnftables-json(5)). */
 export type Json = null | boolean | number | string | readonly Json[] | JsonObject;
@@ -13,13 +12,6 @@ export interface JsonObject {
 export interface TableName {
   readonly family: 'ip' | 'ip6' | 'inet';
   readonly name: string;
-}
-
-/** A filter chain of any program that packets of pods pass on their way through the node. */
-export interface BaseChain {
-  readonly table: TableName;
-  readonly name: string;
-  readonly hook: 'prerouting' | 'forward' | 'postrouting';
 }
 
 /** A named set. Elements of address sets are disjoint prefixes; in concatenations, disjoint per link. */
@@ -59,6 +51,17 @@ export function formatTableName({ family, name }: TableName): string {
 /** A prefix as an element or an operand. */
 export function prefixJson(prefix: Prefix): Json {
   return { prefix: { addr: formatAddress(prefix), len: prefix.length } };
+}
+
+/** The same addresses as disjoint prefixes, as interval sets require; sorted. */
+export function outermost(prefixes: readonly Prefix[]): Prefix[] {
+  const kept: Prefix[] = [];
+  // In sorted order a prefix follows those that contain it, so comparing with the last kept one is enough.
+  for (const prefix of prefixes.toSorted(comparePrefixes)) {
+    const last = kept.at(-1);
+    if (!last || !prefixContains(last, prefix)) kept.push(prefix);
+  }
+  return kept;
 }
 
 /** An element that joins several fields: a link's name and a prefix. */
@@ -169,144 +172,4 @@ export function isList(value: Json | undefined): value is readonly Json[] {
 
 export function isObject(value: Json | undefined): value is JsonObject {
   return typeof value === 'object' && value !== null && !isList(value);
-}
-
-/** The form for comparing two tables. Ignores counters, handles and the order of unordered objects. */
-interface TableForm {
-  /** Everything except the elements of sets, as text. */
-  readonly structure: string;
-  /** The elements of all sets, as text: addresses by the ranges that they cover, however split. */
-  readonly elements: string;
-}
-
-/** The form of a table's objects, wanted or listed by the kernel. */
-export function formOf(objects: readonly JsonObject[]): TableForm {
-  const structure: string[] = [];
-  const rules: string[] = [];
-  const elements: string[] = [];
-  for (const object of objects) {
-    const set = object.set;
-    if ('rule' in object) rules.push(textOf(object));
-    else if (isObject(set)) {
-      const { elem = [], ...rest } = set;
-      structure.push(textOf({ set: rest }));
-      // Sets with a timeout are filled by rules.
-      elements.push(`${textOf(rest.name ?? null)}: ${'timeout' in rest ? '' : elementsText(elem)}`);
-    } else structure.push(textOf(object));
-  }
-  // The order of rules within a chain is significant; the kernel determines that of other objects.
-  const byChain = rules.map((text, position) => ({ text, chain: /"chain":"[^"]*"/.exec(text)?.[0] ?? '', position }));
-  const ordered = byChain.toSorted((a, b) => compareTexts(a.chain, b.chain) || a.position - b.position);
-  return {
-    structure: [...structure.toSorted(compareTexts), ...ordered.map(({ text }) => text)].join('\n'),
-    elements: elements.toSorted(compareTexts).join('\n'),
-  };
-}
-
-export interface AddressRange {
-  readonly family: Family;
-  readonly first: bigint;
-  readonly last: bigint;
-}
-
-function elementsText(elements: Json): string {
-  const list = isList(elements) ? elements : [elements];
-  const ranges: AddressRange[] = [];
-  const others: string[] = [];
-  for (const element of list) {
-    const range = rangeOf(element);
-    if (range) ranges.push(range);
-    else others.push(fieldsText(element));
-  }
-  return [...mergeRanges(ranges).map(rangeText), ...others.toSorted(compareTexts)].join(', ');
-}
-
-function fieldsText(element: Json): string {
-  const fields = isObject(element) && isList(element.concat) ? element.concat : undefined;
-  if (!fields) return textOf(element);
-  return fields.map(textOfField).join(' . ');
-}
-
-function textOfField(field: Json): string {
-  const range = rangeOf(field);
-  return range ? rangeText(range) : textOf(field);
-}
-
-/** Merges ranges that touch or overlap; sorted. */
-function mergeRanges(ranges: readonly AddressRange[]): AddressRange[] {
-  const result: AddressRange[] = [];
-  for (const range of ranges.toSorted((a, b) => a.family - b.family || compareNumbers(a.first, b.first))) {
-    const last = result.at(-1);
-    if (last?.family === range.family && range.first <= last.last + 1n) {
-      result[result.length - 1] = { ...last, last: range.last > last.last ? range.last : last.last };
-    } else result.push(range);
-  }
-  return result;
-}
-
-export function rangeOf(element: Json): AddressRange | undefined {
-  if (typeof element === 'string') {
-    const address = parseAddress(element);
-    return address && { family: address.family, first: address.value, last: address.value };
-  }
-  if (!isObject(element)) return undefined;
-  return isObject(element.prefix) ? rangeOfPrefix(element.prefix) : rangeOfEnds(element.range);
-}
-
-function rangeOfPrefix({ addr, len }: JsonObject): AddressRange | undefined {
-  const start = typeof addr === 'string' ? rangeOf(addr) : undefined;
-  if (!start || typeof len !== 'number') return undefined;
-  const size = 1n << BigInt(familyBits(start.family) - len);
-  return { ...start, last: start.first + size - 1n };
-}
-
-function rangeOfEnds(ends: Json | undefined): AddressRange | undefined {
-  if (!isList(ends)) return undefined;
-  const [first, last] = ends.map((end) => rangeOf(end));
-  return first && last?.family === first.family ? { ...first, last: last.last } : undefined;
-}
-
-function rangeText({ family, first, last }: AddressRange): string {
-  return `${formatAddress({ family, value: first })}-${formatAddress({ family, value: last })}`;
-}
-
-/** Values that the kernel assigns or counts: ignored in comparisons. */
-const VOLATILE: readonly string[] = ['handle', 'packets', 'bytes'];
-
-/** JSON with sorted keys. */
-function textOf(value: Json): string {
-  if (isList(value)) return `[${value.map(textOf).join(',')}]`;
-  if (!isObject(value)) return JSON.stringify(value);
-  const entries = Object.entries(value)
-    .filter(([key]) => !VOLATILE.includes(key))
-    .toSorted(([a], [b]) => compareTexts(a, b));
-  return `{${entries.map(([key, inner]) => `${JSON.stringify(key)}:${textOf(inner)}`).join(',')}}`;
-}
-
-function compareNumbers(a: bigint, b: bigint): number {
-  return a < b ? -1 : a > b ? 1 : 0;
-}
-
-/**
- * The node's nftables. Implementations: the `nft` program, and memory (the fake); both pass `testing/nft-contract.ts`.
- *
- * Every method fails with KERNEL_UNSUPPORTED when the program or the kernel feature is missing, and with KERNEL_REFUSED when
- * nftables refuse or time out; both carry its own text.
- */
-export interface Nft {
-  /**
-   * Reads one table (`nft -j -n list table FAMILY NAME`): protocols as numbers.
-   * Result: its objects as nft lists them, complete; undefined when there is no such table. Idempotent.
-   */
-  read(table: TableName): Promise<readonly JsonObject[] | undefined>;
-
-  /** Reads the filter chains of all tables that forwarded packets pass (`nft list chains`). Idempotent. */
-  forwardChains(): Promise<readonly BaseChain[]>;
-
-  /**
-   * Applies commands as one transaction (`nft -j -f -`).
-   * Result: all of it is in force, or none when it fails. As idempotent as the commands: adding an existing object succeeds,
-   * deleting a missing one fails.
-   */
-  apply(commands: readonly NftCommand[]): Promise<void>;
 }

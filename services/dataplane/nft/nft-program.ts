@@ -9,15 +9,8 @@ import { parseJson } from '@podwire/shared/json/parse';
 import { killProcessGroup } from '@podwire/shared/runtime/process-group';
 import { z } from 'zod';
 
-import {
-  formatTableName,
-  type BaseChain,
-  type Json,
-  type JsonObject,
-  type Nft,
-  type NftCommand,
-  type TableName,
-} from '../filters/table.js';
+import type { BaseChain, Nft } from './nft.js';
+import { formatTableName, type Json, type JsonObject, type NftCommand, type TableName } from './table.js';
 
 interface ProgramNftOptions {
   /** The program. Default: `nft`, searched in the system's program directories. */

@@ -3,17 +3,17 @@ import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
+import type { Nft } from './nft.js';
 import {
   formatTableName,
-  formOf,
   objectsOf,
   removal,
   replacement,
-  type Nft,
   type NftCommand,
   type NftTable,
   type TableName,
 } from './table.js';
+import { formOf } from './table-form.js';
 
 /** Why a table was written: a new wanted state, a difference at the start, or a change by another program. */
 type TableReason = 'wanted' | 'found' | 'drift';
@@ -71,8 +71,8 @@ export class TableReconciler {
   #listedForm: { readonly wanted: string; readonly listed: string } | undefined;
   #next: Promise<void> | undefined;
   #last: Promise<void> = Promise.resolve();
-  #failure: Failure | undefined;
-  #failures = 0;
+  /** The last failure, with the number of failed runs in a row; undefined after a success. */
+  #failed: { readonly failure: Failure; readonly count: number } | undefined;
 
   constructor(options: TableReconcilerOptions) {
     this.#options = options;
@@ -92,7 +92,7 @@ export class TableReconciler {
 
   /** The failure; undefined when the table matches, or none is wanted yet. */
   get failure(): Failure | undefined {
-    return this.#failure;
+    return this.#failed?.failure;
   }
 
   /** Whether a wanted table exists, as far as known: the current one, or the one before. */
@@ -147,26 +147,22 @@ export class TableReconciler {
     const { events } = this.#options;
     try {
       await work();
-      if (this.#failure) events.tableRecovered(this.#name);
-      this.#clearFailure();
+      if (this.#failed) events.tableRecovered(this.#name);
+      this.#failed = undefined;
     } catch (error) {
       const failure = error instanceof Failure ? error : new Failure('INTERNAL', 'internal error', { cause: error });
       this.#inForce = false;
       // Without nftables no table exists.
       if (this.#wanted === 'absent' && failure.code === 'KERNEL_UNSUPPORTED') {
-        this.#clearFailure();
+        this.#failed = undefined;
         return;
       }
-      if (this.#failure?.message !== failure.message) events.tableFailed(this.#name, failure);
-      this.#failure = failure;
-      this.#queue.request('check', backoffMs(this.#failures++, RETRY, this.#options.random()));
+      const { failure: before, count = 0 } = this.#failed ?? {};
+      if (before?.message !== failure.message) events.tableFailed(this.#name, failure);
+      this.#failed = { failure, count: count + 1 };
+      this.#queue.request('check', backoffMs(count, RETRY, this.#options.random()));
       throw failure;
     }
-  }
-
-  #clearFailure(): void {
-    this.#failure = undefined;
-    this.#failures = 0;
   }
 
   /** Commands from the last written table to the wanted one. */

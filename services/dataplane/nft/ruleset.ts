@@ -1,6 +1,7 @@
 import type { Address } from '@podwire/shared/net/address';
 
-import { isList, isObject, rangeOf, type Json, type JsonObject } from './table.js';
+import { isList, isObject, type Json, type JsonObject } from './table.js';
+import { rangeOf } from './table-form.js';
 
 /** The first packet of a flow, on its way through the node. */
 export interface ForwardedPacket {

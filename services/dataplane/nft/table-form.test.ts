@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
-import { formOf, type Json, type JsonObject } from './table.js';
+import type { Json, JsonObject } from './table.js';
+import { formOf } from './table-form.js';
 
 const set = (...elem: readonly Json[]): JsonObject => ({
   set: { family: 'ip', table: 'podwire', name: 's', type: 'ipv4_addr', flags: ['interval'], elem },
