@@ -268,14 +268,18 @@ test('another node gets the leases whose answers were lost too', async () => {
   const proxy = await GrpcProxy.start(path, stack.sockets.ipam);
   try {
     await stack.start();
-    const holders = await node.addAll(node.pods('lease-known', 3));
-    await settled(stack);
+    const holders: Holder[] = [];
+    for (const pod of node.pods('lease-known', 3)) {
+      holders.push(await node.add(pod));
+      // Until podwire-ipam has bound it, its address counts as a lease towards the limit.
+      await settled(stack);
+    }
     const count = (text: string) => {
       const blocks = JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.BlockService/ListBlocks'));
       return blocks.split(`"handleId":"${text}`).length - 1;
     };
     const counts = () => [count(NETWORK), count(LEASES)];
-    await expect.poll(() => node!.leaseCount()).toBeGreaterThanOrEqual(6);
+    await expect.poll(() => node!.leaseCount()).toBeGreaterThanOrEqual(5);
     const { bindAddresses, leaseAddresses } = LeaseServiceService;
     proxy.answerless = new Set([leaseAddresses.path]);
     holders.push(...(await node.addAll(node.pods('lease-lost', 4))));
