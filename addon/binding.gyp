@@ -4,7 +4,7 @@
       "target_name": "podwire_netlink",
       "sources": [
         "src/addon.cc",
-        "src/binding/deletion_desk.cc",
+        "src/binding/deletion_batcher.cc",
         "src/binding/dumps.cc",
         "src/binding/job.cc",
         "src/binding/loop_poll.cc",

@@ -219,7 +219,7 @@ Napi::Value NamespaceHandle::delete_link(const Napi::CallbackInfo& info) {
   const uint32_t index = selector.number("index");
   const std::string name = selector.optional_text("name").value_or("");
   if (selector.failed()) return {};
-  if (!deletions_) deletions_ = DeletionDesk::make(env, namespace_->netns());
+  if (!deletions_) deletions_ = DeletionBatcher::make(env, namespace_->netns());
   return deletions_->add(index, name);
 }
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "binding/deletion_desk.h"
+#include "binding/deletion_batcher.h"
 #include "binding/job.h"
 #include "socket/sequence.h"
 
@@ -51,7 +51,7 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   /** Null once it is closed; jobs under way hold it as well. */
   std::shared_ptr<Namespace> namespace_;
   /** There after the first deletion. */
-  std::shared_ptr<DeletionDesk> deletions_;
+  std::shared_ptr<DeletionBatcher> deletions_;
 };
 
 }  // namespace podwire::netlink
