@@ -99,25 +99,15 @@ export function checkPool(request: PoolRequest): CheckedPool {
 }
 
 function withDefaults(request: PoolRequest): PoolRules {
-  const {
-    ipipMode = DEFAULT_RULES.ipipMode,
-    vxlanMode = DEFAULT_RULES.vxlanMode,
-    natOutgoing = DEFAULT_RULES.natOutgoing,
-    disableBgpExport = DEFAULT_RULES.disableBgpExport,
-    nodeSelector = '',
-    namespaceSelector = DEFAULT_RULES.namespaceSelector,
-    allowedUses = [],
-    assignmentMode = DEFAULT_RULES.assignmentMode,
-  } = request;
+  const rules = MUTABLE_FIELDS.reduce<PoolRules>((sum, field) => {
+    const isSet = field !== 'disabled' && request[field] !== undefined;
+    return isSet ? { ...sum, [field]: request[field] } : sum;
+  }, DEFAULT_RULES);
+  const { nodeSelector, allowedUses } = rules;
   return {
-    ipipMode,
-    vxlanMode,
-    natOutgoing,
-    disableBgpExport,
+    ...rules,
     nodeSelector: nodeSelector.trim() === '' ? DEFAULT_RULES.nodeSelector : nodeSelector,
-    namespaceSelector,
     allowedUses: allowedUses.length === 0 ? DEFAULT_RULES.allowedUses : [...new Set(allowedUses)],
-    assignmentMode,
   };
 }
 
