@@ -97,19 +97,14 @@ function runExport({ file }: ExportCommand, config: Config, { store }: OpenStore
   };
 }
 
-function runImport(
-  command: ImportCommand,
-  config: Config,
-  { store, maxOperationsCount, isExclusiveWriter }: OpenStore,
-): Transfer {
+function runImport(command: ImportCommand, config: Config, { store, traits }: OpenStore): Transfer {
   return async ({ newUid, clock }, signal) => {
     const { file, dryRun, merge, rewritePrefix } = command;
     const { records, written, resumed } = await importDatastore({
       store,
       prefix: config.datastorePrefix,
       lines: () => readLines(file),
-      maxOperationsCount,
-      isExclusiveWriter,
+      ...traits,
       maxTransactionBytes: TRANSACTION_BYTES,
       rewritePrefix,
       merge,

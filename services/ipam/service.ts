@@ -312,9 +312,9 @@ interface LoadDeps {
   readonly events: Events;
 }
 
-async function loadDatastore({ store, ...limits }: OpenStore, { config, deps, events }: LoadDeps): Promise<Datastore> {
+async function loadDatastore({ store, traits }: OpenStore, { config, deps, events }: LoadDeps): Promise<Datastore> {
   const { clock, random, newUid } = deps;
-  const keys = new RecordKeys(config.datastorePrefix, { hasLock: config.store === 'etcd' });
+  const keys = new RecordKeys(config.datastorePrefix, traits);
   const keepsHistory = config.historyHours > 0;
   const never = new AbortController().signal;
   const datastore = await requireCompleteImport(store, config.datastorePrefix, never);
@@ -324,7 +324,7 @@ async function loadDatastore({ store, ...limits }: OpenStore, { config, deps, ev
   const hub = new WatchHub({ keys, codec: watchCodec, clock, datastore, currentRevision });
   const report = (event: MirrorEvent): void => reportMirrorEvent(events, event);
   const mirror = await Mirror.start({ store, keys, clock, random, report, observe: hub.observe }, never);
-  const updater = new Updater({ store, mirror, keys, clock, random, ...limits, keepsHistory });
+  const updater = new Updater({ store, mirror, keys, clock, random, ...traits, keepsHistory });
   try {
     const epoch = { id: newUid(), importId: datastore };
     const isRestored = await updater.update('epoch', (view) => beginEpoch(view, epoch), { signal: never });

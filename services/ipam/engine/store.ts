@@ -47,6 +47,21 @@ export interface Store {
   close(): Promise<void>;
 }
 
+/** What a kind of datastore allows, and what it requires of its users. */
+export interface StoreTraits {
+  /** Maximum number of operations of one transaction. */
+  readonly maxOperationsCount: number;
+  /**
+   * Whether it may execute a transaction after the sender's timeout. Then a release leaves a mark that makes such an
+   * allocation fail, for one put with each release and one comparison with each allocation.
+   */
+  readonly marksReleases: boolean;
+  /** Whether no other process writes to it. Then the mirror is always complete, and no revision is read. */
+  readonly isExclusiveWriter: boolean;
+  /** Whether Calico's tools can write to it, and so lock and unlock it. */
+  readonly hasLock: boolean;
+}
+
 export interface StoredRecord {
   readonly key: string;
   readonly value: Uint8Array;

@@ -8,7 +8,7 @@ import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import type { ClusterEvent } from '../engine/etcd/cluster.js';
 import { EtcdStore, type EtcdStoreOptions } from '../engine/etcd/etcd-store.js';
 import type { Events } from '../engine/events.js';
-import type { Store } from '../engine/store.js';
+import type { Store, StoreTraits } from '../engine/store.js';
 import { makePool } from '../pools/changes.js';
 import type { PoolSpec } from '../pools/rules.js';
 import { wholeSeconds } from '../records/block.js';
@@ -26,15 +26,9 @@ interface OpenStoreDeps {
   readonly watchHistoryCount?: number;
 }
 
-/** A datastore, and what its kind allows. */
 export interface OpenStore {
   readonly store: Store;
-  /** How many operations one transaction may have. */
-  readonly maxOperationsCount: number;
-  /** Whether it may execute a transaction after its sender gave up. */
-  readonly marksReleases: boolean;
-  /** Whether no other process writes to it. */
-  readonly isExclusiveWriter: boolean;
+  readonly traits: StoreTraits;
   /**
    * Fires when the datastore is permanently refused, as it is not the one that was read before. Its reason is the
    * failure.
@@ -42,8 +36,13 @@ export interface OpenStore {
   readonly refused: AbortSignal;
 }
 
-/** lmdb has no limit; a larger batch would make one caller wait for the decisions of more callers. */
-const EMBEDDED_MAX_OPERATIONS_COUNT = 1024;
+const EMBEDDED: StoreTraits = {
+  // lmdb has no limit; a larger batch would make one caller wait for the decisions of more callers.
+  maxOperationsCount: 1024,
+  marksReleases: false,
+  isExclusiveWriter: true,
+  hasLock: false,
+};
 
 /**
  * Opens the datastore that the settings choose.
@@ -56,8 +55,7 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
     const history = watchHistoryCount === undefined ? {} : { watchHistoryCount };
     const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid, ...history });
     const { signal: refused } = new AbortController();
-    const limits = { maxOperationsCount: EMBEDDED_MAX_OPERATIONS_COUNT, marksReleases: false, isExclusiveWriter: true };
-    return { store, ...limits, refused };
+    return { store, traits: EMBEDDED, refused };
   }
   const refusing = new AbortController();
   const store = await EtcdStore.open({
@@ -68,8 +66,9 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       if (event.type === 'replaced') refusing.abort(event.failure);
     },
   });
-  const limits = { maxOperationsCount: store.maxOperationsCount, marksReleases: true, isExclusiveWriter: false };
-  return { store, ...limits, refused: refusing.signal };
+  const { maxOperationsCount } = store;
+  const traits = { maxOperationsCount, marksReleases: true, isExclusiveWriter: false, hasLock: true };
+  return { store, traits, refused: refusing.signal };
 }
 
 function reportClusterEvent(events: Events, event: ClusterEvent): void {

@@ -114,7 +114,7 @@ describe('settings', () => {
   test('select the store; finding and losing it is logged', async () => {
     const lines: string[] = [];
     const opened = await untilAnswered(() => open(etcd({ PODWIRE_IPAM_ETCD_MAX_TXN_OPS: '500' }), lines));
-    expect(opened).toMatchObject({ maxOperationsCount: 499, isExclusiveWriter: false });
+    expect(opened).toMatchObject({ traits: { maxOperationsCount: 499, isExclusiveWriter: false, hasLock: true } });
     await opened.store.commit({ comparisons: [], puts: [{ key: '/a', value: Buffer.from('1') }], deletes: [] }, never);
     expect(server.dump('/a').size).toBe(1);
     await server.kill();
@@ -135,7 +135,7 @@ describe('settings', () => {
     const place = new Place();
     cleanups.push(() => place.remove());
     const opened = await open({ ...place.env(), PODWIRE_IPAM_ETCD_CA_FILE: '', PODWIRE_IPAM_STORE: 'embedded' }, []);
-    expect(opened.isExclusiveWriter).toBe(true);
+    expect(opened.traits.isExclusiveWriter).toBe(true);
     expect(await opened.store.revision(never)).toBe(1);
     await opened.store.close();
   });

@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import type { Comparison, Store } from '../engine/store.js';
+import type { Comparison, Store, StoreTraits } from '../engine/store.js';
 import { readArchive, type ArchivedRecord, type ArchiveHeader, type ArchiveTrailer } from './archive.js';
 import { recordsUnder } from './export.js';
 import {
@@ -16,22 +16,18 @@ import {
   type StoredMark,
 } from './scope.js';
 
-export interface ImportOptions {
+export interface ImportOptions extends Pick<StoreTraits, 'maxOperationsCount' | 'isExclusiveWriter'> {
   readonly store: Store;
   /** Prefix of the keys in the datastore. */
   readonly prefix: string;
   /** Opens the file again; it is read three times and never held in memory completely. */
   readonly lines: () => AsyncIterable<Buffer>;
-  /** Maximum operations of one transaction. */
-  readonly maxOperationsCount: number;
   /** Maximum size of a transaction, in bytes. */
   readonly maxTransactionBytes: number;
   /** Whether keys with another prefix are rewritten; otherwise they are refused. */
   readonly rewritePrefix: boolean;
   /** Whether the datastore may already have records. */
   readonly merge: boolean;
-  /** Whether no other process can write to the datastore. */
-  readonly isExclusiveWriter: boolean;
   /** Checks only, without writing. */
   readonly dryRun: boolean;
   /** Makes a UUID. */

@@ -7,7 +7,7 @@ import type { Change, RecordChange, RecordValue, View } from '../../records/view
 import type { Mirror, DoubtfulRecords } from '../mirror/mirror.js';
 import type { OwnWrite } from '../mirror/own-writes.js';
 import type { Snapshot } from '../mirror/snapshot.js';
-import type { Comparison, Transaction } from '../store.js';
+import type { Comparison, StoreTraits, Transaction } from '../store.js';
 
 /** A change with the key of its record. */
 interface KeyedChange {
@@ -34,12 +34,7 @@ interface TouchedRecord {
   readonly likeKey: string | undefined;
 }
 
-interface DraftOptions {
-  /**
-   * Whether releases are marked, and allocations compared with the marks: needed where a transaction may be executed
-   * after its sender has received a failure.
-   */
-  readonly marksReleases: boolean;
+interface DraftOptions extends Pick<StoreTraits, 'marksReleases'> {
   /** Whether history entries of decisions are written. Default: true. */
   readonly keepsHistory?: boolean;
 }

@@ -8,7 +8,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { RecordKeys } from '../../records/json/keys.js';
 import type { View } from '../../records/view.js';
 import type { Mirror } from '../mirror/mirror.js';
-import type { CommitResult, LostComparison, Store } from '../store.js';
+import type { CommitResult, LostComparison, Store, StoreTraits } from '../store.js';
 import { Draft, type DraftedTransaction } from './draft.js';
 import { FreshView } from './fresh-view.js';
 import { Lane } from './lane.js';
@@ -22,15 +22,13 @@ import {
 
 export type { Decide } from './update-request.js';
 
-export interface UpdaterOptions {
+export interface UpdaterOptions extends Partial<Omit<StoreTraits, 'hasLock'>> {
   readonly store: Store;
   readonly mirror: Mirror;
   readonly keys: RecordKeys;
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
-  /** Operations that one transaction may have; etcd's default limit. Range: 1 and more. Default: 128. */
-  readonly maxOperationsCount?: number;
   /** Estimated size above which a transaction takes no further request; etcd refuses 1.5 MiB. Default: 1 MiB. */
   readonly maxTransactionBytes?: number;
   /** Maximum transactions in flight. Range: 1 and more. Default: 2. */
@@ -39,16 +37,6 @@ export interface UpdaterOptions {
   readonly maxAttemptsCount?: number;
   /** How long a transaction may take before its outcome counts as unknown. Default: 10,000. */
   readonly commitTimeoutMs?: number;
-  /**
-   * Whether the store may execute a transaction after its timeout; then releases leave a mark that makes such an allocation
-   * lose, for one put with each release and one comparison with each allocation. Default: false.
-   */
-  readonly marksReleases?: boolean;
-  /**
-   * Whether no other process writes to the store: then the mirror is always complete,
-   * and no revision is read. Default: false.
-   */
-  readonly isExclusiveWriter?: boolean;
   /** Whether a history entry is written for each released address. Default: true. */
   readonly keepsHistory?: boolean;
 }
