@@ -20,7 +20,7 @@ const TESTS = [
   'services/ipam/engine/etcd',
   'services/ipam/api-server',
   'services/ipam/test/etcd-service.test.ts',
-  'services/node/service.test.ts',
+  'services/node/service.kernel.test.ts',
   'services/shared',
   'test/image.test.ts',
 ];
