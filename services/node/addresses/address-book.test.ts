@@ -426,6 +426,16 @@ describe('keeping leases', () => {
 });
 
 describe('the session', () => {
+  test('a node that gets registered has its leases at once', async () => {
+    const ipam = Object.assign(new MemoryIpam(['10.65.0.1'], new ManualClock()), { isRegistered: false });
+    const { book, take, add } = await scene({ ipam });
+    expect(await take('a')).toEqual({ reason: 'unavailable' });
+    ipam.isRegistered = true;
+    expect(await book.claim('192.0.2.1', NEVER)).toBe(true);
+    await turns(16);
+    expect(await add('b')).toBe('10.65.0.1');
+  });
+
   test('another machine of the name gets no lease, and the condition names both, until the first one is silent', async () => {
     const { ipam, clock, add, book: first } = await scene();
     await add('a');

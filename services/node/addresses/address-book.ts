@@ -183,7 +183,11 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   async claim(address: string, signal: AbortSignal): Promise<boolean> {
     if (address !== this.#nodeAddress) this.#session.renew();
     this.#nodeAddress = address;
-    return this.#openSession(signal);
+    const isFirst = !this.#session.wasOpened;
+    const isOwner = await this.#openSession(signal);
+    // podwire-ipam leases nothing to a node that is not registered.
+    if (isOwner && isFirst) this.#refill.listNow();
+    return isOwner;
   }
 
   async requireName(signal: AbortSignal): Promise<void> {

@@ -104,6 +104,11 @@ export class LeaseRefill {
     for (const family of this.#states.keys()) this.#options.request(family, afterMs);
   }
 
+  /** Lists all leases now, whatever failed before. */
+  listNow(): void {
+    for (const family of this.#states.keys()) this.#options.request(family, undefined);
+  }
+
   /**
    * Takes one lease of each family, in that order. Waits shortly for leases that are on their way.
    * @returns why there are none
@@ -191,10 +196,14 @@ export class LeaseRefill {
     const isPaused = this.#isPaused(state);
     if (!isPaused) this.#adaptTarget(state, stock.count(family), clock.monotonicMs());
     const keptCount = isPaused ? 0 : state.targetCount;
+    const { isWanted } = state;
     await this.#return(stock.withdraw(family, keptCount), signal);
     await this.#refill(family, keptCount, signal);
     if (isPaused) return { inMs: Math.max(0, state.pausedUntilMs - clock.monotonicMs()) };
-    return marks.highCount === 0 ? undefined : { inMs: this.#jittered(LISTING_INTERVAL_MS) };
+    if (marks.highCount === 0) return undefined;
+    // A pod of the family came during the run, which requested no lease.
+    const isLate = state.isWanted && !isWanted;
+    return { inMs: isLate ? REFILL_DELAY_MS : this.#jittered(LISTING_INTERVAL_MS) };
   }
 
   /** A busy node keeps more leases, so that one transaction carries many pods; a quiet one returns to the mark. */

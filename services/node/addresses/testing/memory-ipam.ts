@@ -87,6 +87,8 @@ export class MemoryIpam {
   /** Of the next calls, in order: turns of the event loop until the execution, and from there until the answer. Default: 1. */
   readonly delays: number[] = [];
   isDown = false;
+  /** Otherwise no session is opened. */
+  isRegistered = true;
   /** Whether a pod without requests would no longer get this address. */
   readonly outdated = new Set<string>();
   callsCount = 0;
@@ -213,6 +215,7 @@ export class MemoryIpam {
   }
 
   #open(request: OpenSessionRequest): OpenSessionResponse {
+    if (!this.isRegistered) throw new Failure('NODE_NOT_FOUND', 'the node is not registered');
     const { nodeName, machineId, bootId, expectedGeneration, last } = request;
     const before = this.sessions.get(nodeName);
     const nowMs = this.#clock.nowMs();
