@@ -87,8 +87,8 @@ async function discard(attachment: string, plugin: PluginSocket): Promise<Report
 }
 
 function singleEntry(which: string, found: readonly JournalEntry[]): JournalEntry {
-  const [entry, ...others] = found;
-  if (entry && others.length === 0) return entry;
+  const [entry, ...furtherEntries] = found;
+  if (entry && furtherEntries.length === 0) return entry;
   const names = found.map(({ attachment }) => attachment).join(', ');
   throw new Failure('INVALID_REQUEST', `"${which}" matches ${found.length} entries; use one of ${names}`);
 }
@@ -102,13 +102,13 @@ function discardText({ attachment, action, held, providers }: JournalEntry, verb
 
 /** Commands with which an operator can execute the entry's action. */
 function remedies({ attachment, action, providers }: JournalEntry): string[] {
-  const others = providers.filter((name) => name !== PODWIRE_IPAM);
+  const otherProviders = providers.filter((name) => name !== PODWIRE_IPAM);
   return [
     ...(action === 'detach-and-release' ? [`its wire: podwirectl gc --network ${attachment.split('/')[0] ?? ''}`] : []),
     ...(providers.includes(PODWIRE_IPAM)
       ? [`its addresses of ${PODWIRE_IPAM}: podwirectl release attachment ${attachment}`]
       : []),
-    ...others.map((name) => `its addresses of ${name}: release them in the records of ${name}`),
+    ...otherProviders.map((name) => `its addresses of ${name}: release them in the records of ${name}`),
   ];
 }
 

@@ -44,13 +44,13 @@ export interface AddressRange {
 function elementsText(elements: Json): string {
   const list = isList(elements) ? elements : [elements];
   const ranges: AddressRange[] = [];
-  const others: string[] = [];
+  const texts: string[] = [];
   for (const element of list) {
     const range = rangeOf(element);
     if (range) ranges.push(range);
-    else others.push(fieldsText(element));
+    else texts.push(fieldsText(element));
   }
-  return [...mergeRanges(ranges).map(rangeText), ...others.toSorted(compareTexts)].join(', ');
+  return [...mergeRanges(ranges).map(rangeText), ...texts.toSorted(compareTexts)].join(', ');
 }
 
 function fieldsText(element: Json): string {

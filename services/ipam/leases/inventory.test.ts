@@ -209,6 +209,19 @@ describe('a report', () => {
     expect(view.session('n1')?.conflicts).toEqual([]);
   });
 
+  test('after a restore, keeps the address of an ended pod until its return: the node may give it to another pod', () => {
+    const view = viewOf(['free', 'free']);
+    const ended = inventoryOf([{ id: 'a', ordinal: 0, isCurrent: true, isEnded: true }]);
+    const listed = () => view.session('n1')?.leases.map((each) => formatAddress(each.address));
+    report(view, ended);
+    expect(listed()).toEqual([]);
+    view.put({ kind: 'storeEpoch', value: { id: 'e2', importId: '', phase: 'waiting' } });
+    expect(report(view, ended)).toMatchObject({ isEqual: true, findings: [] });
+    expect(listed()).toEqual(['10.0.0.0']);
+    report(view, { attachments: [], leases: [] });
+    expect(listed()).toEqual([]);
+  });
+
   test('writes the block of such an address, so that a replica without the list loses its comparison', () => {
     const view = viewOf(['free']);
     const inventory = inventoryOf([{ id: 'a', ordinal: 0, isCurrent: true, isEnded: false }]);

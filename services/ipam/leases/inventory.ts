@@ -66,6 +66,8 @@ export interface InventoryDifference {
   readonly conflicts: readonly AddressConflict[];
   /** Addresses of pods that are free. */
   readonly unbound: readonly AllocationName[];
+  /** Addresses of ended pods that are free. */
+  readonly unreturned: readonly AllocationName[];
 }
 
 interface Comparison {
@@ -79,24 +81,25 @@ export function compareInventory(view: View, { nodeName, inventory }: Comparison
   const findings: InventoryFinding[] = [];
   const conflicts: AddressConflict[] = [];
   const unbound: AllocationName[] = [];
+  const unreturned: AllocationName[] = [];
   const reported = reportedOwners({ attachments, leases });
   for (const { attachment, pod, addresses, isEnded } of attachments)
     for (const allocation of addresses) {
       const found = findDifference(view, { nodeName, attachment, allocation, reported, isEnded });
       if (!found) continue;
-      findings.push(found);
-      const { address } = allocation;
-      if (isEnded) continue;
-      if (found.holder !== '')
-        conflicts.push({ address, attachment: describeHeld(attachment, pod), holder: found.holder });
-      else if (found.currentSequenceNumber === 0n) unbound.push(allocation);
+      const isFree = found.holder === '' && found.currentSequenceNumber === 0n;
+      if (isFree) (isEnded ? unreturned : unbound).push(allocation);
+      // The node is about to return it: there is nothing to bind.
+      if (!(isFree && isEnded)) findings.push(found);
+      if (found.holder === '' || isEnded) continue;
+      conflicts.push({ address: allocation.address, attachment: describeHeld(attachment, pod), holder: found.holder });
     }
   for (const allocation of leases) {
     const found = findDifference(view, { nodeName, attachment: undefined, allocation, reported, isEnded: false });
     if (found) findings.push(found);
   }
   const unknown = allocationsOf(view, nodeName).filter((held) => !isReported(reported, held));
-  return { findings, unknown: unknown.map((held) => describeUnknown(view, held)), conflicts, unbound };
+  return { findings, unknown: unknown.map((held) => describeUnknown(view, held)), conflicts, unbound, unreturned };
 }
 
 /** By address: the attachments that the node reports for it; undefined for a lease. */
@@ -142,8 +145,7 @@ function findDifference(view: View, input: ReportedAddress): InventoryFinding | 
   if (!held) {
     const lessee = view.lessee(address);
     const kind = isNodeAddress(view, lessee ?? '', address) ? 'address' : 'unbound lease';
-    if (lessee !== undefined && lessee !== nodeName) return { ...finding, holder: `${kind} of node ${lessee}` };
-    return isEnded ? undefined : finding;
+    return lessee !== undefined && lessee !== nodeName ? { ...finding, holder: `${kind} of node ${lessee}` } : finding;
   }
   const { attributes } = held;
   const isOwnLease = isLeaseOf(nodeName)(attributes);
@@ -248,18 +250,22 @@ export interface InventoryReport extends Pick<InventoryDifference, 'findings' | 
 /**
  * Compares a node's inventory with the datastore, and records in its session that the node runs, the conflicts, and that
  * the node reported in the store's epoch. Free addresses of its pods join its list of leases, so that no other holder
- * gets them before the node has bound them.
+ * gets them before the node has bound them. The first report of an epoch adds those of ended pods, until their return.
  * @throws Failure SESSION_SUPERSEDED
  */
 export function reportInventory(view: View, input: ReportInput): Decision<InventoryReport> {
   const { nodeName, digest, inventory, nowMs } = input;
   const session = requireSession(view, nodeName, input.session);
   const isSameDigest = !inventory && storedDigest(view, nodeName).equals(digest);
-  const { findings, unknown, conflicts, unbound } = inventory ? compareInventory(view, { nodeName, inventory }) : EQUAL;
+  const { findings, unknown, conflicts, unbound, unreturned } = inventory
+    ? compareInventory(view, { nodeName, inventory })
+    : EQUAL;
   const isEqual = inventory ? findings.length + unknown.length === 0 : isSameDigest;
   const isReported = inventory !== undefined || isSameDigest;
   const { id = '' } = view.epoch() ?? {};
-  const added = isReported ? unlisted(view, session, { unbound, nowMs }) : [];
+  // After a restore the node may still give the address of an ended pod to another one, until its return is sent.
+  const free = session.epoch === id ? unbound : [...unbound, ...unreturned];
+  const added = isReported ? unlisted(view, session, { free, nowMs }) : [];
   const listed = inventory ? session.leases.filter(isKnown(view, session, inventory)) : session.leases;
   const leases = [...listed, ...added].sort((a, b) => compareAddresses(a.address, b.address));
   const patch = isReported ? { leases, conflicts, reportedAtMs: nowMs, epoch: id } : {};
@@ -270,7 +276,7 @@ export function reportInventory(view: View, input: ReportInput): Decision<Invent
   };
 }
 
-const EQUAL: InventoryDifference = { findings: [], unknown: [], conflicts: [], unbound: [] };
+const EQUAL: InventoryDifference = { findings: [], unknown: [], conflicts: [], unbound: [], unreturned: [] };
 
 /**
  * Whether a listed lease stays in the list: the node reports its address, or the block has it for the node. A lease of a
@@ -289,19 +295,19 @@ function isKnown(view: View, { name }: NodeSession, { attachments, leases }: Inv
 /** Addresses that one report adds to the list. Each may take a write of its block. */
 const LISTED_PER_REPORT = 64;
 
-interface Unbound {
-  readonly unbound: readonly AllocationName[];
+interface FreeAddresses {
+  readonly free: readonly AllocationName[];
   readonly nowMs: number;
 }
 
 /**
  * Without addresses that are kept for other nodes: a node must not withhold a pool by reporting its addresses.
  */
-function unlisted(view: View, { name, leases }: NodeSession, { unbound, nowMs }: Unbound): ListedLease[] {
+function unlisted(view: View, { name, leases }: NodeSession, { free, nowMs }: FreeAddresses): ListedLease[] {
   const known = new Set(leases.map(({ address }) => formatAddress(address)));
   const claims = new AddressClaims(view, { nodeName: name, nowMs });
   const added: ListedLease[] = [];
-  for (const { address, sequenceNumber } of unbound) {
+  for (const { address, sequenceNumber } of free) {
     if (added.length === LISTED_PER_REPORT) break;
     const pool = known.has(formatAddress(address)) ? undefined : poolOf(view.pools(), hostPrefix(address));
     if (!pool || claims.take(pool, address) !== undefined) continue;

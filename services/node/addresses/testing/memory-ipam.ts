@@ -110,6 +110,7 @@ export class MemoryIpam {
   readonly awaited = new Set<string>();
   readonly #clock: Pick<Clock, 'nowMs'>;
   #sequenceNumber = 1n;
+  #restoreCount = 0;
 
   constructor(addresses: readonly string[], clock: Pick<Clock, 'nowMs'>) {
     this.free = [...addresses];
@@ -155,6 +156,7 @@ export class MemoryIpam {
 
   /** Replaces the datastore by an earlier state. Until the nodes have reported, none gets new addresses. */
   restore({ free, holdings, sessions, listed, sequenceNumber }: Store): void {
+    this.#restoreCount++;
     this.free = [...free];
     this.#sequenceNumber = sequenceNumber;
     replace(this.holdings, holdings);
@@ -296,7 +298,10 @@ export class MemoryIpam {
     const address = allocation?.address ?? '';
     if (this.unreadable.has(address)) return AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNREADABLE;
     const held = this.holdings.get(address);
-    if (!held) return AddressReleaseResult.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED;
+    if (!held) {
+      if (this.listed.get(address) === nodeName) this.listed.delete(address);
+      return AddressReleaseResult.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED;
+    }
     const isOwnLease = held.attachment === undefined && held.nodeName === nodeName;
     const isOfAttachment =
       attachment && held.attachment && formatAttachment(held.attachment) === formatAttachment(attachment);
@@ -339,10 +344,13 @@ export class MemoryIpam {
       ),
       ...leases.flatMap((each) => this.#finding({ nodeName, attachment: undefined, owners }, each)),
     ];
-    // A free address of the inventory joins the session's list: no other node gets it before the node has bound it.
+    // A free address of the inventory joins the session's list: no other node gets it before the node has bound or returned it.
     for (const { allocation, holder, currentSequenceNumber } of findings)
       if (allocation && (holder === '' || this.awaited.size > 0) && currentSequenceNumber === 0n)
         this.listed.set(allocation.address, nodeName);
+    const ended = this.awaited.has(nodeName) ? attachments.filter((each) => each.ended) : [];
+    for (const { address } of ended.flatMap(({ addresses }) => addresses))
+      if (!this.holdings.has(address) && !this.listed.has(address)) this.listed.set(address, nodeName);
     if (findings.length === 0) this.awaited.delete(nodeName);
     const unknown = own
       .filter(([address, { attachment }]) => {
@@ -397,11 +405,15 @@ export class MemoryIpam {
 
   async #call<Result>(method: string, execute: () => Result): Promise<Result> {
     this.callsCount++;
+    const restoreCount = this.#restoreCount;
     await this.#delay();
     const fault = this.isDown ? 'refused' : this.faults.shift();
     const lost = () => new Failure('UNREACHABLE', 'podwire-ipam did not answer');
-    if (fault === 'refused') throw lost();
+    // No process of podwire-ipam outlives a restore, and the calls that it has not executed end with it.
+    const isEnded = () => restoreCount !== this.#restoreCount;
+    if (fault === 'refused' || isEnded()) throw lost();
     const run = () => {
+      if (isEnded()) throw lost();
       this.executed.push(method);
       return execute();
     };

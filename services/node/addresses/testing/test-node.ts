@@ -1,3 +1,5 @@
+import { EventEmitter } from 'node:events';
+
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { parseAddress, type Address } from '@podwire/shared/net/address';
 import { createLogger } from '@podwire/shared/runtime/log';
@@ -38,6 +40,8 @@ export class TestNode {
   #bootCount = 0;
   #process = 0;
   #turns = new Map<string, Promise<unknown>>();
+  /** Callers do not wait for a killed process. */
+  readonly #killed = new EventEmitter().setMaxListeners(0);
 
   constructor(name: string, ipam: MemoryIpam, clock: ManualClock) {
     this.name = name;
@@ -50,6 +54,8 @@ export class TestNode {
     const isAlive = () => started === this.#process;
     const clock = this.#clock;
     this.#turns = new Map();
+    this.#killed.emit('killed');
+    this.#killed.removeAllListeners();
     this.registry = new AttachmentRegistry({
       store: this.store,
       bootId: this.#bootId,
@@ -128,13 +134,16 @@ export class TestNode {
   async add(container: string): Promise<boolean> {
     const { attachment } = this.#network(container);
     const process = this.#process;
-    return this.#inTurn(attachment, () => (process === this.#process ? this.#add(container) : Promise.resolve(false)));
+    const added = this.#inTurn(attachment, () =>
+      process === this.#process ? this.#add(container) : Promise.resolve(false),
+    );
+    return this.#unlessKilled(added, false);
   }
 
   async del(container: string): Promise<void> {
     const { attachment } = this.#network(container);
     const process = this.#process;
-    await this.#inTurn(attachment, async () => {
+    const deleted = this.#inTurn(attachment, async () => {
       if (process !== this.#process || !this.pods.delete(formatAttachment(attachment))) return;
       const dead = await this.registry.setState(attachment, 'dead');
       if (dead) {
@@ -145,6 +154,13 @@ export class TestNode {
       this.unreleased.set(formatAttachment(attachment), attachment);
       if (!this.#ipam.isDown) this.release();
     });
+    await this.#unlessKilled(deleted, undefined);
+  }
+
+  /** The result of a command, or `killed` if the process is killed before: what it waits for may never come. */
+  #unlessKilled<Result>(command: Promise<Result>, killed: Result): Promise<Result> {
+    const atKill = new Promise<Result>((resolve) => this.#killed.once('killed', () => resolve(killed)));
+    return Promise.race([command, atKill]);
   }
 
   get #bootId(): string {
