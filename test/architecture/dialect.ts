@@ -17,6 +17,7 @@ const DIALECT: readonly (readonly [phrase: RegExp, instead: string])[] = [
   [/\bis no (text|setting|value)\b/i, 'must be a string, unknown setting, not a valid value'],
   [/\bwhat (of it|is to be)\b/i, 'name the thing'],
   [/\bheeds?\b/i, 'obeys, respects'],
+  [/^\s*(<{7}|(> ?){7})/, 'resolve the conflict of the merge'],
 ];
 
 /** A line with a phrase of the dialect. */
