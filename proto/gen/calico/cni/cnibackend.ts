@@ -1263,7 +1263,7 @@ export type CniDataplaneService = typeof CniDataplaneService;
 export const CniDataplaneService = {
   /**
    * Add gives a container an interface. The key is the network namespace and the interface's name: Del receives nothing
-   * else. Idempotent: what already matches is left alone. On failure every finished step is undone. A host interface of
+   * else. Idempotent: matching objects are left alone. On failure every finished step is undone. A host interface of
    * the requested name is replaced if this service made it for an earlier container.
    */
   add: {
@@ -1290,7 +1290,7 @@ export const CniDataplaneService = {
 export interface CniDataplaneServer extends UntypedServiceImplementation {
   /**
    * Add gives a container an interface. The key is the network namespace and the interface's name: Del receives nothing
-   * else. Idempotent: what already matches is left alone. On failure every finished step is undone. A host interface of
+   * else. Idempotent: matching objects are left alone. On failure every finished step is undone. A host interface of
    * the requested name is replaced if this service made it for an earlier container.
    */
   add: handleUnaryCall<AddRequest, AddReply>;
@@ -1301,7 +1301,7 @@ export interface CniDataplaneServer extends UntypedServiceImplementation {
 export interface CniDataplaneClient extends Client {
   /**
    * Add gives a container an interface. The key is the network namespace and the interface's name: Del receives nothing
-   * else. Idempotent: what already matches is left alone. On failure every finished step is undone. A host interface of
+   * else. Idempotent: matching objects are left alone. On failure every finished step is undone. A host interface of
    * the requested name is replaced if this service made it for an earlier container.
    */
   add(request: AddRequest, callback: (error: ServiceError | null, response: AddReply) => void): ClientUnaryCall;

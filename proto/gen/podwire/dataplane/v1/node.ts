@@ -117,7 +117,7 @@ export interface RoutingCounts {
 export interface BgpSession {
   /** Address of the neighbour. */
   neighbour: string;
-  /** What the neighbour is (`node b`, `peer tor-1`). */
+  /** Kind and name of the neighbour (`node b`, `peer tor-1`). */
   about: string;
   /** BIRD's name of the session's state, such as `Established`; empty while unknown. */
   state: string;
@@ -812,7 +812,7 @@ export const NodeServiceService = {
    * operator should know. It returns what the service last read, and changes nothing. Conditions are part of the
    * answer, not errors. Health checks report SERVING unless no pod can be wired.
    *
-   * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
+   * Errors: only the errors of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */
   getNodeStatus: {
     path: "/podwire.dataplane.v1.NodeService/GetNodeStatus" as const,
@@ -832,7 +832,7 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
    * operator should know. It returns what the service last read, and changes nothing. Conditions are part of the
    * answer, not errors. Health checks report SERVING unless no pod can be wired.
    *
-   * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
+   * Errors: only the errors of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */
   getNodeStatus: handleUnaryCall<GetNodeStatusRequest, GetNodeStatusResponse>;
 }
@@ -843,7 +843,7 @@ export interface NodeServiceClient extends Client {
    * operator should know. It returns what the service last read, and changes nothing. Conditions are part of the
    * answer, not errors. Health checks report SERVING unless no pod can be wired.
    *
-   * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
+   * Errors: only the errors of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */
   getNodeStatus(
     request: GetNodeStatusRequest,

@@ -1785,7 +1785,7 @@ export const PodServiceService = {
    * AttachPod makes the kernel match the wanted state of one attachment: a veth pair whose peer is in the pod's network
    * namespace, with addresses, routes and sysctls on both ends.
    *
-   * Idempotent: what already matches is left alone. On failure every finished step is undone.
+   * Idempotent: matching interfaces and routes are left alone. On failure every finished step is undone.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the
@@ -1914,7 +1914,7 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    * AttachPod makes the kernel match the wanted state of one attachment: a veth pair whose peer is in the pod's network
    * namespace, with addresses, routes and sysctls on both ends.
    *
-   * Idempotent: what already matches is left alone. On failure every finished step is undone.
+   * Idempotent: matching interfaces and routes are left alone. On failure every finished step is undone.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the
@@ -1985,7 +1985,7 @@ export interface PodServiceClient extends Client {
    * AttachPod makes the kernel match the wanted state of one attachment: a veth pair whose peer is in the pod's network
    * namespace, with addresses, routes and sysctls on both ends.
    *
-   * Idempotent: what already matches is left alone. On failure every finished step is undone.
+   * Idempotent: matching interfaces and routes are left alone. On failure every finished step is undone.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the

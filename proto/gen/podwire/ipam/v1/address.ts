@@ -139,12 +139,12 @@ export interface AllocateRequest {
     | PodIdentity
     | undefined;
   /**
-   * The requested families, one address each, without repetition; empty means those of `addresses`, and IPv4 if there
+   * The requested families, one address each, without repetition; empty means the families of `addresses`, and IPv4 if there
    * are none. All of them are allocated or none.
    */
   families: IpFamily[];
   /**
-   * The container's network namespace. It distinguishes live containers from those that a reboot or a replaced
+   * The container's network namespace. It distinguishes live containers from containers that a reboot or a replaced
    * namespace ended.
    */
   netns?:
@@ -225,10 +225,10 @@ export interface AssignAddressesRequest {
   handleId: string;
   /**
    * Name of the node that the addresses are for; its blocks come first. Empty with ADDRESS_USE_LOAD_BALANCER alone,
-   * whose blocks belong to the virtual owner `load-balancer`.
+   * with blocks that belong to the virtual owner `load-balancer`.
    */
   nodeName: string;
-  /** What the addresses are for; the pools have to allow it. */
+  /** Use of the addresses; the pools have to allow it. */
   use: AddressUse;
   /** Number of IPv4 addresses, at most 4096. */
   ipv4Count: number;
@@ -272,7 +272,7 @@ export interface AssignAddressesRequest_AttributesEntry {
 /** AssignAddressesResponse lists the assigned addresses. */
 export interface AssignAddressesResponse {
   /**
-   * The addresses, those assigned by this call first. With max_per_handle, and for requested addresses, also those that
+   * The addresses, newly assigned addresses first. With max_per_handle, and for requested addresses, also addresses that
    * the handle had before.
    */
   addresses: AssignedAddress[];
@@ -314,7 +314,7 @@ export interface ExplainAllocationRequest {
   request:
     | AllocateRequest
     | undefined;
-  /** Largest number of blocks to name, over all pools, 1 to 10,000; the others are counted. 0 means 1,000. */
+  /** Largest number of blocks to name, over all pools, 1 to 10,000; further blocks are counted. 0 means 1,000. */
   maxBlocks: number;
   /**
    * Whether pools are evaluated for any namespace: no pool is passed over for its namespace_selector, unless that
@@ -335,7 +335,7 @@ export interface ExplainAllocationResponse {
   refusalCode: string;
   /** Message of that failure. */
   refusal: string;
-  /** For each requested family, the address that would be allocated, and the pools that would be searched. */
+  /** The address that would be allocated for each requested family, and the pools that would be searched. */
   families: ExplainedFamily[];
   /** The decision of the request policies on each request, allowed or not; empty without requests. */
   requests: JudgedRequest[];
@@ -412,7 +412,7 @@ export interface ExplainedPool {
   cidr: string;
   /** Why it is passed over and its blocks are not searched; empty if they are. */
   passedOverReason: string;
-  /** Its blocks, in the order of their addresses, those that cannot be read first. */
+  /** Its blocks, in the order of their addresses, unreadable blocks first. */
   blocks: ExplainedBlock[];
   /** The blocks that are not named. */
   moreBlocks: BlockCount[];
@@ -572,7 +572,7 @@ export interface GetAddressResponse {
 
 /** Attributes are the attributes of an owner. */
 export interface Attributes {
-  /** At most 64, with names of at most 256 bytes and values of at most 1024. */
+  /** At most 64 pairs, with names of at most 256 bytes and values of at most 1024. */
   values: { [key: string]: string };
 }
 
@@ -4048,7 +4048,7 @@ export const AddressServiceService = {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
    * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
-   * selectors; a requested address may not be allocated or is not the one that the attachment holds; the node is being
+   * selectors; a requested address may not be allocated or differs from the address that the attachment holds; the node is being
    * deleted, or its name belongs to another boot than the pod's, which runs), PERMISSION_DENIED (a request policy forbids
    * a request of the pod; the message names the policy, and what would be allowed), NOT_FOUND (the node is not
    * registered, and the service does not register unknown nodes), ALREADY_EXISTS (a requested address is held by another
@@ -4148,7 +4148,7 @@ export const AddressServiceService = {
   /**
    * ReleaseAddresses releases single addresses, independent of their holder. A handle or a sequence number restricts
    * the release to that holder. Each address is checked separately: an address of another holder stays, and does not
-   * affect the others. If handle and sequence number name an allocation that has ended, an endpoint that still names it
+   * affect the other addresses. If handle and sequence number name an allocation that has ended, an endpoint that still names it
    * loses the address.
    *
    * Large requests take several transactions. If one fails, repeat the call.
@@ -4221,7 +4221,7 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
    * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
-   * selectors; a requested address may not be allocated or is not the one that the attachment holds; the node is being
+   * selectors; a requested address may not be allocated or differs from the address that the attachment holds; the node is being
    * deleted, or its name belongs to another boot than the pod's, which runs), PERMISSION_DENIED (a request policy forbids
    * a request of the pod; the message names the policy, and what would be allowed), NOT_FOUND (the node is not
    * registered, and the service does not register unknown nodes), ALREADY_EXISTS (a requested address is held by another
@@ -4277,7 +4277,7 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
   /**
    * ReleaseAddresses releases single addresses, independent of their holder. A handle or a sequence number restricts
    * the release to that holder. Each address is checked separately: an address of another holder stays, and does not
-   * affect the others. If handle and sequence number name an allocation that has ended, an endpoint that still names it
+   * affect the other addresses. If handle and sequence number name an allocation that has ended, an endpoint that still names it
    * loses the address.
    *
    * Large requests take several transactions. If one fails, repeat the call.
@@ -4323,7 +4323,7 @@ export interface AddressServiceClient extends Client {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
    * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
-   * selectors; a requested address may not be allocated or is not the one that the attachment holds; the node is being
+   * selectors; a requested address may not be allocated or differs from the address that the attachment holds; the node is being
    * deleted, or its name belongs to another boot than the pod's, which runs), PERMISSION_DENIED (a request policy forbids
    * a request of the pod; the message names the policy, and what would be allowed), NOT_FOUND (the node is not
    * registered, and the service does not register unknown nodes), ALREADY_EXISTS (a requested address is held by another
@@ -4449,7 +4449,7 @@ export interface AddressServiceClient extends Client {
   /**
    * ReleaseAddresses releases single addresses, independent of their holder. A handle or a sequence number restricts
    * the release to that holder. Each address is checked separately: an address of another holder stays, and does not
-   * affect the others. If handle and sequence number name an allocation that has ended, an endpoint that still names it
+   * affect the other addresses. If handle and sequence number name an allocation that has ended, an endpoint that still names it
    * loses the address.
    *
    * Large requests take several transactions. If one fails, repeat the call.

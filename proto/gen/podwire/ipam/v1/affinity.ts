@@ -78,7 +78,7 @@ export interface ListAffinitiesRequest {
   pageSize: number;
   /** The next_page_token of the previous answer; empty for the first page. All other fields must be as in that request. */
   pageToken: string;
-  /** Only affinities of this node; empty means all, also those of virtual owners. */
+  /** Only affinities of this node; empty means all, also affinities of virtual owners. */
   nodeName: string;
   /** Only affinities for blocks of this pool; empty means all. */
   poolName: string;
@@ -102,7 +102,7 @@ export interface ClaimAffinityRequest {
 
 /** ClaimAffinityResponse lists the claimed and the refused blocks. */
 export interface ClaimAffinityResponse {
-  /** CIDRs of the blocks that the node owns, including those that it owned before. */
+  /** CIDRs of the blocks that the node owns, including blocks that it owned before. */
   claimed: string[];
   /** The blocks that were not claimed. */
   refused: RefusedBlock[];

@@ -53,19 +53,19 @@ export interface GetConfigResponse {
 
 /** UpdateConfigRequest holds the fields to change; fields that are not set stay unchanged. */
 export interface UpdateConfigRequest {
-  /** As Config.strict_affinity. */
+  /** Same as Config.strict_affinity. */
   strictAffinity?:
     | boolean
     | undefined;
-  /** As Config.auto_allocate_blocks. */
+  /** Same as Config.auto_allocate_blocks. */
   autoAllocateBlocks?:
     | boolean
     | undefined;
-  /** As Config.max_blocks_per_node. */
+  /** Same as Config.max_blocks_per_node. */
   maxBlocksPerNode?:
     | number
     | undefined;
-  /** As Config.cooldown_seconds. */
+  /** Same as Config.cooldown_seconds. */
   cooldownSeconds?:
     | number
     | undefined;
@@ -485,7 +485,7 @@ export const ConfigServiceService = {
     responseDeserialize: (value: Buffer): GetConfigResponse => GetConfigResponse.decode(value),
   },
   /**
-   * UpdateConfig changes the fields that are set, and leaves the others unchanged. It takes effect with the next
+   * UpdateConfig changes the fields that are set, and leaves the other fields unchanged. It takes effect with the next
    * allocation; existing blocks and addresses are not affected.
    *
    * Idempotent, unless a resource version is given.
@@ -514,7 +514,7 @@ export interface ConfigServiceServer extends UntypedServiceImplementation {
    */
   getConfig: handleUnaryCall<GetConfigRequest, GetConfigResponse>;
   /**
-   * UpdateConfig changes the fields that are set, and leaves the others unchanged. It takes effect with the next
+   * UpdateConfig changes the fields that are set, and leaves the other fields unchanged. It takes effect with the next
    * allocation; existing blocks and addresses are not affected.
    *
    * Idempotent, unless a resource version is given.
@@ -548,7 +548,7 @@ export interface ConfigServiceClient extends Client {
     callback: (error: ServiceError | null, response: GetConfigResponse) => void,
   ): ClientUnaryCall;
   /**
-   * UpdateConfig changes the fields that are set, and leaves the others unchanged. It takes effect with the next
+   * UpdateConfig changes the fields that are set, and leaves the other fields unchanged. It takes effect with the next
    * allocation; existing blocks and addresses are not affected.
    *
    * Idempotent, unless a resource version is given.

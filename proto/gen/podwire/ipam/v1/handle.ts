@@ -97,7 +97,7 @@ export interface ReleaseHandleRequest {
   /** Name of the handle: printable ASCII without white space and "/", at most 512 bytes. */
   handleId: string;
   /**
-   * Whether to search every block for the handle's addresses, and not only those that its record names. Use it if the
+   * Whether to search every block for the handle's addresses, and not only the blocks that its record names. Use it if the
    * handle's record is lost. It reads all allocations.
    */
   searchAllBlocks: boolean;

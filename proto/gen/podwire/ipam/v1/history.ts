@@ -747,14 +747,14 @@ export const QueryAtResponse: MessageFns<QueryAtResponse> = {
  * HistoryService returns which handle held an address at which time. Past allocations come from the history, which each
  * release writes and which is kept for a configured time. Current allocations come from the blocks.
  *
- * Times are by the clock of the replica that allocated or released the address. Attributes are those at the release.
+ * Times are by the clock of the replica that allocated or released the address. Attributes are as they were at the release.
  */
 export type HistoryServiceService = typeof HistoryServiceService;
 export const HistoryServiceService = {
   /**
    * GetAddressHistory returns the holders of an address, or the addresses of a handle or a pod, newest first: current
    * allocations, then released ones by the day of their release. Within a day an address's tenures are newest first;
-   * those of handles and pods are sorted within a page only.
+   * tenures of handles and pods are sorted within a page only.
    *
    * The search for one page is bounded: a page may be short or empty although more follow.
    *
@@ -792,7 +792,7 @@ export interface HistoryServiceServer extends UntypedServiceImplementation {
   /**
    * GetAddressHistory returns the holders of an address, or the addresses of a handle or a pod, newest first: current
    * allocations, then released ones by the day of their release. Within a day an address's tenures are newest first;
-   * those of handles and pods are sorted within a page only.
+   * tenures of handles and pods are sorted within a page only.
    *
    * The search for one page is bounded: a page may be short or empty although more follow.
    *
@@ -812,7 +812,7 @@ export interface HistoryServiceClient extends Client {
   /**
    * GetAddressHistory returns the holders of an address, or the addresses of a handle or a pod, newest first: current
    * allocations, then released ones by the day of their release. Within a day an address's tenures are newest first;
-   * those of handles and pods are sorted within a page only.
+   * tenures of handles and pods are sorted within a page only.
    *
    * The search for one page is bounded: a page may be short or empty although more follow.
    *

@@ -109,7 +109,7 @@ export interface ReportInventoryRequest {
   digest: Buffer;
   /** Whether the inventory follows; otherwise only the digest is compared. */
   whole: boolean;
-  /** All attachments with addresses of podwire-ipam, also those whose end is not returned yet. At most 4096. */
+  /** All attachments with addresses of podwire-ipam, also ended attachments that are not returned yet. At most 4096. */
   attachments: InventoryAttachment[];
   /** All unbound leases. At most 1024. */
   leases: AllocationName[];
@@ -356,8 +356,8 @@ export interface ReturnAddressesResponse {
   /** Revision of the session. */
   sessionRevision: bigint;
   /**
-   * For each return with keep_as_lease, the sequence number of the node's unbound lease of the address, also if an
-   * earlier call made it, whose answer was lost; 0 if there is none, and for other returns. Further returns and
+   * The sequence number of the node's unbound lease of the address for each return with keep_as_lease, also if an
+   * unanswered earlier call made it; 0 if there is none, and for other returns. Further returns and
    * bindings of the address name it.
    */
   leaseSequenceNumbers: bigint[];
@@ -2561,7 +2561,7 @@ export const LeaseServiceService = {
   /**
    * LeaseAddresses makes a node hold a number of unbound leases of one family, and returns all that it holds.
    *
-   * The addresses are those that the node's pods without requests would get from the node's own and from unclaimed
+   * The addresses are the same that the node's pods without requests would get from the node's own and from unclaimed
    * blocks; a lease never takes an address of another node's block. A shortage is not an error: the answer has fewer
    * addresses, and says why. Unbound leases of other boots of the node are freed first: their pods ended with the boot.
    *
@@ -2606,8 +2606,8 @@ export const LeaseServiceService = {
     responseDeserialize: (value: Buffer): BindAddressesResponse => BindAddressesResponse.decode(value),
   },
   /**
-   * ReportEndpoints makes the workload endpoints of a node's pods with addresses of another IPAM plugin those of the
-   * request, as Calico's plugin writes them. ListEndpoints has them without an attachment; nothing is allocated. An
+   * ReportEndpoints stores the workload endpoints of a node's pods with addresses of another IPAM plugin, as Calico's
+   * plugin writes them. ListEndpoints has them without an attachment; nothing is allocated. An
    * endpoint of an attachment with addresses of podwire-ipam stays under its name.
    *
    * A node reports when it opened its session, and when such a pod was added or deleted. Idempotent.
@@ -2649,7 +2649,7 @@ export const LeaseServiceService = {
    * RecallLeases asks a node to return its unbound leases. The node returns them within seconds if it runs, and leases
    * none for about a minute. ListHandles shows whether it has.
    *
-   * Without effect on a node without leases or without a record. Each call prolongs the time without leases.
+   * It has no effect on a node without leases or without a record. Each call prolongs the time without leases.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed), ABORTED (too many conflicts; repeat), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
@@ -2697,7 +2697,7 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
   /**
    * LeaseAddresses makes a node hold a number of unbound leases of one family, and returns all that it holds.
    *
-   * The addresses are those that the node's pods without requests would get from the node's own and from unclaimed
+   * The addresses are the same that the node's pods without requests would get from the node's own and from unclaimed
    * blocks; a lease never takes an address of another node's block. A shortage is not an error: the answer has fewer
    * addresses, and says why. Unbound leases of other boots of the node are freed first: their pods ended with the boot.
    *
@@ -2723,8 +2723,8 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
    */
   bindAddresses: handleUnaryCall<BindAddressesRequest, BindAddressesResponse>;
   /**
-   * ReportEndpoints makes the workload endpoints of a node's pods with addresses of another IPAM plugin those of the
-   * request, as Calico's plugin writes them. ListEndpoints has them without an attachment; nothing is allocated. An
+   * ReportEndpoints stores the workload endpoints of a node's pods with addresses of another IPAM plugin, as Calico's
+   * plugin writes them. ListEndpoints has them without an attachment; nothing is allocated. An
    * endpoint of an attachment with addresses of podwire-ipam stays under its name.
    *
    * A node reports when it opened its session, and when such a pod was added or deleted. Idempotent.
@@ -2746,7 +2746,7 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
    * RecallLeases asks a node to return its unbound leases. The node returns them within seconds if it runs, and leases
    * none for about a minute. ListHandles shows whether it has.
    *
-   * Without effect on a node without leases or without a record. Each call prolongs the time without leases.
+   * It has no effect on a node without leases or without a record. Each call prolongs the time without leases.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed), ABORTED (too many conflicts; repeat), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
@@ -2813,7 +2813,7 @@ export interface LeaseServiceClient extends Client {
   /**
    * LeaseAddresses makes a node hold a number of unbound leases of one family, and returns all that it holds.
    *
-   * The addresses are those that the node's pods without requests would get from the node's own and from unclaimed
+   * The addresses are the same that the node's pods without requests would get from the node's own and from unclaimed
    * blocks; a lease never takes an address of another node's block. A shortage is not an error: the answer has fewer
    * addresses, and says why. Unbound leases of other boots of the node are freed first: their pods ended with the boot.
    *
@@ -2867,8 +2867,8 @@ export interface LeaseServiceClient extends Client {
     callback: (error: ServiceError | null, response: BindAddressesResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ReportEndpoints makes the workload endpoints of a node's pods with addresses of another IPAM plugin those of the
-   * request, as Calico's plugin writes them. ListEndpoints has them without an attachment; nothing is allocated. An
+   * ReportEndpoints stores the workload endpoints of a node's pods with addresses of another IPAM plugin, as Calico's
+   * plugin writes them. ListEndpoints has them without an attachment; nothing is allocated. An
    * endpoint of an attachment with addresses of podwire-ipam stays under its name.
    *
    * A node reports when it opened its session, and when such a pod was added or deleted. Idempotent.
@@ -2918,7 +2918,7 @@ export interface LeaseServiceClient extends Client {
    * RecallLeases asks a node to return its unbound leases. The node returns them within seconds if it runs, and leases
    * none for about a minute. ListHandles shows whether it has.
    *
-   * Without effect on a node without leases or without a record. Each call prolongs the time without leases.
+   * It has no effect on a node without leases or without a record. Each call prolongs the time without leases.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed), ABORTED (too many conflicts; repeat), UNAVAILABLE,
    * DEADLINE_EXCEEDED.

@@ -182,7 +182,7 @@ export interface Finding {
   explanation: string;
   /** Whether it can be repaired. */
   remedy: RemedyType;
-  /** What the repair does, or why there is none. */
+  /** Effect of the repair, or the reason why there is none. */
   remedyExplanation: string;
 }
 
@@ -196,7 +196,7 @@ export interface AuditRequest {
   kinds: FindingKind[];
   /** Whether to return findings that are information only. They are always counted. Has no effect if kinds are named. */
   includeInformation: boolean;
-  /** Number of nodes to name, those with the most addresses first, 0 to 1000. */
+  /** Number of nodes to name, nodes with the most addresses first, 0 to 1000. */
   topNodes: number;
 }
 
@@ -206,7 +206,7 @@ export interface AuditResponse {
   findings: Finding[];
   /** Token for the next page; empty on the last. */
   nextPageToken: string;
-  /** Summary of all findings, also those that the filters exclude. */
+  /** Summary of all findings, also of findings that the filters exclude. */
   summary: AuditSummary | undefined;
 }
 
@@ -259,9 +259,9 @@ export interface RepairRequest {
   /** Only findings of these kinds; empty means all. */
   kinds: FindingKind[];
   /**
-   * Whether to release addresses without a known user: those that Calico's plugin allocated and no endpoint names,
-   * those of nodes that are gone, those of a pod's sandbox from before a reboot, and those of tunnels that their nodes
-   * do not have. Safe only if every container of Calico's plugin has an endpoint in the datastore.
+   * Whether to release addresses without a known user: addresses that Calico's plugin allocated and no endpoint
+   * names, and addresses of nodes that are gone, of a pod's sandbox from before a reboot, and of tunnels that their
+   * nodes do not have. Safe only if every container of Calico's plugin has an endpoint in the datastore.
    */
   releaseUnused: boolean;
   /**
@@ -283,7 +283,7 @@ export interface RepairResult {
     | undefined;
   /** The outcome. */
   outcome: RepairOutcome;
-  /** What the repair did or would do, or why there was none. */
+  /** Effect of the repair or dry run, or the reason why there was no repair. */
   explanation: string;
 }
 
@@ -1291,7 +1291,7 @@ export const RepairResponse: MessageFns<RepairResponse> = {
 /**
  * AuditService finds faults in the datastore, and repairs them where that is safe.
  *
- * It reads only the datastore: endpoints, its own and those of other programs, are its evidence that a container runs.
+ * It reads only the datastore: endpoints of any writer are its evidence that a container runs.
  */
 export type AuditServiceService = typeof AuditServiceService;
 export const AuditServiceService = {

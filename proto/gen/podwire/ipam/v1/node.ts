@@ -52,7 +52,7 @@ export interface Node {
   labels: { [key: string]: string };
   /**
    * The node's IPv4 address with the length of its subnet (`192.0.2.7/24`); empty when it has none. Packets to the
-   * node's pods go there, and so do those of its tunnels.
+   * node's pods and tunnels go there.
    */
   ipv4Address: string;
   /** The node's IPv6 address with the length of its subnet (`2001:db8::7/64`); empty when it has none. */
@@ -123,7 +123,7 @@ export interface NodeUtilization {
   capacity: bigint;
   /** Number of these addresses that are in use or cool down. */
   allocated: bigint;
-  /** Number of the allocated addresses that cool down after their release. The others are in use. */
+  /** Number of the allocated addresses that cool down after their release. The remaining addresses are in use. */
   cooling: bigint;
   /** Number of addresses that are reserved and not allocated. */
   reserved: bigint;
@@ -208,7 +208,7 @@ export interface UpdateNodeRequest {
   name: string;
   /**
    * All of the node's labels, by the rules of Kubernetes for keys and values; labels that are not listed are removed.
-   * At most 256.
+   * At most 256 labels.
    */
   labels: { [key: string]: string };
   /** Update only if the node still has this resource version; empty means any. */
@@ -2180,7 +2180,7 @@ export const NodeServiceService = {
   },
   /**
    * DeleteNode releases everything that a node holds, registered or not, and then deletes the node: the addresses of
-   * its containers and tunnels, in blocks of any owner; their endpoints, also those that Calico's plugin wrote; its
+   * its containers and tunnels, in blocks of any owner; their endpoints, also endpoints that Calico's plugin wrote; its
    * blocks. Addresses of virtual machines stay, as a machine may move to another node. A block in which other nodes
    * hold addresses only loses its owner.
    *
@@ -2285,7 +2285,7 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
   updateNode: handleUnaryCall<UpdateNodeRequest, UpdateNodeResponse>;
   /**
    * DeleteNode releases everything that a node holds, registered or not, and then deletes the node: the addresses of
-   * its containers and tunnels, in blocks of any owner; their endpoints, also those that Calico's plugin wrote; its
+   * its containers and tunnels, in blocks of any owner; their endpoints, also endpoints that Calico's plugin wrote; its
    * blocks. Addresses of virtual machines stay, as a machine may move to another node. A block in which other nodes
    * hold addresses only loses its owner.
    *
@@ -2418,7 +2418,7 @@ export interface NodeServiceClient extends Client {
   ): ClientUnaryCall;
   /**
    * DeleteNode releases everything that a node holds, registered or not, and then deletes the node: the addresses of
-   * its containers and tunnels, in blocks of any owner; their endpoints, also those that Calico's plugin wrote; its
+   * its containers and tunnels, in blocks of any owner; their endpoints, also endpoints that Calico's plugin wrote; its
    * blocks. Addresses of virtual machines stay, as a machine may move to another node. A block in which other nodes
    * hold addresses only loses its owner.
    *

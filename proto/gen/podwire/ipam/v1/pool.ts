@@ -28,9 +28,9 @@ export enum EncapsulationMode {
   ENCAPSULATION_MODE_UNSPECIFIED = 0,
   /** ENCAPSULATION_MODE_NEVER - Never. */
   ENCAPSULATION_MODE_NEVER = 1,
-  /** ENCAPSULATION_MODE_ALWAYS - To every other node. */
+  /** ENCAPSULATION_MODE_ALWAYS - Encapsulation to every other node. */
   ENCAPSULATION_MODE_ALWAYS = 2,
-  /** ENCAPSULATION_MODE_CROSS_SUBNET - To nodes in other subnets. */
+  /** ENCAPSULATION_MODE_CROSS_SUBNET - Encapsulation to nodes in other subnets. */
   ENCAPSULATION_MODE_CROSS_SUBNET = 3,
   UNRECOGNIZED = -1,
 }
@@ -83,7 +83,7 @@ export enum PoolDeletionMode {
   /** POOL_DELETION_MODE_REFUSE_IF_IN_USE - Refuses, and leaves the pool unchanged. */
   POOL_DELETION_MODE_REFUSE_IF_IN_USE = 2,
   /**
-   * POOL_DELETION_MODE_RELEASE_ADDRESSES - Releases all addresses of the pool, of all holders, except those of pods on nodes that were heard of in the last 4
+   * POOL_DELETION_MODE_RELEASE_ADDRESSES - Releases all addresses of the pool, of all holders, except addresses of pods on nodes that were heard of in the last 4
    * minutes.
    */
   POOL_DELETION_MODE_RELEASE_ADDRESSES = 3,
@@ -104,7 +104,7 @@ export interface Pool {
    * Immutable.
    */
   blockSize: number;
-  /** Whether the pool is disabled: no new addresses are allocated from it, those in use stay valid. */
+  /** Whether the pool is disabled: no new addresses are allocated from it, addresses in use stay valid. */
   disabled: boolean;
   /** Output only. When the pool was made. */
   createTime:
@@ -125,15 +125,15 @@ export interface Pool {
   /** Whether the pool's routes are not exported to BGP peers. Not in a pool for load balancers. */
   disableBgpExport: boolean;
   /**
-   * Which nodes the pool serves, in Calico's selector language, at most 1024 characters, without global(). Empty means
-   * all(), the only value for load balancers.
+   * Selector of the nodes that the pool serves, in Calico's selector language, at most 1024 characters, without global(). Empty
+   * means all(), the only value for load balancers.
    */
   nodeSelector: string;
-  /** Which namespaces the pool serves, as node_selector. Empty means all. Not in a pool for tunnels. */
+  /** Selector of the namespaces that the pool serves, as node_selector. Empty means all. Not in a pool for tunnels. */
   namespaceSelector: string;
   /** Allowed uses; none means workloads and tunnels. Load balancers exclude other uses, and cannot be changed later. */
   allowedUses: AddressUse[];
-  /** Which requests the pool serves. */
+  /** Kind of requests that the pool serves. */
   assignmentMode: AssignmentMode;
   /** Output only. Whether addresses are allocated from the pool. */
   state: PoolState;
@@ -161,7 +161,7 @@ export interface PoolUtilization {
   free: string;
   /** Number of blocks that exist. */
   blocks: bigint;
-  /** Number of the allocated addresses that cool down after their release. The others are in use. */
+  /** Number of the allocated addresses that cool down after their release. The remaining addresses are in use. */
   cooling: bigint;
   /** Number of addresses, in decimal, that are reserved and not allocated. Overlapping reservations count once. */
   reserved: string;
@@ -224,7 +224,7 @@ export interface UpdatePoolRequest {
     | Pool
     | undefined;
   /**
-   * The fields to change, by their names in Pool; the others stay unchanged. Empty means all mutable fields: a field
+   * The fields to change, by their names in Pool; the other fields stay unchanged. Empty means all mutable fields: a field
    * that `pool` omits is reset to its default.
    */
   updateMask: string[] | undefined;
@@ -245,9 +245,9 @@ export interface DeletePoolRequest {
   /** How to treat addresses in use. */
   mode: PoolDeletionMode;
   /**
-   * With POOL_DELETION_MODE_RELEASE_ADDRESSES: whether to ask the nodes that run instead of refusing. They return what no
-   * pod has. What their pods have is kept, and the pool is DRAINING. A node that does not answer within 15 s is taken for
-   * one that does not run.
+   * Whether to ask the nodes that run instead of refusing POOL_DELETION_MODE_RELEASE_ADDRESSES. They return addresses
+   * without a pod. Addresses of their pods are kept, and the pool is DRAINING. A node that does not answer within 15 s
+   * is taken for one that does not run.
    */
   force?: boolean | undefined;
 }
@@ -292,10 +292,10 @@ export interface SplitPoolRequest {
   /** The pool; one of the two must be set. */
   pool:
     | //
-    /** By its name. */
+    /** Pool with this name. */
     { $case: "name"; value: string }
     | //
-    /** By its range, as Pool.cidr has it. */
+    /** Pool with this range, as in Pool.cidr. */
     { $case: "cidr"; value: string }
     | undefined;
   /** Number of new pools: a power of two from 2 to 64. New pools can be split again. */

@@ -73,7 +73,7 @@ export interface RequestPolicy {
   resourceVersion: string;
 }
 
-/** PoolRule allows pools: those that any of its fields matches. */
+/** PoolRule allows the pools that any of its fields matches. */
 export interface PoolRule {
   /** Names of pools, which need not exist; at most 1000, none twice. */
   names: string[];
@@ -98,7 +98,7 @@ export interface RangeRule {
 /** MacRule allows MAC addresses. */
 export interface MacRule {
   /**
-   * MAC addresses (`02:00:00:00:00:07`), and ranges with their number of leading bits, the others zero
+   * MAC addresses (`02:00:00:00:00:07`), and ranges with their number of leading bits, the remaining bits zero
    * (`02:42:00:00:00:00/16`); at most 1000, none twice. `00:00:00:00:00:00/0` allows all.
    */
   ranges: string[];
@@ -1461,7 +1461,7 @@ export const AuthorizeRequestsResponse: MessageFns<AuthorizeRequestsResponse> = 
 };
 
 /**
- * RequestPolicyService manages request policies: what the authors of pods may request, for each namespace.
+ * RequestPolicyService manages request policies: the rules for the requests of pods, for each namespace.
  *
  * A request policy applies to the namespaces that it selects, and to the kinds of requests that it has a rule for. A
  * kind without a rule in any policy of the namespace is unrestricted: podwire-node decides by its `feature_control`
@@ -1474,7 +1474,7 @@ export const AuthorizeRequestsResponse: MessageFns<AuthorizeRequestsResponse> = 
  * `addresses`, otherwise for `pools`.
  *
  * Policies apply to Allocate and AuthorizeRequests. A request without a pod has an unknown namespace: every policy
- * restricts it, and only those of all namespaces allow it something. Existing allocations stay when policies change.
+ * restricts it, and only policies of all namespaces allow it something. Existing allocations stay when policies change.
  */
 export type RequestPolicyServiceService = typeof RequestPolicyServiceService;
 export const RequestPolicyServiceService = {

@@ -163,7 +163,7 @@ export const ReleaseServiceService = {
    * GetRelease returns the release of the running process, which differs from the installed one until the process is
    * restarted. It needs neither the datastore nor the kernel.
    *
-   * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
+   * Errors: only the errors of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */
   getRelease: {
     path: "/podwire.release.v1.ReleaseService/GetRelease" as const,
@@ -181,7 +181,7 @@ export interface ReleaseServiceServer extends UntypedServiceImplementation {
    * GetRelease returns the release of the running process, which differs from the installed one until the process is
    * restarted. It needs neither the datastore nor the kernel.
    *
-   * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
+   * Errors: only the errors of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */
   getRelease: handleUnaryCall<GetReleaseRequest, GetReleaseResponse>;
 }
@@ -191,7 +191,7 @@ export interface ReleaseServiceClient extends Client {
    * GetRelease returns the release of the running process, which differs from the installed one until the process is
    * restarted. It needs neither the datastore nor the kernel.
    *
-   * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
+   * Errors: only the errors of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */
   getRelease(
     request: GetReleaseRequest,
