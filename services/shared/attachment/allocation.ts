@@ -1,6 +1,6 @@
 /** Names one allocation of an address, and no later one. */
 export interface AllocatedAddress {
-  /** Without prefix length, in canonical form (`10.65.0.7`). */
+  /** Address without prefix length, in canonical form (`10.65.0.7`). */
   readonly address: string;
   readonly sequenceNumber: bigint;
 }

@@ -4,7 +4,7 @@ import type { AllocatedAddress } from './allocation.js';
 import { formatAttachment, type Attachment } from './attachment.js';
 
 interface InventoryEntry extends AllocatedAddress {
-  /** Undefined for a lease. */
+  /** Attachment; undefined for a lease. */
   readonly attachment: Attachment | undefined;
 }
 

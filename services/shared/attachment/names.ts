@@ -90,7 +90,7 @@ function macOf(digits: string): Mac {
   return localMac(digits.slice(-MAC_DIGITS));
 }
 
-/** In hexadecimal digits. Each derived name uses digits of its own. A digest in bytes would take twice the time. */
+/** Digest in hexadecimal digits. Each derived name uses digits of its own. A digest in bytes would take twice the time. */
 function digest(attachment: Attachment): string {
   return hash('sha256', formatAttachment(attachment), 'hex');
 }

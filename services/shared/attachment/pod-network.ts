@@ -12,7 +12,7 @@ export interface PodNetwork {
   readonly hostInterfaceName: string;
   /** MAC address of the pod's end. */
   readonly mac: Mac;
-  /** At least one. */
+  /** Addresses, at least one. */
   readonly addresses: readonly Address[];
   /** Destinations that the pod reaches through its gateway; the default routes have been filled in. */
   readonly routes: readonly Prefix[];

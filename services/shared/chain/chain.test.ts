@@ -19,7 +19,7 @@ const chain = (...types: string[]): Chain => ({
 });
 
 describe('programs of a chain', () => {
-  test('are those of its members and of their IPAM plugins, each once', () => {
+  test('are the types of its members and of their IPAM plugins, each once', () => {
     const ipam = { type: 'host-local' };
     const plugins = [{ type: 'ptp', ipam }, { type: 'podwire', ipam }, { type: 'tuning' }, { type: 'tuning' }];
     expect(programsOf({ plugins })).toEqual(['ptp', 'host-local', 'podwire', 'tuning']);

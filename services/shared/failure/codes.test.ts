@@ -35,14 +35,14 @@ describe('registry', () => {
     expect(new Set(entries.map(([, { about }]) => about)).size).toBe(entries.length);
   });
 
-  test('has its own names and no others', () => {
+  test('has exactly its own names', () => {
     expect(entries.every(([code]) => isFailureCode(code))).toBe(true);
     expect(['', 'NO_SUCH', 'internal', 'toString', '__proto__'].filter(isFailureCode)).toEqual([]);
   });
 });
 
 describe('codes of the CNI specification', () => {
-  // The failures that map to codes reserved by the specification (1.1.0, section 2 "Error"); all others have codes of Podwire's own.
+  // The failures that map to codes reserved by the specification (1.1.0, section 2 "Error"); all other failures have codes of Podwire's own.
   test.each([
     [1, 'incompatible CNI version', ['INCOMPATIBLE_CNI_VERSION']],
     [2, 'unsupported field', []],

@@ -3,7 +3,7 @@ import { status } from '@grpc/grpc-js';
 /**
  * Every failure of Podwire: its name, its gRPC status, its CNI error code, and whether a retry of the same request may
  * succeed.
- * CNI codes: specification 1.1.0, section 2 "Error"; those from 100 on are specific to Podwire. README.md has the same table.
+ * CNI codes: specification 1.1.0, section 2 "Error"; codes from 100 on are specific to Podwire. README.md has the same table.
  */
 export const FAILURE_CODES = {
   INVALID_REQUEST: {

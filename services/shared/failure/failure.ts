@@ -4,7 +4,7 @@ import { FAILURE_CODES, type FailureCode } from './codes.js';
 export interface Violation {
   /** Path of the field, as its sender wrote it: `attachment.container_id`, `CNI_IFNAME`, `ipam.type`. */
   readonly field: string;
-  /** What is wrong, and what is valid. */
+  /** Violation, and the valid values. */
   readonly reason: string;
 }
 

@@ -14,7 +14,7 @@ const ERROR_INFO = 'type.googleapis.com/google.rpc.ErrorInfo';
 const BAD_REQUEST = 'type.googleapis.com/google.rpc.BadRequest';
 
 /**
- * Limits in bytes for the message of a status, for the texts of its violations and for those of its details. A status is sent
+ * Limits in bytes for the message of a status, for the texts of its violations and of its details. A status is sent
  * in HTTP/2 trailers. gRPC's clients refuse more than 16 KiB of them. Beyond 64 KiB, Node's HTTP/2 leaves this call and
  * later ones of the connection unanswered. Escaping makes a message up to three times as long.
  */

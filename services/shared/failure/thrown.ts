@@ -3,7 +3,7 @@ export function messageOf(thrown: unknown): string {
   return thrown instanceof Error ? thrown.message : String(thrown);
 }
 
-/** The code that Node.js sets on its errors and on those of the operating system (`ENOENT`); undefined where there is none. */
+/** The code that Node.js sets on its own and the operating system's errors (`ENOENT`); undefined where there is none. */
 export function codeOf(thrown: unknown): string | undefined {
   return thrown instanceof Error && 'code' in thrown && typeof thrown.code === 'string' ? thrown.code : undefined;
 }

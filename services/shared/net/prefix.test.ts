@@ -99,7 +99,7 @@ describe('text', () => {
 });
 
 describe('sets of addresses', () => {
-  test('the prefix that an address lies in keeps its first bits and no others', () => {
+  test('the prefix that an address lies in keeps only its first bits', () => {
     fc.assert(
       fc.property(addressAndLength, ([of, length]) => {
         const bits = of.value.toString(2).padStart(BITS[of.family], '0');
@@ -109,7 +109,7 @@ describe('sets of addresses', () => {
     );
   });
 
-  test('contains and overlap are those of the sets', () => {
+  test('contains and overlap agree with the sets', () => {
     fc.assert(
       fc.property(small, small, (a, b) => {
         const inA = new Set(members(a));

@@ -14,7 +14,7 @@ function failing(...errors: readonly Error[]) {
   return { calls, operation };
 }
 
-function options(clock: FakeClock, others: Partial<RetryOptions> = {}): RetryOptions {
+function options(clock: FakeClock, overrides: Partial<RetryOptions> = {}): RetryOptions {
   return {
     attempts: 4,
     backoff: { baseMs: 10, maxMs: 1000 },
@@ -22,7 +22,7 @@ function options(clock: FakeClock, others: Partial<RetryOptions> = {}): RetryOpt
     random: () => 0.5,
     signal: new AbortController().signal,
     retryable: () => true,
-    ...others,
+    ...overrides,
   };
 }
 

@@ -47,7 +47,7 @@ export const TOKEN_KEY = 'authorization';
 export const TOKEN_SCHEME = 'Bearer ';
 
 /**
- * Marks a call that came over TLS. What gRPC says of a connection later, such as its address, is gone once the client has
+ * Marks a call that came over TLS. gRPC's later information on a connection, such as its address, is gone once the client has
  * closed it; a call without the mark is local, so the mark must not depend on that.
  * @param connection - address and port of the client
  */
@@ -63,10 +63,10 @@ function tokenOf(metadata: Metadata): string {
 
 export interface Admission {
   readonly clock: Clock;
-  /** Undefined where every caller that reaches the server may call everything. */
+  /** Authorization; undefined where every caller that reaches the server may call everything. */
   readonly authorize?: Authorize | undefined;
   readonly queue: RequestQueue;
-  /** For clients over the network without a certificate; undefined where they need one. */
+  /** Verifier for clients over the network without a certificate; undefined where they need one. */
   readonly tokens?: TokenVerifier | undefined;
   /** Whether the certificate of a serial number, in hexadecimal digits, is not accepted any more. */
   readonly isRevoked?: ((serialNumber: string) => Promise<boolean>) | undefined;

@@ -144,7 +144,7 @@ function limitCall(
   return { signal: controller.signal, abort, release };
 }
 
-/** In place of a request whose bytes are no message. gRPC would answer that the server has a fault. */
+/** Replacement for a request whose bytes are no message. gRPC would answer that the server has a fault. */
 class Undecodable {
   readonly failure: Failure;
 

@@ -156,7 +156,7 @@ describe('an answer', () => {
     const peer = servers.peer(await serveWith(gate, { code: status.INTERNAL, details: 'late' }));
     await expect(call(peer)).resolves.toMatchObject({ pool: { name: 'a' } });
     gate.open();
-    // Over the same channel, so it comes after that status.
+    // The call uses the same channel, so it comes after that status.
     await expect(call(peer)).resolves.toMatchObject({ pool: { name: 'a' } });
   });
 

@@ -40,7 +40,7 @@ export interface CallLimits {
 export interface PeerOptions {
   /** This side's release, sent with each call; the service may reject it. Default: {@link RELEASE}. */
   readonly release?: number | undefined;
-  /** Undefined for a connection in plain text. */
+  /** TLS; undefined for a connection in plain text. */
   readonly tls?: ClientTls | undefined;
   /** The token that proves this side, sent with each call. Default: none. */
   readonly token?: (() => string) | undefined;
@@ -50,7 +50,7 @@ export interface PeerOptions {
 export class Peer {
   /** Name of the service: `podwire-ipam`. */
   readonly service: string;
-  /** For messages: `podwire-ipam at unix:/run/podwire/ipam.sock`. */
+  /** Description for messages: `podwire-ipam at unix:/run/podwire/ipam.sock`. */
   readonly description: string;
   readonly #connection: Connection;
   readonly #release: number;
@@ -202,7 +202,7 @@ export class Peer {
   }
 
   #failed(span: Span, failure: Failure): Failure {
-    // What does not exist is an answer: an undo, for example, reads what it is to remove.
+    // NOT_FOUND is an answer: an undo, for example, reads an object before its removal.
     if (FAILURE_CODES[failure.code].status !== status.NOT_FOUND) markFailed(span, failure);
     span.end();
     return failure;

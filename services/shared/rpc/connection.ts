@@ -193,7 +193,7 @@ export class Connection {
       }
       channel.watchConnectivityState(state, Infinity, watch);
     };
-    // After the client is assigned to #client.
+    // This follows the assignment to #client.
     queueMicrotask(watch);
   }
 

@@ -21,10 +21,10 @@ import { NetworkListener, type NetworkLimits } from './network-listener.js';
 import { RpcServer } from './server.js';
 import { MAX_STREAMS_PER_CALLER } from './streaming.js';
 
-/** What a client can take of the network listener. Requests with the name "held" wait for a gate. */
+/** Limits of a client at the network listener. Requests with the name "held" wait for a gate. */
 
 const QUEUE_LIMITS = { maxExecutingCount: 16, maxExecutingPerCallerCount: 4 };
-/** What is used up does not come back during a test. */
+/** Used budgets do not come back during a test. */
 const NETWORK_LIMITS: NetworkLimits = {
   connectionsPerCaller: 2,
   connectionsPerSource: 5,
@@ -275,7 +275,7 @@ describe('calls of unknown methods', () => {
     expect(executed).toEqual(['other']);
   });
 
-  test('with a revoked certificate are refused as all others', async () => {
+  test('with a revoked certificate are refused as all other calls', async () => {
     const { source } = certificateSource(await folder.client('node', 'worker-1'));
     const peer = clients.peer(address, { tls: { certificates: source, serverName: IPAM_SERVER_NAME } });
     isAllRevoked = true;
@@ -283,7 +283,7 @@ describe('calls of unknown methods', () => {
   });
 });
 
-test('calls of one caller that start too fast end its connection, also when they are cancelled, and others are served', async () => {
+test('calls of one caller that start too fast end its connection, also when they are cancelled, and other callers are served', async () => {
   const peer = await peerOf('node', 'worker-1');
   const { burst } = NETWORK_LIMITS.calls;
   // The first call counts for the source.

@@ -16,7 +16,7 @@ interface RateLimit {
   readonly perSecond: number;
 }
 
-/** What one caller may take of the service. A source is an address, whose limits hold until a call proves its caller. */
+/** Limits of one caller. A source is an address, whose limits hold until a call proves its caller. */
 export interface NetworkLimits {
   readonly connectionsPerCaller: number;
   readonly connectionsPerSource: number;
@@ -28,7 +28,7 @@ export interface NetworkLimits {
 }
 
 /**
- * Limits of this release. A node has one to three connections, and those that a power failure left; an operator's tools have one
+ * Limits of this release. A node has one to three connections, and leftovers of a power failure; an operator's tools have one
  * each. A handshake takes a millisecond of processor time, and nodes may reach the service through one proxy.
  */
 export const NETWORK_LIMITS: NetworkLimits = {
@@ -63,7 +63,7 @@ export type Prove = (call: IdentifiableCall, signal: AbortSignal) => Promise<Net
 
 interface Connection {
   readonly socket: Socket;
-  /** Whose limits the connection uses: its caller's once a call has proven it, until then its source's. */
+  /** Owner of the limits of the connection: its caller's once a call has proven it, until then its source's. */
   user: CallerUse;
   isProven: boolean;
   hasCalled: boolean;
@@ -78,9 +78,9 @@ interface Connection {
 export class NetworkListener {
   readonly #options: NetworkListenerOptions;
   readonly #server: Server;
-  /** By source and by caller. */
+  /** Use by source and by caller. */
   readonly #users = new Map<string, CallerUse>();
-  /** By the peer's `address:port`, as gRPC names it. */
+  /** Connections by the peer's `address:port`, as gRPC names it. */
   readonly #connections = new Map<string, Connection>();
   #take: (socket: Socket) => void = () => undefined;
   #refusedCount = 0;
@@ -105,7 +105,7 @@ export class NetworkListener {
     return typeof bound === 'object' && bound ? bound.port : Number(port);
   }
 
-  /** Accepts no more connections, and closes those without a call, which gRPC does not know of during their handshake. */
+  /** Accepts no more connections, and closes connections without a call, which gRPC does not know of during their handshake. */
   close(): void {
     this.#server.close();
     for (const { socket, hasCalled } of this.#connections.values()) if (!hasCalled) socket.destroy();
@@ -117,7 +117,7 @@ export class NetworkListener {
     await Promise.all(open.map((socket) => new Promise((resolve) => socket.once('close', resolve))));
   }
 
-  /** Marks and counts calls, and answers those beyond the limits and those whose caller nothing proves. */
+  /** Marks and counts calls, and answers calls beyond the limits and calls of an unproven caller. */
   readonly interceptor: ServerInterceptor = (_, call) => {
     const peer = call.getPeer();
     const connection = this.#connections.get(peer);
@@ -254,7 +254,7 @@ export class NetworkListener {
   }
 }
 
-/** What a caller or a source uses. */
+/** Use by a caller or a source. */
 class CallerUse {
   readonly name: string;
   readonly role: Role;

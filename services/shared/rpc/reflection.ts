@@ -61,8 +61,8 @@ export function addReflection(server: Server, services: readonly string[]): void
 
 /** The methods of `@grpc/reflection`, by their paths. */
 function reflectionOf(services: readonly string[]): ReadonlyMap<string, Served> {
-  // The service expects the result of proto-loader, and reads only its descriptors. Those of proto-loader lack their
-  // imports, so that clients cannot resolve a message with a Timestamp. Those of buf include them.
+  // The service expects the result of proto-loader, and reads only its descriptors. proto-loader's lack their
+  // imports, so that clients cannot resolve a message with a Timestamp. buf's include them.
   const definitions = {
     image: {
       format: 'Protocol Buffer 3 EnumDescriptorProto' as const,

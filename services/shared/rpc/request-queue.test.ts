@@ -133,7 +133,7 @@ test('a turn starts at most eight requests, each of another caller', async () =>
 });
 
 describe('limits', () => {
-  test('of executing requests leave places to other callers while a slow datastore holds those of one', async () => {
+  test('of executing requests leave places to other callers while a slow datastore holds requests of one caller', async () => {
     const place = new Place();
     place.send(FLOODER, 50);
     await place.turns(50);

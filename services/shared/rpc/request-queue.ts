@@ -25,7 +25,7 @@ export const QUEUE_LIMITS: QueueLimits = {
  */
 const MAX_CALLERS_PER_TURN = 8;
 
-/** What is reported of the queue; {@link RpcEvents} turns it into metrics and log lines. */
+/** Events of the queue; {@link RpcEvents} turns it into metrics and log lines. */
 export interface QueueEvents {
   /** A request began to wait, or no longer waits. */
   waitingChanged(caller: NetworkCaller, change: 1 | -1): void;
@@ -64,7 +64,7 @@ interface CallerQueue {
 
 /**
  * Gives callers turns, so that a caller that sends many requests does not delay the other callers. The service decides and
- * encodes in one thread. What makes it hard:
+ * encodes in one thread. Difficulties:
  *
  * - A started request cannot be interrupted, and requests arrive only between two turns of the event loop. So a caller
  *   starts one request per turn: one that was idle waits for one request of each caller before it, however many they have

@@ -34,7 +34,7 @@ export interface StreamsOptions {
 }
 
 /**
- * Maximum number of open streams of a caller over the network. A node has one to three; those of a connection that was
+ * Maximum number of open streams of a caller over the network. A node has one to three; streams of a connection that was
  * cut without notice stay until its keepalive timeout.
  */
 export const MAX_STREAMS_PER_CALLER = 32;
@@ -43,7 +43,7 @@ export const MAX_STREAMS_PER_CALLER = 32;
 const CHECK_INTERVAL_MS = 5000;
 
 interface OpenStream {
-  /** Of the caller. */
+  /** Name of the caller. */
   readonly name: string;
   readonly check: ProvenCaller['check'];
 }

@@ -27,7 +27,7 @@ const settings = {
     variable: 'PODWIRE_IPAM_LOG_LEVEL',
     schema: oneOf(['info', 'error']),
     default: 'info',
-    about: 'What is logged.',
+    about: 'Level of the log.',
   } satisfies Setting<string>,
   strict: {
     variable: 'PODWIRE_IPAM_STRICT',
@@ -130,7 +130,7 @@ describe('a refusal', () => {
     expect(() => readSettings({ ...source, env })).toThrow(/PODWIRE_BIRD_RNU is an unknown setting/);
   });
 
-  // As the kubelet sets them for the Services podwire-ipam and podwire of the pod's namespace.
+  // The kubelet sets these variables for the Services podwire-ipam and podwire of the pod's namespace.
   test.each([
     'PODWIRE_IPAM_SERVICE_HOST',
     'PODWIRE_IPAM_SERVICE_PORT',

@@ -71,7 +71,7 @@ function unknownVariables(source: SettingsSource<Settings>): Violation[] {
   return Object.keys(env)
     .filter((variable) => isOwn(variable) && !SERVICE_LINK.test(variable) && !declared.includes(variable))
     .map((field, index) => {
-      // The first violation lists the settings, the others need not repeat them.
+      // The first violation lists the settings, further violations need not repeat them.
       const list = index === 0 ? `; the settings are ${declared.join(', ')}` : '';
       return { field, reason: `is an unknown setting${list}` };
     });

@@ -44,7 +44,7 @@ export class IdleCollection {
   }
 }
 
-/** Of this process. V8's function to collect is global only in contexts that are made under its flag. */
+/** Heap of this process. V8's function to collect is global only in contexts that are made under its flag. */
 export function systemHeap(): Heap {
   setFlagsFromString('--expose-gc');
   const gc: unknown = runInNewContext('gc');

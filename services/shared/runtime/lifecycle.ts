@@ -8,7 +8,7 @@ import { readRelease } from './process-release.js';
 
 /** Something that runs until it is stopped. */
 export interface Running {
-  /** Stops accepting requests, finishes those in flight, and releases all resources. Called once. */
+  /** Stops accepting requests, finishes requests in flight, and releases all resources. Called once. */
   stop(): Promise<void>;
 }
 

@@ -64,7 +64,7 @@ describe('a line', () => {
     expect(Object.keys(lines[2] ?? {}).sort()).toEqual(['level', 'msg', 'service', 'time']);
   });
 
-  test('carries its own attachment among others at the same time', async () => {
+  test('carries its own attachment among other attachments', async () => {
     const { log, lines } = logger();
     const work = (attachment: typeof ATTACHMENT, durationMs: number) =>
       withAttachment(attachment, async () => {
@@ -119,7 +119,7 @@ describe('an error', () => {
     });
   });
 
-  test('of a call has the trace of the call, which may differ from that of the line', () => {
+  test('of a call has the trace of the call, which may differ from the line’s', () => {
     const failure = new Failure('CONFLICT', 'busy', { traceId: '0af7651916cd43dd8448eb211c80319c' });
     expect(logged(failure)).toMatchObject({ trace_id: '0af7651916cd43dd8448eb211c80319c' });
   });

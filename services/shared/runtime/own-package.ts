@@ -10,7 +10,7 @@ const MAX_DEPTH = 5;
 
 /** The npm package of a program. */
 export interface OwnPackage {
-  /** With a trailing slash. */
+  /** Folder with a trailing slash. */
   readonly folder: string;
   readonly version: string;
 }

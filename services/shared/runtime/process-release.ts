@@ -3,7 +3,7 @@ import process from 'node:process';
 
 import { readOwnPackage } from './own-package.js';
 
-/** What runs in this process, and since when. */
+/** Release of this process, and its start. */
 export interface ProcessRelease {
   /** Release of Podwire, as `--version` prints it. */
   readonly release: string;

@@ -12,6 +12,6 @@ test('the current user owns files that the process creates', () => {
   rmSync(folder, { recursive: true });
 });
 
-test('the current process ID is that of /proc/self', () => {
+test('the current process ID equals the one in /proc/self', () => {
   expect(realpathSync('/proc/self')).toBe(`/proc/${currentProcessId()}`);
 });

@@ -105,7 +105,7 @@ describe('refused and left unchanged is', () => {
     await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/the file there is not a socket; remove it/));
   });
 
-  test.each([0o775, 0o757, 0o1777])('a folder of mode %o, where others may write', async (loose) => {
+  test.each([0o775, 0o757, 0o1777])('a folder of mode %o, where other users may write', async (loose) => {
     await prepareSocket(path);
     chmodSync(dirname(path), loose);
     await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/is writable by other users; run chmod go-w/));
@@ -136,7 +136,7 @@ describe('at the same moment', () => {
     return server;
   }
 
-  /** As {@link leaveStaleSocket}, without a process. */
+  /** Same as {@link leaveStaleSocket}, without a process. */
   async function linkStaleSocket(): Promise<void> {
     rmSync(path, { force: true });
     const dead = await listenAt(join(folder, 'dead'));
@@ -178,7 +178,7 @@ test('a process that freezes while it begins to listen delays other processes by
   await prepareSocket(path);
 }, 30_000);
 
-/** In a user namespace that maps root only, files cannot belong to another user. */
+/** Files cannot belong to another user in a user namespace that maps root only. */
 const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_map', 'utf8'));
 
 test.runIf(hasOtherUsers)('a folder in which another user could create a socket is refused', async () => {

@@ -12,7 +12,7 @@ import { ManualClock } from '../testing/manual-clock.js';
 import { callLimits, GET_POOL, recordingLog, TestServers } from '../testing/server.js';
 import { isTrustedUser, PeerCheck } from './peer-check.js';
 
-/** In a user namespace that maps root alone there are no other users. */
+/** There are no other users in a user namespace that maps root alone. */
 const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_map', 'utf8'));
 
 /** Connects as a user, and ends when the connection does. */

@@ -41,7 +41,7 @@ export class UnixListener {
     void watchSocket({ path, log, clock, own: () => this.#own, open, stopped: this.#stopped.signal });
   }
 
-  /** Accepts no more connections, ends those that were never used, and removes the socket if it is still the own one. */
+  /** Accepts no more connections, ends unused ones, and removes the socket if it is still the own one. */
   close(): void {
     this.#stopped.abort();
     removeOwnSocket(this.#options.path, this.#own);

@@ -98,7 +98,7 @@ interface Counted {
 
 /**
  * Processors that send spans, by OTEL_EXPORTER_OTLP_PROTOCOL and OTEL_BSP_*. Spans that the queue has no room for, and
- * those that the collector has not accepted, are counted in `meterProvider`.
+ * spans that the collector has not accepted, are counted in `meterProvider`.
  */
 export async function spanProcessors(
   { names, env, log }: ExporterSource,

@@ -35,7 +35,7 @@ const meter = (): Meter => metrics.getMeter('podwire');
 
 const optionsOf = (name: MetricName) => ({ unit: metricOf(name).unit, description: metricOf(name).about });
 
-/** With 0 for each combination of its label values, where they are all known. */
+/** Counter with 0 for each combination of its label values, where they are all known. */
 export function counter(name: CounterName): Counter {
   const made = meter().createCounter(name, optionsOf(name));
   for (const attributes of seriesOf(name)) made.add(0, attributes);

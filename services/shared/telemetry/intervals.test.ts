@@ -77,7 +77,7 @@ test('after the end of the command, its time stands still, and work in its conte
   expect(recorder.intervals()).toEqual([{ name: 'queue', phase: 'queue', startMs: 0, durationMs: 9, depth: 0 }]);
 });
 
-test('what a service returns lies in the middle of its call', () => {
+test('the interval of a service lies in the middle of its call', () => {
   const clock = new ManualClock();
   const service = new IntervalRecorder(clock);
   const commit = service.open('podwire.store.commit', 'datastore');

@@ -12,7 +12,7 @@ interface OpenInterval {
   readonly name: string;
   readonly phase: Phase;
   readonly startMs: number;
-  /** Undefined until its end. */
+  /** Duration; undefined until its end. */
   durationMs: number | undefined;
   readonly inside: OpenInterval[];
 }
@@ -30,7 +30,7 @@ export class IntervalRecorder {
     this.#originMs = clock.monotonicMs() - beforeMs;
   }
 
-  /** From the start of the command until its end or now, in milliseconds. */
+  /** Time from the start of the command until its end or now, in milliseconds. */
   get elapsedMs(): number {
     return this.#endMs ?? this.#clock.monotonicMs() - this.#originMs;
   }
@@ -84,7 +84,7 @@ export class IntervalRecorder {
     };
   }
 
-  /** All intervals, each before those inside it. Those that have not ended last until now. */
+  /** All intervals, each before those inside it. Open intervals last until now. */
   intervals(): Interval[] {
     const nowMs = this.elapsedMs;
     const list: Interval[] = [];

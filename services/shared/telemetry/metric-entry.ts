@@ -22,5 +22,5 @@ export const FINE_SECONDS = [
   20, 60,
 ];
 
-/** For metrics with many label values. In seconds. */
+/** Bounds in seconds for metrics with many label values. */
 export const COARSE_SECONDS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60];

@@ -2,12 +2,12 @@ import { COARSE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
 const BIRD = 'with PODWIRE_ROUTING=bird';
 
-/** What a node asks podwire-ipam for again, as the label `task` names it. */
+/** Requests that a node repeats to podwire-ipam, as the label `task` names them. */
 const RETRIED_TASKS = ['register-node', 'allocate-ipip', 'allocate-vxlan-ipv4', 'allocate-vxlan-ipv6'] as const;
 
 export type RetriedTask = (typeof RETRIED_TASKS)[number];
 
-/** Of podwire-node's dataplane. */
+/** Metrics of podwire-node's dataplane. */
 export const DATAPLANE_METRICS = {
   'podwire.dataplane.pods.attached': {
     kind: 'counter',

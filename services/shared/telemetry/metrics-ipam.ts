@@ -26,7 +26,7 @@ const FAILURES = Object.keys(FAILURE_CODES);
 const POOL = { ippool: 'names of pools, or no_ippool' };
 const POOL_AND_NODE = { ...POOL, node: 'names of nodes, unknown_node or no_affinity' };
 
-/** Of podwire-ipam. Counters are per replica. Gauges describe the whole datastore and are the same on every replica. */
+/** Metrics of podwire-ipam. Counters are per replica. Gauges describe the whole datastore and are the same on every replica. */
 export const IPAM_METRICS = {
   'podwire.ipam.allocations': {
     kind: 'counter',

@@ -6,7 +6,7 @@ const COMMANDS = ['ADD', 'DEL', 'CHECK', 'GC', 'STATUS', 'VERSION', 'unknown'];
 const FAILURES = Object.keys(FAILURE_CODES);
 const ACTION = { todo: ['detach-and-release', 'release', 'release-unless-attached'] };
 
-/** Of podwire-node's CNI commands. */
+/** Metrics of podwire-node's CNI commands. */
 export const PLUGIN_METRICS = {
   'podwire.plugin.addresses': {
     kind: 'counter',

@@ -8,7 +8,7 @@ const RPC = {
 };
 const NETWORK = 'after the first request over the network';
 
-/** Of every process. */
+/** Metrics of every process. */
 export const PROCESS_METRICS = {
   'podwire.build.info': {
     kind: 'gauge',

@@ -3,7 +3,7 @@
  * Values of the label `phase`.
  */
 export const PHASES = [
-  /** From the start of the shim until its request reached the plugin. */
+  /** Time from the start of the shim until its request reached the plugin. */
   'shim',
   /** Waiting for earlier commands of the attachment. */
   'queue',
@@ -11,7 +11,7 @@ export const PHASES = [
   'plugin',
   /** A delegated IPAM plugin. */
   'delegate',
-  /** Between the client and the server of a call: connection, retries, transport, busy event loops. */
+  /** Time between the client and the server of a call: connection, retries, transport, busy event loops. */
   'rpc',
   /** podwire-ipam itself. */
   'ipam',
@@ -31,7 +31,7 @@ export type Phase = (typeof PHASES)[number];
 
 /** A part of a command's time. Intervals are listed in the order in which they began, each before those inside it. */
 export interface Interval {
-  /** For people: `podwire-ipam Allocate`, `podwire.store.commit`. */
+  /** Name for people: `podwire-ipam Allocate`, `podwire.store.commit`. */
   readonly name: string;
   readonly phase: Phase;
   /** Since the start of the command, in milliseconds. */

@@ -76,7 +76,7 @@ describe('the name of a metric', () => {
   });
 });
 
-test('a series of an observed gauge ends with its object; what was counted stays', async () => {
+test('a series of an observed gauge ends with its object; counts stay', async () => {
   const { meter, get } = await started();
   const conditions = new Map([
     ['first', 1],
@@ -185,7 +185,7 @@ describe('a flood of requests', () => {
     expect(pages.count).toBe(1);
   });
 
-  test('requests of one second wait for one page, also those for another path', async () => {
+  test('requests of one second wait for one page, also requests for another path', async () => {
     const { endpoint, pages, clock } = await counted();
     await send(endpoint.port!, REQUEST);
     const answers = [REQUEST, REQUEST, OTHER_REQUEST].map((text) => send(endpoint.port!, text));

@@ -27,7 +27,7 @@ const PATH = '/metrics';
 /** Pause before another attempt to listen, in milliseconds. In an update, the predecessor has the port for some seconds. */
 const RETRY_MS = 1000;
 
-/** Shortest time between two pages, in milliseconds: what a page costs is taken from the ADDs of the process. */
+/** Shortest time between two pages, in milliseconds: the cost of a page is taken from the ADDs of the process. */
 const PAGE_INTERVAL_MS = 1000;
 
 /** Open connections, each with one request. A scraper has one; some clusters have several scrapers. */
@@ -74,7 +74,7 @@ class ScrapeReader extends MetricReader {
  * Scrapes take time of the process that serves ADDs. So all requests of a second share one page, a request waits for it, and
  * a connection has one request: no client gets answers faster than pages are made.
  *
- * Metrics have the names that Prometheus gives to those that arrive by OTLP: the SDK's serializer omits units.
+ * Metrics have the names that Prometheus gives to OTLP metrics: the SDK's serializer omits units.
  */
 export class PrometheusEndpoint {
   readonly reader: MetricReader = new ScrapeReader();
@@ -187,7 +187,7 @@ interface Page {
   readonly token: Buffer | undefined;
 }
 
-/** Of equal length for any text, as the comparison needs. */
+/** Digest of equal length for any text, as the comparison needs. */
 function digestOf(text = ''): Buffer {
   return createHash('sha256').update(text).digest();
 }

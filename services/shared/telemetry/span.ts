@@ -29,7 +29,7 @@ const MEASURED: Readonly<Record<string, readonly [Phase, Operation?]>> = {
  * Runs `work` in a new span, which is the parent of every span that `work` starts. An error marks the span as failed, with
  * the failure's code as `error.type`, and is rethrown.
  *
- * Under an unrecorded span no new one is created: `work` runs in the active span. Its time is measured in either case, if
+ * No new span is created under an unrecorded one: `work` runs in the active span. Its time is measured in either case, if
  * the span is one of {@link MEASURED}.
  */
 export function withSpan<Result>(

@@ -53,7 +53,7 @@ interface SpanEntry {
   readonly about: string;
 }
 
-/** Every span by its name, besides those of calls, which are named after the method: CLIENT at the caller, SERVER at the service. */
+/** Every span by its name, besides the spans of calls, which are named after the method: CLIENT at the caller, SERVER at the service. */
 export const SPANS: Readonly<Record<string, SpanEntry>> = {
   'podwire.shim': {
     kind: 'CLIENT',
@@ -93,7 +93,7 @@ export const SPANS: Readonly<Record<string, SpanEntry>> = {
 
 const DATAPLANE_CALL = /^podwire\.dataplane\.(detach|check|get|list|collect_garbage)$/;
 
-/** @returns the entry of a span's name; of a call, its kind is that of the caller or the service */
+/** @returns the entry of a span's name; its kind for a call is the caller's or the service's */
 export function spanOf(name: string): SpanEntry | undefined {
   if (name.startsWith('CNI ')) return SPANS['CNI ADD'];
   return SPANS[name] ?? (DATAPLANE_CALL.test(name) ? SPANS['podwire.dataplane.attach'] : undefined);

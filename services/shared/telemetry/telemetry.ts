@@ -18,7 +18,7 @@ import { PodwireTracerProvider } from './tracer-provider.js';
 
 /**
  * Stops telemetry: exports the spans and metrics of the last seconds, with the timeout {@link EXPORT_AT_STOP_MS}. Never rejects.
- * After a timeout, a socket or timer of the SDK may still be open, so the caller has to end the process.
+ * A socket or timer of the SDK may still be open after a timeout, so the caller has to end the process.
  */
 export type StopTelemetry = () => Promise<void>;
 
@@ -40,7 +40,7 @@ const TEXT_MAX_LENGTH = 300;
 export interface TelemetrySource {
   /** The service name in traces and metrics, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES sets one. */
   readonly service: string;
-  /** Distinguishes this process from those of the same service; the same after a restart. */
+  /** Distinguishes this process from other processes of the same service; the same after a restart. */
   readonly instance: string;
   /** The Kubernetes node, for a process that serves one node. */
   readonly nodeName?: string;
@@ -62,7 +62,7 @@ export interface TelemetrySource {
  * README.md lists them). Called before the parts of a service are made: an instrument made earlier would stay without
  * effect. All other code uses the API only.
  *
- * By default metrics are served to Prometheus on the loopback address, and nothing is sent. W3C trace context is received,
+ * Metrics are served to Prometheus on the loopback address by default, and nothing is sent. W3C trace context is received,
  * propagated and logged in any case, so that a request can be followed through all processes.
  */
 export async function startTelemetry(source: TelemetrySource): Promise<StopTelemetry> {
@@ -90,7 +90,7 @@ async function resourceOf({ service, instance, nodeName }: TelemetrySource, vers
   const { defaultResource, detectResources, envDetector, hostDetector, resourceFromAttributes } =
     await import('@opentelemetry/resources');
   const detected = detectResources({ detectors: [hostDetector, envDetector] });
-  // Without it, a scrape that reads the attributes before they are ready logs a warning.
+  // Wait for the attributes: otherwise a scrape that reads the attributes before they are ready logs a warning.
   await detected.waitForAsyncAttributes?.();
   const own = resourceFromAttributes({
     'service.name': service,

@@ -16,7 +16,7 @@ import { wallClockNs } from '../runtime/wall-clock.js';
 
 const NS_PER_SECOND = 1_000_000_000n;
 
-/** Spans with which a trace may begin, besides those of received requests. */
+/** Spans with which a trace may begin, besides the spans of received requests. */
 const ROOTS: ReadonlySet<string> = new Set([
   'podwire.shim',
   'podwire.plugin.replay',
@@ -27,7 +27,7 @@ const ROOTS: ReadonlySet<string> = new Set([
 /**
  * The SDK's provider, with two rules of Podwire:
  * - A trace begins with a command, a request, a replayed release, or the binding or return of addresses. Background checks
- *   begin none: their spans would be as many as those of pods.
+ *   begin none: their spans would be as many as the pods' spans.
  * - Spans start and end with microseconds. The SDK takes the start from the time of day in whole milliseconds, so that in
  *   traces of 10 ms children would begin before what preceded them.
  */

@@ -17,7 +17,7 @@ const HOUR_MS = 3_600_000;
 
 const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
 
-/** A certificate authority and the files of those it issues certificates to, in a folder. */
+/** A certificate authority and the files of its certificate holders, in a folder. */
 export class CertificateFolder {
   readonly #folder: string;
   readonly #authority: Authority;
@@ -66,7 +66,7 @@ export class CertificateFolder {
   }
 }
 
-/** From an hour ago to an hour from now, moved by some hours. */
+/** Validity from an hour ago to an hour from now, moved by some hours. */
 export function validity({ byHours = 0 } = {}): Validity {
   const middleMs = Date.now() + byHours * HOUR_MS;
   return { fromMs: middleMs - HOUR_MS, untilMs: middleMs + HOUR_MS };

@@ -4,7 +4,7 @@ import { connect, createServer, type Server, type Socket } from 'node:net';
 /** A TCP proxy that can drop all traffic without closing connections, like a machine without power. */
 export class SilentProxy {
   readonly #server: Server;
-  /** For each connection, whether it still passes data. */
+  /** Whether each connection still passes data. */
   readonly #isPassing = new Map<Socket, boolean>();
   #isSilent = false;
 

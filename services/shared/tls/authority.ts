@@ -13,7 +13,7 @@ export interface IssuedCertificate {
   readonly key: string;
 }
 
-/** From when until when a certificate holds, in epoch milliseconds. */
+/** Validity period of a certificate, in epoch milliseconds. */
 export interface Validity {
   readonly fromMs: number;
   readonly untilMs: number;
@@ -31,7 +31,7 @@ const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' } as con
 const SERIAL_BYTES = 16;
 
 /**
- * A certificate authority for one cluster: it issues the certificate of podwire-ipam and those of its callers. For trying
+ * A certificate authority for one cluster: it issues the certificates of podwire-ipam and of its callers. For trying
  * Podwire out, and for tests; a cluster in production has its own issuer, such as cert-manager.
  */
 export class Authority {
@@ -85,7 +85,7 @@ export class Authority {
     return new Authority(parsed, { privateKey, publicKey });
   }
 
-  /** What has to be kept to {@link Authority.load} it again. */
+  /** Stored form for {@link Authority.load}. */
   async stored(): Promise<IssuedCertificate> {
     return { certificate: pem(this.#certificate), key: await keyPem(this.#keys.privateKey) };
   }
@@ -140,7 +140,7 @@ interface Order {
   readonly validity: Validity;
 }
 
-/** A file of an authority may have several certificates: the first signs, the others are trusted too. */
+/** A file of an authority may have several certificates: the first signs, all are trusted. */
 function firstBlock(text: string): ArrayBuffer {
   const [block] = x509.PemConverter.decode(text);
   if (!block) throw new Error('the certificate has no PEM block');

@@ -2,11 +2,11 @@ import type { PeerCertificate } from 'node:tls';
 
 import { Failure } from '../failure/failure.js';
 
-/** What a caller may do. A certificate states it as its organization (O): `podwire:node`. */
+/** Permissions of a caller. A certificate states it as its organization (O): `podwire:node`. */
 export const ROLES = ['node', 'operator', 'reader'] as const;
 export type Role = (typeof ROLES)[number];
 
-/** Who calls, as the transport or a token proves it. */
+/** Identity of a caller, as the transport or a token proves it. */
 export type Caller =
   /** A process on the same machine: over a unix socket that only its owner reaches, or over loopback where that is allowed. */
   { readonly kind: 'local' } | NetworkCaller;
@@ -56,7 +56,7 @@ export function callerOf({ subject, valid_to: validTo }: PeerCertificate, nowMs:
   return { kind: 'network', role, name };
 }
 
-/** For messages and logs: `node "worker-1"`. */
+/** Caller in messages and logs: `node "worker-1"`. */
 export function formatCaller(caller: Caller): string {
   return caller.kind === 'local' ? 'local process' : `${caller.role} ${JSON.stringify(caller.name)}`;
 }

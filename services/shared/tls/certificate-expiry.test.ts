@@ -10,7 +10,7 @@ import { recordingLog } from '../testing/server.js';
 import { ExpiryWarning } from './certificate-expiry.js';
 
 const HOUR_MS = 3_600_000;
-/** Of the certificate, which holds for a day. */
+/** End of the certificate, which holds for a day. */
 const END_MS = Date.parse('2020-01-02T00:00:00.000Z');
 const END = new Date(END_MS).toISOString();
 

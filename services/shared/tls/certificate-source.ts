@@ -130,7 +130,7 @@ export interface ClientTls {
 }
 
 /**
- * What a client of podwire-ipam connects with.
+ * Credentials of a client of podwire-ipam.
  * @param files - undefined for plain text
  * @throws Failure INVALID_SETTINGS that lists every file that cannot be read or used
  */

@@ -2,7 +2,7 @@ import { isIP } from 'node:net';
 
 import { ChannelCredentials, credentials } from '@grpc/grpc-js';
 
-/** With what grpc-js passes to `tls.connect`, which its type omits. */
+/** Options that grpc-js passes to `tls.connect`, which its type omits. */
 type Connector = ReturnType<ChannelCredentials['_createSecureConnector']> & {
   readonly connectionOptions: { servername?: unknown };
 };
@@ -35,6 +35,6 @@ function isConnector(value: unknown): value is Connector {
 
 function unknownRelease(): Error {
   return new Error(
-    'this release of @grpc/grpc-js makes TLS connections in another way; use the one of package-lock.json',
+    'this release of @grpc/grpc-js makes TLS connections in another way; use the release of package-lock.json',
   );
 }

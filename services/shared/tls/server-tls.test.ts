@@ -124,7 +124,7 @@ test.each([
   const outcome = await new Promise<boolean>((resolve) => {
     const versions = { minVersion: version, maxVersion: version };
     const options = { host, port: Number(port), rejectUnauthorized: false, ALPNProtocols: ['h2'] };
-    // At the usual security level, this side's own OpenSSL refuses to offer TLS 1.1.
+    // This side's own OpenSSL refuses to offer TLS 1.1 at the usual security level.
     const socket = connect({ ...options, ...versions, ...identity, ciphers: 'DEFAULT@SECLEVEL=0' }, () => {
       socket.destroy();
       resolve(true);

@@ -15,7 +15,7 @@ export interface NamedFile {
 
 /** The PEM files of one side of a TLS connection. */
 export interface TlsFiles {
-  /** Certificates of the authorities that sign the other side's certificate; undefined for those that Node.js brings. */
+  /** Certificates of the authorities that sign the other side's certificate; undefined for the ones that Node.js brings. */
   readonly ca: NamedFile | undefined;
   /** This side's certificate, with its chain, and its key. Undefined for a client that shows none. */
   readonly identity: { readonly certificate: NamedFile; readonly key: NamedFile } | undefined;
@@ -23,7 +23,7 @@ export interface TlsFiles {
 
 /** Where a side's certificates come from. */
 export interface TlsOrigin {
-  /** What is in force now. @throws Failure INVALID_SETTINGS when it cannot be used; the former stays in force */
+  /** Credentials in force now. @throws Failure INVALID_SETTINGS when it cannot be used; the former stays in force */
   readonly read: () => TlsMaterial;
   /** The certificate that this side shows, for messages; undefined where it shows none. */
   readonly certificate: NamedFile | undefined;
@@ -110,7 +110,7 @@ export interface FileContentOptions<Content> {
   readonly report: (failure: Failure) => void;
 }
 
-/** What some files hold, read again on demand. While they cannot be used, what was read last stays in use. */
+/** Content of some files, read again on demand. While they cannot be used, the last content stays in use. */
 export class FileContent<Content> {
   readonly #options: FileContentOptions<Content>;
   #content: Content;

@@ -57,7 +57,7 @@ export function serverTlsFiles({ tlsCertFile, tlsKeyFile, tlsClientCaFile }: Ser
   };
 }
 
-/** What is wrong with the settings of the network listener together. */
+/** Contradictions between the settings of the network listener. */
 export function serverTlsFaults(addresses: readonly string[], values: ServerTlsValues): Violation[] {
   const network = addresses.find((address) => !address.startsWith(UNIX));
   const files = ['tlsCertFile', 'tlsKeyFile', 'tlsClientCaFile'] as const;

@@ -1,5 +1,5 @@
 /**
- * Compares texts by UTF-16 code units, for `sort`. The order is the same on every machine; that of `localeCompare` depends on the
+ * Compares texts by UTF-16 code units, for `sort`. The order is the same on every machine; the order of `localeCompare` depends on the
  * locale.
  */
 export function compareTexts(a: string, b: string): number {
