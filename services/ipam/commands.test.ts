@@ -151,7 +151,7 @@ describe('export', () => {
   });
 });
 
-/** With the lowest priority: the process to kill must not finish while this process waits for the CPU. */
+/** Starts the program with the lowest priority: the process to kill must not finish while this process waits for the CPU. */
 function spawnProgram(args: readonly string[], env: Record<string, string>) {
   const command = [process.execPath, builtFile(join(import.meta.dirname, 'main.ts')), ...args];
   const child = spawn('nice', ['-n', '19', ...command], {

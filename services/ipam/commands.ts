@@ -131,7 +131,7 @@ type Command =
 
 interface ExportCommand {
   readonly name: 'export';
-  /** Undefined for the standard output. */
+  /** File; undefined for the standard output. */
   readonly file: string | undefined;
 }
 
@@ -153,7 +153,7 @@ export const USAGE = `usage: podwire-ipam [COMMAND]
       --rewrite-prefix  accept a file with another key prefix and rewrite its keys
   --help, --version
 
-The datastore is the one that the PODWIRE_IPAM_STORE… and PODWIRE_IPAM_ETCD_… variables name. The embedded one can be exported and imported while no
+The PODWIRE_IPAM_STORE… and PODWIRE_IPAM_ETCD_… variables name the datastore. The embedded one can be exported and imported while no
 podwire-ipam serves it; etcd can be exported at any time, and imported while no replica serves it.
 
 exit codes: 0 done, 1 failed (reason on standard error), 2 invalid command line

@@ -47,7 +47,7 @@ const ETCD_SETTINGS = {
     variable: 'PODWIRE_IPAM_ETCD_CA_FILE',
     schema: optionalPath,
     default: '',
-    about: `Absolute path of a PEM file with the authorities that sign etcd's certificate; empty for those of Node.js. All credential files are read again for each new connection; while a replacement is unusable, the previous credentials stay in use. Refused with http. ${NO_EFFECT}`,
+    about: `Absolute path of a PEM file with the authorities that sign etcd's certificate; empty for the authorities of Node.js. All credential files are read again for each new connection; while a replacement is unusable, the previous credentials stay in use. Refused with http. ${NO_EFFECT}`,
   },
   etcdCertFile: {
     variable: 'PODWIRE_IPAM_ETCD_CERT_FILE',
@@ -106,7 +106,7 @@ const NODE_IDENTITY_SETTINGS = {
     schema: optionalPath,
     default: '',
     about:
-      'Absolute path of a directory with ca.crt and ca.key (ECDSA, curve P-256) of an authority, which is created in an empty one; empty for none. podwire-ipam then issues its own certificate, and accepts those of this authority. Read again while the process runs. Refused together with PODWIRE_IPAM_TLS_CERT_FILE.',
+      'Absolute path of a directory with ca.crt and ca.key (ECDSA, curve P-256) of an authority, which is created in an empty one; empty for none. podwire-ipam then issues its own certificate, and accepts certificates of this authority. Read again while the process runs. Refused together with PODWIRE_IPAM_TLS_CERT_FILE.',
   },
   nodeTokens: {
     variable: 'PODWIRE_IPAM_NODE_TOKENS',

@@ -12,7 +12,7 @@ import { attachment, failureOf, servedForEachTest } from './testing/service.js';
 
 const { IP_FAMILY_UNSPECIFIED: UNSPECIFIED, IP_FAMILY_IPV4: IPV4, IP_FAMILY_IPV6: IPV6 } = IpFamily;
 
-/** As an older or invalid client may send it: field 4, packed, with the value 5. */
+/** Families as an older or invalid client may send them: field 4, packed, with the value 5. */
 const NO_FAMILY = AllocateRequest.decode(Uint8Array.of(0x22, 1, 5)).families;
 
 const { POOL_DELETION_MODE_REFUSE_IF_IN_USE: REFUSE } = PoolDeletionMode;
@@ -117,7 +117,7 @@ describe('invalid requests are refused, with all errors, and nothing changes', (
     expect(await served.caller.allBlocks()).toEqual([]);
   });
 
-  const others: readonly (readonly [string, () => Promise<unknown>, string, readonly string[]])[] = [
+  const failures: readonly (readonly [string, () => Promise<unknown>, string, readonly string[]])[] = [
     [
       'Release of a bad attachment',
       () => served.caller.release('', 'lo'),
@@ -191,7 +191,7 @@ describe('invalid requests are refused, with all errors, and nothing changes', (
     ],
   ];
 
-  test.each(others)('%s', async (_, call, code, fields) => {
+  test.each(failures)('%s', async (_, call, code, fields) => {
     const before = await served.caller.listPools();
     const failure = await failureOf(call());
     expect(failure.code).toBe(code);

@@ -1,6 +1,6 @@
 import { hostname } from 'node:os';
 
-/** The service in traces and metrics. The default port is that of Calico's kube-controllers. */
+/** The service in traces and metrics. Calico's kube-controllers have the same default port. */
 export const TELEMETRY = {
   service: 'podwire-ipam',
   instance: hostname(),

@@ -26,7 +26,7 @@ export interface UpkeepOptions {
 }
 
 /**
- * Runs its tasks one at a time, immediately and then periodically. Those of replicas drift apart: each pause is 0.5 to 1.5 times
+ * Runs its tasks one at a time, immediately and then periodically. The runs of replicas drift apart: each pause is 0.5 to 1.5 times
  * the interval.
  */
 export class Upkeep {

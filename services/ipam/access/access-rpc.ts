@@ -24,7 +24,7 @@ import type { IpamOptions } from '../engine/updates/operation.js';
 import { subjectOfAnotherNode, type Subject } from './access.js';
 
 /**
- * Which role may call which method over the network. An operator may call all of them. A call over a unix socket needs no role.
+ * Methods that each role may call over the network. An operator may call all of them. A call over a unix socket needs no role.
  * services/ipam/README.md has the same lists.
  */
 

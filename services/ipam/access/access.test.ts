@@ -70,7 +70,7 @@ const RIGHTS = [
   [...methods.matchAll(/`(.+?)`/g)].map(([, method = '']) => [method, { node, reader, operator: 'yes' }] as const),
 );
 
-/** What README.md says of the methods in no list. */
+/** Text of README.md about the methods in no list. */
 const OPERATORS_ALONE = { node: 'no', reader: 'no', operator: 'yes' };
 
 const place = new Place();

@@ -5,14 +5,14 @@ import { allocationOf } from '../addresses/addresses.js';
 import { addressesToRelease } from '../addresses/release.js';
 import type { View } from '../records/view.js';
 
-/** What a request concerns, as far as it may belong to a node. */
+/** Subjects of a request that may belong to a node. */
 export type Subject =
   | { readonly type: 'node'; readonly nodeName: string }
   | { readonly type: 'attachment'; readonly attachment: Attachment }
   | { readonly type: 'address'; readonly address: Address };
 
 /**
- * The first subject that belongs to another node, for messages. What another replica wrote in the last milliseconds may
+ * The first subject that belongs to another node, for messages. Writes of another replica in the last milliseconds may
  * be missing in the view: an attachment that is new to it belongs to no node yet.
  * @returns undefined when every subject belongs to the node, or to none
  */

@@ -78,7 +78,7 @@ describe('an assignment', () => {
   });
 });
 
-/** As in Calico's ipam_block_reader_writer_test.go. */
+/** Cases of Calico's ipam_block_reader_writer_test.go. */
 describe('at the same time', () => {
   test('four assignments of one node in a pool of two blocks: one block, one affinity, all distinct', async () => {
     const { ipam, store } = await withPool({ cidr: '10.0.0.0/25', blockSizeBits: 26 });
@@ -234,7 +234,7 @@ test('old sandboxes after a reboot keep their addresses from new ones until an a
 
 /**
  * Each reading of the clock is a later moment: the sequence numbers of a recreated block begin at the clock, and a frozen
- * clock would repeat those of the earlier block.
+ * clock would repeat the numbers of the earlier block.
  */
 async function startIpamOn(store: MemoryStore, clock: { nowMs: () => number }): Promise<Ipam> {
   const { updater } = await startReplica(store);
@@ -413,7 +413,7 @@ describe('a release for a namespace, and a later attach in another one', () => {
       return result?.state;
     };
     const addAgain = (ipam: Ipam) => ipam.addresses.allocate({ ...asked, netns: alive }, forever);
-    /** In any order, the later attachment has the addresses of its response. */
+    /** Expects that in any order the later attachment has the addresses of its response. */
     const expectHeld = async ({ endpoint: later }: Awaited<ReturnType<typeof addAgain>>) => {
       const view = await readAll(store, keys);
       expect(inconsistencies(view, NOW_MS)).toEqual([]);
@@ -431,7 +431,7 @@ describe('a release for a namespace, and a later attach in another one', () => {
     await expectHeld(again);
   });
 
-  test('releases those of the dead pod when it came first', async () => {
+  test('releases addresses of the dead pod when it came first', async () => {
     const { replicas, release, addAgain, expectHeld } = await added();
     expect(await release(replicas[0])).toBe('released');
     await expectHeld(await addAgain(replicas[1]));

@@ -68,7 +68,7 @@ class AddressEvents {
     this.#replacedEndpoints = counter('podwire.ipam.endpoints.replaced');
   }
 
-  /** An attachment got its addresses, or those of a further family. */
+  /** An attachment got its addresses, or the address of a further family. */
   addressesAllocated({ endpoint, added, claimed, reclaimed, borrowed, replaced }: Allocation): void {
     this.#allocations.add(1, { result: 'allocated' });
     for (const family of added) this.#addresses.add(1, { family: `ipv${family}` });
@@ -125,7 +125,7 @@ class AddressEvents {
   }
 }
 
-/** Who releases single addresses. */
+/** Caller of a release of single addresses. */
 interface ReleaseCaller {
   /** The node that calls, as no pod there has the addresses any more; undefined for other callers. */
   readonly callingNode?: string | undefined;
@@ -205,7 +205,7 @@ export class Addresses {
   }
 
   /**
-   * Releases single addresses, in several transactions if necessary. What nodes that run may use is kept, except by the
+   * Releases single addresses, in several transactions if necessary. Addresses that running nodes may use are kept, except by the
    * calling node. Idempotent.
    * @param releases - without duplicate addresses
    * @returns the result of each, in their order
@@ -282,8 +282,8 @@ function groupByLane(view: View, releases: readonly AddressRelease[]): Map<strin
   for (const release of releases) {
     const { address } = release;
     const lane = blockLane(unreadableBlockOf(view, address) ? undefined : blockOf(view, address));
-    const others = lanes.get(lane);
-    if (others) others.push(release);
+    const queue = lanes.get(lane);
+    if (queue) queue.push(release);
     else lanes.set(lane, [release]);
   }
   return lanes;
@@ -323,7 +323,7 @@ export class Assignments {
     return progress;
   }
 
-  /** @throws Failure POOLS_EXHAUSTED after a shortage, besides those of the decision */
+  /** @throws Failure POOLS_EXHAUSTED after a shortage, besides the failures of the decision */
   async #assignMissing({ request, nowMs, progress }: ProgressInput, signal: AbortSignal): Promise<void> {
     const { owner, handleId } = request;
     const { newAddresses, held, shortages } = progress;
@@ -355,7 +355,7 @@ export class Assignments {
   }
 }
 
-/** What an assignment has so far. */
+/** Progress of an assignment. */
 interface Progress extends Assignment {
   readonly newAddresses: EndpointAddress[];
   readonly held: EndpointAddress[];

@@ -47,7 +47,7 @@ test('a leased address has its node as its holder', () => {
 });
 
 describe('the attributes of an address', () => {
-  test('are replaced, as the same allocation, and those of another that shared them stay', () => {
+  test('are replaced, as the same allocation, and addresses of another handle that shared them stay', () => {
     const view = start();
     const before = view.blocks()[0]!;
     const attributes = { node: 'n2', pod: 'launcher-2', namespace: 'vms' };

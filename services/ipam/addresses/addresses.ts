@@ -38,14 +38,14 @@ type AddressState =
   | { readonly kind: 'reserved'; readonly reservationNames: readonly string[] }
   /** Free, inside or outside a block. */
   | { readonly kind: 'free' }
-  /** In no pool, so it cannot be allocated. */
+  /** Address in no pool, so it cannot be allocated. */
   | { readonly kind: 'unmanaged' };
 
 export interface AddressReport {
   readonly state: AddressState;
   /** Its block; undefined when there is none yet. */
   readonly block: Block | undefined;
-  /** Undefined when it is in no pool. */
+  /** Pool; undefined when it is in no pool. */
   readonly poolName: string | undefined;
 }
 
@@ -173,7 +173,7 @@ function mismatchOf(held: HeldAddress, change: AttributesChange): string | undef
 
 /** The holder of an address. */
 export interface AddressHolder {
-  /** Undefined when no handle holds it. */
+  /** Handle; undefined when no handle holds it. */
   readonly handleId: string | undefined;
   readonly owner: Readonly<Record<string, string>>;
   /** The second owner's attributes; undefined when there is none. */

@@ -34,7 +34,7 @@ const refused = (view: TestView, asked: AssignmentRequest) => {
   return failure;
 };
 
-/** As in Calico's ipam_test.go, where it is called AutoAssign. */
+/** Cases of AutoAssign in Calico's ipam_test.go. */
 describe('many addresses for one handle', () => {
   test.each([
     ['10.0.0.0/24', 32, 'fd00::/120', 128],
@@ -142,7 +142,7 @@ describe('many addresses for one handle', () => {
 describe('pools', () => {
   const TWO = [poolRecord('a', '10.0.0.0/24'), poolRecord('b', '10.1.0.0/24')];
 
-  test('that allow the use, and no others, serve', () => {
+  test('that allow the use serve, and no other pools', () => {
     const view = new TestView([
       poolRecord('a', '10.0.0.0/24', { allowedUses: ['Tunnel'] }),
       poolRecord('b', '10.1.0.0/24', { allowedUses: ['Workload'] }),
@@ -171,7 +171,7 @@ describe('pools', () => {
     expect(assign(new TestView(TWO), assignment('h', { pools: ['b', 'a'] })).pools).toEqual(['b']);
   });
 
-  test('that do not select the node are left out: 256 of 300, all from the one that does', () => {
+  test('that do not select the node are left out: 256 of 300, all from the selecting pool', () => {
     const view = new TestView([
       nodeRecord('n1', { labels: { foo: 'bar' } }),
       poolRecord('pool1', '10.0.0.0/24', { nodeSelector: 'foo == "bar"' }),

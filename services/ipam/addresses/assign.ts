@@ -37,7 +37,7 @@ export interface AssignmentRequest {
   readonly counts: Counts;
   /** Requested addresses, without duplicates; then the counts are 0. */
   readonly addresses: readonly Address[];
-  /** As in an allocation. */
+  /** Pools, as in an allocation. */
   readonly pools: readonly string[];
   readonly namespaceLabels: Readonly<Record<string, string>>;
   readonly maxBlocksCount: number;
@@ -77,7 +77,7 @@ interface AssignmentStep {
   readonly held: readonly EndpointAddress[];
   /** The remaining counts for the next step; undefined after the last step. */
   readonly left: Counts | undefined;
-  /** For the families without any available address in this step. */
+  /** Shortages of the families without any available address in this step. */
   readonly shortages: ReadonlyMap<Family, Shortage>;
 }
 
@@ -163,7 +163,7 @@ function stepCounts({ request, left }: AssignmentInput, before: readonly HeldAdd
   return { 4: countOf(4), 6: countOf(6) };
 }
 
-/** What an assignment takes, if it can. */
+/** Addresses that an assignment takes, if it can. */
 export function needOf(request: AssignmentRequest, nowMs: number): Need {
   const { owner, counts, addresses } = request;
   const demands = (view: View): Demand[] => {

@@ -413,7 +413,7 @@ describe('an address', () => {
 });
 
 describe('addresses', () => {
-  test('one with another holder does not affect the others, in the same block or not', () => {
+  test('one with another holder does not affect further addresses, in the same block or not', () => {
     const held = withAllocations(
       block('10.0.0.0/30', 'n1'),
       { ordinals: [0, 1], attributes: calico('a') },

@@ -33,7 +33,7 @@ import { allocationOf, addressHolder, netnsOf, type AddressHolder } from './addr
 
 /** The result of a release. */
 export interface Released {
-  /** Of full length; empty when there was nothing to release. */
+  /** Released addresses of full length; empty when there was nothing to release. */
   readonly addresses: readonly Prefix[];
 }
 
@@ -109,7 +109,7 @@ interface AddressReleases {
   readonly nowMs: number;
   /** Default: none. */
   readonly silent?: SilentNodes | undefined;
-  /** Without duplicate addresses. */
+  /** Releases without duplicate addresses. */
   readonly releases: readonly AddressRelease[];
   /** The node that releases, as no pod there has the addresses any more; undefined for other callers. */
   readonly callingNode?: string | undefined;
@@ -128,19 +128,19 @@ const ENDPOINTS_PER_STEP = 25;
  * Releases single addresses, as many of the first ones as fit in a transaction; call again for the rest. Each is
  * evaluated separately: one with another holder, or in an unreadable block, stays and does not stop the rest. If a
  * handle and a sequence number name an allocation that has already ended, the address is removed from endpoints that
- * still name it. What another node that runs may use is kept. Idempotent.
+ * still name it. Addresses that another running node may use are kept. Idempotent.
  */
 export function continueAddressRelease(view: View, input: AddressReleases): Decision<AddressReleaseStep> {
   const running = new RunningNodes(view, input.silent);
-  const isOthers = ({ attributes }: HeldAddress): boolean => attributes.owner.node !== input.callingNode;
+  const isOther = ({ attributes }: HeldAddress): boolean => attributes.owner.node !== input.callingNode;
   const evaluated = input.releases.map((release): EvaluatedRelease => {
     const each = evaluateRelease(view, release);
-    const isKept = each.held !== undefined && isOthers(each.held) && running.mayUse(each.held.attributes);
+    const isKept = each.held !== undefined && isOther(each.held) && running.mayUse(each.held.attributes);
     return isKept && each.result.state === 'released'
       ? { ...each, result: { state: 'inUse', holder: each.result.holder } }
       : each;
   });
-  const ending = evaluated.flatMap((each) => (isReleased(each) && each.held && isOthers(each.held) ? [each.held] : []));
+  const ending = evaluated.flatMap((each) => (isReleased(each) && each.held && isOther(each.held) ? [each.held] : []));
   const compared = [...ofFewNodes(view, ending)];
   const next = ending[compared.length];
   const end = next ? evaluated.findIndex(({ held }) => held === next) : evaluated.length;
@@ -258,7 +258,7 @@ export interface HandleRelease {
   readonly silent?: SilentNodes | undefined;
   readonly handleId: string;
   /**
-   * Whether to search every block instead of those that the handle's record names. Finds addresses whose handle was
+   * Whether to search every block instead of the blocks that the handle's record names. Finds addresses whose handle was
    * lost, at the cost of a full scan.
    */
   readonly searchesAllBlocks: boolean;
@@ -269,8 +269,8 @@ const ENTRIES_PER_STEP = 100;
 
 /**
  * Releases every address of a handle, as many per step as fit in a transaction, and removes the handle, even if it
- * counts missing blocks or addresses that it does not hold. The endpoints of its containers are removed, also those
- * without an address. What a node that runs may use is kept, with its endpoints.
+ * counts missing blocks or addresses that it does not hold. All endpoints of its containers are removed. Addresses that
+ * running nodes may use are kept, with their endpoints.
  *
  * Idempotent; a missing handle has no addresses.
  * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
@@ -284,16 +284,16 @@ export function continueHandleRelease(view: View, release: HandleRelease): Decis
   const held = all.filter(({ attributes }) => !running.mayUse(attributes));
   if (held.length < all.length) return releaseUnused(view, held, nowMs);
   const batch = nextBatch(view, ofFewNodes(view, held));
-  const [first, ...others] = recordsOf(view, handleId);
+  const [first, ...rest] = recordsOf(view, handleId);
   const end = (ended: readonly HeldAddress[]): Change[] =>
     releaseHolder(view, { target: { type: 'handle', handleId }, held: ended, nowMs });
   if (held.length === 0) {
-    const isLast = others.length === 0 && (first?.blocks.size ?? 0) <= ENTRIES_PER_STEP;
+    const isLast = rest.length === 0 && (first?.blocks.size ?? 0) <= ENTRIES_PER_STEP;
     const changes = [...(first ? removeEntries(view, first) : []), ...(isLast ? end([]) : []), mark];
     return { changes, outcome: { state: isLast ? 'done' : 'more', addresses: [] } };
   }
   const isRight = !first || (first.id === handleId && isRecounted(first));
-  const isWhole = batch.length === held.length && others.length === 0 && isRight;
+  const isWhole = batch.length === held.length && rest.length === 0 && isRight;
   return {
     changes: [...(isWhole ? end(held) : releaseHeld(view, batch, nowMs)), ...expectSessions(view, batch), mark],
     outcome: { state: isWhole ? 'done' : 'more', addresses: batch.map(addressOf) },

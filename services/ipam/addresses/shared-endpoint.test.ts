@@ -105,7 +105,7 @@ const STORED_POD = { namespace: 'default', name: 'web', uid: '0d2b7c1e-52a3-4f6e
 const STORED_KEY = keys.endpoint(KEY);
 const SECOND = { pod: STORED_POD, attachment: attachment('c1', { network: 'second' }) };
 
-/** As Calico's plugin writes it, with fields that only its own programs know. */
+/** Endpoint as Calico's plugin writes it, with fields that only its own programs know. */
 const CALICOS = JSON.stringify({
   kind: 'WorkloadEndpoint',
   apiVersion: 'projectcalico.org/v3',

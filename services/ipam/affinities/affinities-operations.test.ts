@@ -60,7 +60,7 @@ describe('the claim of a block and its end at the same time on three replicas, i
     return { results: await results, view };
   }
 
-  test('property: another’s claim of it: the block belongs to the other, or has no owner', async () => {
+  test('property: a claim of it by another node: the block belongs to that node, or has no owner', async () => {
     const owners = new Set<string | undefined>();
     await fc.assert(
       fc.asyncProperty(orders, async (scheduler) => {

@@ -181,7 +181,7 @@ describe('the end of a claim', () => {
     expect(view.blocks()).toEqual([]);
   });
 
-  test('of a virtual owner does not touch that of a node of its name, and vice versa', () => {
+  test('of a virtual owner does not touch the affinity of a node of its name, and vice versa', () => {
     const virtual = { kind: 'virtual', name: 'n1' } as const;
     const view = small();
     for (const record of claimedBlock(block('10.0.0.0/30', 'n1'))) view.put(record);

@@ -33,7 +33,7 @@ import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
 
 export interface AffinityClaim {
-  /** At least as large as a block, and within one pool. */
+  /** Range at least as large as a block, and within one pool. */
   readonly cidr: Prefix;
   readonly nodeName: string;
   readonly unknownNodes: UnknownNodes;
@@ -52,7 +52,7 @@ export interface RefusedClaim {
 interface AffinityClaimStep {
   /** The blocks that the node owns now, new or not. */
   readonly claimed: readonly Prefix[];
-  /** Those that are new. */
+  /** New affinities. */
   readonly gained: readonly Prefix[];
   readonly refused: readonly RefusedClaim[];
   /** The last block of this step; undefined when the claim is done. */
@@ -248,7 +248,7 @@ export interface AffinityQuery {
 /** An affinity with its pool and its block's state. */
 export interface AffinityListing {
   readonly affinity: Affinity;
-  /** Undefined when the pool was deleted. */
+  /** Pool; undefined when the pool was deleted. */
   readonly poolName: string | undefined;
   /** Whether the block exists and names the owner. Otherwise the affinity is not ownership. */
   readonly isBacked: boolean;
@@ -358,7 +358,7 @@ function inUseFailure(prefix: Prefix): Failure {
   return new Failure('BLOCK_IN_USE', text, { details: { block } });
 }
 
-/** The blocks that name an owner, and those that affinities name; each may exist without the other. */
+/** The blocks that name an owner or that affinities name; each may exist without the other. */
 function claimsIn(view: View, scope: AffinityScope): OwnedBlock[] {
   const isInScope = scopeFilter(view, scope);
   const claims = new Map<string, OwnedBlock>();
@@ -390,7 +390,7 @@ function isOwner(a: BlockOwner, b: BlockOwner): boolean {
   return a.kind === b.kind && a.name === b.name;
 }
 
-/** By block, then by owner: hosts before virtual owners. */
+/** Order by block, then by owner: hosts before virtual owners. */
 function compareClaims(a: OwnedBlock, b: OwnedBlock): number {
   return (
     comparePrefixes(a.block, b.block) ||

@@ -29,7 +29,7 @@ const GONE = 410;
 
 export interface ApiRequest {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
-  /** With its query: `/api/v1/nodes?limit=500`. */
+  /** Path with its query: `/api/v1/nodes?limit=500`. */
   readonly path: string;
   /** Sent as JSON. */
   readonly body?: unknown;
@@ -48,7 +48,7 @@ export interface ApiAnswer {
 }
 
 export interface WatchRequest {
-  /** With its query: `/api/v1/nodes?watch=1&resourceVersion=7`. */
+  /** Path with its query: `/api/v1/nodes?watch=1&resourceVersion=7`. */
   readonly path: string;
   readonly signal: AbortSignal;
   /** Called when the API server has accepted the watch, before the first event. */
@@ -149,7 +149,7 @@ export class KubernetesApi {
     this.#agent.destroy();
   }
 
-  /** For messages: `API server at 10.96.0.1:443`. */
+  /** Subject of messages: `API server at 10.96.0.1:443`. */
   get subject(): string {
     return `API server at ${this.#options.host}:${this.#options.port}`;
   }

@@ -27,7 +27,7 @@ afterEach(async () => {
 const { signal } = new AbortController();
 const get = { method: 'GET', path: '/api/v1/nodes' } as const;
 
-test('the namespace is that of the service account', () => {
+test('the namespace is the service account’s', () => {
   expect(api.namespace).toBe(NAMESPACE);
 });
 

@@ -14,7 +14,7 @@ const configMapSchema = z.object({
   data: z.record(z.string(), z.string()).default({}),
 });
 
-/** What the nodes trust. */
+/** Certificates that the nodes trust. */
 export interface PublishedAuthorities {
   /** Certificates in PEM; empty before the first podwire-ipam has published its own. */
   readonly certificates: string;
@@ -30,7 +30,7 @@ export class AuthorityConfigMap {
     this.#api = api;
   }
 
-  /** For messages: `ConfigMap podwire-system/podwire-authority`. */
+  /** Subject of messages: `ConfigMap podwire-system/podwire-authority`. */
   get subject(): string {
     return `ConfigMap ${this.#api.namespace}/${AUTHORITY_CONFIG_MAP}`;
   }

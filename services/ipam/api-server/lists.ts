@@ -28,7 +28,7 @@ export interface ListRequest {
 }
 
 interface ListPage {
-  /** Of the whole list: a watch from here misses nothing. */
+  /** Version of the whole list: a watch from here misses nothing. */
   readonly resourceVersion: string;
   readonly items: readonly unknown[];
 }

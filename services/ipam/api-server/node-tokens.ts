@@ -42,7 +42,7 @@ interface Identity {
 }
 
 /**
- * The nodes that prove themselves with the service account tokens of their pods. What makes it hard:
+ * The nodes that prove themselves with the service account tokens of their pods. Difficulties:
  *
  * - Anybody who reaches the port may send tokens. So only a token that the API server has signed for a node's pod is
  *   reviewed, a connection has one unknown token read at a time and waits after a refused one, and the signatures of one
@@ -56,9 +56,9 @@ export class NodeTokens implements TokenVerifier {
   readonly #clock: Clock;
   readonly #log: Logger;
   readonly #signatures: TokenSignatures;
-  /** By the hash of the token, with the end of the token in epoch milliseconds. */
+  /** Identities by token hash, with the token's expiry in epoch milliseconds. */
   readonly #tokens = new Map<string, { readonly identity: Identity; readonly untilMs: number }>();
-  /** By the UID of the pod. */
+  /** Identities by pod UID. */
   readonly #identities = new Map<string, Identity>();
   /** Tokens that are being verified, by their hash. */
   readonly #pending = new Map<string, Promise<ProvenCaller>>();

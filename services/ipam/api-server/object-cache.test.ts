@@ -117,7 +117,7 @@ describe('the copy', () => {
     expect(names()).toEqual(['a']);
     server.refusal = undefined;
     await until(() => cache!.isCurrent);
-    // After several failed watches the list is read again.
+    // The list is read again after several failed watches.
     expect(changes.filter(({ type }) => type === 'listed').length).toBeGreaterThanOrEqual(2);
   });
 

@@ -34,7 +34,7 @@ export interface ObjectCacheOptions<Value extends NamedObject> {
 
 const BACKOFF: BackoffBounds = { baseMs: 1000, maxMs: 60_000 };
 
-/** From the end of a watch without events to the next: the API server ends watches at once while it stops. */
+/** Pause between a watch without events and the next: the API server ends watches at once while it stops. */
 const SILENT_WATCH_PAUSE_MS = 1000;
 
 /** The API server ends a watch after a random time in this range, in seconds, as for its own clients. */
@@ -69,7 +69,7 @@ export class ObjectCache<Value extends NamedObject> {
     this.#done = this.#run(this.#stop.signal);
   }
 
-  /** By name. */
+  /** Objects by name. */
   get objects(): ReadonlyMap<string, Value> {
     return this.#objects;
   }

@@ -19,7 +19,7 @@ describe('a Node', () => {
       resourceVersion: '7',
       isReady: true,
       networkUnavailable: 'True',
-      // As it is, because it is written back.
+      // The text is unchanged, because it is written back.
       taints: object.spec.taints,
     });
   });

@@ -2,7 +2,7 @@ import { z } from 'zod';
 
 import type { NamedObject } from './object-cache.js';
 
-/** What podwire-ipam reads of the API server's objects (Kubernetes API reference, core/v1). */
+/** Fields of the API server's objects that podwire-ipam reads (Kubernetes API reference, core/v1). */
 
 const conditionsSchema = z
   .array(z.object({ type: z.string(), status: z.string().default('Unknown') }))

@@ -32,7 +32,7 @@ interface State extends StoredAuthority {
 }
 
 /**
- * The authority that podwire-ipam keeps itself: for its own certificate, and for those of operators. Another authority in
+ * The authority that podwire-ipam keeps itself: for its own certificate and operators' certificates. Another authority in
  * the directory, as after the rotation of a Secret, takes over without a restart.
  */
 export class OwnAuthority {
@@ -55,7 +55,7 @@ export class OwnAuthority {
     return new OwnAuthority(options, await withServerCertificate(stored, options.clock));
   }
 
-  /** What podwire-ipam's listeners use now. */
+  /** Certificates that podwire-ipam's listeners use now. */
   material(): TlsMaterial {
     const { certificates, server } = this.#state;
     return {

@@ -69,7 +69,7 @@ describe('PodNodes', () => {
     });
     server.pods.set('shop/web-0', '');
     await expect(pods.require(NODE, WEB, signal)).rejects.toThrow('pod shop/web-0 is scheduled to no node');
-    // Without a resource version: the answer is never stale.
+    // A list without a resource version is never stale.
     expect(reads()).toEqual(Array.from({ length: 2 }, () => '/api/v1/namespaces/shop/pods/web-0'));
   });
 
@@ -234,8 +234,8 @@ describe('podwire-ipam', () => {
     const before = reads().length;
     await report(['a', 'b']);
     expect(reads()).toHaveLength(before + 1);
-    await local.allocate('others', { nodeName: 'worker-2' });
-    await expect(report(['others'])).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
+    await local.allocate('foreign', { nodeName: 'worker-2' });
+    await expect(report(['foreign'])).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
   });
 
   test('refuses a binding of a pod of another node alone', async () => {

@@ -11,7 +11,7 @@ import { readNodePod, readPodCidrs, type NodePod, type ObjectName } from './obje
 /** How long a call waits for the API server, in milliseconds. */
 const WAIT_MS = 1000;
 
-/** After a failure of the API server, one call in this time waits for it, in milliseconds. */
+/** Time after a failure of the API server in which one call waits for it, in milliseconds. */
 const OUTAGE_PAUSE_MS = 10_000;
 
 interface PodNodesOptions {
@@ -27,7 +27,7 @@ interface PodNodesOptions {
  */
 export class PodNodes {
   readonly #options: PodNodesOptions;
-  /** By the monotonic clock; undefined while the API server answers. */
+  /** End of the pause by the monotonic clock; undefined while the API server answers. */
   #pausedUntilMs: number | undefined;
 
   constructor(options: PodNodesOptions) {

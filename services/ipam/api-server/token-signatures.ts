@@ -37,7 +37,7 @@ const claimsSchema = z.object({
   }),
 });
 
-/** What a token says of itself. */
+/** Claims of a token. */
 export interface TokenClaims {
   readonly nodeName: string;
   readonly nodeUid: string;

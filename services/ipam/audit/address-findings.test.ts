@@ -77,8 +77,8 @@ const ITS_ADDRESS = [prefix(`${ADDRESS}/128`)];
 describe('an address of Calico’s own plugin', () => {
   test('is unused when no endpoint names it, its container or its pod', () => {
     expect(found(withCalico())).toEqual([`allocationUnused ${ADDRESS}`]);
-    const others = [{ podName: 'other' }, { podName: 'web', nodeName: 'n2' }, { containerId: 'c8' }];
-    expect(found(withCalico(...others))).toEqual([`allocationUnused ${ADDRESS}`]);
+    const otherPods = [{ podName: 'other' }, { podName: 'web', nodeName: 'n2' }, { containerId: 'c8' }];
+    expect(found(withCalico(...otherPods))).toEqual([`allocationUnused ${ADDRESS}`]);
   });
 
   test.each<[string, Partial<ForeignEndpoint>]>([

@@ -39,7 +39,7 @@ const TUNNELS: ReadonlySet<string> = new Set<TunnelKind>([
 
 /**
  * Faults of held addresses of a block: without a user, or with two. IPAM knows users only from endpoints and nodes, its own
- * and those of other writers; an address whose users are unknowable is not reported as unused.
+ * and other writers'; an address whose users are unknowable is not reported as unused.
  */
 export function findAddressFaults(context: AuditContext, block: Block): Finding[] {
   return findHeldAddressFaults(
@@ -245,12 +245,12 @@ function heldWith({ view }: AuditContext, held: HeldAddress): HeldAddress[] {
   if (handleId === undefined) return [held];
   const bare = bareHandle(handleId);
   const objectOf = view.handle(bare) ?? view.handle(handleId);
-  const others = [...(objectOf?.blocks.keys() ?? [])].flatMap((cidr) => {
+  const otherBlocks = [...(objectOf?.blocks.keys() ?? [])].flatMap((cidr) => {
     const parsed = parsePrefix(cidr);
     const block = parsed.ok ? view.block(parsed.prefix) : undefined;
     return block && formatPrefix(block.prefix) !== formatPrefix(held.block.prefix) ? [block] : [];
   });
-  return [held.block, ...others].flatMap((block) =>
+  return [held.block, ...otherBlocks].flatMap((block) =>
     heldAddressesIn(
       block,
       (attributes) => attributes.handleId !== undefined && bareHandle(attributes.handleId) === bare,

@@ -105,7 +105,7 @@ export class Audits {
     return makeReport(findings, await this.usage(), query);
   }
 
-  /** What the last audit, repair or garbage collection of this process found; undefined before. */
+  /** Findings of the last audit, repair or garbage collection of this process; undefined before. */
   get latestFindings(): readonly Finding[] | undefined {
     return this.#latest;
   }
@@ -115,7 +115,7 @@ export class Audits {
     return this.#options.updates.peek(usageOf);
   }
 
-  /** What nodes and datastore do not agree on, as currently known to this replica. */
+  /** Disagreements between nodes and datastore, as currently known to this replica. */
   sessions(): Promise<SessionState> {
     return this.#options.updates.peek(sessionState);
   }

@@ -62,7 +62,7 @@ function held(view: TestView): string[] {
     );
 }
 
-test('property: what the allocator comes to has no findings, however long ago it was', () => {
+test('property: states of the allocator have no findings, however old they are', () => {
   fc.assert(
     fc.property(operations, (sequence) => {
       const view = stateAfter(sequence, { sharedPods: false });
@@ -73,7 +73,7 @@ test('property: what the allocator comes to has no findings, however long ago it
   );
 });
 
-test('property: of sandboxes of one pod, only those whose endpoint was taken over are reported, and late', () => {
+test('property: of sandboxes of one pod, only sandboxes whose endpoint was taken over are reported, and late', () => {
   fc.assert(
     fc.property(operations, (sequence) => {
       const view = stateAfter(sequence, { sharedPods: true });

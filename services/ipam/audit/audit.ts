@@ -106,7 +106,7 @@ function findEndpointFaultsAt(context: AuditContext, { key }: Subject & { type: 
   return foreign ? findForeignEndpointFaults(context, { key, value: foreign }) : [];
 }
 
-/** Which findings to return. */
+/** Filter of the findings to return. */
 export interface AuditQuery {
   /** ID behind which the page begins; empty for the first page. */
   readonly after: string;
@@ -115,7 +115,7 @@ export interface AuditQuery {
   readonly kinds: readonly FindingKind[];
   /** Whether to include informational findings, about allowed states. They are counted anyway. */
   readonly information: boolean;
-  /** How many nodes to name, those with the most addresses first. */
+  /** Number of nodes to name, nodes with the most addresses first. */
   readonly nodesLimit: number;
 }
 
@@ -139,7 +139,7 @@ export interface AuditReport {
   readonly findings: readonly Finding[];
   /** Whether there are findings behind the last. */
   readonly more: boolean;
-  /** Of all findings, requested or not. */
+  /** Counts of all findings, requested or not. */
   readonly counts: readonly KindCount[];
   readonly nodes: readonly NodeUse[];
   readonly addressesInUse: number;
@@ -182,7 +182,7 @@ function countKinds(findings: readonly Finding[]): KindCount[] {
     .map(([kind, count]) => ({ kind, severity: severityOf({ kind }), count }));
 }
 
-/** By the number of addresses, the most first. */
+/** Nodes by their number of addresses, the most first. */
 function nodeUses({ nodeUsages }: Usage): NodeUse[] {
   const nodes = new Map<string, NodeUse>();
   for (const { nodeName, blocks, inUse, borrowed, leased } of nodeUsages) {

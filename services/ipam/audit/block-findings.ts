@@ -84,8 +84,8 @@ function findOverlap(context: AuditContext, block: Block): Finding[] {
       ? safeRemedy(`removes ${listBlocks(unneeded)}, which has no address in use`, () =>
           removalChanges(context, unneeded),
         )
-      : noRemedy('both have addresses in use; release those of one block');
-  return [blockFinding('blocksOverlap', block, { explanation, remedy, others: around })];
+      : noRemedy('both have addresses in use; release the addresses of one block');
+  return [blockFinding('blocksOverlap', block, { explanation, remedy, overlapping: around })];
 }
 
 function findPoolMismatch(context: AuditContext, block: Block): Finding[] {
@@ -167,19 +167,19 @@ function findEndedCoolDown({ view, nowMs }: AuditContext, block: Block): Finding
 }
 
 interface BlockFindingParts extends Pick<Finding, 'explanation' | 'remedy'> {
-  readonly others?: readonly Block[];
+  readonly overlapping?: readonly Block[];
 }
 
 function blockFinding(
   kind: Finding['kind'],
   block: Block,
-  { explanation, remedy, others = [] }: BlockFindingParts,
+  { explanation, remedy, overlapping = [] }: BlockFindingParts,
 ): Finding {
   const owner = block.owner?.kind === 'host' ? [objectOf.node(block.owner.name)] : [];
   return makeFinding({
     kind,
     subject: { type: 'block', prefix: block.prefix },
-    objects: [objectOf.block(block.prefix), ...others.map(({ prefix }) => objectOf.block(prefix)), ...owner],
+    objects: [objectOf.block(block.prefix), ...overlapping.map(({ prefix }) => objectOf.block(prefix)), ...owner],
     explanation,
     remedy,
   });

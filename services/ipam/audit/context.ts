@@ -68,7 +68,7 @@ export class AuditContext {
   }
 }
 
-/** What endpoints name: addresses, containers and pods. */
+/** Subjects of endpoints: addresses, containers and pods. */
 interface EndpointNames {
   readonly addresses: ReadonlySet<bigint>;
   readonly containers: ReadonlySet<string>;

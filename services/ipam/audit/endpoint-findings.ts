@@ -215,6 +215,6 @@ function restoreAddress(block: Block, address: Prefix, attributes: AllocationAtt
     attributes: [...block.attributes, attributes],
     sequenceNumbers: block.sequenceNumbers.with(ordinal, block.sequenceNumber),
   };
-  // Also drops attributes that no address uses any more, such as those of the cool-down.
+  // Also drops attributes that no address uses any more, such as the cool-down's.
   return releaseAddresses(taken, []);
 }

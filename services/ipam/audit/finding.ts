@@ -68,7 +68,7 @@ interface FoundObject {
 }
 
 /**
- * What can be done about a finding.
+ * Remedy of a finding.
  *
  * Safe: depends on the records only. Whether or not the holders still run, no holder loses an address, and no held
  * address is allocated again. Release: releases addresses because no user is known. Correct only where endpoints are

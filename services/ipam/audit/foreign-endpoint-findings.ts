@@ -68,7 +68,7 @@ function faultOf(endpoint: StoredForeignEndpoint, allocation: AllocationState): 
 }
 
 /**
- * Calico's attributes do not name the container's interface, and those of a virtual machine do not name a container.
+ * Calico's attributes do not name the container's interface, and a virtual machine's do not name a container.
  */
 function isOwnAddress({ key, value }: StoredForeignEndpoint, attributes: AllocationAttributes): boolean {
   const { owner } = attributes;

@@ -109,15 +109,15 @@ function distinct(prefixes: readonly Prefix[]): Prefix[] {
 
 /** Overlaps of a pool with later pools in name order. */
 export function findPoolOverlap({ view }: AuditContext, pool: Pool): Finding[] {
-  const others = view.pools().filter((other) => other.name > pool.name && prefixesOverlap(other.prefix, pool.prefix));
-  if (others.length === 0) return [];
+  const rivals = view.pools().filter((other) => other.name > pool.name && prefixesOverlap(other.prefix, pool.prefix));
+  if (rivals.length === 0) return [];
   const text = (each: Pool): string => `"${each.name}" ${formatPrefix(each.prefix)}`;
   return [
     makeFinding({
       kind: 'poolsOverlap',
       subject: { type: 'pool', name: pool.name },
-      objects: [objectOf.pool(pool.name), ...others.map(({ name }) => objectOf.pool(name))],
-      explanation: `pool ${text(pool)} overlaps ${others.map(text).join(', ')}`,
+      objects: [objectOf.pool(pool.name), ...rivals.map(({ name }) => objectOf.pool(name))],
+      explanation: `pool ${text(pool)} overlaps ${rivals.map(text).join(', ')}`,
       remedy: noRemedy('disable and delete all but one of them'),
     }),
   ];
@@ -149,18 +149,18 @@ function findPoolsOverNode({ view }: AuditContext, node: Node): Finding[] {
 /** An address of the node that another node or a pod has, too. */
 function findSharedAddress(context: AuditContext, node: Node, { address }: NodeAddress): Finding[] {
   const allocation = allocationStateOf(context, address);
-  const others = context.view
+  const rivals = context.view
     .nodes()
     .filter((each) => each.name > node.name && isNodeAddress(context.view, each.name, address));
   const holders = [
-    ...others.map(({ name }) => `node ${name}`),
+    ...rivals.map(({ name }) => `node ${name}`),
     ...(allocation.state === 'held' ? [`handle ${allocation.attributes.handleId ?? 'none'}`] : []),
   ];
   return holders.map((holder) =>
     makeFinding({
       kind: 'addressOfSeveralOwners',
       subject: { type: 'node', name: node.name },
-      objects: [objectOf.address(address), objectOf.node(node.name), ...others.map(({ name }) => objectOf.node(name))],
+      objects: [objectOf.address(address), objectOf.node(node.name), ...rivals.map(({ name }) => objectOf.node(name))],
       explanation: `node ${node.name} is registered with ${formatAddress(address)}, which ${holder} has, too`,
       remedy: noRemedy('give one of them another address'),
     }),

@@ -29,7 +29,7 @@ export interface RepairedFinding {
   readonly result: RepairResult;
 }
 
-/** Which findings to repair, and how. */
+/** Findings to repair, and the way to repair them. */
 export interface RepairOptions {
   /** Only findings of these kinds; empty for all. */
   readonly kinds: readonly FindingKind[];

@@ -68,7 +68,7 @@ describe('the audit', () => {
       unreportedFor(10, { reportedAtMs: undefined }),
       ['nodeUnreported: node n1 runs, and has never reported what it holds'],
     ],
-    // By the clock of another replica.
+    // This time is of another replica's clock.
     ['reported just now, hours ago', viewOf({ reportedAtMs: NOW_MS - 180 * MINUTE_MS }), []],
   ])('of a node that %s', (_, view, findings) => {
     expect(audit(view)).toEqual(findings);

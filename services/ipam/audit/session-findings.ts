@@ -6,7 +6,7 @@ import type { View } from '../records/view.js';
 import type { AuditContext } from './context.js';
 import { makeFinding, noRemedy, objectOf, type Finding } from './finding.js';
 
-/** What podwire-ipam and a node found that they do not agree on, from the node's session. */
+/** Disagreements between podwire-ipam and a node, from the node's session. */
 
 /** A node reports every 90 s, in milliseconds. */
 const UNREPORTED_MS = 10 * 60_000;
@@ -41,7 +41,7 @@ export function findSessionFaults({ view }: AuditContext, session: NodeSession):
   return [...found, unreported];
 }
 
-/** Of all sessions, for metrics. */
+/** State of all sessions, for metrics. */
 export interface SessionState {
   /** The nodes with addresses that another holder has in the datastore. */
   readonly conflicts: readonly { readonly nodeName: string; readonly count: number }[];

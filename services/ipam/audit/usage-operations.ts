@@ -14,7 +14,7 @@ const GAUGES = [
 ] as const;
 
 /**
- * Usage gauges, like those of Calico's kube-controllers. Counted only when they are collected.
+ * Usage gauges, like the gauges of Calico's kube-controllers. Counted only when they are collected.
  * @param usage - fails while the datastore is unavailable; then nothing is reported
  * @returns a function that removes the gauges
  */

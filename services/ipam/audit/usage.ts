@@ -20,7 +20,7 @@ interface NodePoolUsage {
   readonly blocks: number;
   /** Addresses in use on the node, from any block. */
   readonly inUse: number;
-  /** Of these, from blocks that are not the node's. */
+  /** Addresses from blocks that are not the node's. */
   readonly borrowed: number;
   /** Addresses leased to the node and not in use, from any block. */
   readonly leased: number;

@@ -8,7 +8,7 @@ import { assign, assignment } from '../testing/allocations.js';
 import { block, claimedBlock, poolRecord } from '../testing/records.js';
 import { listBlocks } from './blocks.js';
 
-/** As `calicoctl ipam show --show-blocks` shows them: used addresses, all addresses, and the rest. */
+/** Fills as in `calicoctl ipam show --show-blocks`: used addresses, all addresses, and the rest. */
 function fills(view: TestView): string[] {
   const { items } = listBlocks(view, { after: undefined, limit: 100, poolName: '', nodeName: '' });
   return items.map(({ block: each, poolName }) => {

@@ -11,9 +11,9 @@ import { blockUtilization, type BlockUtilization } from './utilization.js';
 /** A block with its pool and the state of its owner's claim. */
 export interface BlockListing {
   readonly block: Block;
-  /** Undefined when the pool was deleted. */
+  /** Pool; undefined when the pool was deleted. */
   readonly poolName: string | undefined;
-  /** Undefined when the block has no owner, or the owner no affinity. */
+  /** State; undefined when the block has no owner, or the owner no affinity. */
   readonly affinityState: AffinityState | undefined;
 }
 

@@ -27,7 +27,7 @@ export interface Demand {
   /** Limit of the owner's blocks of the family in these pools; 0 for the configured one. */
   readonly maxBlocksCount: number;
   /** Whether to take nothing from blocks of other owners: none is reclaimed, and none borrowed from. Default: false. */
-  readonly sparesOthers?: boolean | undefined;
+  readonly sparesOtherNodes?: boolean | undefined;
   /**
    * Whether the last free addresses of a pool are kept for nodes that hold less than their share, as they are for the
    * pods of nodes. Default: false.
@@ -49,7 +49,7 @@ export interface Obstacle {
 
 /** The addresses that an operation takes, if it can. */
 export interface Need {
-  /** What it takes from pools. */
+  /** Addresses that it takes from pools. */
   readonly demands: (view: View) => readonly Demand[];
   /** The addresses that it requests. */
   readonly addresses: readonly Address[];
@@ -73,7 +73,7 @@ interface NodeRequest {
 /** A node that may get addresses. */
 export interface AuthorizedNode {
   readonly labels: Labels;
-  /** What an allocation depends on: the unchanged record, or its creation in the same transaction. */
+  /** Precondition of an allocation: the unchanged record, or its creation in the same transaction. */
   readonly changes: readonly Change[];
 }
 

@@ -48,11 +48,11 @@ interface Edit {
 }
 
 /**
- * Changes endpoints with a release. What makes it hard:
+ * Changes endpoints with a release. Difficulties:
  *
  * - Attachments share keys, so one decision may change an endpoint several times. Only data of the released attachment
  *   may be removed.
- * - A removed endpoint restores the latest of those that it replaced and that still holds an address. The commit
+ * - A removed endpoint restores the latest endpoint that it replaced and that still holds an address. The commit
  *   compares the blocks that show this.
  * - The view may show a block before it shows its endpoint, which would then be left over. So the commit also compares
  *   that the endpoint is missing or belongs to another attachment.
@@ -75,7 +75,7 @@ export class EndpointEdits {
     }
   }
 
-  /** Removes the target's endpoints, including those whose addresses were released earlier or by another tool. */
+  /** Removes the target's endpoints, including endpoints whose addresses were released earlier or by another tool. */
   removeAll(target: ReleaseTarget): this {
     const containerIds =
       target.type === 'attachment' ? [target.attachment.containerId] : containerIdsOf(target.handleId);
@@ -203,12 +203,12 @@ export class EndpointEdits {
     const holders = this.#holdersOf(addresses);
     if (holders === 'unknown') return;
     const network = networkOf(target, containerId);
-    const isOthers = holders.some(
+    const isHeldByOther = holders.some(
       (held) =>
         held.handleId?.startsWith(`${network}.`) !== true &&
         (held.handleId?.endsWith(`.${containerId}`) === true || isVirtualMachine(held)),
     );
-    if (!isOthers) this.#removeForeign(this.#editOf(key), containerId);
+    if (!isHeldByOther) this.#removeForeign(this.#editOf(key), containerId);
   }
 
   #removeForeign(edit: Edit, containerId: string): void {

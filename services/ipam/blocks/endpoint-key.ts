@@ -3,7 +3,7 @@ import type { Change, View } from '../records/view.js';
 import { sameAttachment } from '../records/derived-endpoint.js';
 
 /**
- * Several attachments may compete for an endpoint's key. The one that was added last owns it. It stores the endpoints
+ * Several attachments may compete for an endpoint's key. The attachment that was added last owns it. It stores the endpoints
  * that it replaced, which are restored when it is released, as after a failed ADD.
  */
 

@@ -40,7 +40,7 @@ describe('the start of the service', () => {
 describe('the wait for reports', () => {
   const isWaiting = (view: TestView) => failureOf(() => requireReports(view)).code === 'STORE_RESTORED';
 
-  test('lasts as long as a replica has seen the epoch, and ends for those that start later', () => {
+  test('lasts as long as a replica has seen the epoch, and ends for replicas that start later', () => {
     const view = restored();
     begin(view, '', 'e1');
     view.monotonicMs += 3_600_000;

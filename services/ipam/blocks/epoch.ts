@@ -43,7 +43,7 @@ export function isNewEpoch(view: View): boolean {
 }
 
 /**
- * Ends the wait for all replicas, also those that start later. Each one has waited for as long as it saw the epoch.
+ * Ends the wait for all replicas, also for replicas that start later. Each one has waited for as long as it saw the epoch.
  * Idempotent.
  */
 export function endWait(view: View): Decision<undefined> {
@@ -82,7 +82,7 @@ export function awaitedNodes(view: View): string[] {
 const NAMED_NODES = 8;
 
 /**
- * For decisions that take new addresses.
+ * Precondition of decisions that take new addresses.
  * @throws Failure STORE_RESTORED while the datastore may not know every holder
  */
 export function requireReports(view: View): void {

@@ -47,7 +47,7 @@ test('nodes that hold leases are named, with what an operator can do if they do 
   ]);
   const leases = ['n1', 'n2', 'n3', 'n4', 'n5'].map((nodeName) => ({ nodeName, count: 2 }));
   expect(holdersText(view, leases)).toBe(
-    'start podwire-node on the nodes that hold leases and do not answer, or run "podwirectl delete node NODE" for those that are gone: ' +
+    'start podwire-node on the nodes that hold leases and do not answer, or run "podwirectl delete node NODE" for nodes that are gone: ' +
       'n2 (2, last heard of at 2026-08-22T06:28:25.100Z, gives them to pods until 2026-08-22T07:28:25.100Z), ' +
       'n1 (2, last heard of at 2026-08-22T06:33:25.100Z, gives them to pods until 2026-08-22T07:33:25.100Z), n3 (2), n4 (2) and 1 more',
   );

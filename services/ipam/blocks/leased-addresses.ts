@@ -41,7 +41,7 @@ export function sumLeases(lists: Iterable<readonly NodeLeases[]>): NodeLeases[] 
 }
 
 /**
- * What helps if the nodes that hold leases do not return them; undefined without a lease. Only an operator knows whether their
+ * Remedy if the nodes that hold leases do not return them; undefined without a lease. Only an operator knows whether their
  * pods still run. The node that was not heard of for longest is named first.
  */
 export function holdersText(view: View, leases: readonly NodeLeases[]): string | undefined {
@@ -53,7 +53,7 @@ export function holdersText(view: View, leases: readonly NodeLeases[]): string |
     return session ? `${nodeName} (${count}, ${validityText(session)})` : `${nodeName} (${count})`;
   });
   const more = holders.length > NAMED_NODES ? ` and ${holders.length - NAMED_NODES} more` : '';
-  return `start podwire-node on the nodes that hold leases and do not answer, or run "podwirectl delete node NODE" for those that are gone: ${named.join(', ')}${more}`;
+  return `start podwire-node on the nodes that hold leases and do not answer, or run "podwirectl delete node NODE" for nodes that are gone: ${named.join(', ')}${more}`;
 }
 
 function validityText({ heardAtMs }: NodeSession): string {

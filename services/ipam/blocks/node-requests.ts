@@ -11,7 +11,7 @@ export function requestInventory(view: View, nodeName: string): Decision<boolean
   return { changes, outcome: changes.length > 0 };
 }
 
-/** Makes a node list its leases and return those that it does not need. */
+/** Makes a node list its leases and return the leases that it does not need. */
 export function requestLeases(view: View, nodeName: string): Change[] {
   return raiseCount(view, nodeName, 'leaseRecallCount');
 }

@@ -28,7 +28,7 @@ import { blockUse, type BlockUse } from './utilization.js';
  * another one, so the last free blocks are kept.
  *
  * The datastore alone decides: registered nodes, and allocations that name a node, cooling and leased ones included.
- * What a transaction compares does not include the counts, so replicas that allocate at the same time may exceed a share
+ * The comparisons of a transaction do not include the counts, so replicas that allocate at the same time may exceed a share
  * by as many addresses as they allocate at once.
  */
 
@@ -38,10 +38,10 @@ const MAX_SHARE = 128;
 /** The shares of all nodes are at most a quarter of the pool's addresses, so that most of a scarce pool serves any node. */
 const SHARED_PART = 4n;
 
-/** With strict affinity, each node with a share needs a whole block. At most half of the blocks are kept. */
+/** Each node with a share needs a whole block with strict affinity. At most half of the blocks are kept. */
 const KEPT_PART_OF_BLOCKS = 2n;
 
-/** What a pool has for one node. In addresses; with strict affinity in blocks. */
+/** Room of a pool for one node, in addresses or, with strict affinity, in blocks. */
 interface PoolShare {
   /** Addresses that each node is sure of. */
   readonly size: number;
@@ -60,7 +60,7 @@ interface PoolShare {
   readonly held: ReadonlyMap<string, number>;
 }
 
-/** What the shares depend on; a search has it. */
+/** Input of the shares; a search has it. */
 interface ShareInput {
   readonly view: View;
   readonly demand: Demand;
@@ -96,7 +96,7 @@ export class NodeShares {
     return !this.#isCounted(offer) || this.admits(offer.pool);
   }
 
-  /** What the shares count: the free addresses or, with strict affinity, blocks. */
+  /** Unit of the shares: the free addresses or, with strict affinity, blocks. */
   get unit(): PoolShare['unit'] {
     return this.#input.config.strictAffinity ? 'block' : 'address';
   }
@@ -257,7 +257,7 @@ export class NodeShares {
     return inPool.filter((address) => isUnallocated(view, address));
   }
 
-  /** With their cooled addresses freed. */
+  /** Blocks with their cooled addresses freed. */
   *#blocksIn(prefix: Prefix): Generator<{ block: Block; use: BlockUse }, void, void> {
     const { view, demand, cooldownSeconds } = this.#input;
     for (const stored of view.blocksIn(prefix)) {

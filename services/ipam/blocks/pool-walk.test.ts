@@ -177,7 +177,7 @@ describe('the walk', () => {
 });
 
 describe('the cost', () => {
-  test('of a claim in a /48 with 2^74 blocks is that of the blocks after the start', () => {
+  test('of a claim in a /48 with 2^74 blocks walks the blocks after the start', () => {
     const walked = pool('p', 'fd00:1::/48');
     expect(blockCount(walked)).toBe(1n << 74n);
     const view = new CountingView([]);

@@ -34,11 +34,11 @@ describe('a release ends the deletion of a pool', () => {
     ['not of a pool that is not being deleted', emptied([poolRecord('p', '10.0.0.0/24', { disabled: true })])],
     ['not while another replica’s claim may be in flight', emptied([DRAINING], BLOCKS, true)],
     [
-      'not while it has claims of others, which the next step removes',
+      'not while it has claims of other nodes, which the next step removes',
       emptied([DRAINING, { kind: 'affinity', value: affinity('10.0.0.128/26', 'n3', 'pending') }]),
     ],
     [
-      'not while a block has claims of others besides its owner',
+      'not while a block has claims of nodes besides its owner',
       emptied([DRAINING, { kind: 'affinity', value: affinity('10.0.0.0/26', 'n3', 'pending') }]),
     ],
   ])('%s', (_, pools) => {

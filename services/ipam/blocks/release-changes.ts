@@ -53,7 +53,7 @@ interface HolderRelease {
 }
 
 /**
- * Releases all addresses of an attachment or a handle, and removes its endpoints, including those that name addresses
+ * Releases all addresses of an attachment or a handle, and removes its endpoints, including endpoints with addresses
  * it no longer holds.
  */
 export function releaseHolder(view: View, { target: ending, held, nowMs }: HolderRelease): Change[] {
@@ -94,7 +94,7 @@ function endAllocations(
   );
   const released = used.length > 0 ? release(kept, used, nowMs) : kept;
   const left = unused.length > 0 ? returnUnused(released, unused) : released;
-  // Without the time of its claim, another node may reclaim the block at once.
+  // The time of its claim is kept; without it another node may reclaim the block at once.
   return used.length === 0 && isIdle(left) ? { ...left, claimTimeMs: undefined } : left;
 }
 
@@ -200,12 +200,12 @@ function groupByBlock(held: readonly EndingAllocation[]): EndingInBlock[] {
 
 /** Maximum operations of a transaction, below the 128 that etcd allows. */
 export const OPERATIONS_PER_STEP = 120;
-/** For a block, its affinity, its pool and its node. */
+/** Operations for a block, its affinity, its pool and its node. */
 const OPERATIONS_PER_BLOCK = 4;
-/** For an endpoint and an entry of the history. */
+/** Operations for an endpoint and an entry of the history. */
 const OPERATIONS_PER_ADDRESS = 2;
 
-/** As many of the addresses as one transaction can release, at least one. */
+/** The first addresses, as many as one transaction can release, at least one. */
 export function nextBatch<Held extends HeldAddress & Pick<EndingAllocation, 'successor'>>(
   view: View,
   candidates: Iterable<Held>,
@@ -239,7 +239,7 @@ interface CooledBlockInput {
 
 /**
  * Frees the addresses of a block whose cool-down is over. Allocations and releases do the same for their own block;
- * this serves the others. Removes the block if it becomes unneeded.
+ * this serves the remaining blocks. Removes the block if it becomes unneeded.
  * @returns whether anything changed
  */
 export function collectCooledBlock(view: View, { block: { prefix }, nowMs }: CooledBlockInput): Decision<boolean> {

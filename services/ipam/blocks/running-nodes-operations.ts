@@ -18,7 +18,7 @@ const POLL_MS = 50;
 /** The addresses that an operation would release. */
 export type Scope = (view: View) => Iterable<HeldAddress>;
 
-/** What a node that was asked had reported before. */
+/** Last report of a node before it was asked. */
 interface Asked {
   readonly revision: number;
   readonly reportedAtMs: number | undefined;

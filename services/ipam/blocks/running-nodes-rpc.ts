@@ -8,7 +8,7 @@ import { addressOf } from '../records/block.js';
 /** Maximum number of addresses in an answer. */
 const NAMED_COUNT = 100;
 
-/** What nodes that run kept, for the answer of a release. */
+/** Addresses that running nodes kept, for the answer of a release. */
 export function keptMessage(kept: readonly HeldAddress[]): { kept: AddressInUse[]; keptAddresses: bigint } {
   const named = kept.slice(0, NAMED_COUNT).map((held) => ({
     ...holderOf(held.attributes),

@@ -27,7 +27,7 @@ export function isAlive(view: View, nodeName: string): boolean {
 }
 
 /**
- * Refuses a pod of another boot than the one that has the node's name: its machine does not know yet that it lost the
+ * Refuses a pod of another boot than the owner of the node's name: its machine does not know yet that it lost the
  * name, or the call comes after a reboot.
  * @param bootId - undefined or empty if the caller did not name it
  * @throws Failure NODE_NAME_TAKEN
@@ -39,7 +39,7 @@ export function requireBoot(view: View, nodeName: string, bootId: string | undef
   throw new Failure('NODE_NAME_TAKEN', text, { details: { node: nodeName } });
 }
 
-/** Which nodes run, as far as one view shows it. */
+/** Running nodes, as far as one view shows them. */
 export class RunningNodes {
   readonly #view: View;
   readonly #silent: SilentNodes | undefined;
@@ -64,7 +64,7 @@ export class RunningNodes {
     return attachmentOf(attributes) !== undefined && this.has(holderOf(attributes).nodeName);
   }
 
-  /** As {@link havePod}, or such a node may give the address to a pod at any time. */
+  /** Whether {@link havePod} holds, or such a node may give the address to a pod at any time. */
   mayUse(attributes: AllocationAttributes): boolean {
     return (isLease(attributes) || attachmentOf(attributes) !== undefined) && this.has(holderOf(attributes).nodeName);
   }
@@ -73,7 +73,7 @@ export class RunningNodes {
 /** Sessions that one step compares. A transaction has room for a few, besides what its releases take. */
 const SESSIONS_PER_STEP = 3;
 
-/** As many of the first addresses as have few nodes with a session, so that {@link expectSessions} fits in the step. */
+/** The first addresses, limited to few nodes with a session, so that {@link expectSessions} fits in the step. */
 export function* ofFewNodes<Held extends Pick<HeldAddress, 'attributes'>>(
   view: View,
   candidates: Iterable<Held>,

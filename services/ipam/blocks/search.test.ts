@@ -46,10 +46,10 @@ const small = (...records: RecordValue[]) =>
   new TestView([poolRecord('p', '10.0.0.0/29', { blockSizeBits: 30 }), ...records]);
 
 describe('borrowing', () => {
-  const others = [...claimedBlock(block('10.0.0.0/30', 'n2')), ...claimedBlock(block('10.0.0.4/30', 'n3'))];
+  const otherBlocks = [...claimedBlock(block('10.0.0.0/30', 'n2')), ...claimedBlock(block('10.0.0.4/30', 'n3'))];
 
   test('begins when every block is another node’s, changes no owner, and compares that it is still allowed', () => {
-    const view = small(...others);
+    const view = small(...otherBlocks);
     const decision = allocate(view, { request: request('c1'), nowMs: NOW_MS });
     const expected = decision.changes.flatMap((change) => (change.type === 'expect' ? [change.record.kind] : []));
     expect(expected).toEqual(['pool', 'config']);
@@ -62,7 +62,7 @@ describe('borrowing', () => {
   });
 
   test('a borrowed address is released like any other', () => {
-    const view = small(...others);
+    const view = small(...otherBlocks);
     run(view, request('c1'));
     view.apply(release(view, attachment('c1'), NOW_MS));
     expect(view.blocks().every(({ attributes }) => attributes.length === 0)).toBe(true);
@@ -70,7 +70,7 @@ describe('borrowing', () => {
   });
 
   test('does not happen under strict affinity, and the refusal says so', () => {
-    expect(refusal(small(STRICT, ...others), request('c1'))).toMatchObject({
+    expect(refusal(small(STRICT, ...otherBlocks), request('c1'))).toMatchObject({
       code: 'POOLS_EXHAUSTED',
       message: expect.stringContaining('Affinity is strict, so nodes use only their own blocks'),
     });

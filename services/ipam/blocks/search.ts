@@ -86,7 +86,7 @@ export function* blockOffers(search: Search): Generator<Offer, void, void> {
     const ownCount = yield* ownOffers(search, affinities, stale);
     const maxNewCount = autoAllocateBlocks ? blockCap(search) - ownCount : 0;
     const unclaimed = yield* upTo(maxNewCount, unclaimedOffers(search));
-    if (search.demand.sparesOthers) return;
+    if (search.demand.sparesOtherNodes) return;
     const reclaimed = yield* upTo(maxNewCount - unclaimed.length, reclaimableOffers(search));
     if (!strictAffinity) yield* borrowedOffers(search, [...unclaimed, ...reclaimed]);
   }
@@ -118,9 +118,9 @@ function capOf(count: number): number {
   return count > 0 ? count : Number.POSITIVE_INFINITY;
 }
 
-/** Own blocks: those that the owner's affinities name. */
+/** Own blocks: the blocks that the owner's affinities name. */
 
-/** The owner's affinities. Those of full blocks are included only if they count against a block cap. */
+/** The owner's affinities. Affinities of full blocks are included only if they count against a block cap. */
 function ownAffinities(search: Search): readonly Affinity[] {
   const { view, demand } = search;
   return Number.isFinite(blockCap(search)) ? view.affinitiesOf(demand.owner) : view.usableAffinitiesOf(demand.owner);
@@ -309,7 +309,7 @@ function isGone(view: View, { owner }: Block): boolean {
   return !owner || !cannotRead(view, { kind: 'node', name: owner.name });
 }
 
-/** Borrowed addresses: those of other blocks with room. */
+/** Borrowed addresses, from other blocks with room. */
 
 /** @param offered - the blocks that were offered as new ones */
 function* borrowedOffers(search: Search, offered: readonly Prefix[]): Generator<Offer, void, void> {
@@ -410,7 +410,7 @@ function dropAffinity(value: Affinity): Change {
  * selected nodes can claim them. Only the node's selection counts. A pool that is skipped for another reason may serve
  * the node's next request, and unavailable pools are left to the operator. The search of the other family handles its
  * own blocks, because it may allocate from them.
- * @param affinities - the node's; those of full blocks may be missing
+ * @param affinities - the node's; affinities of full blocks may be missing
  */
 function releaseDeselectedBlocks(search: Search, affinities: readonly Affinity[]): Change[] {
   if (search.demand.owner.kind !== 'host') return [];

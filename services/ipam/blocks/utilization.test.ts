@@ -33,7 +33,7 @@ test('a reserved address is available neither in its block nor in its pool, and 
     poolRecord('p', '10.0.0.0/24', { blockSizeBits: 29 }),
     nodeRecord('n1'),
     ...claimedBlock(blockOf('10.0.0.0/29', 'uucfffff')),
-    // Of the block: one in use, the one that cools down, two free. Twice, nested, beyond the pool and of the other family.
+    // Counts of the block: one in use, one that cools down, two free. Twice, nested, beyond the pool and of the other family.
     reservation('r1', '10.0.0.1/32', '10.0.0.2/31', '10.0.0.4/32', '10.0.0.4/32', '10.0.0.128/25'),
     reservation('r2', '10.0.0.128/26', '10.0.0.192/31', '10.0.1.0/24', 'fd00::/64'),
   ]);

@@ -15,15 +15,15 @@ import { reservedFreeCount, reservedIn, type ReservedAddresses } from '../reserv
  * is recalled for a pod of another node.
  */
 export interface BlockUtilization {
-  /** In use or cooling down. */
+  /** Addresses in use or cooling down. */
   readonly allocated: number;
-  /** Those of the allocated ones that were released and are not free yet. */
+  /** Allocated addresses that were released and are not free yet. */
   readonly cooling: number;
   /** Not allocated, and excluded from automatic allocation by a reservation. */
   readonly reserved: number;
   /** Neither allocated nor reserved, or leased. */
   readonly available: number;
-  /** Those of the available ones that are leased to nodes. */
+  /** Available addresses that are leased to nodes. */
   readonly leased: number;
 }
 

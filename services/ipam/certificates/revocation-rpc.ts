@@ -21,7 +21,7 @@ export class Revocations {
     this.#options = options;
   }
 
-  /** For each call with a certificate. @throws Failure STORE_CORRUPT */
+  /** Check of each call with a certificate. @throws Failure STORE_CORRUPT */
   async isRevoked(text: string): Promise<boolean> {
     const listed = await this.#options.updates.peek(revokedCertificates);
     if (listed.length === 0) return false;

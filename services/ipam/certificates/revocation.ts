@@ -21,7 +21,7 @@ interface Revocation {
 }
 
 /**
- * Adds a certificate, and removes those that have expired. Idempotent.
+ * Adds a certificate, and removes expired ones. Idempotent.
  * @throws Failure STORE_LIMIT, STORE_CORRUPT
  */
 export function revoke(view: View, certificate: RevokedCertificate): Decision<Revocation> {

@@ -14,7 +14,7 @@ import type { RecordValue } from '../records/view.js';
 import { attachment, foreignRecord, NOW_MS, poolRecord, prefix } from '../testing/records.js';
 import { endpointsOfNode, listEndpoints, type EndpointFilter } from './endpoints.js';
 
-/** Of two pools; endpoints are stored with the earlier names of these. */
+/** Blocks of two pools; endpoints are stored with the earlier names of these. */
 const BLOCKS = { p: '10.0.0.0/26', q: '10.1.0.0/26' };
 const POOLS = [poolRecord('p', '10.0.0.0/16'), poolRecord('q', '10.1.0.0/16')];
 
@@ -73,8 +73,8 @@ describe('a list', () => {
         fc.array(endpoints.map(foreign), { maxLength: 5 }),
         filter,
         fc.integer({ min: 1, max: 5 }),
-        (all, others, filter, limit) => {
-          const view = new TestView([...POOLS, ...all.map(record), ...others]);
+        (all, otherRecords, filter, limit) => {
+          const view = new TestView([...POOLS, ...all.map(record), ...otherRecords]);
           const found: string[] = [];
           for (let after = ''; ;) {
             const { items, next } = listEndpoints(view, { ...filter, after, limit });
@@ -125,7 +125,7 @@ describe('a list', () => {
     expect(sizes).toEqual([0, 0, 1]);
   });
 
-  test('of one node does not read those of others', () => {
+  test('of one node does not read endpoints of other nodes', () => {
     const on = (nodeName: string, containerId: string) =>
       makeEndpoint(
         { attachment: attachment(containerId), nodeName, pod: undefined, netns: undefined, createdAtMs: 0 },

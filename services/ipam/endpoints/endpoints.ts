@@ -42,9 +42,9 @@ export interface ForeignListing {
 }
 
 interface ForeignAddress {
-  /** Of full length: /32 or /128. */
+  /** Address of full length: /32 or /128. */
   readonly address: Prefix;
-  /** Undefined where it lies in none. */
+  /** Block; undefined where it lies in none. */
   readonly block: Prefix | undefined;
   /** Empty where it lies in none. */
   readonly poolName: string;
@@ -95,7 +95,7 @@ function listingOf(view: View, endpoint: EndpointRecord, pools: readonly Pool[])
   return { kind: 'foreignEndpoint', key, value: endpoint.value, addresses };
 }
 
-/** The endpoints of containers on a node, of all writers, also those that are not named as Calico names them. */
+/** The endpoints of containers on a node, of all writers, also endpoints without a name in Calico's form. */
 export function* endpointsOfNode(view: View, nodeName: string): Generator<EndpointRecord, void, void> {
   const filter = { nodeName, namespace: '', podName: '', poolName: '' };
   for (const endpoint of candidateEndpoints(view, filter, ''))
@@ -145,7 +145,7 @@ function afterNamespace({ namespace }: EndpointKey): string {
   return `${namespace}0`;
 }
 
-/** What the names that can match begin with, in order. */
+/** Prefixes of the names that can match, in order. */
 function namePrefixes({ nodeName, podName }: EndpointFilter): string[] {
   return nodeName === '' ? [''] : endpointPrefixes({ nodeName, podName });
 }

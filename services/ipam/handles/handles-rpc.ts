@@ -107,7 +107,7 @@ interface HandleReleaseRequest extends Pick<HandleRelease, 'handleId' | 'searche
 
 interface HandleReleased {
   readonly addresses: readonly Prefix[];
-  /** What nodes that run may use. */
+  /** Addresses that running nodes may use. */
   readonly kept: readonly HeldAddress[];
 }
 

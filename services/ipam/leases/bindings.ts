@@ -71,7 +71,7 @@ export function bindAddresses(view: View, input: BindingInput): Decision<Bound> 
   const held = heldAddressesOf(view, attachment);
   const named = addresses.flatMap((name) => namedAllocation(view, name, { nodeName, attachment }) ?? []);
   const free = addresses.filter(({ address }) => !allocationOf(view, address));
-  requireNoOthers(held, addresses, attachment);
+  requireNoOtherHolders(held, addresses, attachment);
   const [first, ...rest] = held;
   const known = first && describeEndpoint(view, attachment, [first, ...rest]);
   if (known && known.nodeName !== nodeName)
@@ -173,7 +173,7 @@ function namedAllocation(
 }
 
 /** @throws Failure ALLOCATION_MISMATCH when the attachment holds another address of a named family */
-function requireNoOthers(
+function requireNoOtherHolders(
   held: readonly HeldAddress[],
   addresses: readonly AllocationName[],
   attachment: Attachment,

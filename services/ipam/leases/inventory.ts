@@ -33,7 +33,7 @@ export interface HeldAttachment {
   readonly isEnded: boolean;
 }
 
-/** What a node holds. */
+/** Inventory of a node. */
 export interface Inventory {
   readonly attachments: readonly HeldAttachment[];
   readonly leases: readonly AllocationName[];
@@ -41,7 +41,7 @@ export interface Inventory {
 
 /** An address of the inventory that the datastore does not have as the node has it. */
 export interface InventoryFinding {
-  /** Undefined for a lease. */
+  /** Attachment; undefined for a lease. */
   readonly attachment: Attachment | undefined;
   readonly allocation: AllocationName;
   /** Holder of the address, for operators; empty if it is free, the attachment's, or a lease of the node. */
@@ -53,7 +53,7 @@ export interface InventoryFinding {
 /** An allocation of the node that its inventory does not have. */
 export interface UnknownAllocation {
   readonly allocation: AllocationName;
-  /** Undefined for a lease. */
+  /** Attachment; undefined for a lease. */
   readonly attachment: Attachment | undefined;
   readonly netns: NetnsIdentity | undefined;
   readonly allocatedAtMs: number | undefined;
@@ -102,7 +102,7 @@ export function compareInventory(view: View, { nodeName, inventory }: Comparison
   return { findings, unknown: unknown.map((held) => describeUnknown(view, held)), conflicts, unbound, unreturned };
 }
 
-/** By address: the attachments that the node reports for it; undefined for a lease. */
+/** Owners by address: the attachments that the node reports for it; undefined for a lease. */
 type ReportedOwners = ReadonlyMap<string, readonly (Attachment | undefined)[]>;
 
 function reportedOwners({ attachments, leases }: Inventory): ReportedOwners {
@@ -128,7 +128,7 @@ function isReported(reported: ReportedOwners, held: HeldAddress): boolean {
 
 interface ReportedAddress {
   readonly nodeName: string;
-  /** Undefined for a lease. */
+  /** Attachment; undefined for a lease. */
   readonly attachment: Attachment | undefined;
   readonly allocation: AllocationName;
   readonly reported: ReportedOwners;
@@ -188,8 +188,8 @@ function describeUnknown(view: View, held: HeldAddress): UnknownAllocation {
 }
 
 /**
- * The allocations that name a node and are leases or Podwire attachments', in any block. What
- * displaced machines have does not count: they may be cut off with their pods.
+ * The allocations that name a node and are leases or Podwire attachments', in any block. Allocations of
+ * displaced machines do not count: they may be cut off with their pods.
  */
 function allocationsOf(view: View, nodeName: string): HeldAddress[] {
   const isCounted = (attributes: AllocationAttributes): boolean =>
@@ -236,7 +236,7 @@ export interface ReportInput {
   readonly nodeName: string;
   readonly session: SessionName;
   readonly digest: Buffer;
-  /** Undefined if only the digest is compared. */
+  /** Inventory; undefined if only the digest is compared. */
   readonly inventory: Inventory | undefined;
   readonly nowMs: number;
 }
@@ -250,7 +250,7 @@ export interface InventoryReport extends Pick<InventoryDifference, 'findings' | 
 /**
  * Compares a node's inventory with the datastore, and records in its session that the node runs, the conflicts, and that
  * the node reported in the store's epoch. Free addresses of its pods join its list of leases, so that no other holder
- * gets them before the node has bound them. The first report of an epoch adds those of ended pods, until their return.
+ * gets them before the node has bound them. The first report of an epoch adds addresses of ended pods, until their return.
  * @throws Failure SESSION_SUPERSEDED
  */
 export function reportInventory(view: View, input: ReportInput): Decision<InventoryReport> {
@@ -263,7 +263,7 @@ export function reportInventory(view: View, input: ReportInput): Decision<Invent
   const isEqual = inventory ? findings.length + unknown.length === 0 : isSameDigest;
   const isReported = inventory !== undefined || isSameDigest;
   const { id = '' } = view.epoch() ?? {};
-  // After a restore the node may still give the address of an ended pod to another one, until its return is sent.
+  // The node may after a restore still give the address of an ended pod to another one, until its return is sent.
   const free = session.epoch === id ? unbound : [...unbound, ...unreturned];
   const added = isReported ? unlisted(view, session, { free, nowMs }) : [];
   const listed = inventory ? session.leases.filter(isKnown(view, session, inventory)) : session.leases;
@@ -301,7 +301,7 @@ interface FreeAddresses {
 }
 
 /**
- * Without addresses that are kept for other nodes: a node must not withhold a pool by reporting its addresses.
+ * Addresses kept for other nodes are excluded: a node must not withhold a pool by reporting its addresses.
  */
 function unlisted(view: View, { name, leases }: NodeSession, { free, nowMs }: FreeAddresses): ListedLease[] {
   const known = new Set(leases.map(({ address }) => formatAddress(address)));

@@ -188,7 +188,7 @@ export class Leases {
   }
 
   /**
-   * Makes the endpoints of a node's pods with addresses of another IPAM plugin those that it reports, in several
+   * Stores the reported endpoints of a node's pods with addresses of another IPAM plugin, in several
    * transactions if necessary.
    * @param check - throws a Failure for an endpoint that is left out
    * @throws Failure like the decision `reportEndpoints`

@@ -33,7 +33,7 @@ export interface LeaseRequest {
   readonly family: Family;
   /** Number of leases of the family that the node wants to hold. */
   readonly count: number;
-  /** Of the boot. */
+  /** Session of the boot. */
   readonly session: SessionName;
 }
 
@@ -45,7 +45,7 @@ interface LeaseInput {
 
 /** An unbound lease. */
 export interface Lease {
-  /** Of full length: /32 or /128. */
+  /** Address of full length: /32 or /128. */
   readonly address: Prefix;
   readonly sequenceNumber: bigint;
   /** Empty when the pool was deleted. */
@@ -57,7 +57,7 @@ export interface Lease {
 /** The result of one step. */
 export interface LeaseStep {
   readonly state: 'more' | 'done';
-  /** All unbound leases of the node's boot and the family; those that have been free longest first. */
+  /** All unbound leases of the node's boot and the family; longest free leases first. */
   readonly leases: readonly Lease[];
   /** Why the node holds fewer than it wants; empty if it does not. */
   readonly explanation: string;
@@ -185,7 +185,7 @@ function vanishedLeases({ leases }: NodeSession, held: readonly HeldAddress[]): 
   return leases.filter(({ address }) => !known.has(formatAddress(address)));
 }
 
-/** With their cool-down: a pod may have had one whose binding the end of the boot prevented. */
+/** Former leases get their cool-down: a pod may have had one whose binding the end of the boot prevented. */
 function freeFormer(
   view: View,
   leases: readonly HeldAddress[],
@@ -243,7 +243,7 @@ function leaseDemand({ nodeName, family }: LeaseRequest, { labels }: AuthorizedN
     namespaceLabels: {},
     pools: [],
     maxBlocksCount: 0,
-    sparesOthers: true,
+    sparesOtherNodes: true,
     isLimitedToShare: true,
     seed: `${nodeName}/${leaseHandle(nodeName)}`,
     nowMs,
@@ -300,8 +300,8 @@ function scarcityReason(view: View, pools: readonly Pool[], free: bigint): strin
 }
 
 /**
- * Addresses without a holder: those that cool down are free soon, or already and not counted as such before their block
- * is next used. At least: reserved addresses in use count twice, because finding them would take a look at each block.
+ * Addresses without a holder: cooling ones are free soon, or already and not counted as such before their block is next
+ * used. A lower bound: reserved addresses in use count twice, because finding them would take a look at each block.
  */
 function freeCount(view: View, { prefix }: Pool): bigint {
   const { used, cooling } = view.blockStatsIn(prefix);
@@ -320,7 +320,7 @@ function shortageText(view: View, demand: Demand, pools: readonly Pool[]): strin
 }
 
 interface TakenLeases {
-  /** With the new leases. */
+  /** Blocks with the new leases. */
   readonly blocks: readonly Block[];
   readonly changes: readonly Change[];
 }
@@ -359,7 +359,7 @@ function describeLeases(view: View, demand: Demand, held: readonly HeldAddress[]
   });
 }
 
-/** In the order in which the addresses were leased, which each block does in the order of their releases. */
+/** Order by lease time, which in each block is the order of the releases. */
 function compareLeases(a: HeldAddress, b: HeldAddress): number {
   const byTime = (allocatedAtMs(a.attributes) ?? 0) - (allocatedAtMs(b.attributes) ?? 0);
   return byTime || comparePrefixes(a.block.prefix, b.block.prefix) || Number(numberOf(a) - numberOf(b));

@@ -27,7 +27,7 @@ interface RetakenLeases {
   readonly changes: readonly Change[];
   /** The changed blocks, which the changes write. */
   readonly blocks: readonly Block[];
-  /** Those that another holder got meanwhile. */
+  /** Addresses that another holder got meanwhile. */
   readonly lost: readonly Address[];
 }
 
@@ -62,7 +62,7 @@ export class Reallocation {
   readonly #view: View;
   readonly #nodeName: string;
   readonly #nowMs: number;
-  /** By their prefixes: blocks with the addresses taken so far. */
+  /** Blocks with the addresses taken so far, by prefix. */
   readonly #blocks = new Map<string, Block>();
   readonly #changes: Change[] = [];
   readonly #claims: AddressClaims;
@@ -142,7 +142,7 @@ interface ClaimLimit {
 
 /**
  * The free addresses that a node says it has. The shares of other nodes limit them, so that no node takes a pool by
- * naming its addresses. What a node has rightly fits, unless nodes joined since the pool became full. After a restore
+ * naming its addresses. A node's own addresses fit, unless nodes joined since the pool became full. After a restore
  * nothing is limited: no address of a pod may go to another one.
  */
 export class AddressClaims {
@@ -174,7 +174,7 @@ export class AddressClaims {
     return undefined;
   }
 
-  /** With strict affinity a node might also name addresses in blocks of other nodes. */
+  /** Limits under strict affinity, where a node might name addresses in blocks of other nodes. */
   #limitsOf(pool: Pool): readonly ClaimLimit[] {
     const known = this.#limits.get(pool);
     if (known) return known;

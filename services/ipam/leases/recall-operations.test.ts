@@ -23,7 +23,7 @@ import { claimedBlock, fullBlock, NOW_MS, nodeRecord, poolRecord, request } from
 import { clientLimits, failureOf, Served } from '../testing/service.js';
 import { LeaseRecalls } from './recall-operations.js';
 
-/** On a service with one pool of 16 addresses, of which node-1 leases two and uses the rest. */
+/** A service with one pool of 16 addresses, of which node-1 leases two and uses the rest. */
 
 const served = new Served();
 let leased: readonly LeasedAddress[];
@@ -126,7 +126,7 @@ test('an operator recalls the leases of a node; a node without leases is not ask
   await expect(recall('')).rejects.toMatchObject({ code: 'INVALID_REQUEST' });
 });
 
-/** On a service without gRPC, with other clocks. */
+/** Recalls of a service without gRPC, with other clocks. */
 async function recallsOf(clock: Clock, ...records: readonly RecordValue[]): Promise<LeaseRecalls> {
   const { updater } = await startReplica(new MemoryStore());
   const changes = records.map((record) => ({ type: 'put', record }) as const);

@@ -65,7 +65,7 @@ export class LeaseRecalls implements Relief {
     throw failure;
   }
 
-  /** Asks the nodes that were not asked just now: those that were not asked for longest first, then those with most. */
+  /** Asks the nodes that were not asked just now: the longest unasked nodes first, then nodes with most leases. */
   async #recall(holders: readonly LeaseHolder[], signal: AbortSignal): Promise<void> {
     const { updates, clock, events } = this.#options;
     const nowMs = clock.monotonicMs();

@@ -38,7 +38,7 @@ const exhausted = { need: needOfPod(), code: 'POOLS_EXHAUSTED' } as const;
 const leaseHolders = (view: TestView, refused: Refused) => prospectsOf(view, refused).holders;
 
 describe('the nodes that are asked', () => {
-  test('are those with leases in the pools that serve the request', () => {
+  test('are nodes with leases in the pools that serve the request', () => {
     const { view } = fullPool(poolRecord('other', '10.1.0.0/24', { assignmentMode: 'Manual' }));
     expect(leaseHolders(view, exhausted)).toEqual([{ nodeName: 'n2', count: 4 }]);
     expect(leaseHolders(view, { ...exhausted, need: needOfPod({ pools: ['other'] }) })).toEqual([]);
@@ -53,7 +53,7 @@ describe('the nodes that are asked', () => {
     ]);
   });
 
-  test('for a node with its share, are those that can spare more than is kept', () => {
+  test('for a node with its share, are nodes that can spare more than is kept', () => {
     const needOfFull = { code: 'POOLS_EXHAUSTED', need: needOfPod({ nodeName: 'n1' }) } as const;
     // The shares are 2: n2 spares 2 of its 4 leases, which are kept for n3.
     expect(prospectsOf(fullPool().view, needOfFull)).toMatchObject({ hasRoom: false, holders: [] });
@@ -76,7 +76,7 @@ describe('the nodes that are asked', () => {
     expect(leaseHolders(view, exhausted)).toEqual([]);
   });
 
-  test('for a requested address, are the one that leased it', () => {
+  test('for a requested address, are the node that leased it', () => {
     const { view, leased } = fullPool();
     const wanting = (text: string) => ({
       code: 'ADDRESS_IN_USE' as const,

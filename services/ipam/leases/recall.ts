@@ -29,7 +29,7 @@ export type LeaseHolder = NodeLeases;
 export interface Prospects {
   /** Whether it finds free addresses by now. */
   readonly hasRoom: boolean;
-  /** Otherwise: who could make room. */
+  /** Nodes that could make room otherwise. */
   readonly holders: readonly LeaseHolder[];
   /** {@link usedInReach} */
   readonly usedCount: number;

@@ -113,7 +113,7 @@ describe('the endpoints of a node', () => {
     expect(await list()).toMatchObject([{ addresses: [{ address: '192.0.2.78/32' }] }]);
   });
 
-  test('leave those with addresses of podwire-ipam and those of other nodes alone', async () => {
+  test('leave endpoints of podwire-ipam’s addresses and of other nodes alone', async () => {
     const pod = { namespace: 'shop', name: 'web', uid: 'u' };
     await served.caller.allocate('own', { pod });
     const own = await list();

@@ -13,7 +13,7 @@ import { requireSession, updateSession, type SessionName } from './session.js';
 export interface ReportedEndpoint {
   readonly attachment: Attachment;
   readonly pod: PodIdentity | undefined;
-  /** Of full length: /32 or /128. */
+  /** Addresses of full length: /32 or /128. */
   readonly addresses: readonly Prefix[];
   /** MAC address of the pod's end. */
   readonly mac: Mac;
@@ -39,7 +39,7 @@ export interface ReportedState {
 const ENDPOINTS_PER_STEP = 32;
 
 /**
- * Makes the endpoints of a node's pods with addresses of another IPAM plugin those that it reports. Repeat it until it is
+ * Stores the reported endpoints of a node's pods with addresses of another IPAM plugin. Repeat it until it is
  * done. Idempotent.
  * @throws Failure SESSION_SUPERSEDED
  */
@@ -62,7 +62,7 @@ export function reportEndpoints(view: View, report: EndpointReport): Decision<Re
 
 interface Unrecorded {
   readonly endpoint: ReportedEndpoint;
-  /** Undefined for one whose key is taken. */
+  /** Change; undefined for an endpoint whose key is taken. */
   readonly change: Change | undefined;
 }
 

@@ -29,7 +29,7 @@ import { requireSession, updateSession, type SessionName } from './session.js';
 /** An address that a node gives back. */
 export interface AddressReturn {
   readonly allocation: AllocationName;
-  /** Who had the address, and until when; undefined for a lease that no attachment had. */
+  /** Last holder of the address, and its end; undefined for a lease that no attachment had. */
   readonly use: AddressUse | undefined;
 }
 
@@ -49,7 +49,7 @@ interface AddressUse {
 interface ReturnInput {
   readonly nodeName: string;
   readonly session: SessionName;
-  /** Without duplicate addresses. */
+  /** Returns without duplicate addresses. */
   readonly returns: readonly AddressReturn[];
   readonly nowMs: number;
 }
@@ -66,7 +66,7 @@ export interface ReturnStep {
 /**
  * Frees addresses of a node, as many of the first ones as fit in a transaction; call again for the rest. An address is
  * freed only if it is the named allocation: an unbound lease of the node, or an address of the attachment that had it.
- * What an attachment had cools down, unless the node keeps it: then it is allocated again, because the history has one
+ * An address of an attachment cools down, unless the node keeps it: then it is allocated again, because the history has one
  * entry of an allocation, and a repeated return must not end the further pod's. Idempotent.
  * @throws Failure SESSION_SUPERSEDED
  */
@@ -113,7 +113,7 @@ interface VanishedLeases {
   readonly nowMs: number;
 }
 
-/** A step without results, so that the next one releases them. Those that another holder got leave the list. */
+/** A step without results, so that the next one releases them. Leases that another holder got leave the list. */
 function takeBack(view: View, { session, vanished, nowMs }: VanishedLeases): Decision<ReturnStep> {
   const batch = vanished.slice(0, TAKEN_BACK_PER_STEP);
   const { changes, blocks, lost } = retakeLeases(view, session, batch, nowMs);
@@ -149,7 +149,7 @@ function leaseNumberOf(
   return attributes && isLeaseOf(nodeName)(attributes) ? (block.sequenceNumbers[ordinal] ?? 0n) : 0n;
 }
 
-/** The leases that the list loses: those that the node returned without keeping them. */
+/** The leases that the list loses: the node returned them without keeping them. */
 function unlistedAddresses(
   { leases }: NodeSession,
   returns: readonly AddressReturn[],
@@ -209,7 +209,7 @@ function isTakenBack({ attributes }: HeldAddress, { use }: AddressReturn, nodeNa
   return use !== undefined && use.isKept !== true && isLeaseOf(nodeName)(attributes);
 }
 
-/** How the allocation ends; undefined if it is not the one that is returned. */
+/** End of the allocation; undefined if it is not the returned one. */
 function endingOf(
   view: View,
   held: HeldAddress,

@@ -189,7 +189,7 @@ describe('a session', () => {
     expect(inconsistencies(view, NOW_MS + 31_000)).toEqual([]);
   });
 
-  test('keeps the leases of its boot, and loses those of another', () => {
+  test('keeps the leases of its boot, and loses leases of another boot', () => {
     const view = withNodes();
     open(view);
     lease(view);

@@ -43,7 +43,7 @@ interface SessionInput {
 export interface OpenedSession {
   /** Whether it was opened; otherwise the current session has another generation than expected. */
   readonly isOpened: boolean;
-  /** Of the current session; 0: there is none. */
+  /** Number of the current session; 0: there is none. */
   readonly generation: number;
   readonly revision: number;
   /** Whether the node has seen a later state of the datastore, so that a new epoch began. */
@@ -134,7 +134,7 @@ function describeMachine({
 /**
  * Whether the node has seen a later state of the datastore than this one, and no epoch began because of it yet: until the
  * node reports in an epoch, its session may be older than the restore that began the epoch. A missing session may also
- * be that of a deleted node. It only counts where no other node could reveal a restore.
+ * be the session of a deleted node. It only counts where no other node could reveal a restore.
  */
 function revealsRestore(view: View, stored: NodeSession | undefined, last: SessionName | undefined): boolean {
   if (!last) return false;
@@ -190,7 +190,7 @@ const HEARD_MS = 60_000;
 type SessionPatch = Partial<Pick<NodeSession, 'leases' | 'reportedAtMs' | 'epoch' | 'conflicts'>>;
 
 interface SessionUpdate {
-  /** From {@link requireSession}. */
+  /** Session from {@link requireSession}. */
   readonly session: NodeSession;
   readonly patch: SessionPatch;
   readonly nowMs: number;

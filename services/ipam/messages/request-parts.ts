@@ -35,7 +35,7 @@ export function readRequests(message: RequestsMessage | undefined, checks: Check
   };
 }
 
-/** @param pools - those of the request */
+/** @param pools - the request's */
 export function readPoolChoices(
   messages: readonly ChoiceMessage[],
   pools: readonly string[],

@@ -27,7 +27,7 @@ function missingMs(name: string, steps: readonly Step[]): number | undefined {
   return steps.slice(begin + 1).reduce((sum, { elapsedMs }) => sum + elapsedMs, 0);
 }
 
-test('property: the time of each missing thing is that of the unbroken run of steps', () => {
+test('property: the time of each missing thing is the time of the unbroken run of steps', () => {
   fc.assert(
     fc.property(fc.array(step, { minLength: 1, maxLength: 12 }), fc.integer({ min: 0, max: 60 }), (steps, graceMs) => {
       let times: MissingTimes = new Map();
@@ -83,7 +83,7 @@ describe('the nodes to delete', () => {
     expect(decision).toEqual({ names: [], refused: ['a'], reason: 'the API server has no Node at all' });
   });
 
-  test('are those of a large scale-down whose deletions were seen', () => {
+  test('are all nodes of a large scale-down whose deletions were seen', () => {
     const registered = Array.from({ length: 10 }, (_, index) => `n${index}`);
     const [kept, ...gone] = registered;
     const present = new Set([kept!]);

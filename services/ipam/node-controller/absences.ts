@@ -39,7 +39,7 @@ export function observedMs(nowMs: number, lastMs: number | undefined, longestMs:
   return lastMs === undefined ? 0 : Math.min(nowMs - lastMs, longestMs);
 }
 
-/** Nodes of IPAM against those of Kubernetes. */
+/** Nodes of IPAM against nodes of Kubernetes. */
 export interface NodeCensus {
   /** IPAM's nodes that were seen in this cluster. */
   readonly registered: readonly string[];
@@ -58,7 +58,7 @@ export interface NodeDeletionDecision {
 }
 
 /**
- * Which overdue nodes to delete. A missing node proves little by itself: an API server that was restored from an old
+ * Overdue nodes to delete. A missing node proves little by itself: an API server that was restored from an old
  * backup lacks nodes that still run. So nodes whose deletion was not seen are deleted only while they are few.
  * @param overdueNames - nodes that were missing for the grace period
  */

@@ -49,7 +49,7 @@ export class ClusterState {
     });
   }
 
-  /** By name. */
+  /** Nodes by name. */
   get nodes(): ReadonlyMap<string, ClusterNode> {
     return this.#nodes.objects;
   }
@@ -91,7 +91,7 @@ export class ClusterState {
 
   /**
    * Removes from a set all pods that exist, by one consistent list.
-   * @param keys - keys of pods, which remain for those that do not exist
+   * @param keys - keys of pods, which remain for pods that do not exist
    * @returns whether the list is complete and has podwire-node's pods; undefined when the API server does not answer
    */
   removeExisting(keys: Set<string>, keyOf: (pod: { namespace: string; name: string }) => string, signal: AbortSignal) {

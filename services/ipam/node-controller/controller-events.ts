@@ -18,7 +18,7 @@ export class ControllerEvents {
   readonly #log: Logger;
   readonly #releases: Counter;
   readonly #failures: Counter;
-  /** What refused, and the codes of their failures. */
+  /** Sources of refusals, and the codes of their failures. */
   readonly #failing = new Map<string, FailureCode | 'INTERNAL'>();
   /** Missing nodes that are not deleted because they run. */
   readonly #running = new Set<string>();
@@ -106,7 +106,7 @@ export class ControllerEvents {
   /** The list of pods lacks Podwire's own: it proves nothing. */
   podListRefused(): void {
     this.#releases.add(1, { object: 'pod', result: 'refused' });
-    this.#log.warn('the API server’s list of pods lacks those of podwire-node: releasing no address of a deleted pod');
+    this.#log.warn('the API server’s list of pods lacks podwire-node’s pods: releasing no address of a deleted pod');
   }
 
   /** A Node was changed in the API server. */

@@ -60,7 +60,7 @@ test('the identity differs by container, allocation and namespace', () => {
   expect(new Set(identities).size).toBe(variants.length);
 });
 
-test('endpoints that were replaced count, but not those of other writers', () => {
+test('endpoints that were replaced count, but not endpoints of other writers', () => {
   const earlier = endpoint({ containerId: 'c0' });
   const foreign = { kind: 'foreignEndpoint' as const, value: { ...FOREIGN, podName: 'web-0' } };
   const value = { ...endpoint(), replaced: [{ kind: 'endpoint' as const, value: earlier }, foreign] };

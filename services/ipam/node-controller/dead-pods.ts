@@ -16,7 +16,7 @@ export interface PodAttachment {
 }
 
 /**
- * UID of a pod that the API server made. Those of static pods are hashes without dashes: such a pod runs without the API
+ * UID of a pod that the API server made. UIDs of static pods are hashes without dashes: such a pod runs without the API
  * server, and its mirror there may be missing.
  */
 const API_POD_UID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
@@ -31,7 +31,7 @@ export function isApiPod({ pod }: Endpoint): boolean {
   return pod !== undefined && API_POD_UID.test(pod.uid);
 }
 
-/** The attachments of an endpoint's key: the current one, and those that it replaced, each of an API server's pod. */
+/** The attachments of an endpoint's key: the current and the replaced ones, each of an API server's pod. */
 export function attachmentsOf(key: EndpointKey, endpoint: Endpoint): PodAttachment[] {
   const replaced = (endpoint.replaced ?? []).flatMap((each) => (each.kind === 'endpoint' ? [each.value] : []));
   return [endpoint, ...replaced].filter(isApiPod).map((each) => attachmentOf(key, each));

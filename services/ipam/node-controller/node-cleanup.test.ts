@@ -16,10 +16,10 @@ const GRACE_MS = 900_000;
 const ROUND_MS = 30_000;
 const REGISTRATION = { ipv4: undefined, ipv6: undefined, labels: {}, interfaces: [] };
 
-/** What the API server shows: its copy and its lists are the same unless a test says otherwise. */
+/** Nodes in the API server: its copy and its lists are the same unless a test says otherwise. */
 class FakeCluster {
   readonly nodes = new Map<string, { readonly name: string }>();
-  /** The names of a list; undefined for those of `nodes`. */
+  /** The names of a list; undefined for the names of `nodes`. */
   listed: ReadonlySet<string> | undefined | 'no answer';
   isCurrent = true;
   uid: string | undefined = 'cluster-1';
@@ -94,7 +94,7 @@ async function join(...names: string[]): Promise<void> {
   }
 }
 
-/** As an event of the watch. */
+/** Removes nodes by an event of the watch. */
 function remove(...names: string[]): void {
   for (const name of names) {
     cluster.nodes.delete(name);
@@ -102,7 +102,7 @@ function remove(...names: string[]): void {
   }
 }
 
-/** As a list that lacks them. */
+/** Removes nodes by a list that lacks them. */
 function lose(...names: string[]): void {
   for (const name of names) cluster.nodes.delete(name);
   cleanup.changed({ type: 'listed' });
@@ -230,7 +230,7 @@ describe('a node whose Kubernetes Node was deleted', () => {
     expect(await registered()).toEqual(['n2', 'n3']);
   });
 
-  test('is deleted by one replica, and the others see that', async () => {
+  test('is deleted by one replica, and the remaining replicas see that', async () => {
     await join('n1', 'n2', 'n3');
     const other = makeCleanup();
     await rounds(ROUND_MS);
@@ -388,7 +388,7 @@ test('a Node that was there for a moment between two rounds is known', async () 
   expect(await registered()).toEqual(['n2', 'n3']);
 });
 
-test('what was seen is kept over restarts: a Node that was deleted while podwire-ipam was down', async () => {
+test('observations are kept over restarts: a Node that was deleted while podwire-ipam was down', async () => {
   await join('n1', 'n2', 'n3');
   await rounds(ROUND_MS);
   cluster.nodes.delete('n1');

@@ -28,7 +28,7 @@ const PAGE_SIZE = 500;
 const SUPERSEDED: ReadonlySet<string> = new Set(['NODE_NOT_FOUND', 'STALE_VERSION', 'CONFLICT']);
 
 /**
- * Deletes nodes whose Kubernetes Node was deleted. What makes it hard:
+ * Deletes nodes whose Kubernetes Node was deleted. Difficulties:
  *
  * - Hosts without Kubernetes and nodes of other clusters may share the datastore. So only nodes that this cluster was
  *   seen to have are deleted, which their records say.
@@ -37,7 +37,7 @@ const SUPERSEDED: ReadonlySet<string> = new Set(['NODE_NOT_FOUND', 'STALE_VERSIO
  */
 export class NodeCleanup {
   readonly #options: NodeCleanupOptions;
-  /** By {@link keyOf}. */
+  /** Times by {@link keyOf}. */
   #times: MissingTimes = new Map();
   #lastMs: number | undefined;
   readonly #returned = new Set<string>();
@@ -54,7 +54,7 @@ export class NodeCleanup {
     else for (const name of this.#options.cluster().nodes.keys()) this.#appeared(name);
   }
 
-  /** What happens until the next round is not observed, and does not count. */
+  /** Changes until the next round are not observed, and do not count. */
   interrupted(): void {
     this.#lastMs = undefined;
   }

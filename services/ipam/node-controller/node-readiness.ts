@@ -89,7 +89,7 @@ export class NodeReadiness {
         for (const patch of patchesOf(node, clock.nowMs())) outcomes.push(await this.#send(node, patch, signal));
     }
     if (signal.aborted) return false;
-    // One node may be refused while others are not: that is one failure, not an end and a begin with each node.
+    // A refusal of some nodes among many is one failure, not an end and a begin with each node.
     const failed = outcomes.find(({ type }) => type === 'failed');
     if (failed) events.apiFailed(PURPOSE, failed.error);
     else events.apiAnswered(PURPOSE);

@@ -234,7 +234,7 @@ describe('the address of a pod that was deleted', () => {
     expect(await holders()).toEqual(['static', 'unknown']);
   });
 
-  test('is released together with those of the pod’s earlier containers', async () => {
+  test('is released together with addresses of the pod’s earlier containers', async () => {
     await add('web-0', { containerId: 'first' });
     await add('web-0', { containerId: 'second' });
     remove('web-0');

@@ -27,7 +27,7 @@ type NodesOfPods = Map<string, Set<string>>;
 
 /**
  * Releases addresses of pods that were deleted from Kubernetes without the release of their addresses. A node releases
- * those of its dead pods by itself; this finds what it has lost track of. Each release needs all of these:
+ * addresses of its dead pods by itself; this finds addresses that it lost. Each release needs all of these:
  *
  * - The pod is missing in consistent lists for the grace period. A pod of the same name counts as the same one.
  * - The API server made the pod: a static pod runs without it.
@@ -36,7 +36,7 @@ type NodesOfPods = Map<string, Set<string>>;
  */
 export class PodCleanup {
   readonly #options: PodCleanupOptions;
-  /** By the identity of the attachment. */
+  /** Times by the identity of the attachment. */
   #times: MissingTimes = new Map();
   #lastMs: number | undefined;
   /** Nodes that could not run pods at some moment since the last sweep began. */

@@ -8,7 +8,7 @@ export interface NodePatch {
   readonly path: string;
   readonly contentType: string;
   readonly body: unknown;
-  /** For the log: `removed the taint …`. */
+  /** Effect in the log: `removed the taint …`. */
   readonly effect: string;
 }
 
@@ -27,7 +27,7 @@ export function isServing(node: ClusterNode | undefined, withPod: ReadonlySet<st
   return node !== undefined && node.isReady && withPod.has(node.name);
 }
 
-/** What a node that serves lacks: the condition NetworkUnavailable with the status False, and to lose the startup taint. */
+/** Changes that a serving node needs: the condition NetworkUnavailable with the status False, and to lose the startup taint. */
 export function patchesOf(node: ClusterNode, nowMs: number): NodePatch[] {
   const path = `/api/v1/nodes/${encodeURIComponent(node.name)}`;
   return [...taintPatches(node, path), ...conditionPatches(node, `${path}/status`, nowMs)];

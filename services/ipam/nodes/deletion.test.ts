@@ -78,7 +78,7 @@ function twoNodes(): TestView {
 }
 
 describe('a node that is deleted', () => {
-  test('releases all its addresses, in any block, and no others', () => {
+  test('releases all its addresses, in any block, and no other addresses', () => {
     const view = twoNodes();
     const steps = deleteNode(view, 'n1');
     expect(steps.flatMap(({ addresses }) => addresses)).toHaveLength(201);
@@ -115,11 +115,11 @@ describe('a node that is deleted', () => {
       // Owned, with no affinity.
       { kind: 'block', value: block('10.0.7.0/26', 'n-1') },
     ];
-    const others: RecordValue[] = [
+    const unrelated: RecordValue[] = [
       nodeRecord('n'),
       { kind: 'affinity', value: affinity('10.0.6.0/26', 'n', 'pending') },
     ];
-    const view = new TestView([poolRecord('p', '10.0.0.0/16'), nodeRecord('n-1'), ...orphans, ...others]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/16'), nodeRecord('n-1'), ...orphans, ...unrelated]);
     deleteNode(view, 'n-1');
     expect(kinds(view)).toEqual(['affinity host:n 10.0.6.0/26', 'node n', 'pool p']);
   });
@@ -270,7 +270,7 @@ const releasePool = (view: TestView, poolName = 'p') =>
   toTheEnd(view, () => continuePoolRelease(view, { poolName, nowMs: NOW_MS }));
 
 describe('a node releases', () => {
-  test('all addresses, endpoints and blocks of its containers, over several transactions, and no others', () => {
+  test('all addresses, endpoints and blocks of its containers, over several transactions, and no other records', () => {
     const view = new TestView([poolRecord('four', '10.0.0.0/22'), poolRecord('six', 'fd00::/118')]);
     for (let i = 0; i < 150; i++)
       view.apply(allocate(view, { request: request(`c${i}`, { families: [4, 6] }), nowMs: NOW_MS }));
@@ -282,19 +282,19 @@ describe('a node releases', () => {
     expect(view.history).toHaveLength(300);
   });
 
-  test('tunnel addresses and what it borrowed; its block in which others hold addresses stays without an owner', () => {
+  test('tunnel and borrowed addresses; its block with addresses of other nodes stays without an owner', () => {
     const own = withAllocations(
       block('10.0.0.0/30', 'n1'),
       { ordinals: [0], attributes: calico('vxlan-tunnel-addr-n1', { node: 'n1', type: 'vxlanTunnelAddress' }) },
       { ordinals: [1], attributes: calico('net.x', { node: 'n2' }) },
     );
-    const others = withAllocations(block('10.0.0.4/30', 'n2'), {
+    const lent = withAllocations(block('10.0.0.4/30', 'n2'), {
       ordinals: [2],
       attributes: calico('net.y', { node: 'n1' }),
     });
     const view = new TestView([
       poolRecord('p', '10.0.0.0/26', { blockSizeBits: 30 }),
-      ...[own, others, block('10.0.0.8/30', 'n1')].flatMap((each) => claimedBlock(each)),
+      ...[own, lent, block('10.0.0.8/30', 'n1')].flatMap((each) => claimedBlock(each)),
       handleRecord('vxlan-tunnel-addr-n1', ['10.0.0.0/30', 1]),
       handleRecord('net.x', ['10.0.0.0/30', 1]),
       handleRecord('net.y', ['10.0.0.4/30', 1]),
@@ -310,7 +310,7 @@ describe('a node releases', () => {
     expect(view.blocks()).toEqual([]);
   });
 
-  test('claims without blocks, blocks without claims, and stale claims of others’ blocks', () => {
+  test('claims without blocks, blocks without claims, and stale claims of other nodes’ blocks', () => {
     const view = new TestView([
       { kind: 'block', value: block('10.0.0.0/30', 'n1') },
       { kind: 'affinity', value: { owner: host('n1'), block: prefix('10.0.0.4/30'), state: 'pending' } },
@@ -347,7 +347,7 @@ describe('a node releases', () => {
 });
 
 describe('a pool releases', () => {
-  test('every address of any holder, and keeps its blocks; others keep theirs', () => {
+  test('every address of any holder, and keeps its blocks; other nodes keep their blocks', () => {
     const view = new TestView([poolRecord('p', '10.0.0.0/24'), poolRecord('q', '10.1.0.0/24')]);
     for (let i = 0; i < 100; i++)
       view.apply(allocate(view, { request: request(`c${i}`, { nodeName: `n${i % 2}`, pools: ['p'] }), nowMs: NOW_MS }));

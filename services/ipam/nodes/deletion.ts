@@ -80,7 +80,7 @@ interface NodeDeletionProgress {
   readonly nowMs: number;
   /** Default: none. */
   readonly silent?: SilentNodes | undefined;
-  /** What {@link beginNodeDeletion} returned. */
+  /** Result of {@link beginNodeDeletion}. */
   readonly node: Node;
 }
 
@@ -137,7 +137,7 @@ interface NodeReleaseStep {
   readonly addresses: readonly Prefix[];
 }
 
-/** Releases addresses and blocks first, then deletes remaining endpoints, also those of other writers. */
+/** Releases addresses and blocks first, then deletes remaining endpoints, also of other writers. */
 function releaseNodeStep(
   view: View,
   { name, nowMs }: { readonly name: string; readonly nowMs: number },
@@ -162,7 +162,7 @@ const BLOCKS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / OPERATIONS_PER_CLAIM);
 /**
  * Releases everything that a node holds, as many items per step as fit in a transaction. First come the addresses whose
  * attributes name the node, in any block. Exceptions: a container on another node uses the address, or it belongs to a
- * virtual machine, which may run on another node next. Then come the node's blocks; those with addresses of other nodes
+ * virtual machine, which may run on another node next. Then come the node's blocks; blocks with addresses of other nodes
  * stay without an owner.
  *
  * Idempotent. It ends only if the node gets no new addresses or blocks, as during its deletion.
@@ -201,7 +201,7 @@ function addressesUsedElsewhere(view: View, nodeName: string): ReadonlySet<strin
   return used;
 }
 
-/** The blocks that name the owner, and those that its affinities name. */
+/** The blocks that name the owner or that its affinities name. */
 function claimsOf(view: View, owner: BlockOwner): Prefix[] {
   const affinities = view.affinitiesOf(owner).map(({ block }) => block);
   const known = new Set(affinities.map(formatPrefix));

@@ -97,7 +97,7 @@ describe('deleting a node', () => {
     }
   });
 
-  test('that fails does not hold up the others', async () => {
+  test('that fails does not hold up the other deletions', async () => {
     const { ipam, store, lines } = await withPool();
     const cut = AbortSignal.timeout(0);
     for (const name of ['n1', 'n2']) {
@@ -122,8 +122,8 @@ describe('deleting a node', () => {
     const { ipam, store } = await withPool();
     await register(ipam, 'n1');
     for (let i = 0; i < 10; i++) await allocateOn(ipam, 'n1', `c${i}`);
-    const others = await Promise.all([startIpam(store), startIpam(store)]);
-    const replicas = [ipam, ...others.map((other) => other.ipam)];
+    const rest = await Promise.all([startIpam(store), startIpam(store)]);
+    const replicas = [ipam, ...rest.map((other) => other.ipam)];
     const results = await Promise.allSettled(replicas.map((replica) => remove(replica, 'n1')));
     for (const result of results)
       if (result.status === 'rejected') expect(result.reason).toMatchObject({ code: 'NODE_NOT_FOUND' });
@@ -184,9 +184,9 @@ describe('on two replicas at the same time', () => {
     const told = { name: 'n1', ipv4, ipv6: undefined, labels, interfaces };
     const { listing } = await ipam.nodes.register(told, forever);
     await ipam.nodes.assignTunnel({ nodeName: 'n1', kind: 'vxlanTunnelAddress' }, forever);
-    const [mine, others] = await Promise.all([ipam, other.ipam].map((replica) => replica.nodes.get('n1', forever)));
-    expect(mine).toEqual(others);
-    expect(versionOf(mine!.node)).toBe(versionOf(others!.node));
+    const [mine, theirs] = await Promise.all([ipam, other.ipam].map((replica) => replica.nodes.get('n1', forever)));
+    expect(mine).toEqual(theirs);
+    expect(versionOf(mine!.node)).toBe(versionOf(theirs!.node));
     expect(versionOf(mine!.node)).not.toBe(versionOf(listing.node));
   });
 

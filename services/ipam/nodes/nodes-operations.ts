@@ -41,7 +41,7 @@ import {
 /** Poll interval of a deletion that waits for other replicas' changes. */
 const CATCH_UP_INTERVAL_MS = 20;
 
-/** What the deletion of a node released. */
+/** Addresses and blocks that the deletion of a node released. */
 interface NodeDeletionSummary {
   readonly addressesCount: number;
   readonly blocksCount: number;

@@ -204,7 +204,7 @@ describe('a node that is deleted', () => {
     expect(address).toMatch(/^10\.65/);
   });
 
-  test('gets nothing while others allocate on it, and leaves nothing', async () => {
+  test('gets nothing while other nodes allocate on it, and leaves nothing', async () => {
     await register('node-1');
     const allocations = Array.from({ length: 60 }, (_, i) => served.caller.allocate(`c${i}`, { nodeName: 'node-1' }));
     const [deleted, ...given] = await Promise.allSettled([deleteNode('node-1'), ...allocations]);
@@ -245,7 +245,7 @@ describe('a node that is deleted', () => {
   });
 });
 
-/** As node-1. */
+/** Opens a session of node-1. */
 async function openSession(bootId: string, last: NodeSession | undefined) {
   const request = {
     nodeName: 'node-1',

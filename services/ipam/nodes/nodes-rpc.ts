@@ -138,7 +138,7 @@ const MAX_LABELS_COUNT = 256;
 const MAX_INTERFACES_COUNT = 64;
 const MAX_ADDRESSES_COUNT = 64;
 
-/** In the order of the contract, and of a node's tunnels. */
+/** Kinds in the order of the contract, and of a node's tunnels. */
 const KINDS: readonly (readonly [TunnelKindMessage, TunnelKind])[] = [
   [TunnelKindMessage.TUNNEL_KIND_IPIP, 'ipipTunnelAddress'],
   [TunnelKindMessage.TUNNEL_KIND_VXLAN_IPV4, 'vxlanTunnelAddress'],
@@ -219,7 +219,7 @@ function parseNodeAddress(text: string): NodeAddress | undefined {
   return { address: hostPrefix(address), subnetBits: Number(length) };
 }
 
-/** All labels of a node, or those that it registers. */
+/** All labels of a node, or the labels that it registers. */
 function readNodeLabels(labels: Readonly<Record<string, string>>, checks: Checks): Record<string, string> {
   const entries = Object.entries(labels);
   if (entries.length > MAX_LABELS_COUNT)
@@ -289,7 +289,7 @@ function readTunnelKey(method: string, { nodeName, kind: message }: AllocateTunn
   });
 }
 
-/** With its utilization and session, if requested. */
+/** Message with its utilization and session, if requested. */
 export function nodeMessage(listing: Pick<NodeListing, 'node'> & Partial<NodeListing>): NodeMessage {
   const { node, utilization, session } = listing;
   return {

@@ -66,7 +66,7 @@ test('an unknown node is not found', () => {
   });
 });
 
-/** Of n1. */
+/** MAC addresses of n1. */
 const MACS = new Map([
   ['vxlanTunnelAddress', tunnelMac('n1', 4)],
   ['vxlanV6TunnelAddress', tunnelMac('n1', 6)],
@@ -157,7 +157,7 @@ describe('a node that registers', () => {
   });
 });
 
-describe('what another node has', () => {
+describe('addresses and names of another node', () => {
   const IPV6 = { address: prefix('2001:db8::7/128'), subnetBits: 64 };
   const TUNNEL = { address: prefix('10.0.0.1/32') };
   const at = (last: number) => ({ address: prefix(`192.0.2.${last}/32`), subnetBits: 24 });
@@ -324,7 +324,7 @@ describe('labels', () => {
     );
   });
 
-  test('without a change of an operator are those of the last registration', () => {
+  test('without a change of an operator are as last registered', () => {
     fc.assert(
       fc.property(fc.array(labels, { minLength: 1 }), (registrations) => {
         const view = new TestView();

@@ -124,7 +124,7 @@ function putIfChanged(stored: Node | undefined, value: Node): Change[] {
   return [{ type: 'put', record: { kind: 'node', value } }];
 }
 
-/** The stored node with those of its addresses that it still registers. */
+/** The stored node with the addresses that it still registers. */
 function withoutNewAddresses(stored: Node, { ipv4, ipv6 }: Node): Node {
   return {
     ...stored,
@@ -148,7 +148,7 @@ interface Claim {
  * not run passes to the new owner, as machines that are replaced get their predecessors' addresses.
  */
 function claimIdentity(view: View, before: Node, node: Node): Claim {
-  const others = view.nodes().filter(({ name }) => name !== node.name);
+  const otherNodes = view.nodes().filter(({ name }) => name !== node.name);
   const former = new Map<string, Node>();
   for (const family of ['ipv4', 'ipv6'] as const) {
     const own = node[family];
@@ -156,7 +156,7 @@ function claimIdentity(view: View, before: Node, node: Node): Claim {
     const text = formatAddress(own.address);
     const holder = holderText(view, own.address);
     if (holder !== undefined) return refused(node, text, holder, 'delete that pod, or give the node another address');
-    for (const other of others) {
+    for (const other of otherNodes) {
       const isTunnel = [...other.tunnels.values()].some(({ address }) => compareAddresses(address, own.address) === 0);
       if (!isTunnel && !sameNodeAddress(other[family], own)) continue;
       if (isTunnel || !view.session(other.name) || isAlive(view, other.name)) return refusedByNode(node, text, other);
@@ -182,7 +182,7 @@ function refused({ name }: Node, text: string, holder: string, remedy: string): 
   return { refusal: new Failure('ADDRESS_IN_USE', message, { details: { node: name, address: text } }), changes: [] };
 }
 
-/** What an address is allocated to: the routes to the node would lead there. */
+/** Holder of an address: the routes to the node would lead there. */
 function holderText(view: View, address: Address): string | undefined {
   const held = allocationOf(view, address);
   if (!held) return undefined;
@@ -196,7 +196,7 @@ function holderText(view: View, address: Address): string | undefined {
   return `${holder} on node ${attributes.owner.node ?? 'unknown'}`;
 }
 
-/** A node does not name its tunnels' MAC addresses: they follow from its name, so that no node has another's. */
+/** A node does not name its tunnels' MAC addresses: they follow from its name, so that no two nodes have the same. */
 function applyRegistration(node: Node, { ipv4, ipv6, labels, interfaces }: Registration): Node {
   const merged = mergeLabels(node, labels);
   const tunnelMacs = new Map<TunnelKind, Mac>([

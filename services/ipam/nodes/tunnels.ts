@@ -64,7 +64,7 @@ interface TunnelRequest extends TunnelKey {
 
 /** The address of a node's tunnel. */
 export interface TunnelAssignment {
-  /** Of full length. */
+  /** Address of full length. */
   readonly address: Prefix;
   /** Whether the tunnel had the address before. */
   readonly isKept: boolean;
@@ -109,7 +109,7 @@ export function assignTunnel(view: View, request: TunnelRequest): Decision<Tunne
 
 /** The result of a tunnel release. */
 export interface TunnelRelease {
-  /** Of full length; empty when the tunnel had none. */
+  /** Released addresses of full length; empty when the tunnel had none. */
   readonly released: readonly Prefix[];
 }
 
@@ -168,7 +168,7 @@ function putTunnel(node: Node, kind: TunnelKind, tunnel: Tunnel | undefined): Ch
 interface TakenAddress {
   readonly address: Prefix;
   readonly block: Block;
-  /** All changes except those of the handle and the node. */
+  /** All changes except changes of the handle and the node. */
   readonly changes: readonly Change[];
 }
 
@@ -190,7 +190,7 @@ function takeAddress(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools
   throw refusalOf(view, [demand], { subject: `the ${encapsulation} tunnel`, details: { node: nodeName } });
 }
 
-/** What an assignment takes, if the tunnel has no address. */
+/** Address that an assignment takes, if the tunnel has no address. */
 export function needOf(request: TunnelRequest): Need {
   return { demands: (view) => [demandOf(view, request, tunnelPools(view, request.kind))], addresses: [] };
 }

@@ -39,7 +39,7 @@ describe('a pool is refused', () => {
     ['identical', '10.0.0.0/16'],
     ['containing', '10.0.0.0/8'],
     ['contained', '10.0.3.0/24'],
-  ])('with a range %s to another’s, also a disabled one’s', (_, cidr) => {
+  ])('with a range %s to another pool’s, also a disabled pool’s', (_, cidr) => {
     const view = new TestView([poolRecord('other', '10.0.0.0/16', { disabled: true })]);
     const failure = failureOf(() => create(view, { cidr }));
     expect(failure.code).toBe('POOL_OVERLAP');
@@ -129,7 +129,7 @@ describe('a pool is refused', () => {
 });
 
 describe('a pool is created', () => {
-  test('over unreadable blocks of its own size, and beside others', () => {
+  test('over unreadable blocks of its own size, and beside other pools', () => {
     for (const cidr of ['10.0.0.64/26', '10.9.0.0/28', '10.1.0.0/20'])
       expect(create(unreadableBlock(cidr), { cidr: '10.0.0.0/16' }).outcome.pool.name).toBe('p');
   });
@@ -161,7 +161,7 @@ describe('a pool is created', () => {
     });
   });
 
-  test('beside others, and over blocks of its own size that a former pool left', () => {
+  test('beside other pools, and over blocks of its own size that a former pool left', () => {
     const view = new TestView([poolRecord('other', '10.1.0.0/16'), blockRecord('10.0.0.64/26')]);
     const { utilization } = view.apply(create(view, { cidr: '10.0.0.0/24' }));
     expect(utilization).toMatchObject({ capacity: 256n, allocated: 0n, blocks: 1n });
@@ -260,7 +260,7 @@ describe('a pool is split', () => {
     expect(split(new TestView([{ kind: 'pool', value }]), { resourceVersion: poolVersion(value) })).toHaveLength(2);
   });
 
-  test('into parts of which only those that overlap another pool stay out of use', () => {
+  test('into parts of which only the parts that overlap another pool stay out of use', () => {
     const view = new TestView([
       poolRecord('p', '10.0.0.0/24', { notAllocatable: 'CIDROverlap' }),
       poolRecord('other', '10.0.0.0/26'),

@@ -148,14 +148,14 @@ export function splitPool(view: View, { request, uids, nowMs }: PoolSplitInput):
   refuseDeletion(former);
   const faults = partFaults(former, partsCount);
   if (faults.length > 0) return { changes: [], outcome: { ok: false, faults } };
-  const others = view.pools().filter(({ name }) => name !== former.name);
+  const otherPools = view.pools().filter(({ name }) => name !== former.name);
   const parts = partsOf(former.prefix, partsCount).map((prefix, index): Pool => ({
     ...former,
     name: partName(former, index),
     uid: uids[index] ?? '',
     prefix,
     createTimeMs: wholeSeconds(nowMs),
-    notAllocatable: currentFinding(others, { ...former, prefix }),
+    notAllocatable: currentFinding(otherPools, { ...former, prefix }),
   }));
   for (const part of parts) requirePartFree(view, former, part);
   const record: RecordValue = { kind: 'pool', value: former };
@@ -298,7 +298,7 @@ function immutableFaults(pool: Pool, { cidr, blockSizeBits }: PoolChange): PoolF
   ];
 }
 
-/** Services hold addresses of a LoadBalancer pool, which must not be mixed with those of pods and tunnels. */
+/** Services hold addresses of a LoadBalancer pool, which must not be mixed with addresses of pods and tunnels. */
 function useFaults(pool: Pool, { allowedUses }: Pick<Pool, 'allowedUses'>): PoolFault[] {
   if (!pool.allowedUses.includes(LOAD_BALANCER) || allowedUses.every((use) => use === LOAD_BALANCER)) return [];
   return [{ field: 'allowedUses', reason: `is ${LOAD_BALANCER} permanently; create another pool for other uses` }];

@@ -39,7 +39,7 @@ const begin = (view: TestView, rest: { whenInUse?: WhenInUse; resourceVersion?: 
 const proceed = (view: TestView, original: Pool, whenInUse: WhenInUse = 'drain') =>
   view.apply(continuePoolDeletion(view, { original, whenInUse, nowMs: NOW_MS }));
 
-/** Every step up to the one that would have to wait. */
+/** Every step up to the step that would have to wait. */
 function run(view: TestView, whenInUse: WhenInUse = 'drain'): PoolDeletionStep[] {
   const original = begin(view, { whenInUse });
   const steps: PoolDeletionStep[] = [];
@@ -80,14 +80,14 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
   });
 
   test('leaves other pools’ blocks and affinities unchanged', () => {
-    const others: RecordValue[] = [
+    const unrelated: RecordValue[] = [
       poolRecord('q', '10.1.0.0/16'),
       ...claimedBlock(block('10.1.0.0/26', 'n1')),
       { kind: 'affinity', value: affinity('10.1.1.0/26', 'n2', 'pending') },
     ];
-    const view = new TestView([poolRecord('p', P), ...claimedBlock(block('10.0.0.0/26', 'n1')), ...others]);
+    const view = new TestView([poolRecord('p', P), ...claimedBlock(block('10.0.0.0/26', 'n1')), ...unrelated]);
     run(view, whenInUse);
-    expect(view.snapshot()).toEqual(new TestView(others).snapshot());
+    expect(view.snapshot()).toEqual(new TestView(unrelated).snapshot());
   });
 
   test('takes steps that fit into one of etcd’s transactions', () => {

@@ -37,7 +37,7 @@ import { describeHolders, poolBlocks, poolText, staleFailure, type PoolHolders }
 
 /** Operations of one step: fewer than etcd allows, to leave room for further records, such as handles. */
 const OPERATIONS_PER_STEP = 100;
-/** For a block and its affinity. */
+/** Operations for a block and its affinity. */
 const OPERATIONS_PER_BLOCK = 2;
 
 /**
@@ -84,7 +84,7 @@ export interface PoolDeletionRequest {
   readonly resourceVersion: string;
   /** How to handle addresses in use; `release` releases them first. */
   readonly whenInUse: WhenInUse | 'release';
-  /** With `release`: whether to ask nodes that run instead of refusing. Default: false. */
+  /** Whether `release` asks running nodes instead of refusing. Default: false. */
   readonly force?: boolean | undefined;
 }
 
@@ -94,7 +94,7 @@ export interface PoolDeleted {
   readonly isGone: boolean;
   readonly removedBlocks: number;
   readonly releasedAddresses: number;
-  /** What `release` kept, as nodes that run may use it. */
+  /** Addresses that `release` kept, as running nodes may use them. */
   readonly kept: readonly HeldAddress[];
   /** The holders of its addresses. */
   readonly holders: PoolHolders;
@@ -114,7 +114,7 @@ export type PoolDeletionStep =
   | { readonly state: 'refused'; readonly failure: Failure };
 
 export interface PoolDeletionProgress {
-  /** What {@link beginPoolDeletion} returned. */
+  /** Result of {@link beginPoolDeletion}. */
   readonly original: Pool;
   readonly whenInUse: WhenInUse;
   readonly nowMs: number;
@@ -154,7 +154,7 @@ function refuseSplit(view: View, { original, whenInUse }: PoolDeletionProgress):
 }
 
 /**
- * As many blocks as one step can remove, at least one. Each address reserved by Windows takes an entry of the history.
+ * The first blocks, as many as one step can remove, at least one. Each address reserved by Windows takes an entry of the history.
  */
 function firstBlocks(blocks: readonly Block[]): Block[] {
   let operations = 0;

@@ -228,7 +228,7 @@ describe('deleting a pool', () => {
     }
   });
 
-  test('that fails in the background does not hold up the others', async () => {
+  test('that fails in the background does not hold up the other deletions', async () => {
     const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is down');
     let left = Infinity;
     const before = (operation: string): Promise<void> =>
@@ -310,7 +310,7 @@ describe('deleting a pool', () => {
       );
     });
 
-    test('property: what was given is known to hold the pool, and its release ends it', async () => {
+    test('property: granted addresses are known to hold the pool, and its release ends it', async () => {
       await fc.assert(
         // The scheduler comes last: its choices start with the same random numbers as later values.
         fc.asyncProperty(fc.constantFrom([], ['c0']), orders, async (held, scheduler) => {

@@ -182,7 +182,7 @@ export class Pools {
   }
 
   /**
-   * Continues every deletion in progress: what releases left over, and deletions of replicas that stopped. Several
+   * Continues every deletion in progress: leftovers of releases, and deletions of replicas that stopped. Several
    * replicas may run it concurrently. A failed deletion does not stop the next ones.
    */
   async finishDeletions(signal: AbortSignal): Promise<void> {

@@ -49,7 +49,7 @@ export function listPools(view: View, { after, limit }: PoolQuery): Page<PoolLis
   return { items, more: pools.length > limit };
 }
 
-/** What keeps a pool from being removed. */
+/** Obstacles to the removal of a pool. */
 export interface PoolHolders {
   /** Addresses in use, for any purpose. */
   readonly inUseCount: number;
@@ -128,7 +128,7 @@ export function describeHolders({ nodes, leasedCount, coolingCount, unreadable }
   return [...named, ...more, ...leased, ...cooling, ...unknown].join(', ');
 }
 
-/** Whether pods or tunnels can get the pool's addresses. Those for load balancers are often of the nodes' network. */
+/** Whether pods or tunnels can get the pool's addresses. Load balancer pools often lie in the nodes' network. */
 export function servesPods({ disabled, allowedUses }: Pick<Pool, 'disabled' | 'allowedUses'>): boolean {
   return !disabled && !allowedUses.includes(LOAD_BALANCER);
 }

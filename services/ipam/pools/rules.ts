@@ -116,7 +116,7 @@ function fault(field: PoolFault['field'], reason: string | undefined): PoolFault
 }
 
 interface CheckedRange {
-  /** Undefined when the text is not a CIDR. */
+  /** Prefix; undefined when the text is not a CIDR. */
   readonly prefix: Prefix | undefined;
   readonly blockSizeBits: number;
   readonly faults: readonly PoolFault[];

@@ -140,7 +140,7 @@ describe('concurrent operations on two replicas, in any order of the transaction
   /** A pool of two blocks, with an address in use unless it is to be empty, a concurrent operation, and its result. */
   async function race(
     scheduler: fc.Scheduler,
-    others: (ipam: Ipam) => readonly Promise<unknown>[],
+    concurrent: (ipam: Ipam) => readonly Promise<unknown>[],
     { isEmpty } = { isEmpty: false },
   ) {
     let isOrdered = false;
@@ -153,7 +153,7 @@ describe('concurrent operations on two replicas, in any order of the transaction
     if (isEmpty) await ipam.addresses.release(attachment('c0'), forever);
     await settleEvents();
     isOrdered = true;
-    const results = Promise.allSettled([partNames(ipam), ...others(other)]);
+    const results = Promise.allSettled([partNames(ipam), ...concurrent(other)]);
     await settleEvents();
     await scheduler.waitFor(results);
     isOrdered = false;

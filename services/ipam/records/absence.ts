@@ -16,7 +16,7 @@ export function cannotRead(view: View, name: RecordName): boolean {
 }
 
 /**
- * For decisions that need to know whether the record exists.
+ * Precondition of decisions that need to know whether the record exists.
  * @throws Failure STORE_CORRUPT when the record exists but cannot be read
  */
 export function requireReadable(view: View, name: RecordName): void {
@@ -37,7 +37,7 @@ export function recordNameText(name: RecordName): string {
 /** Expects at the commit that there is no such affinity. Compares nothing where an unreadable one exists. */
 export function expectNoAffinity(view: View, owner: BlockOwner, block: Prefix): Change[] {
   if (cannotRead(view, { kind: 'affinity', owner, block })) return [];
-  // As with a block, the commit compares what the view had under the key: nothing.
+  // The commit, as with a block, compares what the view had under the key: nothing.
   return [{ type: 'expect', record: { kind: 'affinity', value: { owner, block, state: 'confirmed' } } }];
 }
 

@@ -17,7 +17,7 @@ interface HandleHolder {
   readonly handleId: string;
   /** The owner's own description. */
   readonly attributes: Readonly<Record<string, string>>;
-  /** Undefined for virtual owners. */
+  /** Node; undefined for virtual owners. */
   readonly nodeName: string | undefined;
   readonly nowMs: number;
 }
@@ -34,7 +34,7 @@ export function handleAttributes({ handleId: id, attributes, nodeName, nowMs }: 
 }
 
 /**
- * Whether the attributes are those of the attachment. The handle alone is ambiguous: two interfaces of one container
+ * Whether the attributes belong to the attachment. The handle alone is ambiguous: two interfaces of one container
  * share it, and so do network `a.b` with container `c` and network `a` with container `b.c`.
  */
 export function belongsTo(attachment: Attachment): (attributes: AllocationAttributes) => boolean {
@@ -105,7 +105,7 @@ export function sameOwnerAttributes(a: OwnerAttributes, b: OwnerAttributes): boo
   return names.length === Object.keys(b).length && names.every((name) => a[name] === b[name]);
 }
 
-/** Whether the attributes name a holder without its interface, as those of Calico's own plugin do. */
+/** Whether the attributes name a holder without its interface, as Calico's own plugin writes them. */
 export function isUnattached({ owner }: AllocationAttributes): boolean {
   return owner.network === undefined && owner.interface === undefined;
 }
@@ -160,7 +160,7 @@ export interface PodIdentity {
   readonly uid: string;
 }
 
-/** Distinguishes one network namespace from all others in the node's history. */
+/** Distinguishes one network namespace from all earlier ones of the node. */
 export interface NetnsIdentity {
   readonly bootId: string;
   readonly inode: bigint;

@@ -3,7 +3,7 @@ import { usedCount, type Affinity, type Block } from './block.js';
 import { isLease } from './lease.js';
 
 /**
- * What is available in a block according to its own record, independent of the time, the requester and reservations.
+ * Availability in a block according to its own record, independent of the time, the requester and reservations.
  */
 export type BlockState =
   /** Every address is in use. */
@@ -25,9 +25,9 @@ export interface BlockStats {
   readonly size: number;
   /** Number of addresses that are not free. */
   readonly used: number;
-  /** Number of those that were released. */
+  /** Number of released ones among them. */
   readonly cooling: number;
-  /** Number of those that are unbound leases. */
+  /** Number of unbound leases among them. */
   readonly leased: number;
 }
 
@@ -125,7 +125,7 @@ const USED_ADDRESS_BYTES = 33;
 const FREE_ADDRESS_BYTES = 10;
 /** Bytes of a block besides its lists, with an owner's name of 253 characters. */
 const BLOCK_OVERHEAD_BYTES = 600;
-/** Bytes of JSON syntax around attributes, those of a second owner, the time of a release, and each pair. */
+/** Bytes of JSON syntax around attributes, of a second owner, the time of a release, and each pair. */
 const ATTRIBUTES_BYTES = 32;
 const ALTERNATE_BYTES = 26;
 const RELEASED_BYTES = 48;
@@ -166,12 +166,12 @@ function attributesBytes(attributes: AllocationAttributes): number {
   return bytes;
 }
 
-/** In JSON, quotes, backslashes and what cannot be printed take more. */
+/** Length in JSON, where quotes, backslashes and unprintable characters take more. */
 function textBytes(text: string): number {
   return Buffer.byteLength(JSON.stringify(text));
 }
 
-/** As many of the first items as one transaction can write the blocks of; at least one. */
+/** The first items, as many as one transaction can write the blocks of; at least one. */
 export function firstWritable<Item>(items: readonly Item[], blockOf: (item: Item) => Block | undefined): Item[] {
   let bytes = 0;
   const end = items.findIndex((item, index) => {

@@ -300,14 +300,14 @@ export interface Block {
   readonly owner: BlockOwner | undefined;
   /** When the owner claimed the block, in epoch milliseconds; undefined on old blocks. */
   readonly claimTimeMs: number | undefined;
-  /** For each ordinal the index of its attributes, or null when it is free. */
+  /** The index, for each ordinal, of its attributes, or null when it is free. */
   readonly allocations: readonly (number | null)[];
   /** The free ordinals in allocation order: allocated from the head, released to the tail. */
   readonly unallocated: readonly Ordinal[];
   readonly attributes: readonly AllocationAttributes[];
   /** Incremented with every change of the block; starts at the clock, in epoch nanoseconds. */
   readonly sequenceNumber: bigint;
-  /** For each ordinal the block's sequence number when it was allocated, or null when it is free. */
+  /** The block's sequence number, for each ordinal, when it was allocated, or null when it is free. */
   readonly sequenceNumbers: readonly (bigint | null)[];
 }
 
@@ -324,7 +324,7 @@ export interface Affinity {
 /** Index from an owner to the blocks that hold its addresses. */
 export interface Handle {
   readonly id: string;
-  /** For each block, by its CIDR, how many of its addresses the handle owns. */
+  /** Number of the handle's addresses in each block, by CIDR. */
   readonly blocks: ReadonlyMap<string, number>;
 }
 

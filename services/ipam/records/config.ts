@@ -17,7 +17,7 @@ export interface Reservation {
   readonly name: string;
   readonly uid: string;
   readonly createTimeMs: number;
-  /** Without host bits; addresses are prefixes of full length. Unreadable entries are left out, as with Calico. */
+  /** Prefixes without host bits; addresses are prefixes of full length. Unreadable entries are left out, as with Calico. */
   readonly prefixes: readonly Prefix[];
 }
 

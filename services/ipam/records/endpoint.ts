@@ -85,7 +85,7 @@ export function sameNetns(a: NetnsIdentity | undefined, b: NetnsIdentity | undef
 
 /** An address that an endpoint holds, and the allocation it came from. */
 export interface EndpointAddress {
-  /** Of full length: /32 or /128. */
+  /** Address of full length: /32 or /128. */
   readonly address: Prefix;
   readonly block: Prefix;
   readonly poolName: string;
@@ -129,10 +129,10 @@ export interface ForeignEndpoint {
   readonly interfaceName: string;
   /** Name of its pod; empty outside Kubernetes. */
   readonly podName: string;
-  /** Of full length: /32 or /128. */
+  /** Addresses of full length: /32 or /128. */
   readonly addresses: readonly Prefix[];
   readonly uid: string;
-  /** In epoch milliseconds. */
+  /** Creation in epoch milliseconds. */
   readonly createTimeMs: number | undefined;
   readonly mac: string;
   readonly hostInterfaceName: string;

@@ -7,7 +7,7 @@ import type { Change, View } from './view.js';
 /** A handle's numbers of addresses in each block. The blocks decide; the handle follows them. */
 
 /**
- * For decisions that depend on all addresses of a handle.
+ * Precondition of decisions that depend on all addresses of a handle.
  * @returns the handle
  * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
  */
@@ -74,9 +74,9 @@ interface HandleCount {
 /** The handle's counts in unchanged blocks. */
 function otherCounts(view: View, { id, blocks }: Handle, changed: readonly Block[]): HandleCount[] {
   const cidrs = new Set(changed.map(({ prefix }) => formatPrefix(prefix)));
-  const others = [...blocks].filter(([cidr]) => !cidrs.has(cidr));
-  const isCounted = others.length <= MAX_COUNTED_BLOCKS;
-  return others.map(([cidr, count]): HandleCount => {
+  const remaining = [...blocks].filter(([cidr]) => !cidrs.has(cidr));
+  const isCounted = remaining.length <= MAX_COUNTED_BLOCKS;
+  return remaining.map(([cidr, count]): HandleCount => {
     return isCounted ? recountBlock(view, id, { cidr, count }) : { cidr, count, expected: [] };
   });
 }

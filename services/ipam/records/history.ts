@@ -18,12 +18,12 @@ export function historyEntry({ block, ordinal, attributes }: HeldAddress, nowMs:
 
 /** A past allocation: holder, address, begin and end. Written with the release, never changed. */
 export interface HistoryEntry {
-  /** Of full length: /32 or /128. */
+  /** Address of full length: /32 or /128. */
   readonly address: Prefix;
   readonly block: Prefix;
   readonly handleId: string | undefined;
   readonly owner: Readonly<Record<string, string>>;
-  /** Undefined when the attributes have none. */
+  /** Time; undefined when the attributes have none. */
   readonly allocatedAtMs: number | undefined;
   readonly releasedAtMs: number;
   /** Sequence number of the allocation; together with the address it identifies it. */

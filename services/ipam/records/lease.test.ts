@@ -20,7 +20,7 @@ it('distinguishes leases from other allocations', () => {
   expect(leaseBootId({ owner: {} })).toBe('');
 });
 
-it('distinguishes the leases of a node from those of another node, and from an attachment of the same handle', () => {
+it('distinguishes the leases of a node from another node’s, and from an attachment of the same handle', () => {
   const attributes = leaseAttributes({ nodeName: 'node-1', bootId: 'b1', nowMs: 0 });
   expect(isLeaseOf('node-1')(attributes)).toBe(true);
   expect(isLeaseOf('node-2')(attributes)).toBe(false);

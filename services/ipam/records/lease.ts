@@ -3,7 +3,7 @@ import { calicoTime, type AllocationAttributes } from './attributes.js';
 /**
  * An unbound lease: an address that a node may give to a pod before IPAM knows the pod. In the datastore it is an
  * ordinary Calico allocation with the handle `podwire-lease.<node name>`, and attributes that name the node and its
- * boot. BindAddresses replaces both by those of the pod's attachment.
+ * boot. BindAddresses replaces both by the handle and attributes of the pod's attachment.
  */
 
 const HANDLE_PREFIX = 'podwire-lease.';
@@ -19,7 +19,7 @@ export function isLeaseHandle(handleId: string): boolean {
 }
 
 /**
- * Whether an allocation is an unbound lease of any node. An attachment may have the same handle: that of a container
+ * Whether an allocation is an unbound lease of any node. An attachment may have the same handle: a container
  * called like the node, on a network `podwire-lease`.
  */
 export function isLease({ handleId, owner }: Pick<AllocationAttributes, 'handleId' | 'owner'>): boolean {

@@ -8,7 +8,7 @@ export type TunnelKind = 'ipipTunnelAddress' | 'vxlanTunnelAddress' | 'vxlanV6Tu
 
 /** A node's address with its subnet: the first `subnetBits` bits of `address`. */
 export interface NodeAddress {
-  /** Of full length: /32 or /128. */
+  /** Address of full length: /32 or /128. */
   readonly address: Prefix;
   /** Prefix length of the subnet in bits. */
   readonly subnetBits: number;
@@ -16,7 +16,7 @@ export interface NodeAddress {
 
 /** The node's end of a tunnel. */
 export interface Tunnel {
-  /** Of full length: /32 or /128. */
+  /** Address of full length: /32 or /128. */
   readonly address: Prefix;
 }
 

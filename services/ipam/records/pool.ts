@@ -27,11 +27,11 @@ export interface Pool {
   /** Whether traffic from pods to addresses outside all pools is translated to the node's address. */
   readonly natOutgoing: boolean;
   readonly disableBgpExport: boolean;
-  /** Which nodes the pool serves, in Calico's selector language; empty for all. */
+  /** Selector of the nodes that the pool serves, in Calico's selector language; empty for all. */
   readonly nodeSelector: string;
-  /** Which namespaces the pool serves, in Calico's selector language; empty for all. */
+  /** Selector of the namespaces that the pool serves, in Calico's selector language; empty for all. */
   readonly namespaceSelector: string;
-  /** What the pool's addresses may be used for; pods need `Workload`. */
+  /** Allowed uses of the pool's addresses; pods need `Workload`. */
   readonly allowedUses: readonly string[];
   /** A manual pool serves only requests that name it. */
   readonly assignmentMode: 'Automatic' | 'Manual';

@@ -4,7 +4,7 @@ import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 /** Request policies and the requests of pods, as immutable values. Specific to Podwire: Calico has no equivalent. */
 
-/** What pods of some namespaces may request. */
+/** Rules for the requests of pods of some namespaces. */
 export interface RequestPolicy {
   readonly name: string;
   readonly uid: string;
@@ -71,7 +71,7 @@ export const NO_REQUESTS: PodRequests = {
 
 /** The source of a requested pool. */
 export interface PoolChoice {
-  /** As in the request's pools. */
+  /** Pool as in the request. */
   readonly pool: string;
   /** The requested family; undefined for either. */
   readonly family: Family | undefined;

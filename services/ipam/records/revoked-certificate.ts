@@ -1,8 +1,8 @@
 /** A certificate that is not accepted any more. */
 export interface RevokedCertificate {
-  /** As {@link readSerialNumber} writes it. */
+  /** Number as {@link readSerialNumber} writes it. */
   readonly serialNumber: string;
-  /** Of its holder, for people; empty if unknown. */
+  /** Name of its holder, for people; empty if unknown. */
   readonly name: string;
   /** Epoch milliseconds. */
   readonly revokedAtMs: number;

@@ -26,7 +26,7 @@ function sortEntries(entries: readonly (readonly [unknown, unknown])[]): unknown
 
 /**
  * FNV-1a over the text's UTF-8 bytes (draft-eastlake-fnv), 32 bits. Names that differ only in their last digit, such as
- * those of nodes, get distant values. With FNV-1, which Calico uses, they would be adjacent.
+ * node names, get distant values. With FNV-1, which Calico uses, they would be adjacent.
  */
 export function fnv1a32(text: string): number {
   let hash = 0x811c9dc5;

@@ -110,13 +110,13 @@ export interface View {
    * @param after - a key as such a text, existing or not; empty for all
    */
   endpointsAfter(after: string): Iterable<StoredEndpoint>;
-  /** As {@link endpointsAfter}, including those of other writers. */
+  /** Same as {@link endpointsAfter}, including endpoints of other writers. */
   allEndpointsAfter(after: string): Iterable<EndpointRecord>;
   /** The endpoints of other writers, in no order. */
   foreignEndpoints(): Iterable<StoredForeignEndpoint>;
   /** Another writer's endpoint under a key. */
   foreignEndpoint(key: EndpointKey): ForeignEndpoint | undefined;
-  /** The endpoints of a container by any writer, and those that replaced one, in no order. */
+  /** The endpoints of a container by any writer, and endpoints that replaced one, in no order. */
   endpointsOfContainer(containerId: string): Iterable<EndpointRecord>;
   /** The records that cannot be read, in no order. No other method returns them. */
   unreadable(): Iterable<UnreadableRecord>;

@@ -11,7 +11,7 @@ import { evaluateRequests, type PolicyInput } from './evaluation.js';
  */
 
 const ADDRESSES = Array.from({ length: 16 }, (_, index) => `10.0.0.${index}`);
-/** The addresses of each range; the pools are `a` 10.0.0.0/30 and `b` 10.0.0.4/30, and no others of these addresses. */
+/** The addresses of each range; the pools are `a` 10.0.0.0/30 and `b` 10.0.0.4/30, and no other pool has these addresses. */
 const RANGES: Readonly<Record<string, readonly string[]>> = {
   '10.0.0.0/28': ADDRESSES,
   '10.0.0.0/29': ADDRESSES.slice(0, 8),
@@ -162,7 +162,7 @@ function mayHave(lines: readonly Line[], policies: readonly PolicyTexts[], names
 const judged = (policies: readonly PolicyTexts[], wanted: PolicyInput) =>
   evaluateRequests(viewWith(...policies.map((each, index) => policy(`p${index}`, each))), wanted);
 
-test('property: the verdicts are those of the oracle', () => {
+test('property: the verdicts equal the oracle’s', () => {
   fc.assert(
     fc.property(fc.array(texts, { maxLength: 4 }), asked, told, (policies, wanted, namespace) => {
       const expected = things(wanted).map(([value, lines]) => [value, mayHave(lines, policies, namespace)]);
@@ -193,7 +193,7 @@ test('property: the order of policies does not matter, and the same one twice ch
 test('property: more known labels of a namespace never deny what was allowed', () => {
   fc.assert(
     fc.property(fc.array(texts, { maxLength: 3 }), asked, told, (policies, wanted, namespace) => {
-      // Without labels a policy may restrict by one kind where it does not apply: items of kinds with substitutes may change sides.
+      // A policy may restrict by one kind where it does not apply without labels: items of kinds with substitutes may change sides.
       const plain = { ...wanted, addresses: [], without: [] };
       const allowed = (isTold: boolean) =>
         judged(policies, policyInputOf(plain, { ...namespace, isTold })).map(({ isAllowed }) => isAllowed);

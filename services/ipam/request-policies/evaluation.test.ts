@@ -284,9 +284,9 @@ describe('a namespace whose name alone is known', () => {
 
   test('property: a decided result holds for any other labels', () => {
     fc.assert(
-      fc.property(selector, labels, (asked, others) => {
+      fc.property(selector, labels, (asked, redLabels) => {
         const concern = evaluateByName(asked, 'red');
-        const known = evaluate(asked, labelsWithName({ name: 'red', labels: others })) ? 'yes' : 'no';
+        const known = evaluate(asked, labelsWithName({ name: 'red', labels: redLabels })) ? 'yes' : 'no';
         expect([known, 'unknown']).toContain(concern);
       }),
     );

@@ -81,7 +81,7 @@ describe('an allocation with a requested item', () => {
   test('is refused by a policy that another replica created, even if the watch has not delivered it', async () => {
     await first.requestPolicies.create(spec('closed', {}), forever);
     await expect(asking('c1')).rejects.toMatchObject({ code: 'REQUEST_DENIED' });
-    // On its own view it was allowed, and lost.
+    // The request was allowed on its own view, and lost.
     expect(operations[0]).toBe('commit');
     const after = await first.addresses.allocate(request('later'), forever);
     expect(after.endpoint.addresses.map(({ address }) => address.value & 3n)).toEqual([1n]);
@@ -100,7 +100,7 @@ describe('an allocation with a requested item', () => {
 test('an allocation without a requested item depends on no policy', async () => {
   await first.requestPolicies.create(spec('closed', {}), forever);
   await second.addresses.allocate(request('c1'), forever);
-  // As the first in its view that uses the block, it costs the same as without policies.
+  // The first request in its view that uses the block costs the same as without policies.
   expect(operations.filter((operation) => operation === 'revision')).toEqual([]);
 });
 

@@ -105,12 +105,12 @@ function requireVersion(view: View, { name, resourceVersion }: ReservationDeleti
 /** Consecutive addresses. */
 interface Range {
   readonly first: bigint;
-  /** After the last one. */
+  /** Address after the last one. */
   readonly end: bigint;
 }
 
 export class ReservedAddresses {
-  /** In order, with at least one address between any two. */
+  /** Ranges in order, with at least one address between any two. */
   readonly #ranges: Readonly<Record<Family, readonly Range[]>>;
 
   constructor(prefixes: readonly Prefix[]) {
@@ -189,7 +189,7 @@ export function reservedIn(view: View): ReservedAddresses {
   return reserved;
 }
 
-/** What keeps free addresses from being allocated. */
+/** Reasons that keep free addresses from being allocated. */
 export interface Exclusions {
   readonly reserved: ReservedAddresses;
   /** Its nodes' sessions list addresses that the nodes may give to pods, even if another writer released them. */

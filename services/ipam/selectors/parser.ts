@@ -239,7 +239,7 @@ export type Selector =
   | { readonly type: ComparisonType; readonly key: string; readonly value: string }
   | { readonly type: MembershipType; readonly key: string; readonly values: readonly string[] }
   | { readonly type: 'not'; readonly operand: Selector }
-  /** Of at least two operands. */
+  /** Conjunction or disjunction of at least two operands. */
   | { readonly type: 'and' | 'or'; readonly operands: readonly Selector[] };
 
 /** Comparisons of a label's value with a text: `==`, `!=`, `contains`, `starts with`, `ends with`. */

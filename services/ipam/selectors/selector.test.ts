@@ -42,7 +42,7 @@ describe('a selector matches', () => {
     ['zone ends with "eu"', false],
     ['missing ends with ""', false],
     ['!(missing contains "x")', true],
-    // Labels are those of the node, not the properties of every object.
+    // Labels are the node's, not the properties of every object.
     ['has(constructor)', false],
     ['toString != "x"', true],
     ['has(__proto__)', false],
@@ -117,7 +117,7 @@ const presence = fc
 
 const all = fc.constant<Told>({ text: 'all()', holds: () => true, binding: 2 });
 
-/** In parentheses where precedence requires it, and sometimes where it does not. */
+/** Text in parentheses where precedence requires it, and sometimes where it does not. */
 function enclosed({ text, binding }: Told, around: number, spare: boolean): string {
   return binding < around || spare ? `(${text})` : text;
 }

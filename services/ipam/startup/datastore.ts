@@ -30,7 +30,7 @@ export interface OpenStore {
   readonly store: Store;
   readonly traits: StoreTraits;
   /**
-   * Fires when the datastore is permanently refused, as it is not the one that was read before. Its reason is the
+   * Fires when the datastore is permanently refused, as it differs from the datastore read before. Its reason is the
    * failure.
    */
   readonly refused: AbortSignal;

@@ -33,7 +33,7 @@ const poolsSchema = z.array(
 const VARIABLE = 'PODWIRE_IPAM_DEFAULT_POOLS_FILE';
 
 /**
- * The pools that a first start makes: the one of the settings, or those of the configured file.
+ * The pools that a first start makes: the pool of the settings, or the pools of the configured file.
  * @throws Failure INVALID_SETTINGS when the file cannot be read, or its pools cannot exist together
  */
 export function readDefaultPools(config: Pick<Config, 'defaultPool' | 'defaultPoolsFile'>): readonly PoolSpec[] {

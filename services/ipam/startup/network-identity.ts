@@ -13,9 +13,9 @@ import type { OwnAuthority, OwnAuthorityOptions } from '../api-server/own-author
 import type { UpkeepTask } from '../upkeep.js';
 import { retryUntilAvailable, type StartRetry } from './datastore.js';
 
-/** What podwire-ipam shows to callers over the network. */
+/** Identity that podwire-ipam shows to callers over the network. */
 export interface NetworkIdentity {
-  /** Undefined in plain text. */
+  /** Certificates; undefined in plain text. */
   readonly certificates: CertificateSource | undefined;
   /** Renewal and publication. */
   readonly tasks: readonly UpkeepTask[];

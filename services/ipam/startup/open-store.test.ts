@@ -52,10 +52,10 @@ describe('the service on etcd', () => {
     const { caller: second } = await startReplica();
     const address = await first.allocateAddress('c1');
     expect(await second.allocateAddress('c1')).toBe(address);
-    const others = await Promise.all(
+    const allocated = await Promise.all(
       Array.from({ length: 20 }, (_, index) => (index % 2 ? first : second).allocateAddress(`d${index}`)),
     );
-    expect(new Set([...others, address]).size).toBe(21);
+    expect(new Set([...allocated, address]).size).toBe(21);
     const keys = [...server.dump('/').keys()];
     expect(keys.filter((key) => !key.startsWith('/calico/'))).toEqual([]);
     expect(keys).toContain('/calico/resources/v3/projectcalico.org/ippools/default');
@@ -73,7 +73,7 @@ describe('the service on etcd', () => {
     ]);
   });
 
-  test('splits a pool into as many parts as one may have, while others allocate from it', async () => {
+  test('splits a pool into as many parts as one may have, while other clients allocate from it', async () => {
     const { caller: first } = await startReplica({ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/16' });
     const { caller: second } = await startReplica();
     const allocations = Array.from({ length: 40 }, (_, index) =>

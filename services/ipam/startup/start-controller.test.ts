@@ -56,7 +56,7 @@ describe('the node controller', () => {
     await start({ PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '30' });
     for (const name of ['n1', 'n2', 'n3']) await join(name);
     await until(async () => (await owners()).join() === 'n1,n2,n3');
-    // The nodes are recorded as those of this cluster.
+    // The nodes are recorded as nodes of this cluster.
     await until(() => server.requests.filter((line) => line.includes('kube-system')).length > 3);
     server.delete(NODES, 'n1');
     server.delete(PODS, 'on-n2');

@@ -76,7 +76,7 @@ async function begin({ known, then, reads }: Beginning) {
 const NODES = [nodeRecord('n1'), nodeRecord('n2')];
 const BLOCK_KEY = keys.block(prefix(CIDR));
 
-/** As a replica that knows everything sees it. */
+/** Pool as a replica that knows everything sees it. */
 function knownPool(): TestView {
   return new TestView([poolRecord('p', CIDR), ...NODES]);
 }

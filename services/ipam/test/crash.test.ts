@@ -15,7 +15,7 @@ import { Caller, Place } from '../testing/service.js';
 
 const CALLERS = 100;
 
-/** Of the pool: two blocks for each node. A node's callers hold at most 100 at once. */
+/** Addresses of the pool: two blocks for each node. A node's callers hold at most 100 at once. */
 const ADDRESSES = 256;
 const NODES = ['node-1', 'node-2'];
 
@@ -99,7 +99,7 @@ async function fill(caller: Caller): Promise<string[]> {
 }
 
 test.each([1, 40, 150])(
-  'SIGKILL in the middle of 100 parallel callers, %i ms after the first answer: all answered addresses are held, all others can be allocated',
+  'SIGKILL in the middle of 100 parallel callers, %i ms after the first answer: all answered addresses are held, all other addresses can be allocated',
   async (delayMs) => {
     const killed = startProcess();
     const caller = new Caller(place.address);

@@ -87,7 +87,7 @@ test('a watch continues without a gap, though its replica missed compacted chang
   expect(seen).toEqual({ pools: new Set(['default', 'second', 'third']), removed: new Set(['first']), resets: 1 });
 });
 
-test('certificates, members, prefix and time limits are those of the settings', async () => {
+test('certificates, members, prefix and time limits come from the settings', async () => {
   const directory = mkdtempSync(join(tmpdir(), 'podwire-etcd-service-'));
   cleanups.push(() => rmSync(directory, { recursive: true, force: true }));
   const authority = new CertificateAuthority(join(directory, 'ca'));

@@ -38,7 +38,7 @@ const events = new Events(createLogger({ service: 'test', level: 'fatal', destin
 
 /** The replicas of the operations. */
 interface Way {
-  /** On one replica, or each on its own. */
+  /** Whether all run on one replica, or each on its own. */
   readonly isShared: boolean;
   readonly deliveries: Deliveries;
 }
@@ -139,11 +139,11 @@ function meaningOf(view: TestView): string {
     .join('\n');
 }
 
-/** Of an endpoint, and of those that it replaced. */
+/** Addresses of an endpoint, and of the endpoints that it replaced. */
 function recordedIn({ attachment, addresses, replaced = [] }: Endpoint): string {
   const own = `${formatAttachment(attachment)} ${addresses.map(({ address }) => formatPrefix(address)).join()}`;
-  const others = replaced.map((one) => (one.kind === 'endpoint' ? recordedIn(one.value) : one.value.containerId));
-  return [own, ...others].join(' before ');
+  const earlier = replaced.map((one) => (one.kind === 'endpoint' ? recordedIn(one.value) : one.value.containerId));
+  return [own, ...earlier].join(' before ');
 }
 
 interface Outcome {

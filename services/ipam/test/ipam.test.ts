@@ -76,7 +76,7 @@ describe('concurrent requests', () => {
     expect(new Set(given.map(addressOf)).size).toBe(1);
   });
 
-  test('of 32 nodes in a pool of 16 blocks: all get an address, 16 a block with it, the others borrow', async () => {
+  test('of 32 nodes in a pool of 16 blocks: all get an address, 16 a block with it, the remaining nodes borrow', async () => {
     const { ipam, store } = await withPool('10.0.0.0/22');
     const given = await Promise.all(
       Array.from({ length: 32 }, (_, i) => ipam.addresses.allocate(request(`c${i}`, { nodeName: `n${i}` }), forever)),
@@ -158,7 +158,7 @@ describe('interleavings', () => {
     }
   }
 
-  /** After each step all following work reaches its own wait; a single entry of the queue would always be next. */
+  /** All following work reaches its own wait after each step; a single entry of the queue would always be next. */
   const orders = fc.scheduler({
     act: async (step) => {
       await step();

@@ -49,7 +49,7 @@ async function startReplica(): Promise<[Place, Caller]> {
   return [made, called];
 }
 
-/** As calicoctl 3.32 writes it. */
+/** Writes the setting as calicoctl 3.32 does. */
 function setReady(datastoreReady: boolean | undefined): void {
   const value = {
     kind: 'ClusterInformation',

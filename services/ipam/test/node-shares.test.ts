@@ -32,7 +32,7 @@ const settings = fc.record({
   hostBits: fc.integer({ min: 4, max: 7 }),
   blockHostBits: fc.integer({ min: 0, max: 4 }),
   /** Whether the pool selects each of the other nodes. */
-  others: fc.array(fc.boolean(), { minLength: 1, maxLength: 6 }),
+  otherNodes: fc.array(fc.boolean(), { minLength: 1, maxLength: 6 }),
   strictAffinity: fc.boolean(),
   cooldownSeconds: fc.constantFrom(0, 30),
   reservedCount: fc.constantFrom(0, 3, 9),
@@ -66,9 +66,9 @@ const operation = fc.oneof(
 );
 type Operation = typeof operation extends fc.Arbitrary<infer Value> ? Value : never;
 
-/** What an operation took, and what was free for nodes below their share. */
+/** Addresses that an operation took, and that were free for nodes below their share. */
 interface Counts {
-  /** In addresses; with strict affinity in blocks. */
+  /** Addresses or, with strict affinity, blocks. */
   readonly free: number;
   readonly held: ReadonlyMap<string, number>;
 }
@@ -84,14 +84,14 @@ class World {
   readonly #cooldownMs: number;
   readonly #reserved: number;
   nowMs = NOW_MS;
-  /** By their containers. */
+  /** Attachments by container. */
   readonly #attachments = new Map<string, { readonly node: string; readonly address: Address }>();
   /** Released addresses, and the nodes that used them. */
   readonly #cooling = new Map<string, { readonly node: string; readonly sinceMs: number }>();
   #ids = 0;
 
-  constructor({ hostBits, blockHostBits, others, strictAffinity, cooldownSeconds, reservedCount }: Settings) {
-    const nodeSelector = others.every(Boolean) ? '' : "zone == 'a'";
+  constructor({ hostBits, blockHostBits, otherNodes, strictAffinity, cooldownSeconds, reservedCount }: Settings) {
+    const nodeSelector = otherNodes.every(Boolean) ? '' : "zone == 'a'";
     const blockSizeBits = 32 - Math.min(hostBits, blockHostBits);
     this.pool = pool('p', `10.0.0.0/${32 - hostBits}`, { blockSizeBits, nodeSelector });
     this.isStrict = strictAffinity;
@@ -99,7 +99,7 @@ class World {
     this.blockSize = 2 ** (32 - blockSizeBits);
     this.#cooldownMs = cooldownSeconds * 1000;
     this.#reserved = reservedCount;
-    const zones = [true, ...others];
+    const zones = [true, ...otherNodes];
     this.#nodeCount = zones.length;
     this.nodes = zones.flatMap((isSelected, index) => (isSelected ? [`n${index}`] : []));
     this.view = new TestView([
@@ -154,16 +154,16 @@ class World {
     return { free, held };
   }
 
-  /** What a node lacks of its share, in addresses or blocks. */
+  /** Shortfall of a node's share, in addresses or blocks. */
   lackOf(node: string, { held }: Counts): number {
     if (!this.nodes.includes(node)) return 0;
     return Math.ceil(Math.max(0, this.share - (held.get(node) ?? 0)) / (this.isStrict ? this.blockSize : 1));
   }
 
-  /** What is kept for all nodes but one. */
+  /** Reserve for all nodes but one. */
   keptFrom(node: string, counts: Counts): number {
-    const others = this.nodes.filter((name) => name !== node);
-    const wanted = others.reduce((sum, name) => sum + this.lackOf(name, counts), 0);
+    const otherNodes = this.nodes.filter((name) => name !== node);
+    const wanted = otherNodes.reduce((sum, name) => sum + this.lackOf(name, counts), 0);
     return this.isStrict ? Math.min(wanted, Math.floor(this.size / this.blockSize / 2)) : wanted;
   }
 
@@ -261,12 +261,12 @@ test('property: whatever one node takes, the other ones get their share', () => 
     fc.property(settings, fc.array(operation, { maxLength: 250, size: 'max' }), (setting, operations) => {
       const world = new World(setting);
       for (const each of operations) world.run(each);
-      const others = world.nodes.filter((name) => name !== GREEDY);
+      const otherNodes = world.nodes.filter((name) => name !== GREEDY);
       const perNode = Math.ceil(world.share / world.blockSize);
       const isWhole = world.nodes.length * perNode <= Math.floor(world.size / world.blockSize / 2);
       const reservedBlocks = Math.floor(setting.reservedCount / world.blockSize);
       if (world.isStrict && (!isWhole || reservedBlocks > 0)) return;
-      for (const node of others)
+      for (const node of otherNodes)
         for (let lack = world.lackOf(node, world.count()); lack > 0; lack = world.lackOf(node, world.count()))
           expect(world.allocate(node), `${node} lacks ${lack}`).toBe('taken');
     }),

@@ -204,7 +204,7 @@ async function takenBy(peer: Peer, nodeName: string, most: number): Promise<numb
   return most;
 }
 
-/** What ExplainAllocation answers to a node about its next pod. */
+/** Answer of ExplainAllocation to a node about its next pod. */
 function explain(peer: Peer, nodeName: string) {
   const request = AllocateRequest.fromPartial({ attachment: attachment('next'), nodeName });
   const message = ExplainAllocationRequest.fromPartial({ request });
@@ -214,7 +214,7 @@ function explain(peer: Peer, nodeName: string) {
 test.each(Object.keys(ATTACKS).flatMap((name) => [2, 8].map((count) => [name, count] as const)))(
   'by %s, one of %i nodes leaves each other node its share',
   async (name, nodeCount) => {
-    const [, ...others] = await register(nodeCount);
+    const [, ...remaining] = await register(nodeCount);
     const greedy = await nodePeer('node-1');
     await ATTACKS[name]!(greedy);
 
@@ -227,7 +227,7 @@ test.each(Object.keys(ATTACKS).flatMap((name) => [2, 8].map((count) => [name, co
       refusal: expect.stringContaining('Remedy: create a pool'),
       families: [{ pools: [{ passedOverReason: kept }] }],
     });
-    for (const other of others) expect(await takenBy(await nodePeer(other), other, share)).toBe(share);
+    for (const other of remaining) expect(await takenBy(await nodePeer(other), other, share)).toBe(share);
   },
 );
 
@@ -236,12 +236,12 @@ test.each(Object.keys(ATTACKS))(
   async (name) => {
     const strict = UpdateConfigRequest.fromPartial({ strictAffinity: true });
     await local.peer.call(ConfigServiceService.updateConfig, strict, clientLimits());
-    const [, ...others] = await register(8);
+    const [, ...remaining] = await register(8);
     const greedy = await nodePeer('node-1');
     await ATTACKS[name]!(greedy);
 
     expect(await heldBy('node-1')).toBeLessThanOrEqual(9 * 64);
-    for (const other of others) expect(await takenBy(await nodePeer(other), other, 64)).toBe(64);
+    for (const other of remaining) expect(await takenBy(await nodePeer(other), other, 64)).toBe(64);
     expect(await takenBy(await nodePeer('node-2'), 'node-2', 65)).toBe(64);
   },
 );

@@ -76,7 +76,7 @@ function answer(name: string, act: (asked: 'inventory' | 'leases') => Promise<un
   return () => (isOver = true);
 }
 
-/** What an operator releases, each with the names of the pods that it kept. */
+/** Releases of an operator, each with the names of the pods that it kept. */
 const RELEASES: Readonly<Record<string, (force: boolean) => Promise<(string | undefined)[]>>> = {
   DeleteNode: async (force) => {
     const { kept } = await ipam.nodes.delete({ name: 'n1', resourceVersion: '', force }, forever);

@@ -10,7 +10,7 @@ import { afterEach, expect, test } from 'vitest';
 import { EtcdServer } from '../engine/testing/etcd-server.js';
 import { Caller, Place } from '../testing/service.js';
 
-/** An address that moves from one owner to another, like that of a migrating virtual machine, on each kind of datastore. */
+/** An address that moves from one owner to another, like a migrating virtual machine's, on each kind of datastore. */
 
 const { assignAddresses, getAddress, setAttributes } = AddressServiceService;
 const HANDLE = 'net.vmi.vms.a';
@@ -64,7 +64,7 @@ test.each(['embedded', 'etcd'] as const)('an address changes its owner, on %s', 
   const source = (await get()).attributes;
   expect(await get()).toMatchObject({ attributes: SOURCE, alternateAttributes: {} });
 
-  // Of two concurrent targets one is accepted.
+  // One of two concurrent targets is accepted.
   const requests = ['launcher-2', 'launcher-3'].map((pod) =>
     set({ expectedAlternate: { values: {} }, alternate: { values: { ...TARGET, pod } } }),
   );

@@ -13,7 +13,7 @@ import { expect, test } from 'vitest';
 import { attachment } from '../testing/service.js';
 import { correct, keys, limits, onEmbedded, onEtcd, spoil, unreadable } from '../testing/unreadable-records.js';
 
-/** Unreadable records are excluded and reported, on each kind of datastore, and the others are served. */
+/** Unreadable records are excluded and reported, on each kind of datastore, and the readable ones are served. */
 
 function prefixOfText(text: string) {
   const parsed = parsePrefix(text);
@@ -36,7 +36,7 @@ test.each(STORES)('on %s an unreadable block is set aside, named, and serves aga
   const text = await spoil(bench, key);
 
   expect(await unreadable(caller)).toEqual([key]);
-  // Of four blocks three are left, for all nodes, and for the block's own; every search passes it.
+  // Three of four blocks are left, for all nodes, and for the block's own; every search passes it.
   const nodes = Array.from({ length: 12 }, (_, index) => `node-${index + 1}`);
   const given = await Promise.all(nodes.map((nodeName) => caller.allocateAddress(`more-${nodeName}`, { nodeName })));
   expect(new Set(given).size).toBe(12);

@@ -73,7 +73,7 @@ export function countedHandles(view: TestView): Record<string, Record<string, nu
   return counts;
 }
 
-/** Number of addresses that name a node, with those that cool down and the free ones in its list. */
+/** Number of addresses that name a node, with cooling ones and the free ones in its list. */
 export function usedBy(view: TestView, nodeName: string): number {
   const names = view
     .blocks()
@@ -119,7 +119,7 @@ export function assignment(handleId: string, rest: Partial<AssignmentRequest> = 
 }
 
 interface Assigned {
-  /** Of full length. */
+  /** New addresses of full length. */
   readonly newAddresses: readonly string[];
   readonly blocks: readonly string[];
   readonly pools: readonly string[];

@@ -45,7 +45,7 @@ interface Watcher {
 
 /** An API server of Nodes, Pods and one Namespace, over HTTPS: lists in pages, watches, merge patches and faults. */
 export class FakeApiServer {
-  /** What was asked: `GET /api/v1/nodes?limit=500`. */
+  /** Request line: `GET /api/v1/nodes?limit=500`. */
   readonly requests: string[] = [];
   clusterUid = 'aaaaaaaa-0000-4000-8000-000000000001';
   /** Answers every request with this status, if any. */

@@ -36,7 +36,7 @@ export const release = (id: string): Operation =>
     return addresses.map(formatPrefix).join(' ');
   });
 
-/** Of an attachment on a second network, whose endpoint has the same key. */
+/** Release of an attachment on a second network, with the same endpoint key. */
 export const releaseSecond = (id: string): Operation =>
   operation(`release ${id} on the second network`, async (ipam) => {
     const { addresses } = await ipam.addresses.release(attachment(id, { network: 'second' }), forever);
@@ -143,7 +143,7 @@ export const reboot = operation('reboot n1', async (ipam) => {
   return leases.map(({ address }) => formatPrefix(address)).join();
 });
 
-/** For JSON, which has no such numbers. */
+/** Replacer for JSON, which has no such numbers. */
 const text64 = (_key: string, value: unknown): unknown => (typeof value === 'bigint' ? undefined : value);
 
 /** Also reads: otherwise a later borrower would look like an earlier one. */

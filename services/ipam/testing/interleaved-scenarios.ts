@@ -48,7 +48,7 @@ const given = (id: string, nodeName = 'n1', ordinal = 1): Operation =>
   allocate(id, { nodeName, addresses: [addressAt(prefix('10.0.0.0/30'), ordinal)] });
 /** The second block is full. */
 const FULL = [given('c7', 'n2', 2), given('c8', 'n2', 3)];
-/** The first one has a free address, which others can borrow. */
+/** The first one has a free address, which other nodes can borrow. */
 const LENDING = [...FULL, given('c3', 'n3')];
 /** The first one is empty, and was claimed by another node long enough ago to be reclaimed. */
 const IDLE = claimedBlock(block('10.0.0.0/31', 'n9', { claimTimeMs: NOW_MS - 3_600_000 }));
@@ -146,13 +146,13 @@ export const SCENARIOS: readonly Scenario[] = [
   { name: 'an attachment comes twice and goes', operations: [one, one, release('c1')] },
   { name: 'three releases', before: [one, two], operations: [release('c1'), releaseHandle('c1'), release('c2')] },
   {
-    name: 'a handle that is right by what was left in it',
+    name: 'a handle that its leftovers make right',
     damage: [STRAY],
     operations: [one, release('c1')],
     isThorough: true,
   },
   { name: 'a handle that is read before its block', damage: [STRAY], operations: [two, one, release('c1')] },
-  { name: 'a repair among others', damage: [STRAY], operations: [repair, one, release('c1')] },
+  { name: 'a repair among other operations', damage: [STRAY], operations: [repair, one, release('c1')] },
   { name: 'attributes that are set twice', before: [given('c1')], operations: [note('c1', 'a'), note('c1', 'b')] },
   { name: 'a second owner, twice', before: [given('c1')], operations: [second('c1', 'a'), second('c1', 'b')] },
   { name: 'a second owner and attributes', before: [given('c1')], operations: [second('c1', 'a'), note('c1', 'b')] },

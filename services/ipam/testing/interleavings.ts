@@ -13,12 +13,12 @@ import type {
 import type { MemoryStore } from '../engine/testing/memory-store.js';
 
 /**
- * Explores every order of concurrent operations. Work between two store calls is invisible to others, so an operation
+ * Explores every order of concurrent operations. Work between two store calls is invisible to other operations, so an operation
  * runs up to its next call and is held there. The choice is which held operation continues next; all choices are
  * tried: one after another, each run from the beginning.
  *
- * Orders that differ only in independent steps are equivalent. Of those, one is tried
- * (Godefroid's sleep sets: what was tried first at a choice is not tried after the others before something touches it).
+ * Orders that differ only in independent steps are equivalent. One of them is tried
+ * (Godefroid's sleep sets: a tried step is not tried after its alternatives before something touches it).
  */
 
 /** A held call, a change in flight to a replica, or the begin of an operation. */
@@ -49,9 +49,9 @@ function areIndependent(a: Step, b: Step): boolean {
   if (a.replica === b.replica) return false;
   if (a.effect.type === 'own' || b.effect.type === 'own') return true;
   if (a.effect.type === 'reads' || b.effect.type === 'reads') return a.effect.type === b.effect.type;
-  const [mine, others] = [a.effect.keys, b.effect.keys];
-  if (mine === 'all' || others === 'all') return false;
-  return [...mine].every((key) => !others.has(key));
+  const [mine, theirs] = [a.effect.keys, b.effect.keys];
+  if (mine === 'all' || theirs === 'all') return false;
+  return [...mine].every((key) => !theirs.has(key));
 }
 
 interface HeldStep {
@@ -155,9 +155,9 @@ export class Controller {
 
 /** When a replica receives committed changes from its watch. */
 export type Deliveries =
-  /** At any moment: each change is a step of its own, and so is the answer of each commit. */
+  /** Delivery at any moment: each change is a step of its own, and so is the answer of each commit. */
   | 'anytime'
-  /** At once, before anything else happens. */
+  /** Delivery at once, before anything else happens. */
   | 'prompt'
   /** When nothing else can happen. */
   | 'late';
@@ -248,7 +248,7 @@ export interface Run {
   readonly end: () => Promise<void>;
 }
 
-/** A choice: the possible steps, those that need no try, those already tried, and the one of this run. */
+/** A choice: the possible steps, the steps that need no try, the steps already tried, and this run's step. */
 interface Choice {
   readonly enabled: readonly Step[];
   readonly sleeping: readonly Step[];

@@ -363,7 +363,7 @@ export class World {
     for (const [text, holding] of [...this.held]) if (isMeant(holding)) this.end(text, { id: holding.id, cools: true });
   }
 
-  /** @param isCurrent - without those of former boots */
+  /** @param isCurrent - without leases of former boots */
   leasesOf(node: string, isCurrent = false): string[] {
     return [...this.held].flatMap(([text, each]) => {
       const isLease = each.node === node && each.id === undefined;
@@ -421,7 +421,7 @@ export class World {
     return text !== undefined && holding ? { text, ...holding } : undefined;
   }
 
-  /** @param as - the node that calls; null for the one that has the allocation */
+  /** @param as - the node that calls; null for the holder of the allocation */
   bind(at: Which, id: string, as: string | null): void {
     const known = this.find(at);
     if (!known) return;
@@ -461,7 +461,7 @@ export class World {
     }
   }
 
-  /** @param as - the node that calls; null for the one of the first allocation */
+  /** @param as - the node that calls; null for the holder of the first allocation */
   giveBack(wanted: readonly Return[], as: string | null): void {
     const named = wanted.flatMap(({ which: at, id, isKept }) => {
       const known = this.find(at);
@@ -531,7 +531,7 @@ export class World {
     }
   }
 
-  /** Exactly the nodes with leases are asked, unless the leases are kept for other nodes. What they return is enough. */
+  /** Exactly the nodes with leases are asked, unless the leases are kept for other nodes. Their returns are enough. */
   expectRelief(id: string, node: string): void {
     const { view, nowMs } = this;
     const refused = { need: needOf(request(id, { nodeName: node }), nowMs), code: 'POOLS_EXHAUSTED' } as const;
@@ -542,7 +542,7 @@ export class World {
     const leases = NODES.map((nodeName) => ({ nodeName, count: countOf(nodeName) })).filter(({ count }) => count > 0);
     if (usedBy(view, node) < SHARE) expect(holders).toEqual(leases);
     for (const { nodeName, count } of holders) expect(count).toBeLessThanOrEqual(countOf(nodeName));
-    // What another tool released may cool down.
+    // Addresses that another tool released may cool down.
     const isCooling = holders.some((each) => this.vanishedOf(each.nodeName).some((text) => this.cooling.has(text)));
     if (isCooling || holders.every(({ nodeName }) => this.leasesOf(nodeName).length === 0)) return;
     this.recall();

@@ -82,13 +82,13 @@ export function viewWith(...policies: readonly RequestPolicy[]): TestView {
 export function policyInput(
   rest: Partial<Omit<PolicyInput, 'requests'>> & { requests?: Partial<PodRequests> } = {},
 ): PolicyInput {
-  const { requests, ...others } = rest;
+  const { requests, ...fields } = rest;
   return {
     namespace: { name: 'red', labels: {} },
     pools: [],
     poolChoices: [],
     addresses: [],
-    ...others,
+    ...fields,
     requests: { ...NO_REQUESTS, ...requests },
   };
 }

@@ -79,7 +79,7 @@ export function attachment(containerId: string, interfaceName = 'eth0') {
 /** The methods of the service, with all fields of a request optional except the required ones. */
 export class Caller {
   readonly peer: Peer;
-  /** Of all sessions. */
+  /** Machine of all sessions. */
   readonly machineId = randomUUID();
   #sessionsCount = 0;
 
@@ -199,7 +199,7 @@ export class Served {
     return this.#now().caller;
   }
 
-  /** With a new datastore. */
+  /** Begins with a new datastore. */
   async begin(env: Environment = {}): Promise<void> {
     const place = new Place();
     this.#begun = { place, caller: new Caller(place.address) };

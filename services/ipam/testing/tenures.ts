@@ -18,7 +18,7 @@ export function pastOf({
   return `${formatPrefix(each).split('/')[0]} ${handleId} ${sequenceNumber} ${sinceMs} ${releasedAtMs}`;
 }
 
-/** At any moment an address had one holder. */
+/** Expects one holder of an address at any moment. */
 export function expectDistinctTimes(history: readonly HistoryEntry[]): void {
   const latest = new Map<string, number>();
   for (const { address: each, allocatedAtMs = 0, releasedAtMs } of history) {

@@ -18,7 +18,7 @@ const keys = new RecordKeys('/calico');
 
 /** A snapshot for tests of decisions, which it carries out. */
 export class TestView extends Snapshot {
-  /** By {@link keyOf}. */
+  /** Records by {@link keyOf}. */
   readonly records = new Map<string, RecordValue>();
   /** The history that decisions wrote, in order. */
   readonly history: HistoryEntry[] = [];

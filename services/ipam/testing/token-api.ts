@@ -52,10 +52,10 @@ export interface GivenAnswer {
   readonly body?: unknown;
 }
 
-/** What a token claims, in place of the claims of a good one. */
+/** Claims of a token, in place of the claims of a good one. */
 export interface TokenSpec {
   readonly node?: string;
-  /** UID of the pod. Default: that of the node's pod. */
+  /** UID of the pod. Default: the UID of the node's pod. */
   readonly pod?: string;
   readonly subject?: string;
   readonly audience?: string;

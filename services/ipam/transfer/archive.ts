@@ -52,7 +52,7 @@ export interface ArchivedRecord {
 
 export interface ArchiveTrailer {
   readonly records: number;
-  /** Of all bytes before the trailer, in hexadecimal digits. */
+  /** Digest of all bytes before the trailer, in hexadecimal digits. */
   readonly sha256: string;
 }
 
@@ -123,7 +123,7 @@ export async function* readArchive(lines: AsyncIterable<Buffer>): AsyncGenerator
   if (trailer.records !== records)
     throw invalidLine(number, `counts ${trailer.records} records, but the file has ${records}`);
   if (trailer.sha256 !== hash.digest('hex'))
-    throw invalidLine(number, 'has a SHA-256 that differs from that of the preceding lines');
+    throw invalidLine(number, 'has a SHA-256 that differs from the digest of the preceding lines');
   yield { type: 'trailer', trailer };
 }
 

@@ -51,7 +51,7 @@ const STALL_MS = 5_000;
 const NAMED_COUNT = 10;
 
 /**
- * Imports the records of an export into a datastore. What makes it hard:
+ * Imports the records of an export into a datastore. Difficulties:
  *
  * - It takes many transactions. The first one makes a mark that says so, on the condition that the datastore is empty;
  *   every later one compares and renews the mark; the last one marks the import as complete. Until then no service

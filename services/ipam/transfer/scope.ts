@@ -4,12 +4,12 @@ import { z } from 'zod';
 
 import type { Store } from '../engine/store.js';
 
-/** Which keys belong to a datastore. */
+/** Keys that belong to a datastore. */
 
 /** The key prefixes of a datastore: Calico's and Podwire's own, in key order. */
 export function rootsOf(prefix: string): readonly string[] {
   const roots = [`${prefix}/`, `/podwire${prefix}/`];
-  // With the prefix /podwire, the second lies within the first.
+  // The second lies, with the prefix /podwire, within the first.
   return roots.filter((root) => !roots.some((other) => other !== root && root.startsWith(other))).sort();
 }
 

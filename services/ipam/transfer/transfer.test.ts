@@ -70,7 +70,7 @@ describe('a datastore comes out as it went in', () => {
       await fill(store, new Map(keys.map((key) => [key, Buffer.from('old')])));
       const ended = new AbortController();
       const file = exported(store).finally(() => ended.abort());
-      // After the pages that were read, and before them: one after the other, so that half of a pair would show.
+      // Writes lie after and before the pages that were read: one after the other, so that half of a pair would show.
       let round = 0;
       for (; !ended.signal.aborted; round++)
         await fill(
@@ -277,7 +277,7 @@ describe('an import that is cut off', () => {
           () => false,
         );
         expect(whole).toBe(!isRunning);
-        // After none or all of the records, there is nothing to continue.
+        // There is nothing to continue after none or all of the records.
         const repeat = imported(target, file, { merge: mark?.mark.state === 'complete' });
         expect(await repeat).toMatchObject({ records: records.size, resumed: isRunning });
         expect(await contentOf(target)).toEqual(hex(records));
@@ -309,7 +309,7 @@ describe('an import that is cut off', () => {
     const clock = {
       nowMs: () => 0,
       monotonicMs: () => 0,
-      // Like the other import, all the time.
+      // This import renews too, all the time.
       sleep: async () => {
         const puts = (await target.read([importMarkKey('/calico')], forever)).records;
         await target.commit({ comparisons: [], puts, deletes: [] }, forever);

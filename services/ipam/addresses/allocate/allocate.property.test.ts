@@ -34,7 +34,7 @@ const PODS: readonly (PodIdentity | undefined)[] = [
   { namespace: 'default', name: 'web', uid: '' },
   { namespace: 'other', name: 'web', uid: '' },
 ];
-/** Among them two pairs that share a handle: two interfaces of a container, and two readings of `a.b.c`; and one interface on two networks. */
+/** Attachments with two pairs that share a handle: two interfaces of a container, and two readings of `a.b.c`; and one interface on two networks. */
 const ATTACHMENTS: readonly Attachment[] = [
   { network: 'net', containerId: 'c1', interfaceName: 'eth0' },
   { network: 'net', containerId: 'c1', interfaceName: 'eth1' },
@@ -100,7 +100,7 @@ interface Taking {
   readonly block: string;
 }
 
-/** A new address was not held, and it is the one of its block that has been free longest. */
+/** A new address was not held, and has been free longest in its block. */
 function take(oracle: Oracle, { me, had, address, block }: Taking): void {
   if (had.includes(address)) return;
   expect(oracle.owners.has(address), `${address} is held`).toBe(false);
@@ -162,8 +162,8 @@ function checkState(view: TestView, oracle: Oracle): void {
     Object.fromEntries(view.all('handle').map(({ value: { id, blocks } }) => [id, Object.fromEntries(blocks)])),
   ).toEqual(counts);
   const recorded = view.all('endpoint').map(({ key, value }) => {
-    const others = (value.replaced ?? []).flatMap((one) => (one.kind === 'endpoint' ? [one.value] : []));
-    return [Object.values(key).join('/'), [value, ...others]] as const;
+    const replaced = (value.replaced ?? []).flatMap((one) => (one.kind === 'endpoint' ? [one.value] : []));
+    return [Object.values(key).join('/'), [value, ...replaced]] as const;
   });
   const endpoints = recorded.map(([key, values]) => [
     key,
@@ -183,7 +183,7 @@ test('the oracle lists the addresses of a block in the obvious order', () => {
   expect(addressesOf('fd00::4/126')).toEqual(['fd00::4/128', 'fd00::5/128', 'fd00::6/128', 'fd00::7/128']);
 });
 
-test('property: after any operations the holders are those of the oracle, and all records agree', () => {
+test('property: after any operations the holders equal the oracle’s, and all records agree', () => {
   fc.assert(
     fc.property(operations, (sequence) => {
       const view = start();

@@ -195,15 +195,15 @@ describe('the node’s own blocks', () => {
     ['a virtual owner’s of the same name', { kind: 'virtual', name: 'n1' }],
     ['without an owner', undefined],
   ])('that turned out to be %s are unchanged, and the stale affinity is deleted', (_, owner) => {
-    const others = block('10.0.0.64/26', 'n1', { owner });
+    const virtual = block('10.0.0.64/26', 'n1', { owner });
     const view = new TestView([
       ...pools(),
-      { kind: 'block', value: others },
+      { kind: 'block', value: virtual },
       { kind: 'affinity', value: affinity('10.0.0.64/26', 'n1', 'pending') },
     ]);
     run(view, request('c1'));
-    expect(view.block(others.prefix)).toBe(others);
-    expect(view.affinity(host('n1'), others.prefix)).toBeUndefined();
+    expect(view.block(virtual.prefix)).toBe(virtual);
+    expect(view.affinity(host('n1'), virtual.prefix)).toBeUndefined();
     expect(view.affinitiesOf(host('n1'))).toHaveLength(1);
   });
 

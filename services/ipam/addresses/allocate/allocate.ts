@@ -46,7 +46,7 @@ export interface AllocationRequest {
   readonly nodeName: string;
   readonly pod: PodIdentity | undefined;
   readonly netns: NetnsIdentity | undefined;
-  /** At least one, without duplicates. */
+  /** Requested families: at least one, without duplicates. */
   readonly families: readonly Family[];
   /** Requested addresses, at most one per family, each of one of the families. */
   readonly addresses: readonly Address[];
@@ -80,7 +80,7 @@ export interface Allocation {
   readonly added: readonly Family[];
   /** The blocks that the node claimed with it. */
   readonly claimed: readonly Prefix[];
-  /** Those of the claimed blocks that belonged to another node. */
+  /** Claimed blocks that belonged to another node. */
   readonly reclaimed: readonly Prefix[];
   /** The blocks of other owners that addresses were borrowed from. */
   readonly borrowed: readonly Prefix[];
@@ -94,7 +94,7 @@ export interface Allocation {
  * Idempotent per attachment: addresses it already holds are returned in full, even when the request names fewer.
  * @throws Failure NO_POOL when a family has no pool, or a requested pool is disabled; POOLS_EXHAUSTED when no pool
  * can serve, with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND,
- * NODE_BEING_DELETED; NODE_NAME_TAKEN for a pod of another boot than the one that has the node's name and runs; for
+ * NODE_BEING_DELETED; NODE_NAME_TAKEN for a pod of another boot than the running owner of the node's name; for
  * requested addresses ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another;
  * STORE_RESTORED after a restore of the datastore; STORE_CORRUPT when its handle, or a block that the handle names,
  * cannot be read, or the configuration when nothing else can be allocated, or the request policies when the request
@@ -155,7 +155,7 @@ interface Grant {
 
 interface Granted {
   readonly grants: readonly Grant[];
-  /** Those of the grants, with the comparisons that they depend on and the handle. */
+  /** Changes of the grants, with the comparisons that they depend on and the handle. */
   readonly changes: readonly Change[];
 }
 
@@ -188,7 +188,7 @@ function grantAll(view: View, { request, nowMs }: AllocationInput, held: readonl
   return { grants, changes };
 }
 
-/** What an allocation takes, if it can. */
+/** Addresses that an allocation takes, if it can. */
 export function needOf(request: AllocationRequest, nowMs: number): Need {
   const demands = (view: View): Demand[] => {
     const { labels = {} } = view.node(request.nodeName) ?? {};

@@ -120,7 +120,7 @@ describe('a requested address is allocated', () => {
     expect(run(view, wanting(['10.0.0.130'])).borrowed.map(formatPrefix)).toEqual(['10.0.0.128/26']);
   });
 
-  test('by the stored cool-down, when that of its block is over', () => {
+  test('by the stored cool-down, when the cool-down of its block is over', () => {
     const view = start(config({ cooldownSeconds: 30 }));
     run(view, wanting(['10.0.0.130']));
     view.apply(release(view, attachment('c1'), NOW_MS));

@@ -48,7 +48,7 @@ export type BlockChoices = Iterable<BlockChoice>;
 /** Maximum number of blocks compared for one that fits: a pool may have 2^64 equally large ones. */
 const MAX_COMPARED_BLOCKS = 64;
 
-/** For each block with an available address, the one that has been free longest; the best block first. */
+/** The longest free address of each block with an available one; the best block first. */
 export function blockChoices(search: Search): BlockChoices {
   return {
     *[Symbol.iterator](): Generator<BlockChoice, void, void> {
@@ -62,7 +62,7 @@ export function blockChoices(search: Search): BlockChoices {
 
 /**
  * A choice for each demand: the best ones if one request can write all their blocks. Otherwise prefers blocks that fit,
- * giving up the best of later demands before that of the first. If none fit, the best are tried, because sizes are
+ * giving up the best block of later demands before the first demand's. If none fit, the best are tried, because sizes are
  * estimates.
  * @param demands - the choices of each, in different blocks
  * @param written - further blocks of the transaction
@@ -89,7 +89,7 @@ function bestOf(choices: BlockChoices): BlockChoice | undefined {
  */
 function fittingChoices([choices, ...later]: readonly BlockChoices[], bytesLeft: number): BlockChoice[] | undefined {
   if (!choices) return [];
-  const laterBytes = later.reduce((sum, others) => sum + leastBytes(others), 0);
+  const laterBytes = later.reduce((sum, demand) => sum + leastBytes(demand), 0);
   for (const choice of takeFirst(choices, MAX_COMPARED_BLOCKS)) {
     const bytes = blockBytes(choice.offer.block);
     if (bytes + laterBytes > bytesLeft) continue;
@@ -106,7 +106,7 @@ function leastBytes(choices: BlockChoices): number {
 /** Addresses of one block. */
 interface Grant {
   readonly offer: Offer;
-  /** In allocation order, at least one. */
+  /** Ordinals in allocation order, at least one. */
   readonly ordinals: readonly Ordinal[];
 }
 

@@ -39,7 +39,7 @@ class LimitedStore extends MemoryStore {
     return super.commit(transaction, signal);
   }
 
-  /** In transactions of one record each. */
+  /** Writes records in transactions of one record each. */
   async fill(records: readonly RecordValue[]): Promise<void> {
     for (const record of records) {
       const puts = [{ key: keys.of(record), value: serialize(encodeRecord(record, undefined)) }];
@@ -207,7 +207,7 @@ describe('a pod of both families writes two blocks at once, within etcd’s limi
     expect(await faults()).toEqual([]);
   });
 
-  test('and is refused where there are no others', async () => {
+  test('and is refused where there is no other pool', async () => {
     const { ipam, store, faults } = await startHalfFull(1300);
     await store.fill([config({ autoAllocateBlocks: false })]);
     await expect(ipam.addresses.allocate(both('c1'), forever)).rejects.toMatchObject({ code: 'STORE_LIMIT' });

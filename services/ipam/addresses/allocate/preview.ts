@@ -18,13 +18,13 @@ import { explainDemand, isRecallable, isUsable, type PoolExplanation } from './r
 /** An address that an allocation would return: a new one, or a held one. */
 interface ExplainedGrant {
   readonly address: EndpointAddress;
-  /** Undefined when the attachment already holds it. */
+  /** Origin; undefined when the attachment already holds it. */
   readonly origin: OfferOrigin | undefined;
 }
 
 export interface ExplainedFamily {
   readonly family: Family;
-  /** Undefined when no address would be allocated. */
+  /** Grant; undefined when no address would be allocated. */
   readonly grant: ExplainedGrant | undefined;
   /** The leases that would be recalled for the allocation; empty if it needs none, or if none would serve. */
   readonly recall: readonly NodeLeases[];
@@ -33,7 +33,7 @@ export interface ExplainedFamily {
 
 /** The preview of an allocation. */
 export interface ExplainedAllocation {
-  /** Undefined if it would succeed, at once or after a recall of leases. */
+  /** Refusal; undefined if it would succeed, at once or after a recall of leases. */
   readonly refusal: Failure | undefined;
   readonly isRepeat: boolean;
   /** The requested ones, in that order. */
@@ -46,7 +46,7 @@ export interface ExplainedAllocation {
 }
 
 interface ExplainInput extends AllocationInput {
-  /** Maximum number of blocks named over all pools and families; the others are only counted. */
+  /** Maximum number of blocks named over all pools and families; further blocks are only counted. */
   readonly maxBlocksCount: number;
 }
 

@@ -100,7 +100,7 @@ function isClaimable(blocks: readonly Block[], reserved: readonly Prefix[]): boo
 
 const addressPrefix = (value: bigint): Prefix => ({ ...prefix('10.0.0.0/32'), value });
 
-test('property: the counted verdicts are those of examining each block', () => {
+test('property: the counted verdicts equal the verdicts of examining each block', () => {
   fc.assert(
     fc.property(scenarios, ({ blocks, reserved, strictAffinity, use, maxBlocksCount }) => {
       const records = blocks.flatMap(({ cidr, owner, fills }): RecordValue[] => {

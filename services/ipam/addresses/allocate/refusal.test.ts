@@ -143,7 +143,7 @@ describe('the explanation matches the allocation', () => {
       { noClaim: 'node n1 has 1 block in the serving pools, and its limit is 1', end: 'refused' },
     ],
     [
-      'the cap reached, and another’s block with room',
+      'the cap reached, and another node’s block with room',
       [p, config({ maxBlocksPerHostCount: 1 }), ...fullOwn, ...foreign],
       { noClaim: 'node n1 has 1 block in the serving pools, and its limit is 1', end: 'borrowed' },
     ],

@@ -38,7 +38,7 @@ import { takeFirst } from './block-choice.js';
 interface BlockExplanation {
   readonly prefix: Prefix;
   readonly verdict: BlockVerdict;
-  /** In words, with the block's usage. */
+  /** Reason in words, with the block's usage. */
   readonly reason: string;
   readonly leases: readonly NodeLeases[];
 }
@@ -66,9 +66,9 @@ interface Usage {
   readonly blocks: number;
   /** Includes cooling and leased addresses. */
   readonly used: number;
-  /** Those of the used ones that cool down. */
+  /** Used addresses that cool down. */
   readonly cooling: number;
-  /** Those of the used ones that are unbound leases. */
+  /** Used addresses that are unbound leases. */
   readonly leased: number;
   readonly size: number;
 }
@@ -83,7 +83,7 @@ interface ExplainOptions {
 }
 
 /**
- * The pools of a demand, with the blocks of those that may serve and the reason for each. Examines only the named
+ * The pools of a demand, with the blocks of serving pools and the reason for each. Examines only the named
  * blocks, blocks cut by reservations and the owner's own. The remaining blocks are counted from sums in the view.
  */
 export function explainDemand(view: View, demand: Demand, options: ExplainOptions): PoolExplanation[] {
@@ -125,7 +125,7 @@ function explainPool(
     const [verdict, reason] = [verdictOf(search, block), blockReason(search, block)];
     explanations.push({ prefix: block.prefix, verdict, reason, leases: leasesIn(block) });
   }
-  const more = countOthers(search, pool, named);
+  const more = countUnnamed(search, pool, named);
   const hiddenCount = unreadable.length - Math.min(unreadable.length, maxBlocksCount);
   if (hiddenCount > 0) more.set('unreadable', hiddenCount);
   const claim = noClaim(search, pool, usage);
@@ -259,7 +259,7 @@ export function refusalOf(view: View, demands: readonly Demand[], { subject, det
     : evaluations.some((pools) => pools.every(({ skipReason }) => skipReason !== undefined))
       ? 'NO_POOL_SERVES'
       : 'POOLS_EXHAUSTED';
-  // Without the configuration it is unknown whether cooling addresses are free.
+  // It is unknown without the configuration whether cooling addresses are free.
   if (code === 'POOLS_EXHAUSTED') requireReadable(view, { kind: 'config' });
   const text = demands.map((demand) => explainRefusal(view, demand, subject)).join('. ');
   return new Failure(code, text, { details });
@@ -280,7 +280,7 @@ export function explainRefusal(view: View, demand: Demand, subject: string): str
   const search = beginSearch(view, demand, []);
   const { strictAffinity } = search.config;
   const strict =
-    strictAffinity && explanations.some(hasAddressesOfOthers)
+    strictAffinity && explanations.some(hasAddressesOfOtherNodes)
       ? ' Affinity is strict, so nodes use only their own blocks.'
       : '';
   const leases = sumLeases(explanations.map(({ recallable }) => recallable));
@@ -292,7 +292,7 @@ export function explainRefusal(view: View, demand: Demand, subject: string): str
 /** The remedies for a pool. Exhaustion is the reason only if there is no other. */
 function remediesOf({ config: { strictAffinity } }: Search, explanation: PoolExplanation): string[] {
   const remedies = explanation.remedy === undefined ? [] : [explanation.remedy];
-  if (strictAffinity && hasAddressesOfOthers(explanation))
+  if (strictAffinity && hasAddressesOfOtherNodes(explanation))
     remedies.push('switch strict affinity off, or release addresses of the node’s blocks');
   if (remedies.length === 0) remedies.push('create a pool, or release addresses');
   if (explanation.usage.cooling > 0) remedies.push('wait until released addresses have cooled down');
@@ -308,7 +308,7 @@ function remediesOfLeases(view: View, leases: readonly NodeLeases[]): string[] {
 }
 
 /** Whether a pool has free addresses in blocks of other owners, or without an owner, that this demand may not use. */
-function hasAddressesOfOthers({ blocks, more }: PoolExplanation): boolean {
+function hasAddressesOfOtherNodes({ blocks, more }: PoolExplanation): boolean {
   const verdicts = new Set([...blocks.map(({ verdict }) => verdict), ...more.keys()]);
   return verdicts.has('of other owners') || verdicts.has('without an owner');
 }
@@ -370,7 +370,7 @@ function otherOwnerVerdict(
  * with a partial reservation, and blocks of the owner that may have room, are examined one by one.
  * @param named - blocks to exclude
  */
-function countOthers(search: Search, pool: Pool, named: readonly Block[]): Map<BlockVerdict, number> {
+function countUnnamed(search: Search, pool: Pool, named: readonly Block[]): Map<BlockVerdict, number> {
   const { view, reserved } = search;
   const counts = new Map<BlockVerdict, number>();
   const count = (verdict: BlockVerdict, by: number): unknown =>

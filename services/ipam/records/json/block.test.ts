@@ -126,19 +126,19 @@ describe('the text of a block', () => {
     fc.assert(property, { seed: 20261123, numRuns: 1000 });
   });
 
-  const OTHERS = '"other":18446744073709551615';
-  const countIn = (text: string) => text.split(OTHERS).length - 1;
+  const UNKNOWN = '"other":18446744073709551615';
+  const countIn = (text: string) => text.split(UNKNOWN).length - 1;
 
   /** A block with addresses 4 to 15 allocated, each with a field of another writer. */
-  function readWithOthers() {
+  function readWithUnknown() {
     const holders = EMPTY.unallocated.slice(4).reduce((block, at) => takeOrdinals(block, [at], holder(`${at}`)), EMPTY);
-    const text = plainly(holders, {}).replaceAll('{"handle_id"', `{${OTHERS},"handle_id"`);
+    const text = plainly(holders, {}).replaceAll('{"handle_id"', `{${UNKNOWN},"handle_id"`);
     return read(text, EMPTY);
   }
 
   test('property: has the fields of other writers on allocations, after any earlier write', () => {
     const property = fc.property(steps, (all) => {
-      const start = readWithOthers();
+      const start = readWithUnknown();
       const kept = new Set(start.value.attributes);
       writeAll(all, start, (text, block) => {
         expect(countIn(text)).toBeGreaterThanOrEqual(block.attributes.filter((entry) => kept.has(entry)).length);
@@ -148,7 +148,7 @@ describe('the text of a block', () => {
   });
 
   test('has the fields of other writers on an allocation that is repeated with the same content', () => {
-    const start = readWithOthers();
+    const start = readWithUnknown();
     const moved = takeOrdinals(releaseAddresses(start.value, [7]), [0], holder('7'));
     expect(countIn(formatBlock(moved, start))).toBe(12);
     expect(countIn(formatBlock(takeOrdinals(moved, [1], holder('new')), { ...start, value: moved }))).toBe(12);

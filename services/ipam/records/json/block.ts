@@ -118,7 +118,7 @@ function checkPartition({ allocations, unallocated }: Block): void {
  */
 const attributeForms = new WeakMap<AllocationAttributes, JsonObject | string>();
 
-/** The fields that Podwire reads and writes. Others belong to other releases and are kept. */
+/** The fields that Podwire reads and writes. Unknown fields belong to other releases and are kept. */
 const KNOWN_FIELDS = new Set([
   'cidr',
   'affinity',

@@ -84,7 +84,7 @@ function annotation(annotations: JsonObject, name: string): Field {
   return field(annotations, name, 'metadata.annotations');
 }
 
-/** Without the key when there are none. */
+/** Replaced endpoints; without the key when there are none. */
 function decodeReplaced(annotations: JsonObject, key: EndpointKey): Pick<Endpoint, 'replaced'> {
   const source = annotation(annotations, REPLACED);
   if (isAbsent(source)) return {};
@@ -206,7 +206,7 @@ export function encodeEndpoint({ key, value: endpoint }: StoredEndpoint, raw: Js
   };
 }
 
-/** As Calico's plugin writes it, whatever IPAM plugin the pod has. */
+/** Endpoint as Calico's plugin writes it, whatever IPAM plugin the pod has. */
 export function encodeForeignEndpoint({ key, value }: StoredForeignEndpoint): JsonObject {
   const { network = '', containerId, interfaceName, podName, mac, ...rest } = value;
   const attachment = { network, containerId, interfaceName };

@@ -193,7 +193,7 @@ export class RecordKeys {
 
   /** The record that a key names; undefined for records that Podwire does not read. */
   parse(key: string): RecordName | undefined {
-    // By far the most frequent kind.
+    // This kind is by far the most frequent.
     if (this.isOfHandle(key)) return parseHandle(key.slice(this.#handles.length));
     if (key.startsWith(this.endpoints)) return parseEndpoint(key.slice(this.endpoints.length));
     if (!key.startsWith(this.root)) return undefined;

@@ -27,7 +27,7 @@ import type { RecordName } from './keys.js';
 const ALL_NODES = 'all()';
 const DEFAULT_USES: readonly string[] = ['Workload', 'Tunnel'];
 
-/** By default a block has 2^6 addresses. */
+/** A block has 2^6 addresses by default. */
 const DEFAULT_BLOCK_BITS = 6;
 
 export function decodePool(raw: JsonObject, name: RecordName & { kind: 'pool' }): Pool {

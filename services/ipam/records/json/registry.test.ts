@@ -340,7 +340,7 @@ describe('records that cannot be read', () => {
   it.each([
     [BLOCK_KEY, 'not json', 'it is not JSON'],
     [BLOCK_KEY, '[]', 'it is not a JSON object'],
-    [BLOCK_KEY, BLOCK.replace('10.65.79.0/29', '10.65.79.8/29'), 'cidr is not the one of its key'],
+    [BLOCK_KEY, BLOCK.replace('10.65.79.0/29', '10.65.79.8/29'), 'cidr differs from the key'],
     [BLOCK_KEY, BLOCK.replace('[0,null,', '[0,'), 'allocations has 7 entries'],
     [BLOCK_KEY, BLOCK.replace('[0,null,1,2', '[0,null,1,3'), 'allocations[3] is 3'],
     [BLOCK_KEY, BLOCK.replace('[1,4,5,6,7]', '[1,4,5,6,6]'), 'lists an address twice'],

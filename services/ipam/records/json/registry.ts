@@ -89,7 +89,7 @@ function decodeNamed(raw: JsonObject, name: RecordName): RecordValue {
       return { kind: 'pool', value: decodePool(raw, name) };
     case 'block': {
       const value = decodeBlock(raw);
-      if (comparePrefixes(value.prefix, name.prefix) !== 0) throw new Unreadable('cidr is not the one of its key');
+      if (comparePrefixes(value.prefix, name.prefix) !== 0) throw new Unreadable('cidr differs from the key');
       return { kind: 'block', value };
     }
     case 'affinity':
@@ -143,7 +143,7 @@ export function writeRecord(record: RecordValue, previous: DecodedRecord | undef
   }
   if (previous || (record.kind !== 'handle' && record.kind !== 'endpoint'))
     return { bytes: serialize(raw), decoded: { record, raw } };
-  // Without fields of other writers there are no large integers.
+  // Only fields of other writers have large integers.
   return { bytes: Buffer.from(JSON.stringify(raw)), decoded: { record, raw: NO_UNKNOWN_FIELDS } };
 }
 

@@ -38,7 +38,7 @@ test('policies are read, and written back unchanged, with other stored fields', 
   expect(encodeRecord({ kind: 'requestPolicies', value }, decoded)).toEqual(parseJson(STORED.replaceAll('\n', '')));
 });
 
-test('a removed rule is no longer stored; a new policy has no fields of others', () => {
+test('a removed rule is no longer stored; a new policy has no fields of another', () => {
   const rest = { ...policy('next', { families: [] }), createTimeMs: 0 };
   const text = formatJson(encodeRecord({ kind: 'requestPolicies', value: [rest] }, decode(STORED)));
   expect(decode(text).record).toEqual({ kind: 'requestPolicies', value: [rest] });
