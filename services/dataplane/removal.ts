@@ -44,7 +44,7 @@ interface RemovalKernel {
 
 /** An object of Podwire on this node. */
 interface Leftover {
-  /** For operators, in the notation of `ip` where there is one. */
+  /** Text for operators, in the notation of `ip` where there is one. */
   readonly text: string;
   /** Idempotent. @throws Failure, or an error of the file system */
   remove(): Promise<void>;
@@ -77,7 +77,7 @@ async function podLeftovers({ pods }: RemovalKernel): Promise<Leftover[]> {
 }
 
 async function nodeLeftovers({ pods, node }: RemovalKernel): Promise<Leftover[]> {
-  // Routes of pods vanish with their interface; those by another one do not.
+  // Routes of pods vanish with their interface; routes by another interface do not.
   const podLinks = new Set((await pods.attachedLinks()).map(({ link }) => link.name));
   const { devices, routes } = await node.observe({ sysctls: [], isWanted: () => true });
   const routeSteps = routes

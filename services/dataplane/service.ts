@@ -61,7 +61,7 @@ export interface ServiceDeps {
 export interface RunningService extends Running {
   /** Listening addresses, with the actual ports for port 0. */
   readonly addresses: readonly string[];
-  /** For callers in this process. */
+  /** Dataplane for callers in this process. */
   readonly dataplane: Dataplane;
   readonly garbage: GarbageCollector;
   /** Whether pods can be wired, as the gRPC health status says. */

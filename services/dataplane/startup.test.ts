@@ -104,7 +104,7 @@ describe('with a fake IPAM', () => {
     network.set({ eth0: ['192.0.2.7/24'] });
     await poll(() => ipam.registrations.length).toBe(1);
     expect(reasons()).not.toContain('NodeAddressMissing');
-    // After the last address is gone, the registration stays unchanged.
+    // The registration stays unchanged after the last address is gone.
     network.set({});
     await poll(reasons).toEqual(['NodeAddressMissing']);
     expect(ipam.registrations).toHaveLength(1);
@@ -136,7 +136,7 @@ describe('with a fake IPAM', () => {
     const address = '10.65.0.92';
     await poll(() => ipam.node('n1')?.tunnels).toMatchObject([{ kind: TUNNEL, address }]);
     const looks = () => ipam.calls.filter((call) => call === 'ListBlocks p n1').length;
-    /** One check more than the one that sees the change, which has ended then. */
+    /** One check more than the check that sees the change, which has ended then. */
     const lookedAfter = async (change: () => void) => {
       for (const again of ['once', 'twice']) {
         const before = looks();

@@ -147,7 +147,7 @@ export class PodEnvironment {
     this.#mtu = new PodMtu({ links, clock, random, events, fixedBytes, patterns });
   }
 
-  /** In the order of their installation. */
+  /** Filters in the order of their installation. */
   get podFilters(): readonly PodFilter[] {
     return [this.#guard];
   }
@@ -173,7 +173,7 @@ export class PodEnvironment {
    */
   async start(records: readonly AttachmentRecord[]): Promise<void> {
     const { events, links, config } = this.#options;
-    // Of two records with one interface, the later one owns it.
+    // The later one of two records with one interface owns it.
     const alive = records.filter(({ state }) => state !== 'dead').toSorted((a, b) => a.createdAtMs - b.createdAtMs);
     const prefixes = alive.map(({ network }) => [network.hostInterfaceName, network.sourcePrefixes] as const);
     // The guard reports its failures. Pods that need it wait for it.

@@ -63,8 +63,8 @@ afterEach(async () => {
   for (const name of NAMES) await nodes[name].remove();
 });
 
-const established = (of: Name, ...others: Name[]): string[] =>
-  others
+const established = (of: Name, ...peers: Name[]): string[] =>
+  peers
     .flatMap((other) => {
       const host = NAMES.indexOf(other) + 1;
       return [`192.0.2.${host}`, `2001:db8::${host}`].map((address) => `node ${other} at ${address}: established`);
@@ -82,9 +82,9 @@ const TOLD_BY_B = [
 const TOLD_BY_C = ['10.0.1.70 via 192.0.2.3 dev eth0'];
 
 describe('full mesh', () => {
-  test('every node has exactly the blocks and borrowed addresses of the others, of both families', async () => {
+  test('every node has exactly the blocks and borrowed addresses of the other nodes, of both families', async () => {
     nodes = { a: new BirdNode('a', 1), b: new BirdNode('b', 2), c: new BirdNode('c', 3) };
-    // Routes that are not blocks are neither exported nor imported: the node's own, and those of pods and tunnels.
+    // Routes that are not blocks are neither exported nor imported: the node's own, and routes of pods and tunnels.
     nodes.b.ip('route', 'add', '172.16.0.0/12', 'via', '192.0.2.77');
     nodes.b.ip('route', 'add', '10.0.2.5/32', 'dev', 'eth0', 'proto', '87');
     nodes.b.ip('route', 'add', 'blackhole', '10.0.2.0/26', 'proto', '87');
@@ -122,7 +122,7 @@ describe('full mesh', () => {
     expect(nodes.a.bird.status().sessions.map(({ state }) => state?.since)).toEqual(since);
   });
 
-  test('nodes with their own autonomous systems peer with the others', async () => {
+  test('nodes with their own autonomous systems peer with the other nodes', async () => {
     const own = [NODES[0]!, { ...NODES[1]!, asNumber: 65_002 }, { ...NODES[2]!, asNumber: 65_003 }];
     await start({ text: { nodes: own } });
     await soon(() => {

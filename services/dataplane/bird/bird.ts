@@ -63,7 +63,7 @@ type Connection =
   | { readonly phase: 'interrupted'; readonly states: SessionStates }
   | { readonly phase: 'open'; readonly control: BirdControl; readonly states: SessionStates };
 
-/** By name of the session. */
+/** States by session name. */
 type SessionStates = ReadonlyMap<string, SessionState>;
 
 /** The outcome of the last configuration. */
@@ -97,7 +97,7 @@ export class Bird implements Follower {
   #connection: Connection = { phase: 'unknown' };
   #loaded: Loaded = { phase: 'unknown' };
   #child: Child = { phase: 'none', startedAtMs: Number.NEGATIVE_INFINITY };
-  /** By session: the last reported state. */
+  /** Last reported state of each session. */
   #reportedStates = new Map<string, string>();
 
   constructor({ settings, clock, events }: BirdOptions) {
@@ -120,7 +120,7 @@ export class Bird implements Follower {
     const hasChanged = this.#advertised.update(view, change) || change.hasOtherChanges;
     const self = view.cluster.nodes.get(view.self);
     const before = this.#plan;
-    // Without this node's registration there are no sessions: BIRD keeps those of the last one.
+    // Sessions need this node's registration: BIRD keeps the last registration's.
     const source = self ? { self, view } : before;
     if (!source) return;
     if (before?.phase === 'rendered' && !hasChanged) this.#plan = { ...before, ...source };

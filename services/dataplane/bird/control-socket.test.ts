@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 
 import { codeOf, isRefusal, outcomeOf, ReplyReader, type Reply } from './control-socket.js';
 
-/** What BIRD 2.0.12 sent for `configure check`, `show status` and an invalid command, after its greeting. */
+/** Output of BIRD 2.0.12 for `configure check`, `show status` and an invalid command, after its greeting. */
 const CAPTURE = [
   '0001 BIRD 2.0.12 ready.',
   '0002-Reading configuration from /etc/bird/bad.conf',
@@ -34,7 +34,7 @@ test('replies end with their last line, however the socket cuts them', () => {
   );
 });
 
-test('a line without a code has that of the line before it', () => {
+test('a line without a code has the code of the line before it', () => {
   const [reply] = new ReplyReader().push('1006-a\n b\n   c\n\n0000 \n');
   expect(reply).toEqual<Reply>({
     lines: [

@@ -8,11 +8,11 @@ export type NodePatterns = readonly string[];
 
 /** A BGP peer outside of the cluster. */
 export interface ConfiguredPeer {
-  /** For logs and status. */
+  /** Name for logs and status. */
   readonly name: string;
   /** The nodes that peer with it. */
   readonly nodes: NodePatterns;
-  /** In canonical form. */
+  /** Address in canonical form. */
   readonly address: string;
   readonly asNumber: number;
   readonly port: number;
@@ -41,7 +41,7 @@ export interface Bfd {
 /** Route reflectors: nodes that pass routes on between nodes, instead of a full mesh (RFC 4456). */
 export interface RouteReflectors {
   readonly nodes: NodePatterns;
-  /** IPv4 notation. Reflectors of one cluster are not each other's clients. */
+  /** IPv4 notation. Reflectors of one cluster are not clients of one another. */
   readonly clusterId: string;
 }
 

@@ -129,7 +129,7 @@ function addressOf(node: ClusterNode, family: Family): string | undefined {
 /** A wanted session, and its state in BIRD. */
 export interface SessionStatus {
   readonly session: Session;
-  /** Undefined until BIRD has reported it. */
+  /** State; undefined until BIRD has reported it. */
   readonly state: SessionState | undefined;
 }
 

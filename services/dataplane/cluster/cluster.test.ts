@@ -20,7 +20,7 @@ test.each<readonly [string, ClusterChange, ClusterChange, ClusterChange]>([
     { blocks: 'all', hasOtherChanges: true },
     { blocks: 'all', hasOtherChanges: true, hasLockChanged: true },
   ],
-  ['others before', { ...some('a'), hasOtherChanges: true }, some('b'), { ...some('a', 'b'), hasOtherChanges: true }],
+  ['a flag before', { ...some('a'), hasOtherChanges: true }, some('b'), { ...some('a', 'b'), hasOtherChanges: true }],
 ])('merging keeps all of %s', (_, earlier, later, joined) => {
   expect(joinChanges(earlier, later)).toEqual(joined);
 });

@@ -18,7 +18,7 @@ export interface NodeAddress {
 export interface VxlanEnd {
   /** Address of the tunnel device; undefined while none is allocated. */
   readonly address: Address | undefined;
-  /** Undefined until the node has reported it. */
+  /** MAC address; undefined until the node has reported it. */
   readonly mac: Mac | undefined;
 }
 
@@ -50,7 +50,7 @@ export interface ClusterPool {
   readonly natOutgoing: boolean;
   /** Whether its addresses are for load balancers alone: such a pool's encapsulation is ignored. */
   readonly loadBalancerOnly: boolean;
-  /** It is being deleted, and ends with its last address, including those of tunnels. Absent: false. */
+  /** It is being deleted, and ends with its last address, including tunnel addresses. Absent: false. */
   readonly isDraining?: boolean;
 }
 
@@ -63,9 +63,9 @@ export interface BorrowedAddress {
 /** A block's attributes for routing. */
 export interface ClusterBlock {
   readonly cidr: Prefix;
-  /** Undefined when the pool was deleted. */
+  /** Pool; undefined when the pool was deleted. */
   readonly poolName: string | undefined;
-  /** Undefined when the block has no owner. */
+  /** Owner; undefined when the block has no owner. */
   readonly nodeName: string | undefined;
   /** Sorted by address. Excludes addresses without a node. */
   readonly borrowed: readonly BorrowedAddress[];
@@ -73,11 +73,11 @@ export interface ClusterBlock {
 
 /** The inputs of routes between nodes. Immutable: a change creates a new value. */
 export interface Cluster {
-  /** By name. */
+  /** Nodes by name. */
   readonly nodes: ReadonlyMap<string, ClusterNode>;
-  /** By name. */
+  /** Pools by name. */
   readonly pools: ReadonlyMap<string, ClusterPool>;
-  /** By CIDR as text. */
+  /** Blocks by CIDR as text. */
   readonly blocks: ReadonlyMap<string, ClusterBlock>;
 }
 
@@ -104,7 +104,7 @@ export interface ClusterChange {
  * A part of this node that follows the cluster's state: routes, masquerading, BIRD.
  *
  * `follow` is called with each complete view, never before the first complete one: the existing state stays until then. It
- * returns at once; a view that arrives while an earlier one is being applied replaces those that wait, and their changes are
+ * returns at once; a view that arrives while an earlier one is being applied replaces the waiting ones, and their changes are
  * merged.
  */
 export interface Follower {
@@ -141,9 +141,9 @@ export interface IpamFollower {
 export function joinChanges(earlier: ClusterChange, later: ClusterChange): ClusterChange {
   const hasOtherChanges = earlier.hasOtherChanges || later.hasOtherChanges;
   const hasLockChanged = earlier.hasLockChanged === true || later.hasLockChanged === true;
-  const others = { hasOtherChanges, ...(hasLockChanged && { hasLockChanged }) };
-  if (earlier.blocks === 'all' || later.blocks === 'all') return { blocks: 'all', ...others };
-  return { blocks: new Set([...earlier.blocks, ...later.blocks]), ...others };
+  const flags = { hasOtherChanges, ...(hasLockChanged && { hasLockChanged }) };
+  if (earlier.blocks === 'all' || later.blocks === 'all') return { blocks: 'all', ...flags };
+  return { blocks: new Set([...earlier.blocks, ...later.blocks]), ...flags };
 }
 
 /** The pool's encapsulation; none for a pool that was deleted, or is for load balancers alone. */

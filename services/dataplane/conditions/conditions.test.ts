@@ -63,7 +63,7 @@ const harmless: Condition = { reason: 'IpamUnreachable', message: '' };
 
 test.each([
   ['nothing is wrong', [], undefined, true],
-  ['what is wrong defeats no pod', [harmless], [4], true],
+  ['a fault defeats no pod', [harmless], [4], true],
   ['no pod of the pools can be wired', [harmless, about(6)], [6], false],
   ['some pods can', [about(6)], [4, 6], true],
   ['the pools are not known', [about(6)], undefined, true],

@@ -68,7 +68,7 @@ const INTERNET: Readonly<Record<Family, Address | undefined>> = {
 
 /**
  * Keeps packets of pods from being dropped on their way through the node by another firewall: accepts them first in the chains of
- * iptables, and reports each chain that drops them. A verdict of one chain does not bind the others, so Podwire cannot accept a
+ * iptables, and reports each chain that drops them. A verdict of one chain does not bind further chains, so Podwire cannot accept a
  * packet for a table that another program manages by nft.
  *
  * The rules go to the head of the chain when they are missing, and again when an earlier rule drops packets of pods. Otherwise

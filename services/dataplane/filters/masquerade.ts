@@ -122,7 +122,7 @@ function addressSet({ family, sources, exempt }: Masquerade, name: typeof SOURCE
   return { name, type: ADDRESS_TYPE[family], interval: true, elements };
 }
 
-/** Final statements for all other packets: those with ports first, when ports are restricted. */
+/** Final statements for all other packets: statements with ports first, when ports are restricted. */
 function finalStatements({ ports }: Masquerade): readonly (readonly JsonObject[])[] {
   const masquerade = (to: JsonObject): JsonObject => ({
     masquerade: { ...to, flags: 'fully-random' },

@@ -9,7 +9,7 @@ import { objectsOf, replacement } from '../nft/table.js';
 import { formOf } from '../nft/table-form.js';
 
 const SETTINGS: MasqueradeSettings = { exclude: 'pools', interfaces: [], ports: undefined };
-const OTHERS = { blocks: new Set<string>(), hasOtherChanges: true };
+const OTHER_CHANGES = { blocks: new Set<string>(), hasOtherChanges: true };
 const BLOCKS = { blocks: 'all', hasOtherChanges: false } as const;
 
 function view(...pools: readonly (readonly [cidr: string, natOutgoing: boolean])[]): ClusterView {
@@ -41,12 +41,12 @@ function tableOf(cidr: string) {
 
 test('each family has its table while a pool of it has natOutgoing', async () => {
   const { masquerader, nft } = start();
-  masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', false]), OTHERS);
+  masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', false]), OTHER_CHANGES);
   await until(async () => (await nft.read(IPV4)) !== undefined);
   expect(formOf((await nft.read(IPV4))!)).toEqual(formOf(objectsOf(tableOf('10.0.0.0/16'))));
   expect(await nft.read(IPV6)).toBeUndefined();
 
-  masquerader.follow(view(['10.0.0.0/16', false], ['fd00::/48', true]), OTHERS);
+  masquerader.follow(view(['10.0.0.0/16', false], ['fd00::/48', true]), OTHER_CHANGES);
   await masquerader.stop();
   expect(await nft.read(IPV4)).toBeUndefined();
   expect(formOf((await nft.read(IPV6))!)).toEqual(formOf(objectsOf(tableOf('fd00::/48'))));
@@ -58,7 +58,7 @@ test('nft does not run for blocks, nor for pools without a change', async () => 
   await until(() => nft.transactions === 1 && nft.reads >= 3);
   const runs = nft.reads + nft.transactions;
   masquerader.follow(view(['10.0.0.0/16', true], ['10.9.0.0/16', true]), BLOCKS);
-  masquerader.follow(view(['10.0.0.0/16', true]), OTHERS);
+  masquerader.follow(view(['10.0.0.0/16', true]), OTHER_CHANGES);
   await masquerader.stop();
   expect(nft.reads + nft.transactions).toBe(runs);
   expect(events.takeLines()).toEqual(['ip podwire written: found']);
@@ -68,7 +68,7 @@ test('a correct table of an earlier start is kept, and removed when no longer wa
   const { masquerader, nft, events } = start();
   await nft.apply(replacement(tableOf('10.0.0.0/16')));
   await nft.apply(replacement(tableOf('fd00::/48')));
-  masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', false]), OTHERS);
+  masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', false]), OTHER_CHANGES);
   await masquerader.stop();
   expect(events.takeLines()).toEqual(['ip6 podwire written: found']);
   expect(await nft.read(IPV4)).toBeDefined();
@@ -78,7 +78,7 @@ test('a correct table of an earlier start is kept, and removed when no longer wa
 test('a family whose table fails is a condition, and the other family continues', async () => {
   const { masquerader, nft } = start();
   nft.failNext('apply', new Failure('KERNEL_UNSUPPORTED', 'no NAT here'));
-  masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', true]), OTHERS);
+  masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', true]), OTHER_CHANGES);
   await until(async () => (await nft.read(IPV6)) !== undefined);
   expect(masquerader.conditions()).toEqual([
     {
@@ -96,9 +96,9 @@ test('interfaces and ports have their own rules', () => {
   const rules = (ports: { readonly first: number; readonly last: number } | undefined) =>
     masqueradeTable({ ...plan, ports }).chains.flatMap((chain) => chain.rules.map((rule) => JSON.stringify(rule)));
   expect(rules(undefined)).toEqual([expect.stringContaining('"eth0"'), expect.stringContaining('"wlan*"')]);
-  const [tcpAndUdp, others, ...rest] = rules({ first: 1024, last: 2047 });
+  const [tcpAndUdp, remaining, ...rest] = rules({ first: 1024, last: 2047 });
   expect(tcpAndUdp).toMatch(/"eth0".*\[6,17\].*\[1024,2047\]/);
-  expect(others).toMatch(/"eth0"}},{"masquerade":{"flags"/);
+  expect(remaining).toMatch(/"eth0"}},{"masquerade":{"flags"/);
   expect(rest).toHaveLength(2);
   expect(rules({ first: 1024, last: 1024 })[0]).toContain('"port":1024');
 });

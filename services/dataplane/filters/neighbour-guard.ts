@@ -24,7 +24,7 @@ export const NEIGHBOUR_TABLE: TableName = { family: 'inet', name: 'podwire_neigh
 
 const FAMILIES: readonly Family[] = [4, 6];
 
-/** By family: destinations on the node's own links, those that answered pods, and those that a pod has just sent to. */
+/** Destinations by family: on the node's own links, answering a pod, or just addressed by a pod. */
 const CONNECTED: Readonly<Record<Family, string>> = { 4: 'connected4', 6: 'connected6' };
 const ANSWERED: Readonly<Record<Family, string>> = { 4: 'answered4', 6: 'answered6' };
 const RECENT: Readonly<Record<Family, string>> = { 4: 'recent4', 6: 'recent6' };

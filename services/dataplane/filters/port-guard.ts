@@ -25,7 +25,7 @@ export const PORT_TABLE: TableName = { family: 'inet', name: 'podwire_ports' };
 const NODES: Readonly<Record<Family, string>> = { 4: 'nodes4', 6: 'nodes6' };
 const FAMILIES: readonly Family[] = [4, 6];
 
-/** Interfaces of pods: those of Podwire, and those that Calico's plugin names. */
+/** Interfaces of pods: Podwire's, and interfaces that Calico's plugin names. */
 const POD_INTERFACES = [`${HOST_INTERFACE_PREFIX}*`, 'cali*'];
 
 /** Elements of the sets, by family. */
@@ -86,7 +86,7 @@ export class PortGuard implements Follower {
  *
  *     iifname "podw*" ip daddr @nodes4 tcp dport { 9091, 9094 } counter drop
  *
- * For packets to this node itself, any of its addresses counts.
+ * Any address of this node counts for packets to the node itself.
  */
 function portTable(ports: readonly number[], nodes: NodeAddresses): NftTable {
   const right: Json = ports.length === 1 ? (ports[0] ?? 0) : { set: ports };

@@ -9,7 +9,7 @@ import { SourceGuard } from './source-guard.js';
 const FAMILIES = [4, 6] as const;
 const BITS = { 4: 32, 6: 128 } as const;
 const NODE = { 4: '192.0.2.1', 6: '2001:db8::1' } as const;
-const OTHERS = { 4: '10.65.0.8', 6: 'fd00:65::8' } as const;
+const OTHER_POD = { 4: '10.65.0.8', 6: 'fd00:65::8' } as const;
 const OWN = { 4: '10.65.0.7', 6: 'fd00:65::7' } as const;
 /** Behind the pod; the node has no route to it. */
 const BEHIND = { 4: '10.99.0.1', 6: 'fd00:99::1' } as const;
@@ -33,7 +33,7 @@ function wire(pod: string, device: string, ending: string): void {
   ]);
   run('sysctl', '-qw', `net.ipv4.conf.${device}.rp_filter=0`, `net.ipv4.conf.${device}.proxy_arp=1`);
   const addresses = (family: 4 | 6) =>
-    [own[family], OWN[family], OTHERS[family], BEHIND[family]].map(
+    [own[family], OWN[family], OTHER_POD[family], BEHIND[family]].map(
       (address) => `address replace ${address}/${BITS[family]} dev eth0${family === 6 ? ' nodad' : ''}`,
     );
   const lines = [
@@ -71,7 +71,7 @@ afterEach(async () => {
 
 describe.each(FAMILIES)('IPv%i: a pod', (family) => {
   test('sends from any address without the guard, and only from its own with it', async () => {
-    const seen = () => [OWN, OTHERS, BEHIND].map((addresses) => arrivals('pod-a', addresses[family]));
+    const seen = () => [OWN, OTHER_POD, BEHIND].map((addresses) => arrivals('pod-a', addresses[family]));
     expect(seen()).toEqual([1, 1, 1]);
     await guard.start(new Map());
     expect(seen()).toEqual([1, 0, 0]);
@@ -82,7 +82,7 @@ describe.each(FAMILIES)('IPv%i: a pod', (family) => {
     await guard.install({ hostInterfaceName: 'podwa', addresses: [], sourcePrefixes: [prefix(RANGE[family])] });
     const seen = () => ['pod-a', 'pod-b'].map((pod) => arrivals(pod, BEHIND[family]));
     expect(seen()).toEqual([1, 0]);
-    expect(arrivals('pod-a', OTHERS[family])).toBe(0);
+    expect(arrivals('pod-a', OTHER_POD[family])).toBe(0);
     await guard.install({ hostInterfaceName: 'podwb', addresses: [], sourcePrefixes: [prefix(RANGE[family])] });
     await guard.install({ hostInterfaceName: 'podwa', addresses: [], sourcePrefixes: [] });
     expect(seen()).toEqual([0, 1]);
@@ -93,14 +93,14 @@ describe.each(FAMILIES)('IPv%i: a pod', (family) => {
   test('with an interface of another name is guarded once the interface is listed', async () => {
     wire('pod-c', 'cali1', '9');
     await guard.start(new Map());
-    expect(arrivals('pod-c', OTHERS[family])).toBe(1);
+    expect(arrivals('pod-c', OTHER_POD[family])).toBe(1);
     await guard.install({ hostInterfaceName: 'cali1', addresses: [], sourcePrefixes: [] });
-    expect(arrivals('pod-c', OTHERS[family])).toBe(0);
+    expect(arrivals('pod-c', OTHER_POD[family])).toBe(0);
     expect(arrivals('pod-c', OWN[family].replace(/7$/, '9'))).toBe(1);
     await guard.install({ hostInterfaceName: 'cali1', addresses: [], sourcePrefixes: [prefix(RANGE[family])] });
     expect(arrivals('pod-c', BEHIND[family])).toBe(1);
     await guard.forget('cali1');
-    expect(arrivals('pod-c', OTHERS[family])).toBe(1);
+    expect(arrivals('pod-c', OTHER_POD[family])).toBe(1);
   });
 });
 

@@ -27,10 +27,10 @@ import {
 } from '../nft/table.js';
 import { ENCAPSULATED } from './tunnel-guard.js';
 
-/** What the guard needs of a pod. */
+/** Part of a pod that the guard needs. */
 type GuardedPod = Pick<PodNetwork, 'hostInterfaceName' | 'addresses' | 'sourcePrefixes'>;
 
-/** By host interface: the prefixes that its pod may send from besides its own addresses. */
+/** Prefixes that a pod may send from besides its own addresses, by host interface. */
 type SourcePrefixes = ReadonlyMap<string, readonly Prefix[]>;
 
 export const GUARD_TABLE: TableName = { family: 'inet', name: 'podwire' };

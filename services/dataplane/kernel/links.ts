@@ -5,7 +5,7 @@ import type { NodeSysctl } from '../routes/wanted.js';
 import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import { callKernel, failureOfNetlink, hasErrno } from './refusal.js';
 
-/** The real kernel's links. The node's network namespace is that of this process. */
+/** The real kernel's links. The node's network namespace is this process's. */
 export class NetlinkLinks implements LinkSource {
   readonly #node: Namespace;
   readonly #monitor: NodeMonitor;

@@ -37,7 +37,7 @@ type StepGroup =
   | { readonly kind: 'sysctl'; readonly steps: SysctlStep[] }
   | { readonly kind: 'plain'; readonly steps: PlainStep[] };
 
-/** The real kernel's node side, through rtnetlink and /proc/sys. The node's network namespace is that of this process. */
+/** The real kernel's node side, through rtnetlink and /proc/sys. The node's network namespace is this process's. */
 export class NodeNetlinkKernel implements NodeKernel {
   readonly #node: Namespace;
   readonly #links = new NodeLinks();

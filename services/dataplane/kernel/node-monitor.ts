@@ -28,8 +28,7 @@ interface SharedSubscription {
 
 /**
  * Shares the kernel's announcements of links, addresses, routes and neighbours among all listeners: a pod's wire causes a dozen,
- * and each is received and decoded once. Subscribed while there is a listener. The node's network namespace is that of this
- * process.
+ * and each is received and decoded once. Subscribed while there is a listener. The namespace is this process's.
  */
 export class NodeMonitor {
   readonly #openNode: () => Promise<Pick<Namespace, 'monitor' | 'close'>>;

@@ -69,11 +69,11 @@ test('changes of addresses are reported until the watch is closed', async () => 
   await expect.poll(() => changeCount).toBe(1);
   ip('address', 'delete', '192.0.2.7/24', 'dev', 'clt0');
   await expect.poll(() => changeCount).toBe(2);
-  let others = 0;
-  await network.watch(listener(() => others++));
+  let otherChanges = 0;
+  await network.watch(listener(() => otherChanges++));
   unwatch();
   ip('address', 'add', '192.0.2.9/24', 'dev', 'clt0');
-  await expect.poll(() => others).toBe(1);
+  await expect.poll(() => otherChanges).toBe(1);
   expect(changeCount).toBeLessThanOrEqual(3);
 });
 
@@ -99,13 +99,13 @@ test('routes to a target are reported, except Podwire’s own; other routes are 
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
   await network.read();
   let changeCount = 0;
-  let others = 0;
+  let otherChanges = 0;
   const targets = ['203.0.113.9', '2001:db8:9::9'].map((text) => parseAddress(text)!);
   await network.watch(
     listener(() => changeCount++),
     targets,
   );
-  await network.watch(listener(() => others++));
+  await network.watch(listener(() => otherChanges++));
   for (const [step, destination] of ['203.0.113.0/24', '203.0.113.9/32', '2001:db8:9::/48'].entries()) {
     ip('route', 'add', '203.0.114.0/24', 'via', '192.0.2.1', 'protocol', '4');
     ip('route', 'add', '203.0.113.8/30', 'via', '192.0.2.1', 'protocol', '87');
@@ -115,7 +115,7 @@ test('routes to a target are reported, except Podwire’s own; other routes are 
     ip('route', 'delete', destination, 'dev', 'clt0');
     await expect.poll(() => changeCount).toBe(2 * step + 2);
   }
-  expect(others).toBe(0);
+  expect(otherChanges).toBe(0);
 });
 
 test('an address is announced to neighbours, for IPv6 with whether the node forwards', async () => {

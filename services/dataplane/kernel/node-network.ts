@@ -92,7 +92,7 @@ export class NetlinkNodeNetwork implements NodeNetwork {
     await this.#node.close();
   }
 
-  /** In the units of the kernel's own advertisements. */
+  /** Forwarding in the units of the kernel's own advertisements. */
   async #forwards(name: string): Promise<boolean> {
     const [forwarding] = await this.#node.readSysctls([['net', 'ipv6', 'conf', name, 'forwarding']]);
     return forwarding?.ok === true && forwarding.value !== '0';

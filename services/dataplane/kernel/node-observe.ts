@@ -104,7 +104,7 @@ function toNeighbour(entry: Neighbour, links: NodeLinks): PeerNeighbour | undefi
   return { device, address: entry.address, mac: entry.mac };
 }
 
-/** @returns undefined for entries of a bridge, and for those without a far end */
+/** @returns undefined for entries of a bridge, and for entries without a far end */
 function toForwarding(entry: FdbEntry, links: NodeLinks): PeerForwarding | undefined {
   const device = links.nameOf(entry.linkIndex);
   if (device === undefined || entry.mac === null || entry.destination === null) return undefined;
@@ -164,8 +164,8 @@ export class NodeLinks {
   }
 
   /**
-   * Marks a link that Podwire is deleting. Announcements about it may arrive after those of its successor with the same name, and
-   * would be taken for that one's.
+   * Marks a link that Podwire is deleting. Its late announcements may follow its successor's with the same name, and would be
+   * attributed to the successor.
    * @returns reverts the mark, when the kernel refuses the deletion
    */
   markDeleting(name: string): () => void {
@@ -191,7 +191,7 @@ export class NodeLinks {
     return () => void this.#beingCreated.delete(name);
   }
 
-  /** Announcements were lost, perhaps those that marked links wait for. */
+  /** Announcements were lost, perhaps announcements that marked links wait for. */
   forgetCreations(): void {
     this.#beingCreated.clear();
   }
@@ -228,7 +228,7 @@ export class NodeLinks {
     return known?.up === true && !isSame;
   }
 
-  /** By index, when known: saves a request to the kernel. */
+  /** Selection by index, when known: it saves a request to the kernel. */
   select(name: string): { readonly index: number } | { readonly name: string } {
     const index = this.#indexes.get(name);
     return index === undefined ? { name } : { index };
@@ -309,7 +309,7 @@ function toNeighbourChange(
   if (value.proxy || !isTunnel(value.linkIndex, links)) return undefined;
   const entry = deleted ? undefined : toNeighbour(value, links);
   if (entry) return { object: 'neighbour', deleted: false, ...entry };
-  // An entry that is no longer permanent is not the one that was set.
+  // An entry that is no longer permanent differs from the applied one.
   const device = links.nameOf(value.linkIndex) ?? '';
   return { object: 'neighbour', deleted: true, device, address: value.address, mac: value.mac ?? '' };
 }

@@ -20,7 +20,7 @@ const WITHOUT_CONNTRACK: readonly string[] = ['EPROTONOSUPPORT', 'EINVAL', 'EOPN
 
 const PROBE = { name: 'podwprobe', peer: 'podwprobe0' } as const;
 
-/** The real kernel, through rtnetlink and /proc/sys. The node's network namespace is that of this process. */
+/** The real kernel, through rtnetlink and /proc/sys. The node's network namespace is this process's. */
 export class NetlinkKernel implements Kernel {
   readonly #node: Namespace;
   readonly #podLists: PodListBounds;

@@ -8,7 +8,7 @@ export type PodListKind = 'links' | 'addresses' | 'routes' | 'rules' | 'neighbou
  * time of the node's other pods.
  */
 export interface PodListBounds {
-  /** Most objects of a kind, including those that are filtered out. */
+  /** Most objects of a kind, including filtered ones. */
   readonly maxCount: number;
   /** Most time for a list, in milliseconds. */
   readonly timeoutMs: number;

@@ -66,7 +66,7 @@ test('a pod of IPv4 needs one short list; IPv6 needs another, of routes to its a
   const network = podNetwork('a', BY_FAMILY.IPv4);
   await dataplane.attach(network, never());
   const device = network.hostInterfaceName;
-  // The link's own routes: those of its family, and the kernel's two of IPv6.
+  // The link's own routes: its family's, and the kernel's two of IPv6.
   expect(await read(network)).toEqual({
     count: { lists: 1, routes: expect.toSatisfy((routes: number) => routes < 5) },
     routes: [`10.65.0.7/32 ${device}`],
@@ -96,7 +96,7 @@ test('routes that conflict with a pod’s, or precede them, are observed', async
   run('ip', 'route', 'delete', 'blackhole', '10.65.0.7');
 });
 
-test('the rules of a pod with one interface are not read, those of a pod with two once', async () => {
+test('the rules of a pod with one interface are not read, the rules of a pod with two once', async () => {
   const first = podNetwork('a', BY_FAMILY['both families']);
   const second = podNetwork('a', {
     addresses: [address('10.66.0.7')],

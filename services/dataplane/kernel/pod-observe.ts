@@ -195,10 +195,10 @@ async function listAround(namespace: Listing, wanted: WantedEnd, ownIndex: numbe
   const isSettled = (destination: string) =>
     own.some((route) => route.destination === destination && route.family === 4 && route.metric === 0);
   const doubtful = new Set(wanted.routes.map(({ destination }) => destination).filter((cidr) => !isSettled(cidr)));
-  const others = await Promise.all(
+  const probed = await Promise.all(
     [...doubtful].map((destination) => namespace.routes({ table: MAIN_TABLE, destination })),
   );
-  return [...own, ...others.flat().filter(({ outputIndex }) => outputIndex === null || outputIndex !== ownIndex)];
+  return [...own, ...probed.flat().filter(({ outputIndex }) => outputIndex === null || outputIndex !== ownIndex)];
 }
 
 /** The outgoing links of routes, by index. Vanished ones are absent. */

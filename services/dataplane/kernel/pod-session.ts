@@ -23,7 +23,7 @@ const STEPS_PER_CALL = 900;
 
 type NetlinkStep = Exclude<Step, { type: 'link-delete' }>;
 
-/** Steps for one call: one deletion, or up to {@link STEPS_PER_CALL} others. */
+/** Steps for one call: one deletion, or up to {@link STEPS_PER_CALL} other steps. */
 type Part =
   | { readonly type: 'deletion'; readonly step: Extract<Step, { type: 'link-delete' }> }
   | { readonly type: 'sequence'; readonly steps: NetlinkStep[] };
@@ -91,7 +91,7 @@ export class NetlinkSession implements PodSession {
 
   /**
    * One call: the steps, and in each namespace a read of the link that they changed. It goes through the pod's namespace handle,
-   * as calls on the node's would queue behind those of other pods.
+   * as calls on the node's would queue behind other pods' calls.
    */
   async #sequence(steps: readonly NetlinkStep[]): Promise<BatchOutcome> {
     const [first] = steps;

@@ -39,7 +39,7 @@ const listing = z.object({ nftables: z.array(z.record(z.string(), json)) });
 /** Objects of a listing that are not part of a table. */
 const OUTSIDE = ['metainfo'];
 
-/** Nftables through the `nft` program, one run per method. The network namespace is that of this process. */
+/** Nftables through the `nft` program, one run per method. The network namespace is this process's. */
 export class ProgramNft implements Nft {
   readonly #program: string;
   readonly #timeoutMs: number;

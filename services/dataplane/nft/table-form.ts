@@ -26,7 +26,7 @@ export function formOf(objects: readonly JsonObject[]): TableForm {
       elements.push(`${textOf(rest.name ?? null)}: ${'timeout' in rest ? '' : elementsText(elem)}`);
     } else structure.push(textOf(object));
   }
-  // The order of rules within a chain is significant; the kernel determines that of other objects.
+  // The order of rules within a chain is significant; the kernel orders other objects.
   const byChain = rules.map((text, position) => ({ text, chain: /"chain":"[^"]*"/.exec(text)?.[0] ?? '', position }));
   const ordered = byChain.toSorted((a, b) => compareTexts(a.chain, b.chain) || a.position - b.position);
   return {

@@ -50,7 +50,7 @@ type Wanted = NftTable | 'absent';
 /**
  * Reconciles one table of nftables.
  *
- * What makes this hard:
+ * Difficulties:
  * - Every program with root may change tables, and only reading shows it. As reading runs a program, the table is read at the
  *   start and every 15 s. In between, the last written state counts as the actual one.
  * - Other releases of nft may list a rule in another form than the written one. The form listed right after a write is accepted
@@ -152,7 +152,7 @@ export class TableReconciler {
     } catch (error) {
       const failure = error instanceof Failure ? error : new Failure('INTERNAL', 'internal error', { cause: error });
       this.#inForce = false;
-      // Without nftables no table exists.
+      // No table exists without nftables.
       if (this.#wanted === 'absent' && failure.code === 'KERNEL_UNSUPPORTED') {
         this.#failed = undefined;
         return;

@@ -29,12 +29,12 @@ export interface NftSet {
 /** A chain with its rules, each a list of expressions. */
 export interface NftChain {
   readonly name: string;
-  /** Undefined for a chain that is only jumped to. */
+  /** Hook; undefined for a chain that is only jumped to. */
   readonly hook: { readonly type: string; readonly name: string; readonly priority: number } | undefined;
   readonly rules: readonly (readonly JsonObject[])[];
 }
 
-/** A whole table. Chains come after those that they jump to. */
+/** A whole table. Chains come after the targets of their jumps. */
 export interface NftTable extends TableName {
   readonly sets: readonly NftSet[];
   readonly chains: readonly NftChain[];
@@ -56,7 +56,7 @@ export function prefixJson(prefix: Prefix): Json {
 /** The same addresses as disjoint prefixes, as interval sets require; sorted. */
 export function outermost(prefixes: readonly Prefix[]): Prefix[] {
   const kept: Prefix[] = [];
-  // In sorted order a prefix follows those that contain it, so comparing with the last kept one is enough.
+  // A prefix follows its containing prefixes in sorted order, so comparing with the last kept one is enough.
   for (const prefix of prefixes.toSorted(comparePrefixes)) {
     const last = kept.at(-1);
     if (!last || !prefixContains(last, prefix)) kept.push(prefix);
@@ -104,7 +104,7 @@ interface SetChange {
   readonly to: readonly Json[];
 }
 
-/** The commands that change some elements of a table's sets to others; empty when equal. */
+/** The commands that change some elements of a table's sets to the given elements; empty when equal. */
 export function elementsChange({
   table,
   sets,
@@ -121,8 +121,8 @@ export function elementsChange({
   ];
 }
 
-function without(elements: readonly Json[], others: readonly Json[]): readonly Json[] {
-  const texts = new Set(others.map((other) => JSON.stringify(other)));
+function without(elements: readonly Json[], removed: readonly Json[]): readonly Json[] {
+  const texts = new Set(removed.map((other) => JSON.stringify(other)));
   return elements.filter((element) => !texts.has(JSON.stringify(element)));
 }
 

@@ -149,7 +149,7 @@ export function connectedSubnets({ links, routes }: NodeNetworkState): readonly 
 const LINK_LOCAL = ['169.254.0.0/16', '127.0.0.0/8', 'fe80::/10', '::1/128'].map(constantPrefix);
 
 /**
- * A link's addresses of one family that other nodes can reach, the preferred first. Those without a subnet come last: keepalived
+ * A link's addresses of one family that other nodes can reach, the preferred first. Addresses without a subnet come last: keepalived
  * and kube-vip add such addresses of services, and take them away. IPv6 addresses are sorted, as the kernel lists the newest first.
  */
 export function addressesOf(

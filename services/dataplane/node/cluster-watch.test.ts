@@ -121,7 +121,7 @@ describe('a stream that is cut', () => {
 
   test('is reopened with a growing back-off, which a complete message resets', async () => {
     const pausesMs: number[] = [];
-    // Longer sleeps are those of the idle timeout.
+    // Longer sleeps belong to the idle timeout.
     const sleep: Clock['sleep'] = (durationMs, signal) => {
       if (durationMs >= 10_000) return systemClock.sleep(durationMs, signal);
       pausesMs.push(durationMs);
@@ -240,7 +240,7 @@ test('an idle connection is closed and reopened', async () => {
   });
 });
 
-test('an invalid object is logged and skipped, and the others are applied', async () => {
+test('an invalid object is logged and skipped, and the valid objects are applied', async () => {
   ipam.putPool(poolMessage('bad', 'nonsense'));
   ipam.putPool(poolMessage('good', '10.65.0.0/16'));
   await ipam.start();
@@ -251,7 +251,7 @@ test('an invalid object is logged and skipped, and the others are applied', asyn
   expect(cluster.conditions()).toMatchObject([{ reason: 'ObjectsSkipped' }]);
 });
 
-test('a follower that fails does not affect the others', async () => {
+test('a follower that fails does not affect other followers', async () => {
   const failing: IpamFollower = { follow: () => expect.unreachable(), stop: () => Promise.resolve() };
   const other = new RecordingFollower();
   cluster = make({ followers: [failing, other] });

@@ -64,7 +64,7 @@ export class ClusterWatch {
     this.#queue.request('watch');
   }
 
-  /** Undefined until the first complete snapshot. */
+  /** View; undefined until the first complete snapshot. */
   get view(): IpamView | undefined {
     const { cluster, isDatastoreLocked } = this.#watched;
     return cluster && { self: this.#options.self, cluster, isDatastoreLocked };

@@ -23,7 +23,7 @@ interface ClusterState extends ClusterSize {
 /** The node's registration in IPAM. */
 interface RegisteredNode {
   readonly name: string;
-  /** With prefix length; empty for none. */
+  /** Address with prefix length; empty for none. */
   readonly ipv4Address: string;
   readonly ipv6Address: string;
 }
@@ -75,7 +75,7 @@ export class ClusterEvents {
     this.#log.error({ err: failure }, `skipped ${object}: IPAM sent an invalid object`);
   }
 
-  /** A defect in one follower; the others are unaffected. */
+  /** A defect in one follower; other followers are unaffected. */
   followerFailed(error: unknown): void {
     this.#log.error({ err: error }, 'a follower failed to apply a change of the cluster');
   }

@@ -94,7 +94,7 @@ export interface NodeNetworkListener {
 export interface NodeNetworkState {
   /** Sorted by index. */
   readonly links: readonly NetworkLink[];
-  /** In the kernel's order: the first IPv4 address of a link is its primary one. */
+  /** Addresses in the kernel's order: the first IPv4 address of a link is its primary one. */
   readonly addresses: readonly LinkAddress[];
   /** Routes of the main table with a single outgoing link. */
   readonly routes: readonly NetworkRoute[];
@@ -109,7 +109,7 @@ export interface NetworkLink {
   readonly mac: string | null;
 }
 
-/** In the order in which addresses are preferred. */
+/** Lifetimes, preferred addresses first. */
 export const LIFETIMES = ['permanent', 'dynamic', 'deprecated'] as const;
 
 export interface LinkAddress {

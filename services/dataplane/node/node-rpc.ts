@@ -59,10 +59,10 @@ function tunnelMessage(tunnel: WantedTunnel): Tunnel {
 /** The node's state as its dataplane reports it. */
 export interface NodeOverview {
   readonly nodeName: string;
-  /** As last registered in IPAM; undefined: not registered yet. */
+  /** Addresses as last registered in IPAM; undefined: not registered yet. */
   readonly registered: RegisteredAddresses | undefined;
   readonly routing: RoutingMode;
-  /** Undefined when the node belongs to no cluster. */
+  /** Status; undefined when the node belongs to no cluster. */
   readonly routes: NodeStatus | undefined;
   readonly podMtuBytes: number;
   readonly sessions: readonly SessionStatus[];

@@ -57,7 +57,7 @@ describe('a detected MTU', () => {
     await mtu.stop();
   });
 
-  test('equals that of existing pods before the pools are known, and follows the interfaces', async () => {
+  test('equals the MTU of existing pods before the pools are known, and follows the interfaces', async () => {
     const links = new MemoryLinks();
     for (const wire of ['podw1', 'podw2']) links.put({ name: wire, mtuBytes: 1450, up: true });
     const { mtu, lines, reported } = await start(0, links, ['podw1', 'podw2']);

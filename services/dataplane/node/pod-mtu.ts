@@ -181,7 +181,7 @@ export class PodMtu implements Follower {
     else this.#mtu = { phase: 'provisional', detected };
   }
 
-  /** Before the pools are known, the overhead that the previous process subtracted: the network's MTU minus that of most pods. */
+  /** Overhead that the previous process subtracted, until the pools are known: the network's MTU minus most pods' MTU. */
   #overheadBy(links: readonly NodeLink[]): Exclude<Overhead, { from: 'existing-pods' }> {
     if (this.#overhead.from !== 'existing-pods') return this.#overhead;
     const { mtuBytes } = detectMtu(links, this.#options.patterns, 0);

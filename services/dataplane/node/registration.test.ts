@@ -146,7 +146,7 @@ describe('the node’s name and addresses', () => {
     await vi.waitFor(() => expect(registration.registered).toBeDefined(), { timeout: 20_000, interval: 2 });
   });
 
-  test('addresses that another machine registered late are replaced by those of the machine that has the name', async () => {
+  test('addresses that another machine registered late are replaced by addresses of the machine that has the name', async () => {
     const { clock, calls } = scene({});
     await settled(calls, 2);
     await vi.waitFor(() => expect(registration.registered).toBeDefined(), { timeout: 20_000, interval: 2 });

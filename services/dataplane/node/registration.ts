@@ -28,12 +28,12 @@ export interface RegisteredAddresses {
   readonly ipv6Address: string;
 }
 
-/** Which machine has the node's name: only that one may register its addresses. */
+/** Machine that has the node's name: only this one may register its addresses. */
 export interface NodeNameClaim {
   /** Why this machine has not got the name, while another one has it. */
   readonly refusal: Failure | undefined;
   /**
-   * Makes this machine the one that has the name, unless another one has it and runs.
+   * Makes this machine the owner of the name, unless another one has it and runs.
    * @param address - of this machine, for messages
    * @returns false if IPAM has no such node yet, so that no machine can have its name
    * @throws Failure NODE_NAME_TAKEN, or of the call
@@ -98,7 +98,7 @@ export class Registration implements IpamFollower {
   /** Why IPAM refuses this node's addresses: another node or a pod has one. */
   #refusal: Failure | undefined;
   #poolConditions: readonly Condition[] = [];
-  /** By family: what the method could choose as well as the chosen address. */
+  /** Alternatives to the chosen address, by family. */
   #ambiguities: readonly Condition[] = [];
 
   constructor(options: RegistrationOptions) {
@@ -245,13 +245,13 @@ export class Registration implements IpamFollower {
   #ambiguity(family: Family, state: NodeNetworkState): Condition | undefined {
     const { self, methods } = this.#options;
     const chosen = this.#choose(family, state);
-    const others = alternatives(methods[family], family, state).filter(
+    const candidates = alternatives(methods[family], family, state).filter(
       ({ address }) => address.value !== chosen?.address.value,
     );
-    if (!chosen || others.length === 0) return undefined;
+    if (!chosen || candidates.length === 0) return undefined;
     const message =
       `node ${self} uses ${formatCidr(chosen)}, and ${describeMethod(methods[family])} could choose ` +
-      `${formatList(others.map(formatCidr))} too; set PODWIRE_NODE_IPV${family} to one of them`;
+      `${formatList(candidates.map(formatCidr))} too; set PODWIRE_NODE_IPV${family} to one of them`;
     return { reason: 'NodeAddressAmbiguous', message };
   }
 
@@ -346,7 +346,7 @@ export class AddressAnnouncer {
   }
 
   /**
-   * Records the links of the node's addresses, and announces those that moved. A first observation is not announced: neighbours
+   * Records the links of the node's addresses, and announces moved ones. A first observation is not announced: neighbours
    * have the right entry, or none.
    */
   observe({ links, addresses }: NodeNetworkState, own: readonly Address[]): void {
@@ -397,6 +397,6 @@ interface Announcement {
   /** Earlier announcements. */
   count: number;
   isAnnounced: boolean;
-  /** Of the last one that failed. */
+  /** Failure of the last failed attempt. */
   failure: unknown;
 }

@@ -220,8 +220,8 @@ export function settingKeys({
 }
 
 /**
- * Evaluates which settings of the node break pods' networks. Repairs settings that serve pods alone, or that Podwire enabled
- * before: forwarding of the node, and those of its own tunnel devices. Interfaces of the node, and the effect of `all` on them,
+ * Finds settings of the node that break pods' networks. Repairs settings that serve pods alone, or that Podwire enabled
+ * before: forwarding of the node, and settings of its own tunnel devices. Interfaces of the node, and the effect of `all` on them,
  * belong to the administrator.
  * Source: Linux, Documentation/networking/ip-sysctl.rst.
  */

@@ -37,8 +37,8 @@ const VACANCY_CHECK_INTERVAL_MS = 15_000;
 const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 
 /**
- * Requests the tunnel addresses that pools require, and releases all others. Tunnel kinds are independent: a
- * failure of one does not affect the others.
+ * Requests the tunnel addresses that pools require, and releases all further ones. Tunnel kinds are independent: a
+ * failure of one does not affect another.
  */
 export class TunnelAddresses implements IpamFollower {
   readonly #options: TunnelAddressesOptions;
@@ -145,7 +145,7 @@ export class TunnelAddresses implements IpamFollower {
 }
 
 interface Allocation {
-  /** Without length. */
+  /** Address without length. */
   readonly address: string;
   /** The pools at the time of the call. */
   readonly pools: IpamView['cluster']['pools'];

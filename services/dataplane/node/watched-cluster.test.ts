@@ -97,8 +97,8 @@ describe('changes', () => {
     ['a node', [node('n2')], [], true],
     ['a pool that goes', [gone(pool('p'))], [], true],
     ['everything', [pool('q'), route('10.65.0.0/26', 'n2')], ['10.65.0.0/26'], true],
-  ])('of %s are reported as such', (_, changes, blocks, others) => {
-    expect(watched.apply(response(CHANGES, changes))).toEqual({ blocks: new Set(blocks), hasOtherChanges: others });
+  ])('of %s are reported as such', (_, changes, blocks, isFlagged) => {
+    expect(watched.apply(response(CHANGES, changes))).toEqual({ blocks: new Set(blocks), hasOtherChanges: isFlagged });
   });
 
   test('have the token to resume from', () => {
@@ -231,7 +231,7 @@ const step = fc.oneof(
   fc.record({ type: fc.constant('snapshot' as const), messages, cutAfter: fc.nat(5) }),
 );
 
-test('property: after any cut the state is that of the last complete message', () => {
+test('property: after any cut the state equals the last complete message', () => {
   fc.assert(
     fc.property(fc.array(step, { maxLength: 12 }), (steps) => {
       const one = new WatchedCluster(() => expect.unreachable());

@@ -110,7 +110,7 @@ const NO_CHANGE: ClusterChange = { blocks: new Set(), hasOtherChanges: false };
 type SkippedObject = (object: string, failure: Failure) => void;
 
 /**
- * The state received from a watch of IPAM, and where to resume. What makes it hard: a stream may break anywhere. A snapshot is
+ * The state received from a watch of IPAM, and where to resume. Difficulty: a stream may break anywhere. A snapshot is
  * therefore built separately, and replaces the known state once it is complete. Until then state and token stay unchanged.
  *
  * An invalid object is skipped, and its previous value stays.
@@ -126,12 +126,12 @@ export class WatchedCluster {
     this.#onSkipped = onSkipped;
   }
 
-  /** Undefined until the first complete snapshot. */
+  /** Cluster; undefined until the first complete snapshot. */
   get cluster(): IpamCluster | undefined {
     return this.#current;
   }
 
-  /** As of the last message since the first complete snapshot. */
+  /** Lock as of the last message since the first complete snapshot. */
   get isDatastoreLocked(): boolean {
     return this.#isDatastoreLocked;
   }

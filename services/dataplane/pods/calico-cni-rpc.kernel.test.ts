@@ -242,7 +242,7 @@ describe('on the real kernel', () => {
     addPod('a');
     const before = snapshot();
     await plugin.add(addRequest('a', '10.65.0.7'));
-    // As long as a process holds it, the namespace and its interfaces outlive its path.
+    // The namespace and its interfaces outlive its path while a process holds it.
     const holder = Number(run('sh', '-c', 'ip netns exec a sleep 600 > /dev/null 2>&1 & echo $!'));
     removePod('a');
     expect(run('ip', '-br', 'link')).toContain('calia');

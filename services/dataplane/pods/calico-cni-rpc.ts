@@ -74,7 +74,7 @@ function familyOf(cidr: string): Family | undefined {
   return splitCidr(cidr)?.address.family;
 }
 
-/** Maps the fields of a pod's message to those of Calico's contract. */
+/** Maps the fields of a pod's message to fields of Calico's contract. */
 const FIELDS: readonly (readonly [RegExp, string])[] = [
   [/^pod\.attachment\.interface_name$/, 'interface_name'],
   [/^pod\.netns$/, 'netns'],

@@ -18,11 +18,11 @@ export function rejectLostAddresses([lost]: readonly LostAddress[]): void {
 
 /** Conditions for addresses that several of the node's pods have. */
 export function addressConflicts(shared: readonly SharedAddress[]): Condition[] {
-  return shared.map(({ address, holder, others }) => ({
+  return shared.map(({ address, holder, earlierHolders }) => ({
     reason: 'AddressShared',
     message:
-      `${address} was assigned to ${holder} while ${others.join(', ')} had it, for example after a restore of IPAM’s datastore. ` +
-      `The node routes it to ${holder}; the others cannot use it. Run podwirectl who ${address} and delete the pod that it does not report`,
+      `${address} was assigned to ${holder} while ${earlierHolders.join(', ')} had it, for example after a restore of IPAM’s datastore. ` +
+      `The node routes it to ${holder}; the other pods cannot use it. Run podwirectl who ${address} and delete the pod that it does not report`,
   }));
 }
 

@@ -75,7 +75,7 @@ export class GarbageCollector {
   }
 
   /**
-   * Attachments that have a link, or a record that expects one. Excludes dead ones, whose wires are gone, and those of Calico's
+   * Attachments that have a link, or a record that expects one. Excludes dead ones, whose wires are gone, and wires of Calico's
    * contract: the runtime does not know their names, so no GC list contains them.
    */
   async #attached(): Promise<DetachRequest[]> {

@@ -12,7 +12,7 @@ import type { Rule, Side, Step } from '../wiring/step.js';
  * the contracts in `testing`.
  *
  * Every method fails with KERNEL_REFUSED when the kernel refuses or cannot be queried, and with KERNEL_UNSUPPORTED when it lacks
- * what is needed; both carry the operation, the object, the errno's name and the kernel's own text.
+ * a needed feature; both carry the operation, the object, the errno's name and the kernel's own text.
  */
 export interface Kernel {
   /**
@@ -71,13 +71,13 @@ export interface Kernel {
    */
   deleteFlows(address: string): Promise<number>;
 
-  /** Closes the node's namespace; later calls fail, also those of open sessions. Idempotent. */
+  /** Closes the node's namespace; later calls fail, also calls of open sessions. Idempotent. */
   close(): Promise<void>;
 }
 
 /** The node's network namespace and one pod's, for the time of one call. */
 export interface PodSession {
-  /** Of the pod's namespace. */
+  /** Identity of the pod's namespace. */
   readonly identity: NamespaceIdentity;
 
   /**
@@ -116,7 +116,7 @@ export interface PodSession {
 
 /** Result of applying steps. */
 export interface BatchOutcome {
-  /** As applied: a sysctl step that reads the previous value includes it. */
+  /** Steps as applied: a sysctl step that reads the previous value includes it. */
   readonly finished: readonly Step[];
   readonly warnings: readonly StepFailure[];
   /** Undefined: all steps were applied. */

@@ -14,9 +14,9 @@ export interface LockKeys {
 /** Operations in flight: one at a time for each attachment, each host interface and each pod. */
 export class OperationsInFlight {
   readonly #attachmentLock = new KeyedLock();
-  /** By host interface name, taken inside the attachment's lock: a link without an alias is known by its name alone. */
+  /** Lock by host interface name, taken inside the attachment's lock: a link without an alias is known by its name alone. */
   readonly #nameLock = new KeyedLock(null);
-  /** By the pod's namespace, taken inside the other two locks. */
+  /** Lock by the pod's namespace, taken inside the other two locks. */
   readonly #podLock = new KeyedLock(null);
   /** Number of wiring calls per attachment. */
   readonly #wirings = new Map<string, number>();

@@ -53,7 +53,7 @@ import type { GarbageCollector, GarbageRequest } from './garbage.js';
 import type { AttachedLink } from './kernel.js';
 import type { Dataplane } from './pods.js';
 
-/** Messages of the contract to values and back. Field names are those of the contract, from the request's root. */
+/** Messages of the contract to values and back. Field names are the contract's, from the request's root. */
 
 const ATTACHMENT_FIELDS: Readonly<Record<keyof Attachment, string>> = {
   network: 'network',
@@ -62,7 +62,7 @@ const ATTACHMENT_FIELDS: Readonly<Record<keyof Attachment, string>> = {
 };
 
 const MTU_MIN_BYTES = 68;
-/** With a smaller MTU the kernel disables IPv6 on the link (RFC 8200, section 5). */
+/** The kernel disables IPv6 on a link with a smaller MTU (RFC 8200, section 5). */
 const IPV6_MTU_MIN_BYTES = 1280;
 const MTU_MAX_BYTES = 65_535;
 const QUEUE_COUNT_MAX = 4096;
@@ -117,7 +117,7 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
   };
 }
 
-/** Checks a network that this process made as those of requests are checked. @throws Failure INVALID_REQUEST */
+/** Checks a network that this process made like the networks of requests. @throws Failure INVALID_REQUEST */
 export function checkedNetwork(method: string, network: PodNetwork): PodNetwork {
   return readChecked(method, (checks) => {
     readAttachment(network.attachment, { at: 'pod.attachment', check: checks });
@@ -128,7 +128,7 @@ export function checkedNetwork(method: string, network: PodNetwork): PodNetwork 
 
 type CheckedFields = 'netns' | 'hostInterfaceName' | 'mtuBytes' | 'queueCount';
 
-/** What is checked of a network; undefined stands for a text that is reported already. */
+/** Checked fields of a network; undefined stands for a text that is reported already. */
 interface CheckedNetwork extends Pick<PodNetwork, CheckedFields> {
   readonly addresses: readonly (Address | undefined)[];
   readonly routes: readonly (Prefix | undefined)[];

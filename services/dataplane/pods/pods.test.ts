@@ -107,7 +107,7 @@ describe('attach', () => {
     }
   });
 
-  test('deletes flows of an address that another pod had, and no others; continues when that fails', async () => {
+  test('deletes flows of an address that another pod had, and no other flows; continues when that fails', async () => {
     for (const refused of [false, true]) {
       const { kernel, dataplane, pod, lines } = node();
       await dataplane.attach(pod('old', BY_FAMILY['both families']), never());

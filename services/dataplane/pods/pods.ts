@@ -35,7 +35,7 @@ interface DataplaneOptions {
   readonly events: Events;
   /** Default MTU of pods in bytes, read at each call. */
   readonly mtu?: () => number;
-  /** In the order of their installation. Default: none; the reverse-path filter then restricts pods to their IPv4 addresses. */
+  /** Filters in the order of their installation. Default: none; the reverse-path filter then restricts pods to their IPv4 addresses. */
   readonly filters?: readonly PodFilter[];
   /** Called when the addresses of a record have to be bound or returned in podwire-ipam. Must not throw. */
   readonly onUnsettled?: (record: AttachmentRecord) => void;
@@ -44,7 +44,7 @@ interface DataplaneOptions {
 /**
  * Makes the kernel match the wanted state of pods: observe, plan, apply.
  *
- * What makes this hard:
+ * Difficulties:
  * - Only the kernel knows the actual state: the service may have been killed between any two steps, and operators and other
  *   programs change interfaces too. The host interface's alias names the attachment and proves ownership; the registry holds only
  *   the wanted state, and nothing is removed on its word alone.

@@ -56,7 +56,7 @@ async function node(store: RecordStore = new MemoryRecordStore()) {
   return { kernel, dataplane: await start(), restarted: start, lose, rules, commands, lines };
 }
 
-/** As a caller that does not know the pod's namespace. */
+/** Detaches like a caller that does not know the pod's namespace. */
 const detachUnnamed = (dataplane: Dataplane, { attachment, hostInterfaceName }: PodNetwork) =>
   dataplane.detach({ attachment, hostInterfaceName }, never());
 const attach = (dataplane: Dataplane, ...networks: readonly PodNetwork[]) =>
@@ -208,10 +208,10 @@ describe('detach', () => {
     await attach(dataplane, first, second);
     kernel.removeNamespace(NETNS);
     expect(await dataplane.detach(first, never())).toBe(false);
-    const others = { source: '10.66.0.7/32', table: tableOf('net1'), priority: 30_087, protocol: 87 };
-    kernel.addNamespace(NETNS).addRule(others);
+    const foreign = { source: '10.66.0.7/32', table: tableOf('net1'), priority: 30_087, protocol: 87 };
+    kernel.addNamespace(NETNS).addRule(foreign);
     expect(await dataplane.detach(second, never())).toBe(false);
-    expect(kernel.namespace(NETNS).rules).toEqual([others]);
+    expect(kernel.namespace(NETNS).rules).toEqual([foreign]);
   });
 
   test.each(['rule-list', 'rule-delete'] as const)(
@@ -257,10 +257,10 @@ describe('where namespaces have no cookies (before Linux 5.14)', () => {
     kernel.removeNamespace(NETNS);
     const other = kernel.addNamespace(NETNS);
     other.addLink({ name: 'net1', mac: '02:00:00:00:00:09', mtuBytes: 1500 }, 'veth');
-    const others = { source: '10.66.0.7/32', table: tableOf('net1'), priority: 30_087, protocol: 87 };
-    other.addRule(others);
+    const foreign = { source: '10.66.0.7/32', table: tableOf('net1'), priority: 30_087, protocol: 87 };
+    other.addRule(foreign);
     await dataplane.detach(second, never());
-    expect(other.rules).toEqual([others]);
+    expect(other.rules).toEqual([foreign]);
   });
 });
 
@@ -295,12 +295,12 @@ describe('rules of an interface whose record was lost', () => {
     await detachUnnamed(later, second);
     const pod = kernel.namespace(NETNS);
     const table = tableOf('net1');
-    const others = [
+    const foreign = [
       { source: '10.66.0.7/32', table: tableOf('net2'), priority: 30_088, protocol: 87 },
       { source: '10.66.0.7/32', table: tableOf('net3'), priority: 30_087, protocol: 3 },
       { source: '10.66.0.7/32', table: 100, priority: 30_087, protocol: 87 },
     ];
-    for (const rule of others) pod.addRule(rule);
+    for (const rule of foreign) pod.addRule(rule);
     const way = { destination: '0.0.0.0/0', device: 'eth0', gateway: undefined, metric: 0, scope: 'link' } as const;
     pod.addRoute({ ...way, protocol: 3, table });
     await look(later);
@@ -308,7 +308,7 @@ describe('rules of an interface whose record was lost', () => {
     expect(pod.rules).toHaveLength(5);
     pod.deleteRoute({ ...way, protocol: 3, table });
     await look(later);
-    expect(pod.rules).toEqual(others);
+    expect(pod.rules).toEqual(foreign);
   });
 
   test('are not orphans while the interface is recorded, even when its wire was cut', async () => {
@@ -345,18 +345,18 @@ describe('rules of a pod without records', () => {
     return { ...made, later: await made.restarted() };
   }
 
-  test('are removed by a detach that names the namespace, also at a retry, and only those of its interface', async () => {
+  test('are removed by a detach that names the namespace, also at a retry, and only rules of its interface', async () => {
     const { later, kernel, rules, lines } = await lost();
     const pod = kernel.namespace(NETNS);
-    const others = [
+    const foreign = [
       { source: '10.67.0.7/32', table: tableOf('net2'), priority: 30_087, protocol: 87 },
       { source: '10.66.0.7/32', table: tableOf('net1'), priority: 30_087, protocol: 3 },
     ];
-    for (const rule of others) pod.addRule(rule);
+    for (const rule of foreign) pod.addRule(rule);
     await detachUnnamed(later, second);
     expect(rules()).toEqual(expect.arrayContaining(RULES));
     expect(await detachAt(later, NETNS)).toBe(false);
-    expect(pod.rules).toEqual(others);
+    expect(pod.rules).toEqual(foreign);
     expect(pod.has('eth0')).toBe(true);
     expect(lines.at(-2)).toMatchObject({ rules: RULES.map((rule) => rule.replace(`${NETNS}: rule `, '')) });
   });

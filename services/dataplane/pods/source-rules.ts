@@ -41,7 +41,7 @@ export async function removeSourceRules(
 }
 
 interface PodOrphanRulesOptions {
-  /** Of one of the pod's interfaces. */
+  /** Record of one of the pod's interfaces. */
   readonly record: AttachmentRecord;
   readonly registry: Pick<AttachmentRegistry, 'all'>;
   readonly events: Events;
@@ -66,7 +66,7 @@ export async function removePodOrphanRules(
 }
 
 export interface DetachedRulesOptions {
-  /** In the namespace given by the detach's caller. */
+  /** Steps in the namespace given by the detach's caller. */
   readonly inPod: InPod;
   readonly registry: Pick<AttachmentRegistry, 'all'>;
   readonly events: Events;
@@ -82,7 +82,7 @@ export function netnsToSearch(record: AttachmentRecord | undefined, named: strin
 }
 
 /**
- * Like {@link removeSourceRules} after the wire is gone, in a namespace given by path. Paths are reused, so it may be another
+ * Does {@link removeSourceRules} after the wire is gone, in a namespace given by path. Paths are reused, so it may be another
  * pod's: removes only rules of this interface's table that are orphans there. Failures are logged, as the pod is detached.
  * Rejects for defects alone.
  */
@@ -102,7 +102,7 @@ export async function removeDetachedRules(
 }
 
 interface OrphanRulesOptions {
-  /** For the log. */
+  /** Attachment for the log. */
   readonly attachment: Attachment;
   readonly registry: Pick<AttachmentRegistry, 'all'>;
   readonly events: Events;

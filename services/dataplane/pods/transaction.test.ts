@@ -25,7 +25,7 @@ async function node(): Promise<{ kernel: MemoryKernel; session: PodSession }> {
 interface ApplyOptions {
   readonly steps?: readonly Step[];
   readonly signal?: AbortSignal;
-  /** In place of those that the links need. */
+  /** Steps in place of the links' own. */
   readonly later?: readonly Step[];
 }
 

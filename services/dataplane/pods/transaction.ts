@@ -104,7 +104,7 @@ async function rollBack(session: PodSession, { finished, cause }: RollbackOption
   return { applied: false, failure: new Failure(failure.code, message, options), errno, isRolledBack: false };
 }
 
-/** Applies all steps in spite of failures. @returns those that failed */
+/** Applies all steps in spite of failures. @returns the failed steps */
 async function applyRollback(session: PodSession, steps: readonly Step[]): Promise<StepFailure[]> {
   const failures: StepFailure[] = [];
   let rest = steps;

@@ -30,7 +30,7 @@ export interface AttachmentRecord {
   readonly allocation?: RecordedAllocation;
   /** The namespace at the path when the pod was wired. */
   readonly identity: NamespaceIdentity;
-  /** Of the boot in which it was wired (proc(5), /proc/sys/kernel/random/boot_id). */
+  /** Boot in which it was wired (proc(5), /proc/sys/kernel/random/boot_id). */
   readonly bootId: string;
   readonly state: RecordState;
   /** Another pod may have an address of this dead attachment: the node keeps it as a lease when this attachment is settled. */

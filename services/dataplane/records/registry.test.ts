@@ -45,7 +45,7 @@ test('a record is found by its attachment and its host interface, also by the ne
   }
 });
 
-test('a host interface belongs to the attachment that was wired with it last, whatever happens to the others', async () => {
+test('a host interface belongs to the attachment that was wired with it last, whatever happens to earlier ones', async () => {
   const { registry, clock, restart } = scene();
   const b = { ...podNetwork('b'), hostInterfaceName: a.hostInterfaceName };
   const holder = (of = registry) => of.byHostInterface(a.hostInterfaceName)?.network.attachment.containerId;

@@ -15,7 +15,7 @@ import type { AllocatedAddress, RecordedAllocation } from '@podwire/shared/attac
 
 interface RegistryOptions {
   readonly store: RecordStore;
-  /** Of this boot. */
+  /** ID of this boot. */
   readonly bootId: string;
   readonly clock: Clock;
   /** Called when the store refuses a change; {@link AttachmentRegistry.flush} retries it. */
@@ -34,7 +34,7 @@ export interface SharedAddress {
   readonly address: string;
   /** The latest to be attached with it. */
   readonly holder: string;
-  readonly others: readonly string[];
+  readonly earlierHolders: readonly string[];
 }
 
 export interface LoadResult {
@@ -58,7 +58,7 @@ export class AttachmentRegistry {
   readonly #ofAddresses = new Holders();
   /** Attachments by address, in any state. */
   readonly #withAddresses = new Map<string, ReadonlySet<string>>();
-  /** By attachment: whether this process has seen or created its source routing rules in the pod. Absent: not checked yet. */
+  /** Whether this process has seen or created an attachment's source routing rules in the pod. Absent: not checked yet. */
   readonly #hasRules = new Map<string, boolean>();
   /** Attachments whose stored record is outdated. */
   readonly #unstored = new Map<string, Attachment>();
@@ -101,7 +101,7 @@ export class AttachmentRegistry {
     return [...this.#ofAddresses.shared()].map(([address, keys]) => ({
       address,
       holder: keys.at(-1) ?? '',
-      others: keys.slice(0, -1),
+      earlierHolders: keys.slice(0, -1),
     }));
   }
 
@@ -139,7 +139,7 @@ export class AttachmentRegistry {
   /**
    * Records a pod as wired in a namespace; it becomes the holder of its addresses, replacing earlier ones. Stores nothing when
    * nothing changes. Never rejects.
-   * @param allocation - undefined keeps that of an earlier wiring with the same addresses
+   * @param allocation - undefined keeps the one of an earlier wiring with the same addresses
    */
   async record(network: PodNetwork, identity: NamespaceIdentity, allocation?: RecordedAllocation): Promise<void> {
     const before = this.get(network.attachment);
@@ -206,7 +206,7 @@ export class AttachmentRegistry {
   }
 
   /**
-   * Notes that an address of an ended record went on as another allocation: that is the one of the other records that name its own.
+   * Notes that an address of an ended record went on as another allocation, which belongs to the other records that name their own.
    * Never rejects.
    */
   async renumber(ended: AttachmentRecord, { address, sequenceNumber }: AllocatedAddress, next: bigint): Promise<void> {
@@ -322,14 +322,14 @@ class Holders {
 
   /** Repeated assignments: only the latest counts. */
   assign(thing: string, key: string, atMs: number): void {
-    const others = this.#given.get(thing)?.filter((given) => given.key !== key) ?? [];
-    const given = [...others, { key, atMs }].sort((a, b) => a.atMs - b.atMs);
+    const remaining = this.#given.get(thing)?.filter((given) => given.key !== key) ?? [];
+    const given = [...remaining, { key, atMs }].sort((a, b) => a.atMs - b.atMs);
     this.#given.set(thing, given);
   }
 
   unassign(thing: string, key: string): void {
-    const others = this.#given.get(thing)?.filter((given) => given.key !== key) ?? [];
-    if (others.length > 0) this.#given.set(thing, others);
+    const remaining = this.#given.get(thing)?.filter((given) => given.key !== key) ?? [];
+    if (remaining.length > 0) this.#given.set(thing, remaining);
     else this.#given.delete(thing);
   }
 

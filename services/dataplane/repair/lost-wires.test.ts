@@ -21,7 +21,7 @@ async function lostScene(rest: Partial<PodNetwork> = { addressesFromIpam: true }
     ...all,
     network,
     endpoint,
-    /** As Calico's plugin and operators delete it. */
+    /** Deletion as by Calico's plugin and operators. */
     cut: () => inPod.removeLink(inPod.find('eth0')),
     release: () => ipam.endpoints.delete(key),
     changeEndpoint: (change: object) => ipam.endpoints.set(key, { ...endpoint, ...change }),

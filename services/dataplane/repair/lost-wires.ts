@@ -13,7 +13,7 @@ import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import type { AttachmentRegistry } from '../records/registry.js';
 import { isMadeFor } from '../wiring/wire.js';
 
-/** After this time a missing endpoint counts as lost, not as being deleted, in milliseconds. */
+/** Time after which a missing endpoint counts as lost, not as being deleted, in milliseconds. */
 const DELETION_TIMEOUT_MS = 10_000;
 
 /** IPAM is unreachable, or the caller has gone. */
@@ -35,7 +35,7 @@ interface LostWireQueueOptions {
  * Wires that were lost without a DetachPod, of pods with addresses from IPAM. Restores a wire when IPAM confirms the pod's
  * addresses; drops it when IPAM has released them, as another pod may have them by then.
  *
- * What makes this hard: Calico's plugin deletes the endpoint, then the interface, then releases the addresses, which takes about
+ * Difficulty: Calico's plugin deletes the endpoint, then the interface, then releases the addresses, which takes about
  * 0.1 s. Until then IPAM has the addresses without the endpoint, as when only the endpoint was lost.
  */
 export class LostWireQueue {

@@ -144,7 +144,7 @@ async function dead() {
   return { ...stage, a, namespace, state: () => stage.node.registry.get(a.attachment)?.state, linesWith };
 }
 
-describe('what remains on the node of a dead pod', () => {
+describe('leftovers of a dead pod on the node', () => {
   test('is removed: a link of the attachment without a peer', async () => {
     const { kernel, a, sweepTwice } = await dead();
     kernel.unmount(a.netns);

@@ -26,7 +26,7 @@ interface OrphanCollectorOptions {
 /**
  * Detects attachments whose network namespaces disappeared without a DetachPod, and removes their remains.
  *
- * What makes this hard:
+ * Difficulties:
  * - A live pod must never be taken for a dead one. A missing path proves nothing, as a process keeps a namespace alive; nor does
  *   an inode, as the kernel reuses it at once. Proof is that the wire is cut and that the path has no namespace or a different one;
  *   observed twice, with time in between for operations in flight.

@@ -43,8 +43,8 @@ async function secondsUntil(isSo: () => boolean, limit: number): Promise<number 
   return undefined;
 }
 
-async function wire(name: string, others: Partial<PodNetwork> = {}) {
-  const network = podNetwork(name, others);
+async function wire(name: string, overrides: Partial<PodNetwork> = {}) {
+  const network = podNetwork(name, overrides);
   kernel.addNamespace(network.netns);
   const identity = await kernel.identify(network.netns);
   const { addresses } = ipam.allocate(network, { bootId: BOOT.id, inode: identity!.inode });
@@ -104,7 +104,7 @@ describe('periodically, from its start', () => {
     kernel.host.routes.splice(0);
     node.reconciler.handleLinkChange(name, true);
     expect(await secondsUntil(() => kernel.print() === wired, 5)).toBe(0);
-    expect(kernel.commands.length - commands, 'what was missing, once').toBe(1);
+    expect(kernel.commands.length - commands, 'missing parts, once').toBe(1);
 
     const pause = kernel.pauseBefore('observe');
     const wiring = node.dataplane.attach(network, never());
@@ -118,7 +118,7 @@ describe('periodically, from its start', () => {
     expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(2);
   });
 
-  test('the late check of an earlier wiring does not replace that of the next wiring of the interface', async () => {
+  test('the late check of an earlier wiring does not replace the check of the next wiring of the interface', async () => {
     const four = hostPrefix(address('192.0.2.1'));
     const { hostInterfaceName, attachment } = await wire('a', { sourcePrefixes: [four] });
     node.reconciler.handleLinkChange(hostInterfaceName);
@@ -254,8 +254,8 @@ describe('drift with a kernel event', () => {
     beforeEach(async () => {
       names = [];
       for (let at = 0; at < PODS; at++) {
-        const others = { addresses: [address(`10.65.1.${at}`)], hostInterfaceName: `podw${at}` };
-        names.push((await wire(`pod-${at}`, others)).hostInterfaceName);
+        const overrides = { addresses: [address(`10.65.1.${at}`)], hostInterfaceName: `podw${at}` };
+        names.push((await wire(`pod-${at}`, overrides)).hostInterfaceName);
       }
     });
 

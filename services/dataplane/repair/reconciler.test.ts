@@ -47,17 +47,17 @@ describe('drift later', () => {
     const { kernel, attachPod, node } = await scene();
     const a = await attachPod('a');
     kernel.host.removeLink(kernel.host.find(a.hostInterfaceName));
-    const others = { name: a.hostInterfaceName, mac: '02:00:00:00:00:01', mtuBytes: 1500 };
-    const link = kernel.host.addLink(others, 'bridge');
+    const bridge = { name: a.hostInterfaceName, mac: '02:00:00:00:00:01', mtuBytes: 1500 };
+    const link = kernel.host.addLink(bridge, 'bridge');
     await expect(node.dataplane.detach(a, never())).rejects.toMatchObject({ code: 'HOST_INTERFACE_TAKEN' });
     expect(kernel.host.links).toEqual([link]);
     kernel.host.removeLink(link);
-    // By then another pod may have its address.
+    // Another pod may by then have its address.
     await node.reconciler.check();
     expect([kernel.host.links, node.ended]).toEqual([[], ['net/a/eth0']]);
   });
 
-  test('of one pod that cannot be repaired does not block repairs of others', async () => {
+  test('of one pod that cannot be repaired does not block repairs of other pods', async () => {
     const { kernel, attachPod, node } = await scene();
     await attachPod('a', 1);
     await attachPod('b', 2);

@@ -44,10 +44,10 @@ const JITTER = 0.2;
 /** Work for all pods; `lost-wires` waits for IPAM, which may answer late or not at all. */
 type Task = 'recover' | 'check' | 'sweep' | 'lost-wires';
 
-/** What is checked when the wiring time of an interface is over; `all` includes `mac`. */
+/** Late checks at the end of an interface's wiring time; `all` includes `mac`. */
 type LateCheck = 'mac' | 'all';
 
-/** For the log. */
+/** Task name for the log. */
 const RECOVERY = 'recovery of attachments from the previous process';
 
 /** Concurrent checks of pods: leaves the other threads of the service to calls. */
@@ -86,9 +86,9 @@ export class AttachmentReconciler {
   /** Attachments whose last repair could not read the pod. */
   readonly #unreadable = new Map<string, Unreadable>();
   readonly #tasks: WorkQueue<Task>;
-  /** By attachment: repairs that kernel events cause. */
+  /** Repairs that kernel events cause, by attachment. */
   readonly #repairs: WorkQueue<string>;
-  /** By host interface: runs what {@link #lateChecks} has. */
+  /** Runs of {@link #lateChecks}, by host interface. */
   readonly #lateQueue: WorkQueue<string>;
   readonly #lateChecks = new Map<string, LateCheck>();
   /** The scope of a recovery that is still incomplete. */

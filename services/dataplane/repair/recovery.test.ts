@@ -148,7 +148,7 @@ describe('after a restart', () => {
     expect(kernel.print()).toBe(before);
   });
 
-  test('unreadable records, and those of an earlier boot, are logged only', async () => {
+  test('unreadable records, and records of an earlier boot, are logged only', async () => {
     const { kernel, store, attachPod } = await scene();
     await attachPod('a');
     await store.put(storedRecord('old', { bootId: '11111111-1111-4111-8111-111111111111' }));

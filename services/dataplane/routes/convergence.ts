@@ -51,7 +51,7 @@ const MISSING_ERRNOS = ['ENODEV', 'ESRCH', 'ENOENT', 'EADDRNOTAVAIL'];
 
 /**
  * Reconciles the kernel where it may differ from the wanted state: devices first, then, from the state after that, everything
- * else. A refused step does not stop the others.
+ * else. A refused step does not stop further steps.
  */
 export class Convergence {
   readonly #options: ConvergenceOptions;
@@ -210,7 +210,7 @@ const REFUSAL_BACKOFF: BackoffBounds = { baseMs: 500, maxMs: 30_000 };
 /** Immediate repairs of an object before a back-off: another program keeps reverting them. */
 const REPAIRS_MAX = 5;
 
-/** After this time without a difference, repairs are immediate again, in milliseconds. */
+/** Time without a difference after which repairs are immediate again, in milliseconds. */
 const REPAIR_RESET_MS = 60_000;
 
 /** Retry times are rounded up to this step, in milliseconds, so that many retries share one attempt. */

@@ -221,7 +221,7 @@ export function factsOf({ known, self, abilities, routing }: FactsContext): Node
   };
 }
 
-/** Subnets of the addresses of the node's interfaces, except those of Podwire's tunnels, and single addresses. */
+/** Subnets of the addresses of the node's interfaces, except Podwire's tunnels, and single addresses. */
 function connectedSubnets({ devices, addresses }: FactsContext['known']): readonly Prefix[] {
   const subnets = new Map<string, Prefix>();
   for (const [name, cidrs] of addresses) {

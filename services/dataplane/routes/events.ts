@@ -97,7 +97,7 @@ function commandsOf(settings: readonly NodeSysctl[]): string {
 }
 
 /**
- * A gauge of the routes that the cluster requires, and of those that the kernel has.
+ * A gauge of the routes that the cluster requires and that the kernel has.
  * @param status - undefined where the node is in no cluster
  * @returns a function that removes it
  */

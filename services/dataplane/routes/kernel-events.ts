@@ -15,7 +15,7 @@ import type { WantedNode } from './wanted.js';
 export interface EventEffects {
   /** Destinations whose known route changed. */
   readonly routes: Set<string>;
-  /** Those of them whose route was as wanted before: another program changed it. */
+  /** Deleted destinations whose route was as wanted before: another program changed it. */
   readonly drifted: Set<string>;
   /** Whether an object on the tunnel devices changed. */
   hasDeviceObjects: boolean;

@@ -26,20 +26,20 @@ import type { NodeRoute } from './wanted.js';
  */
 export class NodeStateCache {
   readonly devices: Map<string, ObservedDevice>;
-  /** By device. */
+  /** Addresses by device. */
   readonly addresses = new Map<string, Set<string>>();
   /** Podwire's, by destination; each of the default metric. */
   readonly routes = new Map<string, ObservedRoute>();
-  /** Podwire's routes to be deleted: those of another metric, and duplicates of a destination. */
+  /** Podwire's routes to be deleted: routes of another metric, and duplicates of a destination. */
   readonly orphanRoutes: KernelRoute[] = [];
   /** Foreign routes in the place of a wanted one, by destination. */
   readonly conflictingRoutes = new Map<string, KernelRoute>();
   /** Destinations that foreign routes send to a router. */
   readonly #routed: Set<string>;
   #outermostRouted: readonly Prefix[] | undefined;
-  /** By {@link neighbourKey}. */
+  /** Neighbours by {@link neighbourKey}. */
   readonly neighbours = new Map<string, PeerNeighbour>();
-  /** By {@link forwardingKey}; several when another program added entries. */
+  /** Entries by {@link forwardingKey}; several when another program added entries. */
   readonly forwarding = new Map<string, readonly PeerForwarding[]>();
   readonly sysctls: Map<string, string | null>;
 
@@ -113,7 +113,7 @@ export class NodeStateCache {
         this.setAddress(step, { isPresent: step.type === 'address-add' });
         return;
       case 'neighbour-set': {
-        // Without the step's type: entries of the known state are spread into later steps.
+        // The step's type is left out: entries of the known state are spread into later steps.
         const { device, address, mac } = step;
         this.neighbours.set(neighbourKey(step), { device, address, mac });
         return;
@@ -206,7 +206,7 @@ function outermost(destinations: Iterable<string>): readonly Prefix[] {
     return parsed.ok ? [parsed.prefix] : [];
   });
   const kept: Prefix[] = [];
-  // A prefix directly follows those that contain it.
+  // A prefix directly follows its containing prefixes.
   for (const prefix of prefixes.sort(comparePrefixes)) {
     const last = kept.at(-1);
     if (!last || !prefixContains(last, prefix)) kept.push(prefix);
@@ -247,7 +247,7 @@ export class EventBuffer {
     }
     const key = changeKey(change);
     const before = this.#changes.get(key);
-    // Moved to the end: the order is that of the last change.
+    // The entry moves to the end: the order follows the last changes.
     this.#changes.delete(key);
     this.#changes.set(key, before ? mergeChanges(before, change) : change);
   }

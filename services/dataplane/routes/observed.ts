@@ -23,7 +23,7 @@ export interface ObservedRoute {
 /** A route of the main table as the kernel reports it. */
 export interface KernelRoute extends ObservedRoute {
   readonly protocol: number;
-  /** As the kernel reports it; IPv6 uses 1024 when none was given. */
+  /** Metric as the kernel reports it; IPv6 uses 1024 when none was given. */
   readonly metric: number;
 }
 
@@ -52,13 +52,13 @@ export interface ObservedDevice {
   readonly up: boolean;
   readonly mac: string | null;
   readonly mtuBytes: number;
-  /** Undefined for all but VXLAN and IPIP devices. */
+  /** Tunnel; undefined for all but VXLAN and IPIP devices. */
   readonly tunnel: ObservedTunnel | undefined;
 }
 
 export interface DeviceAddress {
   readonly device: string;
-  /** With its prefix length. */
+  /** Address with its prefix length. */
   readonly address: string;
 }
 
@@ -84,9 +84,9 @@ export interface NodeAbilities {
 
 /** The observed objects of a {@link WantedNode}, and possible conflicts. */
 export interface ObservedNode {
-  /** By name: all links except those of pods. */
+  /** All links by name, except links of pods. */
   readonly devices: ReadonlyMap<string, ObservedDevice>;
-  /** All except those of link scope, which the kernel creates. */
+  /** All addresses except link-scope ones, which the kernel creates. */
   readonly addresses: readonly DeviceAddress[];
   /** Podwire's routes, and the foreign ones within the requested scope. */
   readonly routes: readonly KernelRoute[];
@@ -94,7 +94,7 @@ export interface ObservedNode {
   readonly routed: readonly string[];
   readonly neighbours: readonly PeerNeighbour[];
   readonly forwarding: readonly PeerForwarding[];
-  /** By `keyText`: the value, or null when there is no such key. */
+  /** Values by `keyText`, null when there is no such key. */
   readonly sysctls: ReadonlyMap<string, string | null>;
 }
 
@@ -137,7 +137,7 @@ export function isRouted(route: Pick<KernelRoute, 'protocol' | 'type' | 'device'
   return route.type === 'unicast' && hasRouter && ownerOf(route) === 'foreign';
 }
 
-/** Default metric of routes by family: that of Podwire's routes, and of foreign ones that collide with them. */
+/** Default metric by family, of Podwire's routes and of foreign ones that collide with them. */
 export function isDefaultMetric({ destination, metric }: Pick<KernelRoute, 'destination' | 'metric'>): boolean {
   return metric === (destination.includes(':') ? 1024 : 0);
 }

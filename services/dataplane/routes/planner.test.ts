@@ -187,15 +187,15 @@ class Walk {
       const from = { node: nodes, pool: pools, block: blocks }[of.take];
       const key = [...from.keys()][of.place % Math.max(1, from.size)] ?? '';
       from.delete(key);
-      return { next, changed: of.take === 'block' ? { blocks: new Set([key]), hasOtherChanges: false } : OTHERS };
+      return { next, changed: of.take === 'block' ? { blocks: new Set([key]), hasOtherChanges: false } : FLAGS };
     }
     switch (of.put) {
       case 'node':
         nodes.set(of.value.name, of.value);
-        return { next, changed: OTHERS };
+        return { next, changed: FLAGS };
       case 'pool':
         pools.set(of.value.name, of.value);
-        return { next, changed: OTHERS };
+        return { next, changed: FLAGS };
       case 'block':
         blocks.set(formatPrefix(of.value.cidr), of.value);
         return { next, changed: { blocks: new Set([formatPrefix(of.value.cidr)]), hasOtherChanges: false } };
@@ -211,7 +211,7 @@ class Walk {
 }
 
 const ALL: ClusterChange = { blocks: 'all', hasOtherChanges: true };
-const OTHERS: ClusterChange = { blocks: new Set(), hasOtherChanges: true };
+const FLAGS: ClusterChange = { blocks: new Set(), hasOtherChanges: true };
 
 /** The start of each walk: all nodes and pools, and some blocks. */
 const beginning = fc
@@ -287,7 +287,7 @@ describe('a large cluster', () => {
     const nodes = new Map(before.nodes).set('n9', node('n9', { ipv4: '192.168.77.7/16' }));
     const third = planner.update(
       { self: 'n0', isDatastoreLocked: false, cluster: { ...before, blocks, nodes } },
-      OTHERS,
+      FLAGS,
       facts(),
     );
     expect([...third.changedRoutes].sort()).toEqual(['10.0.2.64/26', '10.0.252.64/26']);
@@ -304,7 +304,7 @@ describe('this node’s own registration', () => {
     planner.update({ self: 'a', isDatastoreLocked: false, cluster: cluster({ ...rest, nodes }) }, ALL, facts());
     const after = planner.update(
       { self: 'a', isDatastoreLocked: false, cluster: cluster({ ...rest, nodes: nodes.slice(1) }) },
-      OTHERS,
+      FLAGS,
       facts(),
     );
     expect([...after.changedRoutes]).toEqual([]);
@@ -322,7 +322,7 @@ describe('this node’s own registration', () => {
     expect(routeTexts(before.wanted)).toEqual([]);
     const after = planner.update(
       { self: 'a', isDatastoreLocked: false, cluster: cluster({ ...rest, nodes }) },
-      OTHERS,
+      FLAGS,
       facts(),
     );
     expect([...after.changedRoutes]).toEqual(['10.0.9.0/26']);

@@ -15,7 +15,7 @@ import { nodesOf, Paths, planBlock, RANKS, type BlockPlan, type BlockContext, ty
 import { planTunnels, type TunnelPlan } from './tunnels.js';
 import { equalFacts, type NodeFacts, type NodeRoute, type WantedNode } from './wanted.js';
 
-/** For an update where at most the node's facts have changed. */
+/** Change of an update where at most the node's facts differ. */
 export const NO_CHANGE: ClusterChange = { blocks: new Set(), hasOtherChanges: false };
 
 /** The wanted state of a node's kernel, and its difference from the previous update. */
@@ -34,7 +34,7 @@ interface PlannedBlock {
 /**
  * Plans the wanted state of the node's kernel from its view of the cluster, incrementally.
  *
- * What makes it hard: 5,000 nodes have 10,000 blocks and constant changes, and each change must reach the kernel within
+ * Difficulty: 5,000 nodes have 10,000 blocks and constant changes, and each change must reach the kernel within
  * milliseconds. So blocks are planned one by one ({@link planBlock}, pure). The planner keeps the claims of each block, and which
  * blocks depend on which node and pool. A change replans only its dependents; the result equals a full plan.
  *
@@ -173,8 +173,8 @@ class Claims {
   readonly #byDestination = new Map<string, readonly BlockClaim[]>();
 
   add(block: string, claim: Claim): void {
-    const others = this.#byDestination.get(claim.destination) ?? [];
-    this.#byDestination.set(claim.destination, [...others, { block, claim }]);
+    const earlier = this.#byDestination.get(claim.destination) ?? [];
+    this.#byDestination.set(claim.destination, [...earlier, { block, claim }]);
   }
 
   /** Reverts one {@link add} of the same claim. */
@@ -188,8 +188,8 @@ class Claims {
 
   /** The winning claim: the best rank; among equals the block whose CIDR sorts first as text. */
   best(destination: string): Claim | undefined {
-    const [first, ...others] = this.#byDestination.get(destination) ?? [];
-    return others.reduce((best, entry) => (isBetter(entry, best) ? entry : best), first)?.claim;
+    const [first, ...rest] = this.#byDestination.get(destination) ?? [];
+    return rest.reduce((best, entry) => (isBetter(entry, best) ? entry : best), first)?.claim;
   }
 }
 
@@ -199,7 +199,7 @@ function isBetter(a: BlockClaim, b: BlockClaim | undefined): boolean {
   return ranks < 0 || (ranks === 0 && compareTexts(a.block, b.block) < 0);
 }
 
-/** Keys whose value was added, removed or changed. Identical objects are not compared further. */
+/** Keys whose value was added, removed or changed. Identical objects are not compared rest. */
 export function* changedKeys<V>(
   before: ReadonlyMap<string, V>,
   after: ReadonlyMap<string, V>,

@@ -245,7 +245,7 @@ describe('the real kernel', () => {
     await reached();
   });
 
-  test('two nodes reach each other’s tunnel address through real VXLAN', async () => {
+  test('each node reaches the other node’s tunnel address by real VXLAN', async () => {
     run('ip', 'netns', 'add', 'peer');
     const peer = (...words: string[]) => run('ip', '-n', 'peer', ...words);
     run('ip', 'link', 'add', 'up1', 'type', 'veth', 'peer', 'name', 'eth0', 'netns', 'peer');
@@ -296,8 +296,8 @@ test('after any walk the real kernel is as wanted, and foreign objects are uncha
       await loop.reconciler.stop();
       clearNode();
       for (const command of [...RESTORE, ...FOREIGN]) runCommand(command);
-      const others = () => [run('ip', 'route', 'show', 'proto', '4'), run('ip', '-br', 'link', 'show', 'vxlan.other')];
-      const foreign = others();
+      const listed = () => [run('ip', 'route', 'show', 'proto', '4'), run('ip', '-br', 'link', 'show', 'vxlan.other')];
+      const foreign = listed();
       start({ checkIntervalMs: 1000 });
       for (const stride of strides) {
         if (stride.what === 'want') loop.setWanted(stride.wanted);
@@ -313,7 +313,7 @@ test('after any walk the real kernel is as wanted, and foreign objects are uncha
       for (const command of [...RESTORE, ...FOREIGN_CLEARED]) attempt(command);
       loop.setWanted(loop.planner.wanted);
       await reached();
-      expect(others()).toEqual(foreign);
+      expect(listed()).toEqual(foreign);
     }),
     { numRuns: 12 },
   );

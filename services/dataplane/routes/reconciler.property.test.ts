@@ -66,7 +66,7 @@ const walks = fc.array(
   { maxLength: 40 },
 );
 
-const others = (fixture: ReconcilerFixture) =>
+const foreignObjects = (fixture: ReconcilerFixture) =>
   fixture.kernel.node
     .print()
     .filter((line) => / 10\.77\.| metric 3$|vxlan\.other/.test(line))
@@ -77,7 +77,7 @@ test('after any walk the kernel is as wanted, and foreign objects are unchanged'
     fc.asyncProperty(walks, async (strides) => {
       const fixture = new ReconcilerFixture();
       for (const command of FOREIGN) fixture.runCommand(command);
-      const foreign = others(fixture);
+      const foreign = foreignObjects(fixture);
       for (const stride of strides) await take(fixture, stride);
       fixture.kernel.lostNotificationCount = 0;
       for (const command of [...RESTORE, ...FOREIGN_CLEARED]) attempt(fixture, command);
@@ -93,7 +93,7 @@ test('after any walk the kernel is as wanted, and foreign objects are unchanged'
         await fixture.advance(400_000);
       }
       expect(await differences(kernel, planner.wanted)).toEqual([]);
-      expect(others(fixture)).toEqual(foreign);
+      expect(foreignObjects(fixture)).toEqual(foreign);
       expect(fixture.loop.reconciler.status()).toMatchObject({ state: 'as-wanted', conditions: [] });
       const before = kernel.commands.length;
       await fixture.advance(200_000);

@@ -62,7 +62,7 @@ const ROUND_BACKOFF = { baseMs: 250, maxMs: 15_000 };
 /**
  * Reconciles the node's kernel with the cluster's state: tunnels, routes between nodes, and settings.
  *
- * What makes it hard:
+ * Difficulties:
  * - A change of one block must cost one message. So the kernel's state is cached: from a full reading, the outcome of each step,
  *   and the kernel's notifications.
  * - Other programs and the kernel itself change the state too. Notifications arrive late, or also for Podwire's own changes. Some
@@ -116,7 +116,7 @@ export class RouteReconciler implements Follower {
 
   /** Requests a full check as soon as possible. */
   check(): void {
-    // Without a known state the next round is a full check.
+    // The next round is a full check if the state is unknown.
     if ('known' in this.#kernel) this.#checkAtMs = this.#options.clock.monotonicMs();
     this.#rounds.request('round');
   }

@@ -11,9 +11,9 @@ import { NO_CHANGE, type PlannedNode, type RoutePlanner } from './planner.js';
 import { destinationOfKey, objectOf, type NodeStep } from './step.js';
 import { equalFacts, type NodeFacts, type RoutingMode, type WantedNode } from './wanted.js';
 
-/** What a round of the reconciler decides without I/O. */
+/** Decisions of a round of the reconciler, without I/O. */
 
-/** What is known of the kernel. */
+/** Known state of the kernel. */
 export type KernelState =
   /** No notifications arrive. `hasMissed`: an earlier watch failed. */
   | { readonly phase: 'unwatched'; readonly hasMissed: boolean }
@@ -55,7 +55,7 @@ export class NodePlan {
     return this.#view !== undefined;
   }
 
-  /** Undefined before the first plan. */
+  /** Wanted state; undefined before the first plan. */
   get wanted(): WantedNode | undefined {
     return this.#wanted;
   }
@@ -77,7 +77,7 @@ export class NodePlan {
     const isSame = this.#facts !== undefined && equalFacts(this.#facts, facts);
     if (before && !this.#pending && isSame) return { wanted: before, changedRoutes: new Set(), hasOtherChanges: false };
     const change = this.#pending ?? NO_CHANGE;
-    // After a failed plan the planner's state is unknown.
+    // The planner's state is unknown after a failed plan.
     this.#pending = { blocks: 'all', hasOtherChanges: true };
     const planned = this.#planner.update(this.#view, change, facts);
     this.#pending = undefined;
@@ -95,7 +95,7 @@ export type Reading =
   | { readonly known: NodeStateCache; readonly effects: undefined; readonly checkMs: number };
 
 export interface Round {
-  /** What was known before; undefined: nothing. */
+  /** State known before; undefined: nothing. */
   readonly before: NodeStateCache | undefined;
   readonly reading: Reading;
   readonly plan: PlanChange;
@@ -103,7 +103,7 @@ export interface Round {
   readonly retried: readonly string[];
 }
 
-/** What may differ from the wanted state. */
+/** Parts that may differ from the wanted state. */
 export function scopeOf({ reading: { effects }, plan, retried }: Round): DiffScope {
   if (!effects) return { routes: 'all', hasDevices: true };
   const destinations = retried.flatMap((key) => destinationOfKey(key) ?? []);

@@ -17,7 +17,7 @@ export interface NodeStatus {
   readonly state: 'waiting' | 'silent' | 'reconciling' | 'as-wanted';
   /** The wanted ones; none before the first complete view. */
   readonly tunnels: readonly WantedTunnel[];
-  /** Undefined before the first complete view. */
+  /** Counts; undefined before the first complete view. */
   readonly wanted: NodeCounts | undefined;
   /** The wanted ones that match; undefined while unknown. */
   readonly present: NodeCounts | undefined;

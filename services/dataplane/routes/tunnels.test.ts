@@ -106,7 +106,7 @@ describe('VXLAN peers', () => {
     expect(wanted.peers).toEqual([]);
   });
 
-  test('with a duplicate tunnel address: the first is used, the others are reported', () => {
+  test('with a duplicate tunnel address: the first is used, further nodes are reported', () => {
     const twin = node('c', { ipv4: '192.0.2.3/24', vxlan4: '10.0.7.1' });
     const mine = node('d', { ipv4: '192.0.2.4/24', vxlan4: '10.0.0.1' });
     const wanted = planNode(view('a', { nodes: [mine, twin, B, A], pools: POOLS('vxlan').slice(0, 1) }), facts());

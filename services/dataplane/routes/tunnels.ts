@@ -38,7 +38,7 @@ const FAMILIES: readonly Family[] = [4, 6];
 interface TunnelInput {
   /** Name of this node. */
   readonly selfName: string;
-  /** As last received from IPAM. */
+  /** Node as last received from IPAM. */
   readonly self: ClusterNode | undefined;
   readonly nodes: ReadonlyMap<string, ClusterNode>;
   readonly pools: ReadonlyMap<string, ClusterPool>;
@@ -175,7 +175,7 @@ function hostCidr(address: Address | undefined): string | undefined {
 
 /**
  * The peers of a family's VXLAN device, sorted by name. Of several with the same tunnel or MAC address only the first is used;
- * the others are reported.
+ * further ones are reported.
  */
 function vxlanPeers(family: Family, { selfName, self, nodes }: TunnelInput): Pick<TunnelPlan, 'peers' | 'conditions'> {
   const peers: VxlanPeer[] = [];

@@ -10,7 +10,7 @@ export const VXLAN_DEVICE: Readonly<Record<Family, string>> = { 4: 'vxlan4.podwi
 /** Name of Podwire's IPIP device. */
 export const IPIP_DEVICE = 'ipip.podwire';
 
-/** As Calico's, so that both kinds of nodes reach each other during a migration. */
+/** Calico's VNI, so that both kinds of nodes reach each other during a migration. */
 export const VXLAN_VNI = 4096;
 
 /** A VXLAN device without learning: every peer is programmed (`ip link add … type vxlan id … dstport … local … dev … nolearning`). */
@@ -47,7 +47,7 @@ export interface NodeRoute {
   readonly type: 'unicast' | 'blackhole';
   /** Name of the link; undefined for blackholes. */
   readonly device: string | undefined;
-  /** Without length; undefined when the destination is on the link. */
+  /** Gateway without length; undefined when the destination is on the link. */
   readonly gateway: string | undefined;
   /** The gateway is on the link even without a route to it. */
   readonly onlink: boolean;
@@ -74,7 +74,7 @@ export interface NodeSysctl {
 /** The wanted state of this node's kernel for packets between nodes, unordered. */
 export interface WantedNode {
   readonly tunnels: readonly WantedTunnel[];
-  /** By destination: one route each. */
+  /** Routes by destination, one each. */
   readonly routes: ReadonlyMap<string, NodeRoute>;
   readonly peers: readonly VxlanPeer[];
   readonly sysctls: readonly NodeSysctl[];

@@ -16,7 +16,7 @@ import { NODE_MAIN } from '../testing/service.js';
 
 /** The process itself is killed and restarted. */
 
-/** Threads that delete links, except the first: each with a socket, created when all others are busy (`addon/src/socket/deleter.cc`). */
+/** Threads that delete links, except the first: each with a socket, created when all earlier ones are busy (`addon/src/socket/deleter.cc`). */
 const OTHER_DELETERS = 3;
 
 /** Fixed, so that every run is the same; change it for other walks. */

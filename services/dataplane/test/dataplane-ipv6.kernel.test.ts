@@ -273,10 +273,10 @@ describe('several interfaces of one pod', () => {
   });
 });
 
-test('a node without IPv6 refuses pods of IPv6, and serves those of IPv4', async () => {
+test('a node without IPv6 refuses pods of IPv6, and serves pods of IPv4', async () => {
   const [a, b] = [pod('a', BOTH), pod('b', BY_FAMILY.IPv4)];
   const before = snapshot('a');
-  // Like a kernel that was started with ipv6.disable=1.
+  // This node is like a kernel that was started with ipv6.disable=1.
   run('mount', '-t', 'tmpfs', 'tmpfs', '/proc/sys/net/ipv6');
   try {
     const failure = { code: 'KERNEL_UNSUPPORTED', message: expect.stringContaining('has no IPv6') };

@@ -126,7 +126,7 @@ describe.each([
   ['Docker', DOCKER('iptables') + DOCKER('ip6tables')],
   ['ufw', UFW('iptables', 'ufw') + UFW('ip6tables', 'ufw6')],
 ] as const)('where %s drops forwarded packets', (_, firewall) => {
-  test('pods reach each other by Podwire’s rules at the head of the chain, which others list as theirs', async () => {
+  test('pods reach each other by Podwire’s rules at the head of the chain, which firewalls list as theirs', async () => {
     sh(firewall);
     const theirs = rules();
     expect(reaches()).toEqual([false, false]);
@@ -149,7 +149,7 @@ describe.each([
   });
 });
 
-test('rules that another program flushed or overtook by a drop come back; others keep their place', async () => {
+test('rules that another program flushed or overtook by a drop come back; other rules keep their place', async () => {
   sh(DOCKER('iptables'));
   const { events, check } = await watch();
   sh('iptables -F FORWARD');
@@ -199,7 +199,7 @@ test.each([
   expect(events.takeLines()).toEqual([]);
   const [, cure = ''] = /; run: (.*)/.exec(conditions()[0] ?? '') ?? [];
   const zone = /^firewall-cmd --permanent --zone=trusted --add-source=(\S+) && firewall-cmd --reload$/.exec(cure)?.[1];
-  // What the program does with the command.
+  // Steps of the program with the command.
   const trust = (ip: string, cidr: string) =>
     `nft insert rule inet firewalld filter_FORWARD_ZONES ${ip} saddr ${cidr} goto filter_FWD_trusted`;
   sh(zone === undefined ? cure : `${trust('ip', zone)}; ${trust('ip6', 'fd65::/64')}`);
@@ -245,8 +245,8 @@ describe('a rule that drops packets of pods to the outside', () => {
 
   test.each([
     ['the pool does not lead there', 'oifname "eth0" ip saddr 10.65.0.0/16 ip daddr != 10.65.0.0/16', false],
-    ['it drops those to the node’s network alone', 'ip saddr 10.65.0.0/16 ip daddr 192.0.2.0/24', true],
-    ['it drops those to the internet alone', 'ip saddr 10.65.0.0/16 ip daddr != { 10.65.0.0/16, 192.0.2.0/24 }', true],
+    ['it drops only the node’s network', 'ip saddr 10.65.0.0/16 ip daddr 192.0.2.0/24', true],
+    ['it drops only the internet', 'ip saddr 10.65.0.0/16 ip daddr != { 10.65.0.0/16, 192.0.2.0/24 }', true],
   ])('is no condition where %s', async (_, rule, natOutgoing) => {
     drop(rule);
     const { conditions } = await watch({ natOutgoing });

@@ -11,7 +11,7 @@ import { AttachmentEvents, Events } from '../pods/events.js';
 import { ReconcileEvents } from '../routes/events.js';
 import { recordingLog } from '../testing/pods.js';
 
-/** What is counted. */
+/** Counted events. */
 
 const attachment = { network: 'net', containerId: 'a', interfaceName: 'eth0' };
 const failure = new Failure('UNREACHABLE', 'away');

@@ -24,7 +24,7 @@ const POD = { 4: '10.65.0.7', 6: 'fd65::7' } as const;
 const LOOPBACK = { 4: '127.0.0.1', 6: '::1' } as const;
 const FAMILIES = [4, 6] as const;
 
-/** Like any node's tunnel device, it has a MAC address derived from the node's name. */
+/** MAC address derived from the node's name, as any tunnel device has it. */
 const TUNNEL_MAC = '66:11:22:33:44:55';
 
 /** The source of another pod's packets. */
@@ -164,7 +164,7 @@ describe.each(FAMILIES)('IPv%i: packets in VXLAN or IPIP from a pod', (family) =
     await guard.stop();
     run('nft', 'delete', 'table', 'inet', 'podwire');
     send('a', packets);
-    // Without the guard each arrives, so that the test counts the right packets.
+    // Each packet arrives without the guard, so that the test counts the right packets.
     await until(() => seen('input') === 2 && seen('forward') === 2);
   });
 });

@@ -13,7 +13,7 @@ import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods
 const TUNED_MAC = '02:00:00:00:00:99';
 
 let kernel: NetlinkKernel;
-/** Of pods without a requested MTU, in bytes. */
+/** MTU of pods without a requested MTU, in bytes. */
 let mtuBytes: number;
 
 const never = () => new AbortController().signal;
@@ -92,7 +92,7 @@ test('a MAC address that the pod set is no difference, survives a repair, and is
   expect(await dataplane.check(network, never())).toEqual([]);
 });
 
-test('the workload’s own rules stay, precede those of a second interface, and are no difference', async () => {
+test('the workload’s own rules stay, precede rules of a second interface, and are no difference', async () => {
   const dataplane = await start();
   addPod('a');
   const first = podNetwork('a');

@@ -302,7 +302,7 @@ describe('detach', () => {
   });
 });
 
-/** Like `pods/conflicts.test.ts`, which has the fake kernel. */
+/** Cases of `pods/conflicts.test.ts`, which has the fake kernel. */
 describe('two pods', () => {
   let opened: Kernel | undefined;
 

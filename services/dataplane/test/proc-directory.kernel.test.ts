@@ -6,7 +6,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { addPod, cleanUp, requireThrowawayNamespace, run, setNodeForwarding } from '../testing/kernels.js';
 import { NODE_MAIN, podMessage, ServiceFixture } from '../testing/service.js';
 
-/** As in a container without `privileged`: /proc/sys is read-only, a whole proc is mounted elsewhere, and few capabilities are left. */
+/** A container without `privileged`: /proc/sys is read-only, a whole proc is mounted elsewhere, and few capabilities are left. */
 const CONTAINER =
   'mount -t tmpfs tmpfs /mnt && mkdir /mnt/proc && mount --bind /proc /mnt/proc && mount --bind /proc/sys /proc/sys && ' +
   'mount -o remount,bind,ro /proc/sys && exec setpriv --bounding-set=-all,+net_admin,+sys_admin "$@"';

@@ -124,7 +124,7 @@ test('a removal leaves the node as it was before Podwire, with all objects of ot
 
 test('a removal is refused while podwire-node runs', async () => {
   mkdirSync(bench.records);
-  // As podwire-node has it.
+  // Same setting as podwire-node's.
   const { listen: addresses, recordsDirectory: path } = bench.config();
   const lock = await acquireExclusive({ ...LOCK, addresses, directories: [{ path }] });
   const service = await startOn(bench.config(), bench.deps());

@@ -111,7 +111,7 @@ const routes = (): string[] => {
 
 const mtuOf = (text: string): number => Number(/ mtu (\d+) /.exec(text)?.[1]);
 
-/** Of both ends of a pod's wire. */
+/** MTUs of both ends of a pod's wire. */
 const mtusOf = ({ netns, hostInterfaceName: name }: PodNetwork): number[] => [
   mtuOf(run('ip', 'link', 'show', name)),
   mtuOf(run('nsenter', `--net=${netns}`, 'ip', 'link', 'show', 'eth0')),
@@ -151,7 +151,7 @@ test('pods keep their MTU over a restart while podwire-ipam, which knows the enc
 test('changes to a pod’s route, its end on the node and the wire itself are repaired at once', async () => {
   const pod = await attach('a', '10.65.0.7');
   await expect.poll(async () => (await status()).wanted, AT_ONCE).toBeDefined();
-  // The kernel's events right after an attach are those of the wiring.
+  // The kernel's events right after an attach come from the wiring.
   await sleep(2500);
   const route = () => run('ip', 'route', 'show', '10.65.0.7').trim();
   const wired = `10.65.0.7 dev ${pod.hostInterfaceName} proto 87 scope link`;
@@ -174,7 +174,7 @@ function kernelHasIpip(): boolean {
   return spawnSync('unshare', ['--net', ...command]).status === 0;
 }
 
-test('a pool of IPIP has its tunnel; without IPIP in the kernel there is a condition, and others work', async () => {
+test('a pool of IPIP has its tunnel; without IPIP in the kernel there is a condition, and other pools work', async () => {
   const hasIpip = kernelHasIpip();
   ipam.putNode(nodeMessage('node-2', '198.51.100.8/24'));
   ipam.putPool(poolMessage('p', '10.65.0.0/16', { ipipMode: EncapsulationMode.ENCAPSULATION_MODE_ALWAYS }));
@@ -239,7 +239,7 @@ test('while podwire-ipam is down the node keeps its routes; after its return the
       .poll(async () => (await status()).conditions.map(({ reason }) => reason), AT_ONCE)
       .toContain('IpamUnreachable');
     expect(routes()).toEqual(before);
-    // After its return it sends everything, from the beginning.
+    // It sends everything from the beginning after its return.
     ipam.remove('route', '10.65.1.0/26');
     ipam.putRoute(routeMessage('10.65.99.0/26', 'node-2'));
     ipam.forgetChanges();

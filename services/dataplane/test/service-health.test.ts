@@ -112,7 +112,7 @@ async function attach(name: string, rest: Partial<PodNetwork>): Promise<void> {
 }
 
 test('a kernel that can wire no pod is a condition, and unhealthy, until it can again', async () => {
-  // The first probe is that of the start.
+  // The first probe belongs to the start.
   for (let look = 0; look < 8; look++) kernel.failNext('probe', { errno: 'EMFILE', after: look === 0 ? 1 : 0 });
   await start();
   await expect.poll(health, AT_ONCE).toBe(2);

@@ -14,7 +14,7 @@ import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods
 
 const NODE = '198.18.0.1';
 const OWN = '10.65.0.7';
-const OTHERS = '10.65.0.8';
+const OTHER_POD = '10.65.0.8';
 /** Behind the pod; the node has only its default route to it. */
 const BEHIND = '10.99.0.1';
 const ELSEWHERE = '10.98.0.1';
@@ -53,15 +53,15 @@ function allInterfaces(value: string): void {
 async function wire(sourcePrefixes: readonly string[], by?: SourceGuard): Promise<void> {
   const events = new Events(recordingLog().log);
   const dataplane = new Dataplane({ kernel, registry: testRegistry(), events, filters: by ? [by] : [] });
-  for (const [name, own, prefixes] of [['a', OWN, sourcePrefixes] as const, ['b', OTHERS, []] as const]) {
+  for (const [name, own, prefixes] of [['a', OWN, sourcePrefixes] as const, ['b', OTHER_POD, []] as const]) {
     addPod(name);
     const network = podNetwork(name, { addresses: [address(own)], sourcePrefixes: prefixes.map(prefix) });
     await dataplane.attach(network, never());
   }
-  for (const more of [OTHERS, BEHIND, ELSEWHERE]) inside('a', 'ip', 'address', 'add', `${more}/32`, 'dev', 'eth0');
+  for (const more of [OTHER_POD, BEHIND, ELSEWHERE]) inside('a', 'ip', 'address', 'add', `${more}/32`, 'dev', 'eth0');
 }
 
-const arrivals = () => [OWN, OTHERS, BEHIND, ELSEWHERE].map((from) => arrivalsFrom('a', from, NODE));
+const arrivals = () => [OWN, OTHER_POD, BEHIND, ELSEWHERE].map((from) => arrivalsFrom('a', from, NODE));
 
 test('a pod sends from its address and its allowed prefixes, and from nothing else', async () => {
   await guard.start(new Map());

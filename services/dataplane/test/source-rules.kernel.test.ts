@@ -113,7 +113,7 @@ describe('a pod with two interfaces', () => {
         'lookup',
         String(tableOf('net1')),
       );
-      // For IPv6 the guard would drop the packet, but this test has none: only the wrong interface shows.
+      // The guard would drop the IPv6 packet, but this test has none: only the wrong interface shows.
       const way = run('ip', '-n', 'a', 'route', 'get', formatAddress(peer.addresses[at]!), 'from', source);
       expect(way).toContain('dev eth0');
       if (at === 0) expect(canPing(source, 'peer')).toBe(false);
@@ -173,7 +173,7 @@ test('only the rules of an unrecorded interface are removed once it is gone', as
   await attach(first);
   const before = state();
   await attach(second);
-  // Like a start without its record: the namespace that its detach would need is unknown.
+  // A start without its record: the namespace that its detach would need is unknown.
   const registry = testRegistry();
   await registry.record(first, (await kernel.identify(first.netns))!);
   const later = new Dataplane({ kernel, registry, events: new Events(recordingLog().log) });
@@ -195,7 +195,7 @@ test('rules of an unrecorded pod are removed by the detach that names its namesp
   expect(rulesOf('a')).toEqual(OWN_RULES);
   await forgetful.detach({ attachment, hostInterfaceName, netns }, never());
   expect(rulesOf('a')).toEqual([]);
-  // In one call with the wire too: the interface has left the pod before the rules are read.
+  // This is one call with the wire too: the interface has left the pod before the rules are read.
   await attach(second);
   const again = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
   expect([await again.detach({ attachment, hostInterfaceName, netns }, never()), rulesOf('a')]).toEqual([true, []]);

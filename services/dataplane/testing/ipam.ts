@@ -79,7 +79,7 @@ export class FakeIpam {
   cutAfterCount = Infinity;
   /** Sent in place of the next message, once. */
   nonsense: WatchResponse | undefined;
-  /** Addresses that the node holds, by pool, including those of tunnels. */
+  /** Addresses that the node holds, by pool, including tunnel addresses. */
   readonly held = new Map<string, readonly string[]>();
   #objects = new Map<string, WatchedChange>();
   #isLocked = false;
@@ -298,8 +298,8 @@ export class FakeIpam {
     const node = this.node(nodeName);
     if (!node) throw new Failure('NODE_NOT_FOUND', `node "${nodeName}" is not registered`);
     const address = this.#tunnelAddress(kind);
-    const others = node.tunnels.filter((tunnel) => tunnel.kind !== kind);
-    this.putNode({ ...node, tunnels: [...others, { kind, address, macAddress: '' }] });
+    const otherTunnels = node.tunnels.filter((tunnel) => tunnel.kind !== kind);
+    this.putNode({ ...node, tunnels: [...otherTunnels, { kind, address, macAddress: '' }] });
     return { address: `${address}/32`, alreadyAllocated: false, releasedAddresses: [] };
   }
 

@@ -303,7 +303,7 @@ export async function netlinkNodeFixture(): Promise<NodeKernelFixture> {
     addParent: (name, ...addresses) => {
       runCommand(`ip link add ${name} type bridge`);
       runCommand(`ip link set ${name} up`);
-      // Without duplicate address detection: nothing can be bound to an address before that is over.
+      // Duplicate address detection is off: nothing can be bound to an address before that is over.
       for (const address of addresses)
         runCommand(`ip address add ${address} dev ${name}${address.includes(':') ? ' nodad' : ''}`);
     },

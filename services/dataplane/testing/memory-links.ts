@@ -8,7 +8,7 @@ export class MemoryLinks implements LinkSource {
   readonly #links = new Map<string, NodeLink>();
   readonly #listeners = new Set<LinkListener>();
   readonly #faults: Failure[] = [];
-  /** By key with slashes. */
+  /** Values by key with slashes. */
   readonly sysctls = new Map<string, string>();
   #lists = 0;
 

@@ -93,7 +93,7 @@ export class MemoryNamespace {
   readonly links: MemoryLink[] = [];
   readonly addresses: { readonly device: string; readonly address: string }[] = [];
   readonly routes: Route[] = [];
-  /** Besides those of every namespace. */
+  /** Rules besides the ones of every namespace. */
   readonly rules: Rule[] = [];
   readonly neighbours: Neighbour[] = [];
   readonly sysctls = new Map<string, string>([['net/ipv4/ip_forward', '0']]);
@@ -159,7 +159,7 @@ export class MemoryNamespace {
   }
 
   setLink(link: MemoryLink, { up, alias, mac, mtuBytes, txQueueLength }: LinkChange): void {
-    // With its MAC address a link loses its neighbours, permanent ones too (neigh_changeaddr, net/core/neighbour.c).
+    // A link loses with its MAC address its neighbours, permanent ones too (neigh_changeaddr, net/core/neighbour.c).
     if (mac !== undefined && mac !== link.mac) removeWhere(this.neighbours, ({ device }) => device === link.name);
     if (mac !== undefined) link.mac = mac;
     if (txQueueLength !== undefined) link.txQueueLength = txQueueLength;
@@ -191,7 +191,7 @@ export class MemoryNamespace {
   deleteAddress(device: string, address: string): void {
     const removed = removeWhere(this.addresses, (entry) => entry.device === device && entry.address === address);
     if (removed === 0) throw new Errno('EADDRNOTAVAIL');
-    // With its last IPv4 address a link loses all its IPv4 routes (fib_inetaddr_event, net/ipv4/fib_frontend.c).
+    // A link loses with its last IPv4 address all its IPv4 routes (fib_inetaddr_event, net/ipv4/fib_frontend.c).
     const isLast = !this.addresses.some((entry) => entry.device === device && !isIpv6(entry.address));
     if (isIpv6(address) || !isLast) return;
     removeWhere(this.routes, (route) => route.device === device && !isIpv6(route.destination));
@@ -248,7 +248,7 @@ export class MemoryNamespace {
       for (const { name } of this.links) this.sysctls.set(`net/ipv4/conf/${name}/forwarding`, value);
     }
     const [, device = '', setting = ''] = /^net\/ipv6\/conf\/(.+)\/(forwarding|disable_ipv6)$/.exec(key) ?? [];
-    // And so do those of IPv6 (addrconf_fixup_forwarding, addrconf_disable_ipv6, net/ipv6/addrconf.c).
+    // IPv6 sysctls do the same (addrconf_fixup_forwarding, addrconf_disable_ipv6, net/ipv6/addrconf.c).
     const switched = device === 'all' ? ['default', 'lo', ...this.links.map(({ name }) => name)] : [device];
     for (const name of switched) {
       const own = `net/ipv6/conf/${name}/${setting}`;
@@ -259,7 +259,7 @@ export class MemoryNamespace {
     }
   }
 
-  /** What is there, as `ip` and `sysctl` would print it; sysctls of links only where they differ from the kernel's defaults. */
+  /** Content of the namespace, as `ip` and `sysctl` would print it; sysctls of links only where they differ from the kernel's defaults. */
   print(): string[] {
     const links = this.links.map(
       ({ name, kind, mac, mtuBytes, txQueueLength, alias, up }) =>

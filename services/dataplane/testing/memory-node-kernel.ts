@@ -99,7 +99,7 @@ export class MemoryNodeKernel implements NodeKernel {
   }
 
   async apply(steps: readonly NodeStep[]): Promise<readonly (NodeRefusal | undefined)[]> {
-    await yieldToOthers();
+    await yieldToEventLoop();
     return steps.map((step) => this.#applyStep(step));
   }
 
@@ -133,7 +133,7 @@ export class MemoryNodeKernel implements NodeKernel {
   }
 
   async #answer<Answer>(operation: NodeOperation, answer: () => Answer): Promise<Answer> {
-    await yieldToOthers();
+    await yieldToEventLoop();
     const errno = this.#closed ? 'EBADF' : this.#takeFault(operation);
     if (errno !== undefined) throw failureOf(operation, { object: 'node', errno });
     return answer();
@@ -270,6 +270,6 @@ function failureOf(operation: string, { object, errno }: FailureDetails) {
 }
 
 /** Other callbacks run before the answer, as with the real kernel. */
-function yieldToOthers(): Promise<void> {
+function yieldToEventLoop(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

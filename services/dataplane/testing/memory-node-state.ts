@@ -86,7 +86,7 @@ export class MemoryNode {
       isExternal: false,
     } as const;
     const device = createDevice(tunnel, { mac, tunnel: observed });
-    // At creation the kernel reduces a larger MTU to fit (vxlan_config_apply, drivers/net/vxlan/vxlan_core.c).
+    // The kernel reduces a larger MTU to fit at creation (vxlan_config_apply, drivers/net/vxlan/vxlan_core.c).
     device.mtuBytes = Math.min(device.mtuBytes, room);
     this.addDevice(device);
   }
@@ -142,7 +142,7 @@ export class MemoryNode {
     this.announce({ object: 'route', deleted: false, route });
   }
 
-  /** As `ip route append` for IPv4: adds a route beside those to the same destination. */
+  /** Adds a route beside routes to the same destination, as `ip route append` for IPv4. */
   appendRoute(route: KernelRoute): void {
     this.#checkRoute(route);
     if (this.routes.some((other) => isSamePlace(other, route) && equalRoutes(other, route))) throw new Errno('EEXIST');
@@ -191,7 +191,7 @@ export class MemoryNode {
     this.appendForwarding(entry);
   }
 
-  /** As `bridge fdb append`: the kernel ignores it for a MAC address that has an entry, except zero. */
+  /** Does `bridge fdb append`: the kernel ignores it for a MAC address that has an entry, except zero. */
   appendForwarding(entry: PeerForwarding): void {
     this.find(entry.device);
     const isTaken = this.forwarding.some((other) => forwardingKey(other) === forwardingKey(entry));
@@ -295,7 +295,7 @@ export class MemoryNode {
     const isIpv6 = address.includes(':');
     removeWhere(this.addresses, (entry) => entry.device === device && entry.address === address);
     const isLast = !this.addresses.some((entry) => entry.device === device && !entry.address.includes(':'));
-    // With its last IPv4 address a device loses its IPv4 routes, without a notification (fib_inetaddr_event, net/ipv4/fib_frontend.c).
+    // A device loses with its last IPv4 address its IPv4 routes, without a notification (fib_inetaddr_event, net/ipv4/fib_frontend.c).
     if (!isIpv6 && isLast)
       removeWhere(this.routes, (route) => route.device === device && !route.destination.includes(':'));
     for (const route of this.routes.filter((candidate) => candidate.source === bare)) {

@@ -142,9 +142,9 @@ export async function differences(kernel: NodeKernel, wanted: WantedNode): Promi
   ];
 }
 
-/** The lines that are not among the others, counted. */
-function without(lines: readonly string[], others: readonly string[]): string[] {
-  const left = [...others];
+/** The lines that are not among the removed ones, counted. */
+function without(lines: readonly string[], removed: readonly string[]): string[] {
+  const left = [...removed];
   return lines.filter((line) => {
     const place = left.indexOf(line);
     if (place >= 0) left.splice(place, 1);

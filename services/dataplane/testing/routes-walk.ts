@@ -15,14 +15,14 @@ export type WalkStep =
 const four = vxlan;
 const six: WantedVxlan = { ...vxlan, name: 'vxlan6.podwire', local: 'fd00::1', mtuBytes: 1430, address: 'fd65::1/128' };
 
-const vxlanOf = (base: WantedVxlan, others: readonly (string | undefined)[]): fc.Arbitrary<WantedVxlan> =>
+const vxlanOf = (base: WantedVxlan, addresses: readonly (string | undefined)[]): fc.Arbitrary<WantedVxlan> =>
   fc
     .record({
       vni: fc.constantFrom(4096, 4096, 4096, 5),
       mac: fc.constantFrom('66:00:00:00:00:01', '66:00:00:00:00:0b'),
       mtuBytes: fc.constantFrom(1400, 1300),
       parent: fc.constantFrom('up0', 'up0', undefined),
-      address: fc.constantFrom(base.address, base.address, ...others),
+      address: fc.constantFrom(base.address, base.address, ...addresses),
     })
     .map((changes) => ({ ...base, ...changes }));
 

@@ -29,7 +29,7 @@ export const openAddresses: OpenNodeAddresses = () => Promise.resolve(NO_ADDRESS
 
 const limits = (timeoutMs = 30_000) => ({ deadlineMs: Date.now() + timeoutMs });
 
-/** The settings of a dataplane. @param env - those that differ from the defaults */
+/** The settings of a dataplane. @param env - settings that differ from the defaults */
 export function configOf(env: Readonly<Record<string, string>>, nodeName = 'node-1'): Config {
   const values = readSettings({ settings: DATAPLANE_SETTINGS, prefix: 'PODWIRE_NODE_', env });
   return { ...values, nodeName, drainTimeoutMs: 5_000 };
@@ -52,7 +52,7 @@ export class ServiceFixture {
     PODWIRE_NODE_LISTEN: `unix:${this.socket}`,
     PODWIRE_NODE_RECORDS_DIRECTORY: this.records,
   };
-  /** Of podwire-node with this dataplane. */
+  /** Environment of podwire-node with this dataplane. */
   readonly processEnv = {
     ...this.env,
     PODWIRE_NODE_CNI_SOCKET: join(this.folder, 'run', 'cni.sock'),
@@ -97,7 +97,7 @@ export class ServiceFixture {
     return this.#peer.call(PodServiceService.checkPod, { pod, recorded }, limits());
   }
 
-  /** As {@link check}. */
+  /** Calls RepairPod, as {@link check} calls CheckPod. */
   repair(pod: PodNetwork | undefined, recorded?: PodNetwork['attachment']) {
     return this.#peer.call(PodServiceService.repairPod, { pod, recorded }, limits());
   }

@@ -111,7 +111,7 @@ async function applyAll(session: PodSession, steps: readonly Step[]): Promise<vo
   expect((await session.apply(steps)).failed).toBeUndefined();
 }
 
-/** A pod wired as `before`, changed by others, and the plan to reach `after`. */
+/** A pod wired as `before`, changed by other programs, and the plan to reach `after`. */
 async function scene(before: PodNetwork, after: PodNetwork, changes: readonly (readonly [string, ForeignChange])[]) {
   const kernel = new MemoryKernel();
   const pod = kernel.addNamespace(NETNS);

@@ -36,9 +36,9 @@ describe('the routes of an interface', () => {
   });
 
   test('have the first free metric, also between used ones', () => {
-    const others = [...routesOf('eth0'), ...routesOf('net2', 2), ...routesOf('net3', 3)];
-    expect(routesWith(others)[1]).toBe('default via 169.254.1.1 dev net1 proto 87 metric 1');
-    expect(routesWith([...others, ...routesOf('net4', 1)])[1]).toBe(
+    const otherRoutes = [...routesOf('eth0'), ...routesOf('net2', 2), ...routesOf('net3', 3)];
+    expect(routesWith(otherRoutes)[1]).toBe('default via 169.254.1.1 dev net1 proto 87 metric 1');
+    expect(routesWith([...otherRoutes, ...routesOf('net4', 1)])[1]).toBe(
       'default via 169.254.1.1 dev net1 proto 87 metric 4',
     );
   });

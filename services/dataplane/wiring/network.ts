@@ -32,7 +32,7 @@ export interface WantedSysctl {
   readonly device: string | undefined;
   /** A failure to set it is a warning. */
   readonly optional: boolean;
-  /** In the pod: must be set before its link comes up and gets addresses. */
+  /** Whether it must be set in the pod before its link comes up and gets addresses. */
   readonly early: boolean;
   /**
    * Setting it removes addresses and routes of this family from the link: Podwire's are deleted first, so that a rollback can
@@ -50,7 +50,7 @@ export interface WantedEnd {
   readonly alias: string | undefined;
   /** CIDRs. The kernel may also create the ones on the node's end. */
   readonly addresses: readonly string[];
-  /** In the order that the kernel requires: a next hop's own route first. */
+  /** Routes in the order that the kernel requires: a next hop's own route first. */
   readonly routes: readonly Route[];
   /** Empty until the pod's other interfaces are known (`source-routing.ts`). */
   readonly rules: readonly Rule[];
@@ -124,7 +124,7 @@ function hostSysctls4(name: string): WantedSysctl[] {
 }
 
 /**
- * Without this a pod without IPv6 addresses could reach services of the node by the link-local address that the kernel gives each
+ * A pod without IPv6 addresses could otherwise reach services of the node by the link-local address that the kernel gives each
  * interface. The key is missing when the kernel has no IPv6. The pod's end needs no change, as the node does not answer it.
  */
 function ipv6DisabledSysctl(name: string): WantedSysctl {
@@ -175,8 +175,8 @@ function podSysctls6(name: string): WantedSysctl[] {
   const key = (device: string, setting: string): SysctlKey => ['net', 'ipv6', 'conf', device, setting];
   // `all` follows the keys that it also changes: rolled back first, it leaves them their own values.
   const all = namespaceSysctl(key('all', 'disable_ipv6'), '0');
-  const others = ['lo', 'default'].map((device) => namespaceSysctl(key(device, 'disable_ipv6'), '0'));
-  const switches = [...others.map((sysctl) => ({ ...sysctl, follows: all.key })), all];
+  const namespaceSysctls = ['lo', 'default'].map((device) => namespaceSysctl(key(device, 'disable_ipv6'), '0'));
+  const switches = [...namespaceSysctls.map((sysctl) => ({ ...sysctl, follows: all.key })), all];
   const own = [linkSysctl(key(name, 'disable_ipv6'), '0'), linkSysctl(key(name, 'accept_dad'), '0')];
   return [...switches, ...own].map((sysctl) => ({ ...sysctl, early: true }));
 }
@@ -231,7 +231,7 @@ interface NodeDefaults {
 }
 
 /**
- * Priority of the rules: after those that workloads number themselves, before `main` (32766) and what `ip rule` numbers (from
+ * Priority of the rules: after rules that workloads number themselves, before `main` (32766) and what `ip rule` numbers (from
  * 32765 down).
  */
 export const RULE_PRIORITY = 30_087;

@@ -19,7 +19,7 @@ export interface ObservedLink {
   readonly up: boolean;
   /** Carrier: it is up, and so is the other end of a veth pair. */
   readonly running: boolean;
-  /** For a veth end whose peer is in another namespace: the peer's index there. */
+  /** Index of a veth end's peer in another namespace. */
   readonly peerIndex: number | undefined;
 }
 
@@ -32,7 +32,7 @@ export interface ObservedRoute {
   readonly gateway: string | undefined;
   readonly onlink?: true;
   readonly metric: number;
-  /** As `ip route` names scopes. */
+  /** Scope as `ip route` names it. */
   readonly scope: string;
   readonly protocol: number;
   readonly unicast: boolean;
@@ -49,20 +49,20 @@ interface ObservedNeighbour {
 /** The relevant objects in one of the two namespaces for one attachment. */
 export interface ObservedEnd {
   readonly link: ObservedLink | undefined;
-  /** CIDRs on the link; link-local ones only if wanted, as the kernel creates others by itself. */
+  /** CIDRs on the link; link-local ones only if wanted, as the kernel creates further ones by itself. */
   readonly addresses: readonly string[];
   /**
-   * From the main table: Podwire's routes by the link, and routes by any link to a wanted destination with any metric. On the
+   * Routes of the main table: Podwire's by the link, and any to a wanted destination with any metric. On the
    * node, foreign routes may be omitted when none can precede the link's own. In the pod also the link's own table.
    */
   readonly routes: readonly ObservedRoute[];
-  /** In the pod: Podwire's rules that lead to the link's own table; read only when the link is not the pod's first. */
+  /** Podwire's rules in the pod that lead to the link's own table; read only when the link is not the pod's first. */
   readonly rules: readonly Rule[];
-  /** In the pod: Podwire has routes by an older link than this one, or while this one does not exist. */
+  /** Whether Podwire has routes in the pod by an older link than this one, or while this one does not exist. */
   readonly hasEarlierLink: boolean;
-  /** Entries on the link: permanent ones, and those of wanted addresses. */
+  /** Entries on the link: permanent ones, and entries of wanted addresses. */
   readonly neighbours: readonly ObservedNeighbour[];
-  /** By {@link keyText}: the value, or null when there is no such key. A key that was not read is absent. */
+  /** Values by {@link keyText}, null when there is no such key. A key that was not read is absent. */
   readonly sysctls: ReadonlyMap<string, string | null>;
 }
 

@@ -51,7 +51,7 @@ describe('the table of an interface', () => {
     expect([tableOf('net1'), RULE_PRIORITY]).toEqual([TABLE, 30_087]);
   });
 
-  test('differs from those of a pod’s other interfaces', () => {
+  test('differs from the tables of a pod’s other interfaces', () => {
     const names = ['eth', 'net', 'podw', 'ext-'].flatMap((name) =>
       Array.from({ length: 250 }, (_, n) => `${name}${n}`),
     );
@@ -63,7 +63,7 @@ describe('an interface', () => {
   const main = matchingObservation(second).pod.routes;
 
   test.each<readonly [string, boolean, readonly ObservedRoute[], boolean]>([
-    ['without others is the pod’s first', false, [], false],
+    ['without further interfaces is the pod’s first', false, [], false],
     ['that has all its routes is the first', false, main, false],
     ['beside an earlier one is not', true, main, true],
     ['whose destinations another one has is not', false, routesOf('eth0'), true],

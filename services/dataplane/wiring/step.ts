@@ -34,7 +34,7 @@ export interface Route {
   readonly gateway: string | undefined;
   /** The next hop is on the link, regardless of other routes. */
   readonly onlink?: true;
-  /** Of several routes to one destination the kernel uses the one with the lowest metric: from 0 for IPv4, from 1 for IPv6. */
+  /** Priority among routes to one destination, the lowest first: from 0 for IPv4, from 1 for IPv6. */
   readonly metric: number;
   /** Always `global` for IPv6, which has no scopes. */
   readonly scope: 'link' | 'global';
@@ -51,7 +51,7 @@ export interface Rule {
   readonly table: number;
   /** The kernel evaluates rules in ascending order; the main table's rule has 32766. */
   readonly priority: number;
-  /** As a route's. */
+  /** Protocol, as a route's. */
   readonly protocol: number;
 }
 
@@ -70,7 +70,7 @@ export interface SysctlWrite {
   readonly side: Side;
   readonly key: SysctlKey;
   readonly value: string;
-  /** Undefined when it was not read: the key is created with a link of the same plan, or is read during the write. */
+  /** Value before; undefined when not read: the key is created with a link of the same plan, or is read during the write. */
   readonly previous: string | undefined;
   /** The previous value is read during the write; the applied step has it. */
   readonly readPrevious?: true;
@@ -274,7 +274,7 @@ export function formatNeighbour({ address, device, mac }: Neighbour): string {
   return `${address} dev ${device} lladdr ${mac} nud permanent`;
 }
 
-/** As `sysctl` writes keys: dots between the segments, and a slash for a dot within one. */
+/** Key as `sysctl` writes it: dots between the segments, and a slash for a dot within one. */
 export function formatKey(key: SysctlKey): string {
   return key.map((segment) => segment.replaceAll('.', '/')).join('.');
 }

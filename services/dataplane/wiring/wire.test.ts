@@ -81,7 +81,7 @@ describe('moved addresses', () => {
     ['are none when nothing existed', emptyObservation(new Map()), []],
     ['are none when everything matches', good, []],
     [
-      'are those by an earlier pod’s interface',
+      'go by an earlier pod’s interface',
       { ...good, host: withChanges(good.host, { routes: routeBy('podwold') }) },
       ['10.65.0.7/32 podwold'],
     ],

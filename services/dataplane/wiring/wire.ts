@@ -33,7 +33,7 @@ export function arePeers(host: ObservedLink, pod: ObservedLink): boolean {
 
 /** A foreign object in the place of one of the attachment's. */
 interface Obstacle {
-  /** In the notation of differences: `pod link eth0`. */
+  /** Object in the notation of differences: `pod link eth0`. */
   readonly object: string;
   /** Description of the foreign object. */
   readonly actual: string;

@@ -84,8 +84,8 @@ export function nftContract(open: () => Nft): void {
       const added = prefix(0x0a_02_00_00n, 16);
       await nft.apply([element('add', added), element('delete', ELEMENTS[2]!)]);
       await nft.apply([element('add', added)]);
-      const [addresses, ...others] = TABLE.sets;
-      const wanted = { ...TABLE, sets: [{ ...addresses!, elements: [...ELEMENTS.slice(0, 2), added] }, ...others] };
+      const [addresses, ...tail] = TABLE.sets;
+      const wanted = { ...TABLE, sets: [{ ...addresses!, elements: [...ELEMENTS.slice(0, 2), added] }, ...tail] };
       expect(await form(nft)).toEqual(formOf(objectsOf(wanted)));
     });
 

@@ -271,7 +271,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       ).toEqual(['ENETDOWN', 'ENODEV', 'ENETUNREACH', 'EINVAL', 'done']);
     });
 
-    test('of other programs are listed when they conflict, and those of pods are recognised', async () => {
+    test('of other programs are listed when they conflict, and routes of pods are recognised', async () => {
       fixture.runCommand('ip route add 10.65.7.0/26 via 10.0.0.9 dev up0 proto 4');
       fixture.runCommand('ip route add 10.65.8.7/32 dev up0 proto 87 scope link');
       fixture.runCommand('ip route add 10.99.0.0/16 via 10.0.0.9 dev up0 proto 4');

@@ -116,7 +116,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       expect(bare).toMatchObject({ alias: null, up: false, mac: 'ee:ee:ee:ee:ee:ee', peerIndex: 2 });
     });
 
-    test('that record attachments are listed by name, with their addresses, and no others', async () => {
+    test('that record attachments are listed by name, with their addresses, and no other links', async () => {
       await applyAll(fresh);
       under.fixture.addBridge('a-bridge', { alias: 'podwire:net/other/eth0' });
       under.fixture.addBridge('br-foreign', { alias: 'podwire:no-attachment' });
@@ -128,7 +128,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
     });
   });
 
-  test('flows of an address are forgotten, in both directions and families, and no others', async () => {
+  test('flows of an address are forgotten, in both directions and families, and no other flows', async () => {
     for (const [source, destination] of [
       ['10.65.0.7', '10.65.0.8'],
       ['10.65.0.8', '10.65.0.7'],

@@ -31,8 +31,8 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
   describe('rules', () => {
     test('are listed by their table, without foreign ones', async () => {
       const [four, six] = [rule('10.66.0.7/32'), rule('fd66::7/128')];
-      const others = [rule('10.66.0.8/32', { table: 100 }), rule('10.66.0.9/32', { protocol: 4 })];
-      await applyAll([four, six, ...others].map(add));
+      const foreign = [rule('10.66.0.8/32', { table: 100 }), rule('10.66.0.9/32', { protocol: 4 })];
+      await applyAll([four, six, ...foreign].map(add));
       expect(await under.session.rules(TABLE)).toEqual(expect.arrayContaining([four, six]));
       expect([await own(), await own(100), await own(101)]).toEqual([[four.source, six.source], ['10.66.0.8/32'], []]);
     });
@@ -60,8 +60,8 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
     test('are Podwire’s rules of a table without routes and without a link', async () => {
       await reach(wantedState(first));
       const [four, six] = [rule('10.66.0.7/32'), rule('fd66::7/128')];
-      const others = [{ table: 100 }, { protocol: 4 }, { priority: 30_088 }].map((rest) => rule('10.66.0.8/32', rest));
-      await applyAll([four, six, ...others].map(add));
+      const foreign = [{ table: 100 }, { protocol: 4 }, { priority: 30_088 }].map((rest) => rule('10.66.0.8/32', rest));
+      await applyAll([four, six, ...foreign].map(add));
       expect(await orphans()).toEqual([four.source, six.source]);
       expect(await under.session.orphanRules()).toContainEqual(four);
       await applyAll([add(rule('10.65.0.7/32', { table: tableOf('eth0') }))]);
