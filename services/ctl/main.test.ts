@@ -13,7 +13,7 @@ const MAIN = builtFile(fileURLToPath(new URL('./main.ts', import.meta.url)));
 
 let fakes: Fakes;
 beforeEach(() => {
-  // For the fake services, which run in this process.
+  // Traces for the fake services, which run in this process.
   propagateTraces();
   fakes = new Fakes();
 });

@@ -40,7 +40,7 @@ export interface RunDeps extends CommandProcess {
 
 const NAME = 'podwirectl';
 
-/** What to do where the role of a certificate does not permit a call. */
+/** Remedy where the role of a certificate does not permit a call. */
 const ACCESS_HINT =
   'every command is permitted on the unix socket in the pod or on the host of podwire-ipam, and to an operator: --ipam-cert, --ipam-key';
 
@@ -154,7 +154,7 @@ class Output {
     return report.exitCode ?? DONE;
   }
 
-  /** With the command that confirms a preview, and with the options of this command line that lead to services. */
+  /** The report with the command that confirms a preview, and with the options of this command line that lead to services. */
   #withHints(report: Report): Report {
     const { hints = [], confirmation } = report;
     const confirm =

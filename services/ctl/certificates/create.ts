@@ -17,7 +17,7 @@ import type { Flag, Input, Option, Verb } from '../command-line/verb.js';
 import type { Fields, Report, Table } from '../output/report.js';
 import { readOptional, writeFile, writeNewFile } from './certificate-files.js';
 
-/** In RFC 3339 with seconds. */
+/** Time in RFC 3339 with seconds. */
 const timeText = (ms: number): string => new Date(ms).toISOString().replace(/\.\d+Z$/, 'Z');
 
 const DIRECTORY: Option<string> = {
@@ -28,7 +28,7 @@ const DIRECTORY: Option<string> = {
 const AUTHORITY: Option<string> = {
   name: '--authority',
   form: text('DIR'),
-  about: 'directory with ca.crt and ca.key of an existing authority (that of --directory, made where there is none)',
+  about: 'directory with ca.crt and ca.key of an existing authority (the one in --directory, created if missing)',
 };
 const SERVER: Flag = { name: '--server', about: "podwire-ipam's certificate for its network listener" };
 
@@ -136,7 +136,7 @@ async function openAuthority(path: string, mayCreate: boolean, nowMs: number): P
 interface Order {
   /** Name of its files, without `.crt` and `.key`. */
   readonly file: string;
-  /** Undefined for podwire-ipam's own. */
+  /** Role; undefined for podwire-ipam's own. */
   readonly role: Role | undefined;
   readonly name: string;
 }

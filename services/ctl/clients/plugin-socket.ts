@@ -33,7 +33,7 @@ const DISCARD_ANSWER = z.object({ discarded: ENTRY, fault: JOURNAL.shape.fault }
 
 const INTERVAL = z.object({
   name: z.string(),
-  /** Of PHASES; a plugin of a later release may have further ones. */
+  /** A phase of PHASES, or one of a later release. */
   phase: z.string(),
   startMs: z.number(),
   durationMs: z.number(),

@@ -8,13 +8,13 @@ const UNIX = 'unix:';
 
 /** Where a service listens, and what the user wrote that leads there. */
 export interface Endpoint {
-  /** For messages: `podwire-ipam`. */
+  /** Service name for messages: `podwire-ipam`. */
   readonly service: string;
   /** `unix:/path` or `host:port`. */
   readonly address: string;
   /** The option that sets another address. */
   readonly option: string;
-  /** Undefined for plain text. */
+  /** TLS settings; undefined for plain text. */
   readonly tls?: EndpointTls | undefined;
 }
 

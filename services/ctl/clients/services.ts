@@ -23,7 +23,7 @@ export interface Service {
   call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response>;
 }
 
-/** What a command that waits or keeps running needs of its process. */
+/** Process services for commands that wait or keep running. */
 export interface CommandProcess {
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
@@ -59,21 +59,21 @@ export interface Context {
   };
 }
 
-/** What a service and this side show each other over TLS. */
+/** Proofs of identity that a service and this side exchange over TLS. */
 export interface Proofs {
   readonly files: TlsFiles;
-  /** In place of a certificate. */
+  /** Token in place of a certificate. */
   readonly token: NamedFile | undefined;
 }
 
 interface GrpcServiceOptions {
-  /** For messages: `podwire-ipam`. */
+  /** Service name for messages: `podwire-ipam`. */
   readonly name: string;
   /** `unix:/path` or `host:port`. */
   readonly address: string;
   /** The option that sets another address. */
   readonly option: string;
-  /** Undefined for plain text. Called with the first call only. @throws Failure where files are missing */
+  /** TLS proofs; undefined for plain text. Called with the first call only. @throws Failure where files are missing */
   readonly proofs?: () => Proofs | undefined;
   readonly log: Logger;
   readonly clock: Clock;

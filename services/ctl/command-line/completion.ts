@@ -57,7 +57,7 @@ export const completion: Verb = {
 };
 
 /**
- * What the last word of a command line may be.
+ * Candidates for the last word of a command line.
  * @param words - the words behind the program's name; the last is the one to complete, which may be empty
  */
 export function candidates(words: readonly string[], verbs: readonly Verb[]): string[] {

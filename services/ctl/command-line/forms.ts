@@ -7,7 +7,7 @@ export type ReadResult<Value> =
 
 /** The syntax of an argument. */
 export interface Form<Value> {
-  /** For the help: `NAME`. */
+  /** Placeholder in the help: `NAME`. */
   readonly placeholder: string;
   /** The words that it may be, for completion. */
   readonly words?: readonly string[];
@@ -73,7 +73,7 @@ export const ADDRESS: Form<string> = {
   },
 };
 
-/** As `pods list` and `journal list` print them. */
+/** Attachment as `pods list` and `journal list` print it. */
 export const ATTACHMENT: Form<Attachment> = {
   placeholder: 'NETWORK/CONTAINER/INTERFACE',
   read: (input) => {
@@ -95,8 +95,8 @@ export interface PodName {
 export const POD_NAME: Form<PodName> = {
   placeholder: 'NAMESPACE/NAME',
   read: (input) => {
-    const [namespace = '', name = '', ...others] = input.split('/');
-    const isPod = namespace !== '' && name !== '' && others.length === 0;
+    const [namespace = '', name = '', ...rest] = input.split('/');
+    const isPod = namespace !== '' && name !== '' && rest.length === 0;
     return isPod ? ok({ namespace, name }) : invalid('is not a pod with its namespace, such as default/web-0');
   },
 };

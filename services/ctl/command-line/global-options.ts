@@ -33,7 +33,7 @@ function addressOption(
 
 const RPC = formOf('unix:PATH|HOST:PORT', rpcAddress);
 
-/** Of the addresses that a process listens at. */
+/** The first RPC address that a process listens at. */
 const FIRST_RPC = formOf(
   'unix:PATH|HOST:PORT',
   z
@@ -59,7 +59,7 @@ function tlsFileOption(name: string, content: string, variable: string): TlsFile
   return { name, form: text('FILE'), variable, about: `PEM file with ${content} (${variable})` };
 }
 
-/** For an address HOST:PORT of podwire-ipam. */
+/** TLS options for an address HOST:PORT of podwire-ipam. */
 export const IPAM_TLS = {
   ca: tlsFileOption(
     '--ipam-ca',
@@ -74,7 +74,7 @@ export const IPAM_TLS = {
   key: tlsFileOption('--ipam-key', 'the key of that certificate', 'PODWIRE_NODE_IPAM_TLS_KEY_FILE'),
 } as const;
 
-/** In the pod of podwire-node, the file with its token, which is shown in place of a certificate. */
+/** Variable of podwire-node's pod with the token file, which replaces a certificate. */
 export const IPAM_TOKEN_VARIABLE = 'PODWIRE_NODE_IPAM_TOKEN_FILE';
 
 export const DATAPLANE = addressOption('--dataplane', {

@@ -9,7 +9,7 @@ export const YES: Flag = {
 
 export const FORCE: Flag = {
   name: '--force',
-  about: 'ask the nodes that run instead of refusing: what their pods have is kept, the rest is released',
+  about: 'ask the nodes that run instead of refusing: addresses of their pods are kept, the rest is released',
 };
 
 /** Default timeout of a command with {@link FORCE}: podwire-ipam waits for the nodes for 15 s. */

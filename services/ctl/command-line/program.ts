@@ -13,7 +13,7 @@ export type CommandLine =
 const NAME = 'podwirectl';
 const EVERY_COMMAND = 'options of every command:';
 
-/** What a noun alone means: the first of these that the noun has. */
+/** Verb of a noun without a verb: the first of these that the noun has. */
 const DEFAULT_SUBCOMMANDS = ['list', 'get', 'status'];
 
 const HELP_WORD = 'help';
@@ -101,7 +101,7 @@ function addVerb(command: Command, verb: Verb, run: (verb: Verb, command: Comman
   command.action(() => run(verb, command));
 }
 
-/** @param own - options of the command, which replace those of every command with the same name */
+/** @param own - options of the command, which replace options of every command with the same name */
 function addGlobals(command: Command, own: readonly Option<unknown>[] = []): void {
   for (const option of GLOBAL_OPTIONS.filter(({ name }) => own.every((each) => each.name !== name)))
     command.addOption(optionOf(option).helpGroup(EVERY_COMMAND));

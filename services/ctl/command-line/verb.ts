@@ -4,7 +4,7 @@ import type { Form } from './forms.js';
 
 /** An option with a value. */
 export interface Option<Value> {
-  /** With its dashes: `--pool`. */
+  /** Option name with its dashes: `--pool`. */
   readonly name: string;
   /** `-n`. */
   readonly short?: string;

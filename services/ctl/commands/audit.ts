@@ -110,7 +110,7 @@ function findingTable(findings: readonly Finding[]): Table {
 function summaryOf(summary: AuditSummary): Section {
   const { findings, blocks, addressesInUse, addressesCooling, addressesLeased } = summary;
   const counts = findings.map(({ kind, count }) => `${count} × ${kindWord(kind)}`);
-  const found = counts.length > 0 ? `; all findings, with those of severity information: ${counts.join(', ')}` : '';
+  const found = counts.length > 0 ? `; findings of all severities: ${counts.join(', ')}` : '';
   const checked = `${formatCount(blocks, 'block')}, ${formatCount(addressesInUse, 'address', 'addresses')} in use`;
   return sentence(`checked: ${checked}, ${addressesLeased} leased, ${addressesCooling} cooling${found}`);
 }

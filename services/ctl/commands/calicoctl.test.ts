@@ -202,7 +202,7 @@ describe('a command line of calicoctl', () => {
   });
 });
 
-test('who of a pod shows the owner of each of its addresses', async () => {
+test('a who command for a pod shows the owner of each of its addresses', async () => {
   const endpoints = [
     { pod: { namespace: 'red', name: 'web-0' }, attachment: {}, addresses: [{ address: '10.65.0.7/32' }] },
   ];

@@ -33,13 +33,13 @@ const NODE: Positional<string> = { form: text('NODE'), about: 'the node that the
 const FAMILY: Option<IpFamily> = {
   name: '--family',
   form: oneOf({ 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 }),
-  about: 'a family to allocate (those of --address, else 4)',
+  about: 'a family to allocate (the family of --address, else 4)',
   repeated: true,
 };
 const POOL: Option<string> = {
   name: '--pool',
   form: text('NAME|CIDR'),
-  about: 'a pool to allocate from (those whose selectors match)',
+  about: 'a pool to allocate from (all with matching selectors)',
   repeated: true,
 };
 const ADDRESS_OPTION: Option<string> = {

@@ -65,7 +65,7 @@ export const gc: Verb = {
     const execute = async (): Promise<Report> => {
       const removals = await removeAll(stray.wires, context);
       return {
-        sections: [removalTable(removals, stray), ...otherSections(stray)],
+        sections: [removalTable(removals, stray), ...remainingSections(stray)],
         hints,
         data: () => ({
           ...data(),
@@ -75,7 +75,7 @@ export const gc: Verb = {
       };
     };
     if (input.has(YES)) return execute();
-    const report = { sections: [wireTable(stray), ...otherSections(stray)], hints, data };
+    const report = { sections: [wireTable(stray), ...remainingSections(stray)], hints, data };
     return stray.wires.length === 0 ? report : previewReport(report, input.toCommandLine(), execute);
   },
 };
@@ -107,7 +107,7 @@ async function findOrphans(network: string | undefined, { ipam, dataplane }: Con
 /** A wire or an endpoint. Wires are matched to endpoints by attachment and addresses. */
 interface Holding {
   readonly attachment: Attachment | undefined;
-  /** With their prefix length, /32 or /128. */
+  /** Addresses with their prefix length, /32 or /128. */
   readonly addresses: readonly string[];
 }
 
@@ -150,7 +150,7 @@ async function isHeld({ attachment, addresses }: Holding, ipam: Service, allocat
 /** The allocated and leased addresses. A node's certificate permits no query of one address, but the list of all blocks. */
 class Allocations {
   readonly #ipam: Service;
-  /** Undefined while queries are permitted. */
+  /** Listed network namespaces; undefined while queries are permitted. */
   #listed: ReadonlySet<string> | undefined;
 
   constructor(ipam: Service) {
@@ -228,7 +228,7 @@ function removalTable(removals: readonly Removal[], stray: Orphans): Section {
   };
 }
 
-function otherSections(stray: Orphans): Section[] {
+function remainingSections(stray: Orphans): Section[] {
   const { skippedNetworks: leftAlone, endpoints } = stray;
   return [...(leftAlone.length === 0 ? [] : [skippedNetworkTable(leftAlone)]), endpointTable(endpoints)];
 }

@@ -110,7 +110,7 @@ export function holderFields({
   sequenceNumber,
 }: Holding): (readonly [string, string])[] {
   const { node = '', interface: interfaceName = '', network = '' } = attributes;
-  const others = Object.entries(attributes).filter(([key]) => !SHOWN_ATTRIBUTES.includes(key));
+  const unshown = Object.entries(attributes).filter(([key]) => !SHOWN_ATTRIBUTES.includes(key));
   return [
     ['Pod', podOf(attributes)],
     ['Node', node],
@@ -118,7 +118,7 @@ export function holderFields({
     ['Interface', interfaceName],
     ['Handle', handleId],
     ['Sequence', String(sequenceNumber)],
-    ['Attributes', pairs(others)],
+    ['Attributes', pairs(unshown)],
     ['Second owner', pairs(Object.entries(alternateAttributes))],
   ];
 }

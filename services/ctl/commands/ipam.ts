@@ -143,7 +143,7 @@ function nodeTable(blocks: readonly Block[]): Table {
   const byUse = [...uses].sort(([nameA, a], [nameB, b]) => inUse(b) - inUse(a) || compareTexts(nameA, nameB));
   return {
     kind: 'table',
-    columns: ['NODE', { right: 'BLOCKS' }, { right: 'ADDRESSES' }, ...COUNT_COLUMNS, { right: 'BORROWED BY OTHERS' }],
+    columns: ['NODE', { right: 'BLOCKS' }, { right: 'ADDRESSES' }, ...COUNT_COLUMNS, { right: 'LENT ADDRESSES' }],
     rows: byUse.map(([name, use]) => {
       return [name, String(use.blocks), String(use.capacity), ...countCells(use), String(use.borrowed)];
     }),
@@ -209,7 +209,7 @@ export const ipamCheck: Verb = {
 
 const FROM_REPORT: Option<string> = {
   ...{ name: '--from-report', form: text('FILE'), repeated: true },
-  about: 'release the unused addresses of a report of "ipam check -o FILE"; of several reports, those that all have',
+  about: 'release the unused addresses of a report of "ipam check -o FILE"; of several reports, the addresses in all',
 };
 const RELEASED_IP: Option<string> = { ...IP, about: 'the address to release' };
 
@@ -270,9 +270,9 @@ async function leaksOf(files: readonly string[], context: Context): Promise<Rele
     const leaked = allocations.filter(({ address }) => addresses.has(address));
     reports.push(leaked.map((each) => ({ ...each, sequenceNumber: BigInt(each.sequenceNumber) })));
   }
-  const [first = [], ...others] = reports;
+  const [first = [], ...rest] = reports;
   const isSame = (a: Release, b: Release): boolean => a.address === b.address && a.sequenceNumber === b.sequenceNumber;
-  return first.filter((leak) => others.every((report) => report.some((each) => isSame(each, leak))));
+  return first.filter((leak) => rest.every((report) => report.some((each) => isSame(each, leak))));
 }
 
 const STRICT: Option<boolean> = {
@@ -294,7 +294,7 @@ const AUTO: Option<boolean> = {
 
 export const ipamConfigure: Verb = {
   name: 'ipam configure',
-  about: 'change settings of the cluster’s allocation; others stay unchanged',
+  about: 'change settings of the cluster’s allocation; settings not given stay unchanged',
   details: 'Applies from the next allocation; existing blocks and addresses stay.',
   options: [STRICT, MAX_BLOCKS, COOLDOWN, AUTO, RESOURCE_VERSION],
   examples: ['ipam configure --strictaffinity=true --max-blocks-per-host=4', 'ipam configure --ip-cooldown-seconds=30'],

@@ -23,7 +23,7 @@ export const latency: Verb = {
   about: 'on a node: how long pods’ ADDs and DELs took, by phase, and the slowest ADDs',
   details:
     'Of the last 500 commands since the start of podwire-node. The phases of a command add up to its time: see "Slow pods" in services/node/README.md.\n' +
-    'A percentile of a phase is that of the phase alone, so the percentiles of the phases do not add up.',
+    'A percentile covers one phase alone, so the percentiles of the phases do not add up.',
   options: [SLOWEST],
   examples: ['latency', 'latency --slowest 20', 'latency -o json'],
   run: async (input, { plugin }) => {

@@ -216,7 +216,7 @@ describe('pods', () => {
     expect(stderr).toContain('pods check');
   });
 
-  test('are checked and repaired against their recorded state; the others continue after a failure', async () => {
+  test('are checked and repaired against their recorded state; the other pods are still checked after a failure', async () => {
     const answer = CheckPodResponse.fromPartial({ differences: [difference], moreDifferences: 3900 });
     const check = ({ recorded }: { recorded?: { containerId: string } | undefined }) => {
       if (recorded?.containerId === 'a') throw new Failure('ATTACHMENT_NOT_FOUND', 'not recorded');
@@ -297,7 +297,7 @@ describe('gc', () => {
             attachment: attachmentOf(containerId),
             addresses: [{ address: '10.65.0.9/32' }],
           })),
-          // From another writer.
+          // Written by another writer.
           { namespace: 'default', name: 'node--1-k8s-calico-eth0', addresses: [{ address: '10.65.0.10/32' }] },
         ],
       }),

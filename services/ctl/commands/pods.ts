@@ -115,7 +115,7 @@ async function attachmentsOf(choice: string, ipam: Service): Promise<string[]> {
 /** The differences of one pod. */
 interface PodDifferences {
   readonly attachment: Attachment;
-  /** Undefined where the dataplane's check or repair failed. */
+  /** The dataplane's answer; undefined where the dataplane's check or repair failed. */
   readonly answer: { readonly differences: readonly Difference[]; readonly moreDifferences: number } | undefined;
   readonly fault: string | undefined;
 }

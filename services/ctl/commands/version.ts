@@ -9,17 +9,17 @@ import { failureLine, momentAndAge } from '../output/words.js';
 
 const CLIENT: Flag = { name: '--client', about: 'podwirectl only; connects to no service' };
 
-/** What a component reports about its process. */
+/** Process information of a component. */
 interface Release {
   readonly release: string;
   readonly nodeVersion: string;
-  /** Undefined for podwirectl, whose process has just started. */
+  /** Start; undefined for podwirectl, whose process has just started. */
   readonly startTime: Date | undefined;
 }
 
 interface Component {
   readonly name: string;
-  /** Undefined for podwirectl. */
+  /** Address; undefined for podwirectl. */
   readonly endpoint?: string;
   /** The failure says why the release is unknown. */
   readonly answer: Release | Failure;

@@ -41,7 +41,7 @@ export interface Table {
 /** A column's heading; `right` aligns the column to the right, as for numbers. */
 export type Column = string | { readonly right: string };
 
-/** Names with their values, one per line; those without a value are omitted. */
+/** Names with their values, one per line; names without a value are omitted. */
 export interface Fields {
   readonly kind: 'fields';
   readonly title?: string;

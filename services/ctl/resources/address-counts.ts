@@ -1,15 +1,15 @@
 import type { Column } from '../output/report.js';
 import { count, percent } from '../output/words.js';
 
-/** Addresses as the contract counts them; numbers of a pool are texts, as those of IPv6 exceed 64 bits. */
+/** Addresses as the contract counts them; numbers of a pool are texts, as IPv6 counts exceed 64 bits. */
 interface AddressCounts {
   readonly capacity: bigint | number | string;
-  /** In use or cooling down. */
+  /** Addresses in use or cooling down. */
   readonly allocated: bigint | number;
   readonly cooling: bigint | number;
   readonly reserved: bigint | number | string;
   readonly available: bigint | number | string;
-  /** Those of the available ones that are leased to nodes. */
+  /** Available addresses that are leased to nodes. */
   readonly leased: bigint | number;
 }
 

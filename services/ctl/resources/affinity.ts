@@ -137,7 +137,7 @@ export const BLOCK_AFFINITY = resource<Affinity, z.infer<typeof SPEC>>({
   },
 });
 
-/** As Calico names it: `node-1-10-65-0-0-26`. */
+/** Name in Calico's form: `node-1-10-65-0-0-26`. */
 function nameOf({ owner, blockCidr }: Affinity): string {
   return `${owner?.name ?? ''}-${blockCidr.replaceAll(/[./:]/g, '-')}`;
 }

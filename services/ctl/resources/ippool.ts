@@ -157,7 +157,7 @@ function deletionOf(input: Input): PoolDeletion {
     return {
       mode: PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES,
       warning:
-        'All addresses of this pool would be released, except those of pods on nodes that run, and the pool be deleted:',
+        'All addresses of this pool would be released, except addresses of pods on nodes that run, and the pool be deleted:',
     };
   return {
     mode: PoolDeletionMode.POOL_DELETION_MODE_REFUSE_IF_IN_USE,

@@ -160,7 +160,7 @@ function unreadableTable(unreadable: Journal['unreadable']): Table {
 
 export const journalRetry: Verb = {
   name: 'journal retry',
-  about: 'retry all entries of the journal immediately, and show those that are left',
+  about: 'retry all entries of the journal immediately, and show the remaining entries',
   details: 'Exit code 1: entries are left.',
   run: async (_, { plugin, clock }) => {
     const before = await plugin.journal();

@@ -84,7 +84,7 @@ export function manifestOf(object: unknown, subject: string): Manifest {
   throw new Failure('INVALID_REQUEST', `${subject}: ${faults.join('; ')}`);
 }
 
-/** The value of FIELD=VALUE, in YAML: `true`, `26`, `[a, b]`. What is not YAML is a text, such as a selector `!has(a)`. */
+/** The value of FIELD=VALUE, in YAML: `true`, `26`, `[a, b]`. Other input is a string, such as a selector `!has(a)`. */
 export function fieldValue(text: string): z.infer<ReturnType<typeof z.json>> {
   try {
     const value = z.json().safeParse(parse(text, { logLevel: 'silent' }));
@@ -115,7 +115,7 @@ export function manifestData(
   return { apiVersion, kind: `${kind}List`, metadata: {}, items: manifests.map(plain) };
 }
 
-/** Without empty fields of the metadata. */
+/** Manifest without empty fields of the metadata. */
 export function plain({ apiVersion, kind, metadata, spec }: Manifest): z.infer<typeof OBJECT> {
   const known = Object.entries(metadata).flatMap(([name, value]) =>
     value === undefined || value === '' ? [] : [[name, value] as const],

@@ -11,7 +11,7 @@ export const podsList: Verb = {
   name: 'pods list',
   about: 'the pods that are wired on this node, as its kernel reports them',
   details:
-    'Addresses are those that the node routes to the pod. Names of pods are those that podwire-ipam has recorded.',
+    'ADDRESSES shows the addresses that the node routes to the pod. The names of pods come from podwire-ipam’s records.',
   run: async (_, { dataplane, ipam, json }) => {
     const pods = await listPods(dataplane);
     const { names, fault } = await podNames(dataplane, ipam);

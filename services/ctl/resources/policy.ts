@@ -98,7 +98,7 @@ export const REQUEST_POLICY = resource<RequestPolicy, z.infer<typeof SPEC>>({
   kind: 'RequestPolicy',
   apiVersion: 'podwire.dev/v1',
   names: ['policy', 'policies', 'requestpolicy', 'requestpolicies'],
-  about: 'what pods may request in which namespaces',
+  about: 'requests that pods of a namespace may make',
   columns: [
     { head: 'NAME', cell: ({ name }) => name },
     { head: 'NAMESPACES', cell: namespacesOf },

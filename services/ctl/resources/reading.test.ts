@@ -271,7 +271,7 @@ test('endpoints show which pod has which addresses, and which program wrote each
   ]);
 });
 
-test('a watched list prints the objects that change, and those that are removed', async () => {
+test('a watched list prints the objects that change, and the objects that are removed', async () => {
   const lists = [
     [pool, { ...pool, name: 'second' }],
     [pool, { ...pool, name: 'second' }],

@@ -8,8 +8,8 @@ import { manifestData, plain } from './manifest.js';
 import type { Filter, Resource, ResourceObject } from './resource.js';
 import { KIND, KINDS_TEXT } from './table.js';
 
-export const NODE: Option<string> = { name: '--node', form: text('NAME'), about: 'only those of this node (all)' };
-export const POOL: Option<string> = { name: '--pool', form: text('NAME'), about: 'only those of this pool (all)' };
+export const NODE: Option<string> = { name: '--node', form: text('NAME'), about: 'only objects of this node (all)' };
+export const POOL: Option<string> = { name: '--pool', form: text('NAME'), about: 'only objects of this pool (all)' };
 export const NAMESPACE: Option<string> = {
   ...{ name: '--namespace', short: '-n', form: text('NAME') },
   about: 'namespace of workloadendpoints and pods (default)',
@@ -17,10 +17,10 @@ export const NAMESPACE: Option<string> = {
 const POD: Option<PodName> = {
   name: '--pod',
   form: POD_NAME,
-  about: 'workloadendpoints: only those of this pod (all)',
+  about: 'workloadendpoints: only endpoints of this pod (all)',
 };
 const ALL_NAMESPACES: Flag = { name: '--all-namespaces', short: '-A', about: 'workloadendpoints: of every namespace' };
-/** As calicoctl writes it too. */
+/** Alias that calicoctl has too. */
 const ALL_NAMESPACES_ALIAS: Flag = { name: '--all-the-namespaces', short: '-a', about: 'as -A' };
 const EXPORT: Flag = {
   name: '--export',
@@ -104,7 +104,7 @@ function exported(manifest: ResourceObject['manifest']): ResourceObject['manifes
 
 export const get: Verb = {
   name: 'get',
-  about: 'list objects of a kind, or those of the names',
+  about: 'list objects of a kind, or the named objects',
   details: `Kinds, with their other names:\n${KINDS_TEXT}\n\n-o yaml and -o json print manifests, which apply and replace read. describe -o json prints everything.`,
   ...SELECTION,
   flags: [ALL_NAMESPACES, ALL_NAMESPACES_ALIAS, WATCH, EXPORT],

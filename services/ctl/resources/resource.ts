@@ -7,7 +7,7 @@ import type { Flag, Input } from '../command-line/verb.js';
 import type { Report, Section } from '../output/report.js';
 import type { Manifest, ManifestObject, Metadata } from './manifest.js';
 
-/** What a list is restricted to; an empty text does not restrict it. */
+/** Filters of a list; an empty string does not restrict it. */
 export interface Filter {
   readonly node: string;
   readonly pool: string;
@@ -45,7 +45,7 @@ export interface Deletion {
 
 /** One kind of resource: its names, its columns, and its verbs. */
 export interface Definition<Item, Spec> {
-  /** As manifests have it: `IPPool`. */
+  /** Kind in manifests: `IPPool`. */
   readonly kind: string;
   readonly apiVersion: 'projectcalico.org/v3' | 'podwire.dev/v1';
   /** Singular, plural, and short names. */

@@ -31,8 +31,8 @@ export const KIND: Form<Resource> = {
 };
 
 /** The kinds, for the help. */
-export const KINDS_TEXT = RESOURCES.map(({ names: [, plural, ...others], about }) => {
-  return `  ${`${plural} (${others.join(', ')})`.padEnd(58)} ${about}`;
+export const KINDS_TEXT = RESOURCES.map(({ names: [, plural, ...aliases], about }) => {
+  return `  ${`${plural} (${aliases.join(', ')})`.padEnd(58)} ${about}`;
 }).join('\n');
 
 /** The kind of a manifest; undefined for an unknown one. */

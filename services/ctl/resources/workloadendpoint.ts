@@ -16,7 +16,7 @@ function isOfPodwire({ attachment }: Endpoint): boolean {
   return attachment !== undefined;
 }
 
-/** Also those of other writers, and of pods with addresses of another IPAM plugin. */
+/** Endpoints of all writers, also of pods with addresses of another IPAM plugin. */
 export async function listAllEndpoints(
   ipam: Service,
   { node, pool, namespace, pod }: Filter = NO_FILTER,
@@ -41,7 +41,7 @@ export const WORKLOAD_ENDPOINT = resource<Endpoint>({
   kind: 'WorkloadEndpoint',
   apiVersion: 'projectcalico.org/v3',
   names: ['workloadendpoint', 'workloadendpoints', 'wep', 'weps'],
-  about: 'addresses, node, interface and writer of each pod, with those that Calico stored in the same datastore',
+  about: 'addresses, node, interface and writer of each pod, also as Calico stored them in the same datastore',
   isNamespaced: true,
   filters: ['node', 'pool', 'pod'],
   columns: [

@@ -101,7 +101,7 @@ test('apply creates a request policy, and replaces an existing one', async () =>
   expect((await fakes.podwirectl('create', 'policy', 'closed', 'nodes=[]')).exitCode).toBe(2);
 });
 
-test('what get prints as YAML and JSON is applied without a change', async () => {
+test('the output of get as YAML and JSON is applied without a change', async () => {
   const stored = Pool.fromPartial({
     ...pool,
     allowedUses: [AddressUse.ADDRESS_USE_WORKLOAD],
@@ -186,7 +186,7 @@ test('create and patch send exactly the given fields', async () => {
   });
   const renamed = await fakes.podwirectl('patch', 'ippool', 'main', '-p', '{"metadata":{"name":"b"}}');
   expect([renamed.exitCode, requestsTo('UpdatePool')]).toEqual([2, expect.objectContaining({ length: 2 })]);
-  // As calicoctl takes them.
+  // Forms that calicoctl takes.
   await fakes.podwirectl('patch', 'ippool', 'main', 'disabled=yes', 'natOutgoing=Off');
   expect(requestsTo('UpdatePool').at(-1)).toMatchObject({ pool: { ...changed, disabled: true, natOutgoing: false } });
   expect(await fakes.podwirectl('patch', 'ippool', 'main', 'disabled=maybe')).toMatchObject({

@@ -101,7 +101,7 @@ interface Step {
   readonly exitCode?: number | undefined;
 }
 
-/** Executes a change of each object in turn. The first failure ends the command; what was done before is reported. */
+/** Executes a change of each object in turn. The first failure ends the command; earlier changes are reported. */
 async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => Promise<Step>): Promise<Report> {
   const steps: Step[] = [];
   for (const item of items) {
@@ -115,12 +115,12 @@ async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => 
       break;
     }
   }
-  const [only, ...others] = steps;
+  const [only, ...rest] = steps;
   return {
     sections: steps.flatMap(({ sections }) => sections),
     names: steps.flatMap(({ names }) => names),
     hints: steps.flatMap(({ hints = [] }) => hints),
-    data: () => (only && others.length === 0 ? only.data() : steps.map(({ data }) => data())),
+    data: () => (only && rest.length === 0 ? only.data() : steps.map(({ data }) => data())),
     exitCode: Math.max(DONE, ...steps.map(({ exitCode = DONE }) => exitCode)),
   };
 }
@@ -196,7 +196,7 @@ function outcomeOf(before: ResourceObject, after: ResourceObject | undefined): s
 
 export const apply: Verb = {
   name: 'apply',
-  about: 'create the objects of manifests, or replace those that exist',
+  about: 'create the objects of manifests, or replace existing objects',
   details:
     'A field that a manifest omits gets its default. An object with a resourceVersion is only replaced while it has this version.',
   ...FILE_ARGUMENTS,
@@ -213,7 +213,7 @@ export const apply: Verb = {
 
 export const replace: Verb = {
   name: 'replace',
-  about: 'replace existing objects with those of manifests',
+  about: 'replace existing objects with the objects of manifests',
   details: 'Fails where an object does not exist. A field that a manifest omits gets its default.',
   ...FILE_ARGUMENTS,
   hasNames: true,
@@ -266,7 +266,7 @@ const PATCH_TYPE: Option<string> = {
 
 export const patch: Verb = {
   name: 'patch',
-  about: 'change fields of an object; others stay unchanged',
+  about: 'change fields of an object; the remaining fields stay unchanged',
   positionals: [REQUIRED_KIND, REQUIRED_NAME, FIELDS],
   options: [PATCH, PATCH_TYPE],
   hasNames: true,
@@ -345,7 +345,7 @@ interface Target {
 
 export const remove: Verb = {
   name: 'delete',
-  about: 'delete objects by name, or those of manifests',
+  about: 'delete objects by name, or the objects of manifests',
   details:
     'ippools: refused while addresses are in use; the error lists their nodes. --drain waits for their release. To stop allocation\n' +
     'and keep the pool: patch ippool NAME disabled=true.\n' +
@@ -371,8 +371,8 @@ export const remove: Verb = {
         ...(await object.details()),
       ]),
     );
-    const [only, ...others] = found;
-    const data = () => (only && others.length === 0 ? only.object.data() : found.map(({ object }) => object.data()));
+    const [only, ...rest] = found;
+    const data = () => (only && rest.length === 0 ? only.object.data() : found.map(({ object }) => object.data()));
     const preview = { sections: sections.flat(), names: found.map(({ target }) => targetName(target)), data };
     return previewReport(preview, input.toCommandLine(), () => deleteAll(targets, input, context));
   },

@@ -111,7 +111,7 @@ export class Fakes {
     return this.podwirectlWith({}, ...args);
   }
 
-  /** What the command that runs has written so far. */
+  /** Output of the running command so far. */
   get written(): { readonly stdout: string; readonly stderr: string } {
     return this.#running;
   }
