@@ -40,8 +40,8 @@ export interface NodeDeps {
   /** ID of this process, for the message to other processes that its locks exclude. */
   readonly pid: number;
   /**
-   * Called once no other process of this program runs, as its port for metrics is free from then on. What it returns is
-   * called before another one may take over. Default: no telemetry.
+   * Called once no other process of this program runs, as its port for metrics is free from then on. The returned function is
+   * called before another process may take over. Default: no telemetry.
    */
   readonly startTelemetry?: () => Promise<StopTelemetry>;
 }

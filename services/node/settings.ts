@@ -65,7 +65,7 @@ export function nodeSettings(hostName: string) {
 }
 
 export interface NodeSettings extends SettingValues<ReturnType<typeof nodeSettings>> {
-  /** For the connection to podwire-ipam; undefined for plain text. */
+  /** TLS files for the connection to podwire-ipam; undefined for plain text. */
   readonly ipamTls: TlsFiles | undefined;
 }
 

@@ -157,7 +157,7 @@ test('no address is given to two pods, and podwire-ipam learns of every pod, wha
       await turns(100);
       await wait(clock, 30_000);
       await Promise.all(scene.pending);
-      // After a recall, no node keeps an address that no pod has, whatever failed before.
+      // No node keeps an address without a pod after a recall, even after failures.
       for (const each of nodes) each.recall(1n);
       await wait(clock, 20_000);
       expect(ipam.leaseCount).toBe(0);

@@ -35,7 +35,7 @@ interface SceneOptions {
   readonly ipam?: MemoryIpam;
   readonly clock?: ManualClock;
   readonly machineId?: string;
-  /** What the plugin knows of attachments without a record. */
+  /** Attachments without a record, as the plugin reports them. */
   readonly usage?: AttachmentUsage;
   /** Addresses of the plugin's pending releases. */
   readonly pending?: readonly string[];
@@ -480,7 +480,7 @@ describe('the session', () => {
   });
 });
 
-describe('what a pod may get', () => {
+describe('addresses for a pod', () => {
   test('no lease under the lock', async () => {
     const { add, take, follow, book } = await scene();
     await add('a');
@@ -555,7 +555,7 @@ describe('what a pod may get', () => {
 describe('the inventory', () => {
   const leftover = { bootId: 'earlier', inode: 7n };
 
-  test('finds allocations without a record, and returns those of an earlier boot', async () => {
+  test('finds allocations without a record, and returns allocations of an earlier boot', async () => {
     const { ipam, pass } = await scene({ usage: 'unknown' });
     ipam.allocate('node-1', podNetwork('earlier').attachment, leftover);
     const pod = ipam.allocate('node-1', podNetwork('ipam-only').attachment, { bootId: BOOT.id, inode: 8n });

@@ -95,11 +95,11 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   #plugin = NO_PLUGIN;
   /** Attachments whose interface the kernel has, without a record, by address: the directory of records was emptied. */
   #unrecorded: ReadonlyMap<string, Attachment> = new Map();
-  /** As last seen in the cluster's state. */
+  /** Datastore lock as last seen in the cluster's state. */
   #isLocked = false;
   #inventoryRequestCount: bigint | undefined;
   #nodeAddress = '';
-  /** Of the last attempt to open the session. */
+  /** Failure of the last attempt to open the session. */
   #openFailure: Failure | undefined;
 
   private constructor(options: AddressBookOptions) {
@@ -233,7 +233,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     return record && recordedPod(record);
   }
 
-  isOthers(attachment: Attachment, address: string): boolean {
+  isHeldByOtherPod(attachment: Attachment, address: string): boolean {
     const key = formatAttachment(attachment);
     const { registry } = this.#options;
     return registry
@@ -281,7 +281,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     this.#inventoryRequestCount = count;
   }
 
-  /** For the node's status. */
+  /** Counts for the node's status. */
   counts() {
     const { unboundCount, unreturnedCount } = this.#settlement.unsettled();
     const leaseCount = FAMILIES.reduce((sum, family) => sum + this.#stock.count(family), 0);

@@ -91,7 +91,7 @@ export class EndedAddresses {
       // A return was sent, or another ADD was faster.
       if (!this.#isFree(record.network.attachment, address)) continue;
       const lease = { ...allocated, poolName: '' };
-      // At once: another ADD may have marked the same record.
+      // No await before this line: another ADD may have marked the same record.
       stock.takeReused(lease);
       return lease;
     }

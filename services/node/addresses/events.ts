@@ -9,7 +9,7 @@ import { FAMILIES, type Unsettled } from './lease.js';
 
 const MS_PER_SECOND = 1000;
 
-/** What the metrics show. */
+/** Values of the metrics. */
 interface ObservedAddresses {
   readonly leaseCount: (family: Family) => number;
   readonly unsettled: () => Unsettled;

@@ -29,7 +29,7 @@ const CALL_TIMEOUT_MS = 5000;
 
 /** LeaseService of podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, CANCELLED. */
 export interface LeaseApi {
-  /** For messages. */
+  /** Description for messages. */
   readonly description: string;
   /** Whether there is a connection now. */
   readonly isConnected: () => boolean;

@@ -16,9 +16,9 @@ export interface StoredSession {
   readonly revision: bigint;
 }
 
-/** What the next process continues with. */
+/** State that the next process continues with. */
 export interface StoredLeases {
-  /** Without an attachment, unless a record or an interface in the kernel says otherwise. */
+  /** Leases without an attachment, unless a record or an interface in the kernel has one. */
   readonly leases: readonly Lease[];
   /** End of the leases' validity, by the clock of the boot in milliseconds. */
   readonly validUntilMs: number;

@@ -21,7 +21,7 @@ export interface LeaseMarks {
 
 export const FAMILIES: readonly Family[] = [4, 6];
 
-/** What podwire-ipam has not recorded yet. */
+/** Change that podwire-ipam has not recorded yet. */
 export interface Unsettled {
   /** Attachments whose addresses are not recorded for them. */
   readonly unboundCount: number;

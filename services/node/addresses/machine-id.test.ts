@@ -14,7 +14,7 @@ let folder: string;
 beforeEach(() => (folder = mkdtempSync(join(tmpdir(), 'podwire-machine-'))));
 afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
-/** On a machine without firmware that names it, unless another path is given. */
+/** Reads the identity as on a machine without a firmware identity, unless another path is given. */
 const readMachineId = (path: string, bootId: string, failed: () => void, hardwarePath = join(folder, 'none')) =>
   readIdentity(path, bootId, failed, hardwarePath);
 
@@ -50,7 +50,7 @@ test('a machine keeps its identity over reboots', async () => {
   expect(failed).not.toHaveBeenCalled();
 });
 
-test('a machine that cannot store its identity has that of its boot', async () => {
+test('a machine that cannot store its identity has the identity of its boot', async () => {
   const failed = vi.fn();
   const path = join(folder, 'file', 'machine-id');
   writeFileSync(join(folder, 'file'), '');

@@ -9,7 +9,7 @@ const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
 const DIRECTORY_MODE = 0o700;
 
-/** Of the machine or virtual machine, from its firmware; some have none. Another machine with a copy of the disk has another one. */
+/** Identity from the firmware, where it has one. It distinguishes machines with a copy of the same disk. */
 const HARDWARE_ID = '/sys/class/dmi/id/product_uuid';
 
 /**
@@ -26,7 +26,7 @@ export async function readMachineId(
   hardwarePath = HARDWARE_ID,
 ): Promise<string> {
   try {
-    // Without permission to read it, it is not known.
+    // The firmware identity is unknown without permission to read it.
     const hardware = await readIfPresent(hardwarePath).catch(() => '');
     return await readOrCreate(path, hardware);
   } catch (error) {

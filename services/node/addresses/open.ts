@@ -11,10 +11,10 @@ import { ipamLeaseApi } from './lease-api.js';
 import { TmpfsLeaseFile } from './lease-file.js';
 import { readMachineId } from './machine-id.js';
 
-/** Beside the records; its name has no suffix, so that it is no record. */
+/** File beside the records; a name without a suffix is not taken for a record. */
 const LEASE_FILE = 'leases';
 
-/** In the state directory, which a reboot keeps. */
+/** File in the state directory, which a reboot keeps. */
 const MACHINE_ID_FILE = 'machine-id';
 
 interface AddressSettings {

@@ -60,7 +60,7 @@ test('a refill begins at once when the next pod would find no lease', async () =
   expect(listingCount()).toBe(before + 1);
 });
 
-test('with a small limit, pods that follow each other find leases: those before are bound first', async () => {
+test('with a small limit, pods that follow each other find leases: earlier leases are bound first', async () => {
   const { ipam, add, pass } = await scene(2);
   for (let pod = 0; pod < 8; pod++) {
     expect(await add(`${pod}`), `pod ${pod}`).toBe(true);

@@ -26,7 +26,7 @@ const LISTING_INTERVAL_MS = 60_000;
 /** All nodes see a change of a pool at once: time over which their listings are spread, in milliseconds. */
 const CHANGE_SPREAD_MS = 5000;
 
-/** After a recall, other nodes need the addresses: time without leases, in milliseconds. */
+/** Time without leases after a recall, as other nodes need the addresses, in milliseconds. */
 const RECALL_PAUSE_MS = 60_000;
 
 /** Largest relative deviation of an interval from its mean, so that nodes that start together drift apart. */
@@ -62,11 +62,11 @@ interface FamilyState {
   targetCount: number;
   /** podwire-ipam's, of the last listing. */
   limit: number;
-  /** Of the last refill, by the monotonic clock. */
+  /** Time of the last refill, by the monotonic clock. */
   refilledAtMs: number;
   /** Whether the next run can bring leases: the last one did not fail, and podwire-ipam had enough. */
   isSupplied: boolean;
-  /** Without leases until then, by the monotonic clock. */
+  /** End of the pause in leases, by the monotonic clock. */
   pausedUntilMs: number;
   /** Whether a pod of this family was added on this node. */
   isWanted: boolean;
@@ -81,7 +81,7 @@ interface FamilyState {
 export class LeaseRefill {
   readonly #options: LeaseRefillOptions;
   readonly #states: ReadonlyMap<Family, FamilyState>;
-  /** As last seen in the cluster's state; undefined: not yet. */
+  /** Cluster state as last seen; undefined: not yet. */
   #seen: SeenCluster | undefined;
 
   constructor(options: LeaseRefillOptions) {
@@ -242,7 +242,7 @@ export class LeaseRefill {
       events.refilled(family, { addedCount: count - beforeCount, durationMs: state.refilledAtMs - startedMs });
     }
     const outdated = listing.addresses.filter((lease) => lease.outdated && !stock.isInUse(lease.address));
-    // A recalled node keeps none, also of those that an unanswered call leased.
+    // A recalled node keeps none, also none that an unanswered call leased.
     const limit = Math.min(listing.limit, Math.max(keptCount, wantedCount));
     await this.#return([...outdated, ...stock.withdraw(family, limit)], signal);
   }

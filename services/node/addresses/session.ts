@@ -34,7 +34,7 @@ interface IpamSessionOptions {
   readonly bootId: string;
   /** The node's address, for messages; empty if unknown. */
   readonly nodeAddress: () => string;
-  /** Of an earlier process. */
+  /** Session of an earlier process. */
   readonly last: StoredSession | undefined;
   /** Called with each answer that changes the session, to store it. */
   readonly onChange: (session: StoredSession) => void;
@@ -56,7 +56,7 @@ export class IpamSession {
   readonly #options: IpamSessionOptions;
   #last: StoredSession | undefined;
   #isOpen = false;
-  /** Of the last call; undefined: it succeeded, or there was none. */
+  /** Failure of the last call; undefined: it succeeded, or there was none. */
   #failure: Failure | undefined;
   /** Until the session is open again, whatever fails meanwhile. */
   #refusal: Failure | undefined;

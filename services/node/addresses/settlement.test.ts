@@ -30,8 +30,8 @@ test('an address that a pod gets while its return waits for the session stays wi
   ipam.executed.splice(0);
   expect(await node.add('c')).toBe(true);
   while (!ipam.executed.includes('return')) await turns(1);
-  const others = ['d', 'e'].map((name) => ipam.allocate('node-2', podNetwork(name).attachment)?.address);
-  expect(others).not.toContain(address);
+  const otherAddresses = ['d', 'e'].map((name) => ipam.allocate('node-2', podNetwork(name).attachment)?.address);
+  expect(otherAddresses).not.toContain(address);
   await pass(2000);
   expect([...node.pods.values()]).toMatchObject([{ address }]);
   expect(ipam.holderOf(address!)).toBe('net/node-1-c/eth0');

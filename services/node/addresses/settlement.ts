@@ -53,7 +53,7 @@ interface SettlementOptions {
 }
 
 /**
- * Brings podwire-ipam up to date: returns the addresses of ended attachments, and binds those of attached ones. The records are
+ * Brings podwire-ipam up to date: returns the addresses of ended attachments, and binds attached ones. The records are
  * the queue, so that the next process continues.
  */
 export class Settlement {
@@ -62,9 +62,9 @@ export class Settlement {
   readonly #wired = new Set<string>();
   /** The spans that caused the work, by attachment. */
   readonly #causes = new Map<string, SpanContext>();
-  /** By attachment. */
+  /** Refusals by attachment. */
   readonly #refused = new Map<string, Refusal>();
-  /** Of the requests since the last run, by the monotonic clock; undefined: there was none. */
+  /** Times of the requests since the last run, by the monotonic clock; undefined: there was none. */
   #requested: { readonly firstMs: number; readonly lastMs: number } | undefined;
   /** The next run does not wait until no pod comes or goes. */
   #isUrgent = false;
@@ -188,7 +188,7 @@ export class Settlement {
   }
 
   /**
-   * What can be settled now. The pods that had an address before are settled first. Their return gives it a new sequence number,
+   * Settlements possible now. Earlier pods of an address are settled first. Their return gives it a new sequence number,
    * so it waits for the record of an ADD in progress that has the address.
    */
   #due(): AttachmentRecord[] {
@@ -234,7 +234,7 @@ export class Settlement {
       return part.map((each) => ({ ...each, keepAsLease: isReused(each) === true }));
     };
     const call = () => returnAddresses(session, returns.flat(), signal, atSending);
-    // What was not sent can be used by the next process.
+    // Unsent changes can be used by the next process.
     const results = await this.#inSpan('podwire.leases.return', records, call).finally(() => ended.flush());
     stock.flush();
     let at = 0;

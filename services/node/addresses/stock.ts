@@ -15,7 +15,7 @@ interface LeaseStockOptions {
 /** A listing of podwire-ipam. */
 interface Listing {
   readonly leases: readonly Lease[];
-  /** By the clock of the boot. */
+  /** End of validity by the clock of the boot. */
   readonly validUntilMs: number;
   readonly coolDownMs: number;
 }
@@ -28,9 +28,9 @@ interface Listing {
  */
 export class LeaseStock {
   readonly #options: LeaseStockOptions;
-  /** In the order of use. */
+  /** Available leases in the order of use. */
   #available: readonly Lease[] = [];
-  /** Of ADDs whose pods are not wired yet, by address. */
+  /** Leases of ADDs without a wired pod, by address. */
   readonly #taken = new Map<string, Lease>();
   #stored: Omit<StoredLeases, 'leases'> = NOTHING_STORED;
   /** Whether the file has leases that were taken since. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// Committed and executable, as npm links only programs that are there when it installs: what is built comes later.
+// Committed and executable, as npm links only programs that exist at installation, before the build.
 import process from 'node:process';
 
 await import(process.argv[2] === 'remove' ? '../dist/removal/main.js' : '../dist/main.js');

@@ -21,7 +21,7 @@ async function scene() {
   };
   await node.start();
   await pass(1000);
-  /** As the dataplane at the end of an ADD and a DEL. */
+  /** Reports as the dataplane at the end of an ADD and a DEL. */
   const add = async (id: string, rest: Partial<PodNetwork> = { otherIpam: { pod: POD } }) => {
     await node.registry.record({ ...podNetwork(id), ...rest }, IDENTITY);
     node.book.settle(node.registry.get(podNetwork(id).attachment)!);

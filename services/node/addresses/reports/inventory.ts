@@ -16,14 +16,14 @@ export interface KeptAllocation extends AllocatedAddress {
 }
 
 interface Holdings {
-  /** Of attachments whose wire is complete, or was. */
+  /** Records of attachments that are or were completely wired. */
   readonly records: readonly AttachmentRecord[];
   /** Available leases, and leases of ADDs in progress. */
   readonly leases: readonly AllocatedAddress[];
   readonly kept: readonly KeptAllocation[];
 }
 
-/** What the node holds, in the form of the contract. */
+/** Inventory of the node, in the form of the contract. */
 export interface Inventory {
   readonly attachments: InventoryAttachment[];
   readonly leases: AllocatedAddress[];

@@ -19,7 +19,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { inventoryOf } from '../reports/inventory.js';
 import type { LeaseApi } from '../lease-api.js';
 
-/** What podwire-ipam stores for an address. */
+/** Record of podwire-ipam for an address. */
 interface Holding {
   readonly sequenceNumber: bigint;
   /** Undefined: an unbound lease of the node. */
@@ -48,13 +48,13 @@ export interface Store {
 
 interface Reported {
   readonly nodeName: string;
-  /** Undefined for a lease. */
+  /** Attachment; undefined for a lease. */
   readonly attachment: Attachment | undefined;
   /** Reported attachments by address, formatted; undefined for a lease. */
   readonly owners: ReadonlyMap<string, readonly (string | undefined)[]>;
 }
 
-/** What happens to a call. */
+/** Fault of a call. */
 export type CallFault =
   /** It is not executed. */
   | 'refused'
@@ -82,9 +82,9 @@ export class MemoryIpam {
   readonly listed = new Map<string, string>();
   /** Ended attachments that nodes returned, by address, in order. */
   readonly tenures = new Map<string, readonly string[]>();
-  /** Of the next calls, in order; undefined: none. */
+  /** Faults of the next calls, in order; undefined: none. */
   readonly faults: (CallFault | undefined)[] = [];
-  /** Of the next calls, in order: turns of the event loop until the execution, and from there until the answer. Default: 1. */
+  /** Delays of the next calls, in order: turns of the event loop until the execution, and from there until the answer. Default: 1. */
   readonly delays: number[] = [];
   isDown = false;
   /** Otherwise no session is opened. */
@@ -98,7 +98,7 @@ export class MemoryIpam {
   readonly unreadable = new Set<string>();
   /** Reported endpoints, by node. */
   readonly endpoints = new Map<string, readonly Endpoint[]>();
-  /** Of the next reports of endpoints. */
+  /** Number of endpoints left out of the next reports. */
   leftOut = 0;
   /** Number of these reports. */
   endpointReportsCount = 0;
@@ -106,7 +106,7 @@ export class MemoryIpam {
   readonly ofOtherNodes = new Set<string>();
   coolDownSeconds = 0n;
   limit = 256;
-  /** After a restore: nodes whose inventories are awaited. */
+  /** Nodes whose inventories are awaited after a restore. */
   readonly awaited = new Set<string>();
   readonly #clock: Pick<Clock, 'nowMs'>;
   #sequenceNumber = 1n;
@@ -203,7 +203,7 @@ export class MemoryIpam {
           });
           return { results, leaseSequenceNumbers, sessionRevision };
         }),
-      // Without faults: no address depends on it.
+      // No faults here: no address depends on this call.
       reportEndpoints: ({ nodeName, endpoints, session }) => {
         this.endpointReportsCount++;
         if (!this.isDown) this.endpoints.set(nodeName, endpoints);
@@ -273,7 +273,7 @@ export class MemoryIpam {
       const held = this.holdings.get(address);
       const listedBy = this.listed.get(address);
       if (held?.attachment) return formatAttachment(held.attachment) !== key;
-      // After a restore no node gives out leases of the restored datastore: the pods that run decide.
+      // No node gives out leases of a restored datastore: the pods that run decide.
       if (this.awaited.size > 0) return false;
       return held ? held.nodeName !== nodeName : listedBy !== undefined && listedBy !== nodeName;
     });
@@ -358,7 +358,7 @@ export class MemoryIpam {
         return !reported || (attachment && !reported.includes(formatAttachment(attachment)));
       })
       .map(([address, { sequenceNumber, attachment, netns }]): UnknownAllocation => {
-        // By the clock of podwire-ipam, which may be ahead: younger than any boot.
+        // The time is of podwire-ipam's clock, which may be ahead: younger than any boot.
         return { allocation: { address, sequenceNumber }, attachment, netns, allocateTime: new Date(8.64e15) };
       });
     return { equal: findings.length + unknown.length === 0, findings, unknown, sessionRevision };

@@ -22,7 +22,7 @@ import { hostLink, recallView } from './views.js';
 const INODE = 4_026_532_178n;
 const IDENTITY = { device: 4n, inode: INODE, cookie: 7n };
 
-/** One node: what survives a kill, and its process. */
+/** One node: its process, and the state that survives a kill. */
 export class TestNode {
   readonly name: string;
   store = new MemoryRecordStore();
@@ -86,7 +86,7 @@ export class TestNode {
     this.recall(0n);
   }
 
-  /** SIGKILL, and the next process. What the killed one still does reaches nothing that the next one sees. */
+  /** SIGKILL, and the next process. Late writes of the killed process do not reach the next one. */
   async restart(): Promise<void> {
     const left = new MemoryRecordStore();
     for (const [key, text] of this.store.texts) left.texts.set(key, text);
@@ -157,7 +157,7 @@ export class TestNode {
     await this.#unlessKilled(deleted, undefined);
   }
 
-  /** The result of a command, or `killed` if the process is killed before: what it waits for may never come. */
+  /** The result of a command, or `killed` if the process is killed before: its wait may never end. */
   #unlessKilled<Result>(command: Promise<Result>, killed: Result): Promise<Result> {
     const atKill = new Promise<Result>((resolve) => this.#killed.once('killed', () => resolve(killed)));
     return Promise.race([command, atKill]);

@@ -2,7 +2,7 @@ import { HOST_MAC } from '@podwire/shared/attachment/names';
 import type { ClusterView } from '@podwire/dataplane/cluster/cluster';
 import type { ObservedLink } from '@podwire/dataplane/wiring/observed';
 
-/** Of all views: a change makes a new map. */
+/** Pools of all views: a change makes a new map. */
 const POOLS: ClusterView['cluster']['pools'] = new Map();
 
 /** This node's view of the cluster, after a number of recalls of its leases. */
