@@ -23,7 +23,7 @@ interface CommandEnd {
   /** `success`, or the failure's code. */
   readonly result: string;
   readonly duration: Duration;
-  /** Undefined if the command ended in time with its caller still connected. */
+  /** Cause of the cut; undefined if the command ended in time with its caller still connected. */
   readonly cutOff: CutOff | undefined;
 }
 
@@ -84,7 +84,7 @@ export class Duration {
     return this.recorder.elapsedMs;
   }
 
-  /** Of that, time in the plugin. */
+  /** Part of this time in the plugin. */
   get elapsedMs(): number {
     return this.totalMs - this.#shimMs;
   }

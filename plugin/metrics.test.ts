@@ -9,7 +9,7 @@ import { CommandEvents, Duration } from './events.js';
 import { ProcessStopping } from './requests/request.js';
 import { Plugin } from './testing/plugin.js';
 
-/** What is recorded. */
+/** Recorded metrics. */
 
 let read: ReadMetrics;
 let plugin: Plugin;

@@ -33,7 +33,7 @@ test('the example requests the capability that pods use, and it is read', () => 
   const [member] = JSON.parse(read('conflist/10-podwire.conflist')).plugins;
   const given = { 'cni.projectcalico.org/ipv4pools': '["a"]' };
   const capabilities: string[] = Object.keys(member.capabilities);
-  // As libcni does: capabilities that are declared true and given.
+  // Capabilities as libcni passes them: capabilities that are declared true and given.
   const runtimeConfig = Object.fromEntries(capabilities.map((name) => [name, given]));
   const text = JSON.stringify({ ...member, cniVersion: '1.0.0', name: 'net', runtimeConfig });
   const { annotations } = readAttachConfig('ADD', text).requestSources;

@@ -7,14 +7,14 @@ export interface RecentCommand {
   /** Start of the shim, in epoch milliseconds. */
   readonly startedMs: number;
   readonly command: string;
-  /** Undefined for GC, and for an invalid command. */
+  /** Request; undefined for GC, and for an invalid command. */
   readonly request: Pick<ContainerRequest, 'attachment' | 'pod'> | undefined;
   /** `success`, or the failure's code. */
   readonly result: string;
-  /** Of the failure. */
+  /** Message of the failure. */
   readonly message: string | undefined;
   readonly durationMs: number;
-  /** Of an ADD, without prefix length. */
+  /** Addresses of an ADD, without prefix length. */
   readonly addresses: readonly string[];
   readonly traceId: string | undefined;
   readonly intervals: readonly Interval[];

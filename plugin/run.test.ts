@@ -115,7 +115,7 @@ describe('ADD is refused before any call to a service', () => {
       config: { name: '-', mtu: -1 },
     });
     expect(code).toBe(4);
-    // What is malformed, then what is missing.
+    // Malformed variables, then missing ones.
     expect(msg).toMatch(/CNI_IFNAME.*CNI_CONTAINERID is missing; CNI_NETNS is missing.*name must begin.*mtu must/);
   });
 });

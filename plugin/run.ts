@@ -31,7 +31,7 @@ export interface CniAnswer {
   readonly isForNextProcess?: boolean;
 }
 
-/** What each command does, once its request is validated and it is its turn. */
+/** Handler of each command, once its request is validated and it is its turn. */
 export interface Commands {
   readonly add: (request: AttachRequest, limits: Limits) => Promise<object>;
   readonly check: (request: AttachRequest, limits: Limits) => Promise<undefined>;

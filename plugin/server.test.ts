@@ -116,7 +116,7 @@ describe('POST /cni', () => {
       'CNI-Plugin': 'podwire',
       'CNI-Exec-Time': '1700000000000000000',
       'Podwire-Release': '7',
-      'Podwire-Later': 'what a later shim may state',
+      'Podwire-Later': 'a field of a later shim',
       traceparent: 't',
       tracestate: 's',
       baggage: 'b',

@@ -89,7 +89,7 @@ export class CniServer {
   }
 
   /**
-   * Stops accepting connections and waits for the commands in flight, also for those whose caller has disconnected. Removes the
+   * Stops accepting connections and waits for the commands in flight, also without their callers. Removes the
    * socket first: later callers wait for the next resident, and earlier ones are still answered.
    *
    * Commands that take longer than the grace period are cancelled, as callers wait only a few seconds for the next resident.
@@ -163,7 +163,7 @@ export class CniServer {
     return server;
   }
 
-  /** Stops accepting connections. Earlier ones, also those still in the accept queue, are answered. */
+  /** Stops accepting connections. Earlier ones, also in the accept queue, are answered. */
   async #close(server: Server): Promise<void> {
     await this.#requestHeadsReceived(server);
     await new Promise<void>((resolve) => server.close(() => resolve()));

@@ -49,13 +49,13 @@ import { Spool } from './spool/spool.js';
 /** Generous: the shim reads all of its input before it sends. */
 const REQUEST_TIMEOUT_MS = 10_000;
 
-/** In the state directory, beside the journal's entries. The name is part of the stored form. */
+/** File in the state directory, beside the journal's entries. The name is part of the stored form. */
 const PROVIDER_HISTORY_FILE = 'address-providers';
 
-/** Beside the socket, below /run, as it is valid for one boot only. */
+/** File beside the socket, below /run, as it is valid for one boot only. */
 const READY_FILE = 'node-ready';
 
-/** Beside the socket, for the same reason (kSpoolFolder, shim/src/protocol.h). */
+/** Directory beside the socket, for the same reason (kSpoolFolder, shim/src/protocol.h). */
 const SPOOL_DIRECTORY = 'spool';
 
 /** Dependencies of the plugin on its process. */
@@ -128,7 +128,7 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
   };
 }
 
-/** What the commands have on disk, and the end of their process. */
+/** State of the commands on disk, and the end of their process. */
 export interface PluginState {
   readonly journalStore: JournalStore;
   readonly history: ProviderHistory;
@@ -211,7 +211,7 @@ function executeEntry(releases: Releases, limitsOf: (signal: AbortSignal) => Lim
   };
 }
 
-/** What the node's address book needs to know of attachments without a record. */
+/** Attachments without a record, for the node's address book. */
 function attachmentsOf(
   { journal, queue }: Pick<PluginParts, 'journal' | 'queue'>,
   { history, spoolDirectory }: Pick<PluginState, 'history' | 'spoolDirectory'>,

@@ -8,7 +8,7 @@ import type { Variables } from '../cni/environment.js';
 import type { PodRequest } from '../cni/pod-request.js';
 import type { Delegate, PluginName } from './ipam-plugin.js';
 
-/** Which part of a pod's network Podwire provides. It follows from the request alone, so that DEL needs no record. */
+/** Part of a pod's network that Podwire provides. It follows from the request alone, so that DEL needs no record. */
 export type Mode =
   /** Addresses and wire are Podwire's. */
   | { readonly kind: 'full'; readonly delegate?: undefined }
@@ -35,7 +35,7 @@ export function modeOf({ plugin, variables, configuration }: ModeSource, otherIp
   return { kind: 'delegated-ipam', delegate: { type: otherIpam, variables, configuration } };
 }
 
-/** What determines the provider: a mode, or the stored part of a journal entry. Without a delegate it is podwire-ipam. */
+/** Source of the provider: a mode, or the stored part of a journal entry. Without a delegate it is podwire-ipam. */
 export interface ProviderSource {
   readonly delegate?: Delegate | undefined;
 }
@@ -85,7 +85,7 @@ export interface AddressCollection {
 export interface AddressProvider {
   /** `ipam.type` of its configurations. */
   readonly type: string;
-  /** For failures. */
+  /** Name for failures. */
   readonly name: 'podwire-ipam' | PluginName;
   /** Its part of a journal entry. A delegate is a program, which each call starts. */
   readonly source: ProviderSource;

@@ -88,8 +88,8 @@ describe('addresses of another IPAM plugin', () => {
     expect(attached?.request).toEqual({ pod: expect.not.objectContaining({ addressesFromIpam: true }) });
     expect(plugin.ipam.toString()).toBe('');
     expect(await run('CHECK', { config: { prevResult: result } })).toEqual({ exitCode: 0, stdout: '' });
-    const others = { ...result, ips: [...result.ips, { address: '198.51.100.7/24', interface: 0 }] };
-    expect(await run('CHECK', { config: { prevResult: others } })).toEqual({ exitCode: 0, stdout: '' });
+    const extended = { ...result, ips: [...result.ips, { address: '198.51.100.7/24', interface: 0 }] };
+    expect(await run('CHECK', { config: { prevResult: extended } })).toEqual({ exitCode: 0, stdout: '' });
     const checked = plugin.script.requests.filter(({ method }) => method === 'CheckPod');
     expect(checked).toMatchObject(Array(2).fill({ request: { pod: { addresses: [parseAddress('192.0.2.7')] } } }));
     expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
@@ -119,7 +119,7 @@ describe('addresses of another IPAM plugin', () => {
     const names = readFileSync(join(folder, 'environment'), 'utf8')
       .split('\n')
       .map((line) => line.split('=')[0] ?? '')
-      // Those that the shell sets.
+      // Variables that the shell sets.
       .filter((name) => !['', 'PWD', '_', 'SHLVL', 'OLDPWD'].includes(name));
     const variables = ['ARGS', 'COMMAND', 'CONTAINERID', 'IFNAME', 'NETNS', 'PATH'].map((name) => `CNI_${name}`);
     expect(names.sort()).toEqual([...variables, 'PATH']);

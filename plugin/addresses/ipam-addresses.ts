@@ -103,12 +103,12 @@ async function allocate(
   try {
     if (nodeName === tools.nodeName) await nodeAddresses.requireName(limits.signal);
     const allocation = await ipam.allocate(wanted, limits);
-    const others = allocation.endpoint.held.find(({ address }) => nodeAddresses.isOthers(attachment, address));
-    if (!others) return { ...allocation, undo: undoOf(allocation) };
+    const taken = allocation.endpoint.held.find(({ address }) => nodeAddresses.isHeldByOtherPod(attachment, address));
+    if (!taken) return { ...allocation, undo: undoOf(allocation) };
     // The datastore was restored, and does not know the other pod yet. The failed ADD releases the allocation.
     throw new Failure(
       'STORE_RESTORED',
-      `podwire-ipam allocated ${others.address}, which another pod of this node has: its datastore was restored from a backup, or another tool released the address; repeat the request`,
+      `podwire-ipam allocated ${taken.address}, which another pod of this node has: its datastore was restored from a backup, or another tool released the address; repeat the request`,
     );
   } catch (error) {
     throw withoutLeases(error, fromNode.reason);
@@ -320,7 +320,7 @@ interface ResultAddresses {
 /**
  * Addresses and routes of the result of `podwire-ipam`.
  *
- * Under a main plugin that routes, they are Calico's: the block's prefix length, full length for a requested address, and one
+ * Routes under a main plugin that routes are Calico's: the block's prefix length, full length for a requested address, and one
  * route per address. Other main plugins, such as `ptp` and `bridge`, put the pod on a segment with its gateway. The segment is the
  * node's block and gateway, or the pool if the configuration names the gateways, because nodes then share it.
  * @throws Failure ADDRESS_REFUSED for an address that no interface of its segment can have

@@ -175,7 +175,7 @@ interface Outcome {
 interface Execution {
   /** Absolute path. */
   readonly path: string;
-  /** For failures. */
+  /** Label for failures. */
   readonly label: string;
   /** The whole environment, beside {@link PATH}. */
   readonly variables: Variables;

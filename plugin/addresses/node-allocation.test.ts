@@ -55,10 +55,10 @@ describe('ADD', () => {
 
   test('gives no pod an address that another pod of the node has, whatever podwire-ipam allocates', async () => {
     plugin.nodeAddresses.leases.splice(0);
-    plugin.nodeAddresses.others.add('10.65.0.0');
+    plugin.nodeAddresses.heldByOtherPods.add('10.65.0.0');
     expect(await failed('ADD')).toMatchObject({ code: 11, msg: expect.stringContaining('10.65.0.0') });
     expect(plugin.script.calls).toEqual([`Allocate ${SUBJECT}`, `GetPod ${SUBJECT}`, `Release ${SUBJECT}`]);
-    plugin.nodeAddresses.others.clear();
+    plugin.nodeAddresses.heldByOtherPods.clear();
     expect((await plugin.run('ADD')).exitCode).toBe(0);
   });
 

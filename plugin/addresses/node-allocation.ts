@@ -22,7 +22,7 @@ export type NodeAllocation =
   { readonly allocation: Allocation } | { readonly allocation?: undefined; readonly reason: NoAddresses };
 
 /**
- * Allocates addresses that the node has without podwire-ipam: those in the record of an earlier ADD, or leases for a new
+ * Allocates addresses that the node has without podwire-ipam: addresses in the record of an earlier ADD, or leases for a new
  * attachment that requests nothing.
  * @throws Failure NODE_NAME_TAKEN, or the reason of the limits' signal
  */
@@ -42,7 +42,7 @@ async function findAllocation(
   { nodeAddresses, nodeName, limits, clock }: NodeTools,
 ): Promise<NodeAllocation> {
   if (nodeAddresses.refusal) throw nodeAddresses.refusal;
-  // Without a wire there is no record, which proves to the next process that the lease is taken.
+  // The record, which needs a wire, proves to the next process that the lease is taken.
   if (mode.kind !== 'full') return { reason: 'ipam-only' };
   if (nodeAddresses.recorded(attachment)?.isDead) await returned(attachment, { nodeAddresses, limits, clock });
   const recorded = nodeAddresses.recorded(attachment);

@@ -27,7 +27,7 @@ export interface PluginAddressesDeps {
   readonly ipam: Ipam;
   readonly circuitBreaker: IpamCircuitBreaker;
   readonly clock: Clock;
-  /** For `usePodCidr`. */
+  /** Ranges for `usePodCidr`. */
   readonly podCidrs: PodCidrs;
 }
 
@@ -91,7 +91,7 @@ async function allocate(
   return { endpoint: endpointOf(attachment, addresses), alreadyAllocated: true, dns };
 }
 
-/** Replaces a provider's addresses by those that a pod requests without IPAM. */
+/** Replaces a provider's addresses by the addresses that a pod requests without IPAM. */
 export function addressesWithoutIpam({
   ipam,
 }: Pick<PluginAddressesDeps, 'ipam'>): Pick<AddressProvider, 'allocate' | 'check'> {

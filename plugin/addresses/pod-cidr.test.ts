@@ -44,7 +44,7 @@ test('other configurations and other plugins stay as they are, and ask for no po
   }
 });
 
-test('the podCIDRs of the settings win; those of the Node are read until it has some', async () => {
+test('the podCIDRs of the settings win; the Node’s are read until it has some', async () => {
   const answers = [[], ['10.1.0.0/24']];
   const asked: string[] = [];
   const ipam = { podCidrs: (name: string) => Promise.resolve(answers[asked.push(name) - 1] ?? []) };

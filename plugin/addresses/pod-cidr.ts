@@ -21,7 +21,7 @@ export type PodCidrs = (limits: Limits) => Promise<readonly string[]>;
 
 /**
  * The podCIDRs of the node's settings, or else of its Kubernetes Node, where they never change.
- * @param configured - of the settings; empty for those of the Node
+ * @param configured - of the settings; empty for the Node's
  */
 export function nodePodCidrs(configured: readonly string[], ipam: Pick<Ipam, 'podCidrs'>, nodeName: string): PodCidrs {
   let known = configured;

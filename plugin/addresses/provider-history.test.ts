@@ -56,7 +56,7 @@ test('no provider allocates before its name is stored, also while the same name 
   const path = join(folder, 'state', 'history');
   const history = new ProviderHistory({ path, bootId: 'boot', log: recordingLog().log });
   const first = history.record('net', {});
-  // By then it is being written.
+  // The file is being written by then.
   for (let turn = 0; turn < 3; turn++) await Promise.resolve();
   await history.record('net', {});
   expect(existsSync(path)).toBe(true);

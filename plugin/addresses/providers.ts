@@ -14,7 +14,7 @@ interface ProvidersOptions extends IpamAddressesDeps, PluginAddressesDeps {
 /** An allocation to release. */
 interface ProvidedAddresses extends ProviderSource {
   readonly attachment: Attachment;
-  /** Undefined if unknown. */
+  /** Held addresses; undefined if unknown. */
   readonly held: readonly AllocatedAddress[] | undefined;
 }
 
@@ -40,7 +40,7 @@ export class Providers {
     return hasAddresses ? { ...own, ...addressesWithoutIpam(this.#options) } : own;
   }
 
-  /** The providers that may hold the addresses of an attachment: its own, then those of earlier configurations. */
+  /** The providers that may hold the addresses of an attachment: its own, then providers of earlier configurations. */
   holding({ attachment, held, delegate }: ProvidedAddresses): readonly AddressProvider[] {
     const own = this.of({ delegate });
     if (held && held.length > 0) return [own];

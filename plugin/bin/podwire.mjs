@@ -1,3 +1,3 @@
 #!/usr/bin/env node
-// Committed and executable, as npm links only programs that are there when it installs: what is built comes later.
+// Committed and executable, as npm links only programs that exist at installation, before the build.
 import '../dist/install/main.js';

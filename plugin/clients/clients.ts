@@ -16,7 +16,7 @@ import type { PodRequest } from '../cni/pod-request.js';
 
 /** How long a call may take, retries included. */
 export interface Limits {
-  /** In epoch milliseconds. */
+  /** Deadline in epoch milliseconds. */
   readonly deadlineMs: number;
   /** Cancels the call; its reason is a Failure, which the call then throws. */
   readonly signal: AbortSignal;
@@ -24,7 +24,7 @@ export interface Limits {
 
 /** Addresses and interface names of an attachment. */
 export interface Endpoint {
-  /** At least one. */
+  /** Addresses, at least one. */
   readonly addresses: readonly Address[];
   /** Whether podwire-ipam allocated them. */
   readonly addressesFromIpam: boolean;
@@ -38,7 +38,7 @@ export interface AllocationRequest {
   readonly attachment: Attachment;
   readonly nodeName: string;
   readonly pod: PodName | undefined;
-  /** Undefined for a gateway address, which belongs to no namespace. */
+  /** Namespace; undefined for a gateway address, which belongs to no namespace. */
   readonly netns: NetnsIdentity | undefined;
   /** Empty: the families of the requested addresses, or else IPv4. */
   readonly families: readonly Family[];
@@ -84,7 +84,7 @@ export interface NodeEndpoint {
   readonly held: readonly AllocatedAddress[];
   /** The boot in which it was allocated; undefined if not recorded. */
   readonly bootId: string | undefined;
-  /** In epoch milliseconds; undefined if not recorded. */
+  /** Creation in epoch milliseconds; undefined if not recorded. */
   readonly createdAtMs: number | undefined;
 }
 
@@ -97,7 +97,7 @@ export interface ProbePod {
 
 /** podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, UNIMPLEMENTED or the signal's reason. */
 export interface Ipam {
-  /** After a failure the outcome is unknown. */
+  /** Allocates addresses; the outcome after a failure is unknown. */
   allocate(request: AllocationRequest, limits: Limits): Promise<Allocation>;
   /** Read-only. @throws Failure REQUEST_DENIED if a request policy denies it */
   authorize(request: AuthorizationRequest, limits: Limits): Promise<void>;
@@ -174,7 +174,7 @@ export type TakenLeases =
   /** Why there are none; a value of the metric's label `reason`. */
   | { readonly leases?: undefined; readonly reason: 'off' | 'known' | 'locked' | 'unavailable' | 'exhausted' };
 
-/** The addresses that this node has without podwire-ipam: leases, and those of its pods. */
+/** The addresses that this node has without podwire-ipam: leases, and addresses of its pods. */
 export interface NodeAddresses {
   /** Starts the work in the background. Called once, before the first command. */
   start(plugin: PluginAttachments): void;
@@ -201,7 +201,7 @@ export interface NodeAddresses {
   /** @returns undefined if the attachment has no record */
   recorded(attachment: Attachment): RecordedPod | undefined;
   /** Whether the record of another attachment that has not ended has the address (without prefix length). */
-  isOthers(attachment: Attachment, address: string): boolean;
+  isHeldByOtherPod(attachment: Attachment, address: string): boolean;
   /** Waits until the addresses of an attachment without a wire are returned. @throws the signal's reason */
   returned(attachment: Attachment, signal: AbortSignal): Promise<void>;
   /**
@@ -213,12 +213,12 @@ export interface NodeAddresses {
 }
 
 /**
- * What the plugin knows of an attachment without a record: a release of it is pending; it is a node's gateway address; Podwire
+ * State of an attachment without a record: a release of it is pending; it is a node's gateway address; Podwire
  * wires all pods of its network; or another main plugin may have wired it.
  */
 export type AttachmentUsage = 'pending' | 'gateway' | 'wired' | 'unknown';
 
-/** What only the plugin knows of attachments. */
+/** Attachments as only the plugin knows them. */
 export interface PluginAttachments {
   /** Runs work in the attachment's turn among the commands. @throws errors of the work; DEADLINE_EXCEEDED before it has begun */
   runExclusive<Result>(attachment: Attachment, timeoutMs: number, work: () => Promise<Result>): Promise<Result>;

@@ -15,9 +15,9 @@ interface LocalCallTools {
   readonly log: Logger;
 }
 
-/** What a call is named. */
+/** Name of a call. */
 interface LocalCall {
-  /** In intervals and messages, as the gRPC method that does the same. */
+  /** Method name in intervals and messages, as the gRPC method that does the same. */
   readonly method: string;
   readonly span: string;
 }

@@ -18,7 +18,7 @@ export interface Annotations {
   readonly sourcePrefixes: readonly Prefix[];
 }
 
-/** `feature_control`: what the network configuration allows pods to request. */
+/** `feature_control`: requests that the network configuration allows pods. */
 export interface Features {
   readonly ip_addrs_no_ipam: boolean;
   readonly allowed_source_prefixes: boolean;
@@ -34,7 +34,7 @@ export function ignoredAnnotations(annotations: Readonly<Record<string, string>>
   return Object.keys(annotations).filter((name) => name.startsWith(IGNORED_PREFIX));
 }
 
-/** Reads Calico's annotations and ignores all others. Each violation names its annotation. */
+/** Reads Calico's annotations and ignores all further ones. Each violation names its annotation. */
 export function readAnnotations(
   annotations: Readonly<Record<string, string>>,
   features: Features,
@@ -123,7 +123,7 @@ function reasonOf(fault: string): string {
 
 /** A requested value and its source. */
 export interface Sourced<Value> {
-  /** As its author knows it: `CNI_ARGS IP`, `runtimeConfig.ips`. */
+  /** Source as its author knows it: `CNI_ARGS IP`, `runtimeConfig.ips`. */
   readonly source: string;
   readonly value: Value;
 }

@@ -111,7 +111,7 @@ const nested = (depth: number, open = '[', close = ']') => `${open.repeat(depth)
 test.each([
   ['lists', nested(100), nested(101)],
   ['objects', nested(100, '{"a":', '}'), nested(101, '{"a":', '}')],
-  ['both, after others', `[[1],{"a":[]},${nested(99)}]`, `[[1],{"a":[]},${nested(100)}]`],
+  ['both, after further arrays', `[[1],{"a":[]},${nested(99)}]`, `[[1],{"a":[]},${nested(100)}]`],
 ])('nested %s are counted', (_, most, tooDeep) => {
   expect([isNestedDeeper(most, 100), isNestedDeeper(tooDeep, 100)]).toEqual([false, true]);
 });

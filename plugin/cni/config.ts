@@ -237,7 +237,7 @@ function readKeys(text: string): { readonly cniVersion: CniVersion; readonly key
   return { cniVersion: readVersion(keys.cniVersion), keys };
 }
 
-/** Adds the requested values; their violations are listed together with those of the keys. */
+/** Adds the requested values; their violations are listed together with violations of the keys. */
 function withRequestSources<Config extends RequestKeys>(config: Config, context: z.RefinementCtx) {
   const requestSources = readRequestSources(config, ({ field, reason }) =>
     context.addIssue({ code: 'custom', path: [field], message: reason }),

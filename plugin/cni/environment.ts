@@ -88,7 +88,7 @@ export function readDelEnvironment(variables: Variables): DelEnvironment {
 }
 
 /**
- * Checks the variables of a node command; ignores those of a container.
+ * Checks the variables of a node command; ignores variables of a container.
  * @throws Failure INVALID_ENVIRONMENT that lists everything that is missing
  */
 export function checkNodeEnvironment(command: 'GC' | 'STATUS', variables: Variables): void {
@@ -117,7 +117,7 @@ function violationsOf(required: readonly Variable[], variables: Variables): Viol
 }
 
 interface ParsedArgs {
-  /** Undefined unless both its namespace and its name are given. */
+  /** Pod; undefined unless both its namespace and its name are given. */
   readonly pod: PodName | undefined;
   /** `IP` (comma-separated) and `MAC`. */
   readonly argsRequest: ArgsRequest;
@@ -125,7 +125,7 @@ interface ParsedArgs {
   readonly faults: readonly string[];
 }
 
-/** The keys that Kubernetes' runtimes send, including those that Podwire does not use. */
+/** The keys that Kubernetes' runtimes send, including keys that Podwire does not use. */
 const KNOWN_KEYS = [
   'IgnoreUnknown',
   'K8S_POD_NAMESPACE',

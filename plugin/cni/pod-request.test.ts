@@ -49,7 +49,7 @@ type Case = readonly [string, Keys, string, Partial<PodRequest>];
 
 describe('a pod gets', () => {
   const cases: readonly Case[] = [
-    ['what IPAM chooses, without a request', {}, '', {}],
+    ['the choice of IPAM, without a request', {}, '', {}],
     [
       'the same where every source is empty',
       { ipam: { ipv4_pools: [] }, runtimeConfig: { ips: [], mac: '' }, args: { cni: { ips: null } } },
@@ -118,7 +118,7 @@ describe('a pod gets', () => {
       { addresses: ['10.65.0.7'], macAddress: MAC },
     ],
     [
-      'addresses of args.cni before those of CNI_ARGS',
+      'addresses of args.cni before addresses of CNI_ARGS',
       { args: { cni: { ips: ['10.65.0.7'], mac: MAC } } },
       'IP=10.65.0.8;MAC=02:00:00:00:00:08',
       { addresses: ['10.65.0.7'], macAddress: MAC },

@@ -28,7 +28,7 @@ export interface PodRequest {
 
 /** A requested pool and its origin. */
 interface PoolChoice {
-  /** By name or CIDR. */
+  /** Pool by name or CIDR. */
   readonly pool: string;
   /** The family that it was requested for. */
   readonly family: Family;

@@ -23,7 +23,7 @@ export interface RequestSources {
   /** Addresses of `runtimeConfig.ips`, in any spelling of the key. */
   readonly capabilityAddresses: readonly RequestedAddresses[];
   readonly capabilityMacs: readonly RequestedMac[];
-  /** Addresses of `args.cni.ips`, which override those of CNI_ARGS. */
+  /** Addresses of `args.cni.ips`, which override addresses of CNI_ARGS. */
   readonly argsAddresses: RequestedAddresses | undefined;
   readonly argsMac: RequestedMac | undefined;
   readonly annotations: Annotations;

@@ -139,7 +139,7 @@ describe('a result that is converted', () => {
     expect(convert(convert(newest, '1.0.0'), '1.1.0')).toEqual(newest);
   });
 
-  test('loses the 1.1.0 fields of interfaces before 1.0.0, and keeps those of routes', () => {
+  test('loses the 1.1.0 fields of interfaces before 1.0.0, and keeps the fields of routes', () => {
     const middle = convert({ cniVersion: '1.1.0', ...BEFORE }, '0.4.0');
     expect(JSON.stringify(middle.interfaces)).not.toMatch(/mtu|socketPath|pciID/);
     expect(middle.routes).toEqual(BEFORE.routes);

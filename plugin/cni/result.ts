@@ -24,7 +24,7 @@ export interface CreatedInterface {
   readonly mac: string;
   /** Path of its network namespace; absent for the node's own. */
   readonly sandbox?: string;
-  /** In bytes. */
+  /** MTU in bytes. */
   readonly mtu: number;
 }
 
@@ -184,25 +184,25 @@ function hasFamilies(version: CniVersion): boolean {
   return version < '1.0.0';
 }
 
-function fromForm({ interfaces, ips, routes, ...others }: z.infer<typeof FORM>): Result {
-  return { interfaces, ips: ips.map(withoutFamily), routes, rest: unknownFields(others) };
+function fromForm({ interfaces, ips, routes, ...rest }: z.infer<typeof FORM>): Result {
+  return { interfaces, ips: ips.map(withoutFamily), routes, rest: unknownFields(rest) };
 }
 
-function fromOldForm({ ip4, ip6, ...others }: z.infer<typeof OLD_FORM>): Result {
+function fromOldForm({ ip4, ip6, ...rest }: z.infer<typeof OLD_FORM>): Result {
   const both = [ip4, ip6].flatMap((each) => (each ? [each] : []));
   return {
     interfaces: [],
     ips: both.map((each) => ({ ...without(each, 'ip', 'routes'), address: each.ip })),
     routes: both.flatMap(({ routes }) => routes),
-    rest: unknownFields(others),
+    rest: unknownFields(rest),
   };
 }
 
 /** Keys of any of the forms. */
 const FORM_KEYS = ['cniVersion', 'interfaces', 'ips', 'routes', 'ip4', 'ip6'];
 
-function unknownFields(others: object): Record<string, unknown> {
-  return without(others, ...FORM_KEYS);
+function unknownFields(rest: object): Record<string, unknown> {
+  return without(rest, ...FORM_KEYS);
 }
 
 function without(object: object, ...keys: readonly string[]): Record<string, unknown> {

@@ -10,7 +10,7 @@ export type CniVersion = (typeof SUPPORTED_VERSIONS)[number];
 /** The version of answers to requests without a valid version. */
 export const OWN_VERSION: CniVersion = '1.1.0';
 
-/** What a configuration without `cniVersion` means (CNI specification 0.2.0, "Network Configuration"). */
+/** Version of a configuration without `cniVersion` (CNI specification 0.2.0, "Network Configuration"). */
 const VERSION_WHEN_ABSENT: CniVersion = '0.1.0';
 
 /** The specification version that introduced a command; unlisted commands exist in all versions. */

@@ -134,8 +134,8 @@ describe('ADD that fails leaves nothing', () => {
   });
 
   test('when the host interface belongs to another owner, which keeps it', async () => {
-    plugin.script.failNext('AttachPod', new Failure('HOST_INTERFACE_TAKEN', `${HOST} is another's`));
-    expect(await failed()).toMatchObject({ code: 101, msg: `${HOST} is another's` });
+    plugin.script.failNext('AttachPod', new Failure('HOST_INTERFACE_TAKEN', `${HOST} is in use`));
+    expect(await failed()).toMatchObject({ code: 101, msg: `${HOST} is in use` });
     expect(plugin.state()).toBe(NOTHING);
   });
 

@@ -67,7 +67,7 @@ export async function add(request: AttachRequest, limits: Limits, deps: AddDeps)
     });
   } catch (error) {
     if (isHeld) throw error;
-    // Without an answer of Allocate, a wire proves that an earlier ADD holds the addresses.
+    // A wire proves, where Allocate has not answered, that an earlier ADD holds the addresses.
     const action = allocation ? 'detach-and-release' : 'release-unless-attached';
     throw await undo({ attachment, provider, allocation, action, error }, limits, deps);
   }
@@ -103,7 +103,7 @@ function describe({ name, mac, mtuBytes }: Wire['pod']) {
   return { name, mac: mac ?? '', mtu: mtuBytes };
 }
 
-/** What the node records of an allocation; nothing if it is not podwire-ipam's. */
+/** Part of an allocation that the node records; nothing if it is not podwire-ipam's. */
 function recordOf(
   { config, pod }: AttachRequest,
   { endpoint, isBound = true }: ProvidedAllocation,

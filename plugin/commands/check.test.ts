@@ -47,7 +47,7 @@ describe('CHECK', () => {
     expect(await check({ prevResult: chained })).toMatchObject({ exitCode: 0 });
   });
 
-  test('accepts another MAC address in the pod: the result has the one of ADD, or of a later plugin', async () => {
+  test('accepts another MAC address in the pod: the result has the address of ADD, or of a later plugin', async () => {
     const interfaces = prevResult.interfaces.map((each) => ({ ...each, mac: '02:00:00:00:00:99' }));
     expect(await check({ prevResult: { ...prevResult, interfaces } })).toMatchObject({ exitCode: 0 });
   });

@@ -56,7 +56,7 @@ function hasPodInterface({ attachment, config }: AttachRequest): boolean {
   return interfaces.some(({ name, sandbox }) => name === attachment.interfaceName && (sandbox ?? '') !== '');
 }
 
-/** The result must have at least the recorded addresses: the chain may have added others. */
+/** The result must have at least the recorded addresses: the chain may have added further ones. */
 function recordDifference(
   endpoint: Endpoint,
   prevResult: Result | undefined,

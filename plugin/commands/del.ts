@@ -21,12 +21,12 @@ export interface DelDeps extends ProcessEnd {
 
 /**
  * DEL: removes a pod's wire and releases its addresses. The node's record returns podwire-ipam's addresses in the background;
- * those without a record are released at their provider.
+ * addresses without a record are released at their provider.
  *
  * Succeeds even if a service is down: the dataplane or the journal completes what DEL could not. If the journal cannot be written,
  * the entry stays in memory as long as the process runs.
  *
- * As the specification requires, a missing namespace, interface or allocation is no error. Idempotent. Continues after the
+ * A missing namespace, interface or allocation is no error, as the specification requires. Idempotent. Continues after the
  * runtime disconnects.
  * @throws Failure CANCELLED when the process is stopping and the pending release exists only in its memory
  */

@@ -35,7 +35,7 @@ const error = async (config: Record<string, unknown>) => {
 };
 
 describe('GC with a list', () => {
-  test('keeps listed attachments, and those of other networks, nodes and interfaces', async () => {
+  test('keeps listed attachments, and attachments of other networks, nodes and interfaces', async () => {
     for (const id of ['a', 'b', 'c']) await add(id);
     await add('other', { name: 'net2' });
     plugin.ipam.put(attachment('afar'), { nodeName: 'node-2' });

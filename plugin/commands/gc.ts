@@ -100,7 +100,7 @@ async function collect(listed: readonly Attachment[] | undefined, collection: Co
   const { dataplane, nodeAddresses, providers, queue } = deps;
   const keep: AttachmentsToKeep = () =>
     new Map([...(listed ?? []), ...queue.addedSince(since)].map((each) => [formatAttachment(each), each]));
-  // In ipam-only mode the main plugin creates the interfaces and collects them before it calls its IPAM plugin.
+  // The main plugin creates the interfaces in ipam-only mode, and collects them before it calls its IPAM plugin.
   const hasWires = listed !== undefined && mode.kind !== 'ipam-only';
   // Addresses are released only after their wires are removed.
   if (hasWires && !(await attempt(() => collectWires(keep, collection), collection))) return;
@@ -129,8 +129,8 @@ async function collect(listed: readonly Attachment[] | undefined, collection: Co
 type GarbageTest = (allocation: NodeEndpoint) => boolean;
 
 /**
- * Selects allocations without a wire. Reads the kernel last: an attachment absent then, with no ADD in flight, has none. What
- * another boot of this node has is left to the node's inventory: it may be of a machine that had the node's name, and still runs.
+ * Selects allocations without a wire. Reads the kernel last: an attachment absent then, with no ADD in flight, has none. The
+ * node's inventory releases another boot's: it may be of a machine that had the node's name, and still runs.
  */
 async function unwiredTest({ nodeName, mode, limits, deps }: Collection): Promise<GarbageTest> {
   const wires = mode.kind === 'ipam-only' ? [] : await deps.dataplane.wires(limits);

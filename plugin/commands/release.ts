@@ -19,7 +19,7 @@ export type Service = 'dataplane' | AddressProvider['name'];
 /** A call of a release. */
 interface ServiceCall {
   readonly service: Service;
-  /** What is left to do if the call fails. */
+  /** Remaining work if the call fails. */
   readonly action: ReleaseAction;
 }
 
@@ -60,9 +60,9 @@ interface ReleasesOptions {
 interface FailedAdd {
   readonly attachment: Attachment;
   readonly provider: AddressProvider;
-  /** Undefined if Allocate has not answered: whether it allocated is unknown. */
+  /** Allocation; undefined if Allocate has not answered: whether it allocated is unknown. */
   readonly allocation: ProvidedAllocation | undefined;
-  /** What may have to be released. */
+  /** Addresses and wire that may have to be released. */
   readonly action: ReleaseAction;
   readonly error: unknown;
 }
@@ -73,7 +73,7 @@ const MAX_REFUSED_COUNT = 16;
 /**
  * Removes wires and releases addresses: never while a wire may use them, as another pod could get them.
  *
- * What a DEL or a failed ADD could not complete stays pending. The node's record keeps a detach of podwire-ipam's addresses, and
+ * Unfinished work of a DEL or a failed ADD stays pending. The node's record keeps a detach of podwire-ipam's addresses, and
  * the dataplane completes it. The journal keeps all other releases.
  */
 export class Releases {
@@ -318,13 +318,13 @@ export interface UndoDeps extends ProcessEnd {
 }
 
 /**
- * Rolls back a failed ADD within the clean-up timeout. What it cannot roll back stays pending, as a runtime need not send a DEL
+ * Rolls back a failed ADD within the clean-up timeout. Unfinished steps stay pending, as a runtime need not send a DEL
  * after a failed ADD.
  * @returns the error for ADD to throw: its own, with the failure of the rollback if there is one
  */
 export async function undo(failedAdd: FailedAdd, limits: Limits, deps: UndoDeps): Promise<unknown> {
   const { error } = failedAdd;
-  // ADD has not changed anything. What the attachment holds is an earlier ADD's, and a pod may use it.
+  // ADD has not changed anything. The attachment's addresses are an earlier ADD's, and a pod may use it.
   if (error instanceof Failure && error.code === 'REQUEST_DENIED') return error;
   const incomplete = await deps.releases.undo(failedAdd, { limitsOf: rollbackLimits(error, limits, deps) });
   return incomplete ? withUndoFailure(error, incomplete.failure) : error;

@@ -68,7 +68,7 @@ test('ADD passes MAC address, source prefixes and queues to the dataplane, and s
   expect([...asked('AttachPod'), ...asked('CheckPod')]).toEqual([{ pod }, { pod }]);
 });
 
-test('ADD returns the requested DNS settings in place of those of plugins before it', async () => {
+test('ADD returns the requested DNS settings in place of earlier plugins’ settings', async () => {
   const dns = { nameservers: ['10.0.0.53'], search: ['cluster.local'] };
   const prevResult = { ips: [], dns: { nameservers: ['192.0.2.53'] }, unknown: 1 };
   expect(await add({ prevResult })).toMatchObject({ dns: prevResult.dns, unknown: 1 });
@@ -228,7 +228,7 @@ describe('a configuration that was written for Calico', () => {
   });
 
   test('has annotations without an effect reported', async () => {
-    // Calico writes the others itself, for its own use.
+    // Calico writes the remaining annotations itself, for its own use.
     const annotations = {
       'qos.projectcalico.org/ingressBandwidth': '1M',
       'qos.projectcalico.org/egressMaxConnections': '10',

@@ -78,7 +78,7 @@ describe('STATUS', () => {
       // A pool may be for the pods of some namespaces only.
       anyNamespace: true,
     });
-    // What ADD refuses is left out; ADD reports it.
+    // Values that ADD refuses are left out; ADD reports them.
     expect(await explained({ ipam: { ...ipam, assign_ipv4: 4 }, nodename: 'Node_9' })).toMatchObject({
       request: { nodeName: 'node-1', families: [], pools: [] },
     });

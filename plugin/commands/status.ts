@@ -15,7 +15,7 @@ export async function status(request: CniRequest, readiness: Readiness): Promise
 
 /** The answer to VERSION. */
 interface VersionResult {
-  /** As the request states it, supported or not. */
+  /** Version as the request states it, supported or not. */
   readonly cniVersion: string;
   readonly supportedVersions: readonly string[];
 }

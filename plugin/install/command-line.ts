@@ -15,9 +15,9 @@ export const USAGE = `usage: podwire COMMAND [OPTIONS]
   install            install the CNI programs, then the network configuration
       --binaries-only  install only the programs, as an init container does before the plugin runs
       --no-wait        write the configuration without waiting until the plugin answers STATUS
-      --replace        replace files that are not Podwire's, and existing programs by those of
+      --replace        replace files that are not Podwire's, and existing programs by programs of
                        PODWIRE_INSTALL_PROGRAMS
-  check-install      compare the installed files with those of this release and settings; read-only
+  check-install      compare the installed files with this release and its settings; read-only
       --binaries-only
   uninstall          remove the network configuration, then the programs; keep files that are not Podwire's
       --binaries-only

@@ -207,7 +207,7 @@ test(
     const program = start('install', { SLEEP: 'true', PODWIRE_INSTALL_CHECK_INTERVAL_MS: '100' });
     await vi.waitFor(() => expect(Object.keys(site.state())).toEqual(PATHS), SLOW_MS);
     const whole = site.state();
-    // Without the programs no pod can be deleted, whose address the plugin may wait for.
+    // A pod, whose address the plugin may wait for, cannot be deleted without the programs.
     refuse();
     for (const path of PATHS) rmSync(join(site.folder, path));
     await vi.waitFor(() => expect(site.state()).toEqual(whole), 20_000);

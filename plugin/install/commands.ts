@@ -136,7 +136,7 @@ function reconcile({ scope }: FileCommand, tools: Tools): Promise<void> {
 }
 
 /**
- * Reinstalls damaged files only, as the others may be of another release by now. Does not wait for the plugin: the runtime
+ * Reinstalls damaged files only, as intact ones may be of another release by now. Does not wait for the plugin: the runtime
  * cannot delete pods without these files, and their absence may be why STATUS hangs.
  */
 function repair(damage: readonly Finding[], tools: Tools): Promise<unknown> {

@@ -80,8 +80,8 @@ export function mergeConflists(desired: Conflist, existing: Conflist): Conflist 
     if (own === undefined) plugins.splice(previous === undefined ? 0 : plugins.indexOf(previous) + 1, 0, member);
     previous = own ?? member;
   }
-  const others = Object.entries(existing).filter(([key]) => key !== 'cniVersion' && key !== 'cniVersions');
-  return { ...Object.fromEntries(others), ...desired, plugins };
+  const kept = Object.entries(existing).filter(([key]) => key !== 'cniVersion' && key !== 'cniVersions');
+  return { ...Object.fromEntries(kept), ...desired, plugins };
 }
 
 /** Types of the members that the desired configuration lacks. */

@@ -14,7 +14,7 @@ export interface FileContent {
   readonly owner?: { readonly uid: number; readonly gid: number };
 }
 
-/** What a path holds, with all that is needed to restore it. */
+/** Content of a path, with everything needed to restore it. */
 export type PathState =
   | { readonly kind: 'absent' }
   | ({ readonly kind: 'file' } & FileContent)
@@ -112,7 +112,7 @@ async function write(path: string, { bytes, mode, owner }: FileContent): Promise
   try {
     await file.writeFile(bytes);
     if (owner !== undefined) await file.chown(owner.uid, owner.gid);
-    // After chown, which clears the set-user-ID bit; not in open, where the umask applies.
+    // The mode is set after chown, which clears the set-user-ID bit, and not in open, where the umask applies.
     await file.chmod(mode);
     await file.sync();
   } catch (error) {

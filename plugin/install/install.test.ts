@@ -112,7 +112,7 @@ describe('programs of the chain', () => {
     expect(versions()).toMatchObject({ cniVersions: ['1.0.0', '1.1.0'] });
   });
 
-  test('include those that another program added: Debian’s portmap', async () => {
+  test('include plugins that another program added: Debian’s portmap', async () => {
     mkdirSync(site.bin);
     symlinkSync('/usr/lib/cni/portmap', join(site.bin, 'portmap'));
     const existing = { ...site.spec().conflist, plugins: [{ type: 'podwire' }, portmap] };

@@ -2,7 +2,7 @@ import { readSettings, type SettingValues } from '@podwire/shared/runtime/config
 import { absolutePath, flag, oneOf, wholeNumber } from '@podwire/shared/runtime/setting';
 import { z } from 'zod';
 
-/** Prefix of Podwire's own variables. The others have the names of Calico's installer. */
+/** Prefix of Podwire's own variables. Other variables have the names of Calico's installer. */
 const PREFIX = 'PODWIRE_INSTALL_';
 
 /** One day, in milliseconds. */
@@ -86,19 +86,19 @@ export const INSTALL_SETTINGS = {
     schema: z.string().transform((list) => list.split(',').map((name) => name.trim())),
     default: '',
     about:
-      'Names of programs that are not put in place, with commas between them: podwire, podwire-ipam, and those of PODWIRE_INSTALL_PROGRAMS.',
+      'Names of programs that are not put in place, with commas between them: podwire, podwire-ipam, and programs of PODWIRE_INSTALL_PROGRAMS.',
   },
   updatesBinaries: {
     variable: 'UPDATE_CNI_BINARIES',
     schema: flag,
     default: 'true',
-    about: 'Whether programs that are there are replaced by those of this release.',
+    about: 'Whether existing programs are replaced by programs of this release.',
   },
   stays: {
     variable: 'SLEEP',
     schema: flag,
     default: 'false',
-    about: 'Whether install stays, and puts back what others overwrite or remove.',
+    about: 'Whether install stays, and restores files that other programs overwrite or remove.',
   },
   logLevel: {
     variable: 'LOG_LEVEL',
@@ -120,7 +120,7 @@ export const INSTALL_SETTINGS = {
     variable: 'PODWIRE_INSTALL_SHIM',
     schema: z.union([z.literal(''), absolutePath]),
     default: '',
-    about: 'Path of the shim that is put in place; the one of this package (shim/build/podwire) when empty.',
+    about: 'Path of the shim that is put in place; this package’s (shim/build/podwire) when empty.',
   },
   programsDirectory: {
     variable: 'PODWIRE_INSTALL_PROGRAMS',
@@ -145,7 +145,7 @@ export const INSTALL_SETTINGS = {
     variable: 'PODWIRE_INSTALL_CONFLIST_MODE',
     schema: z.enum(['0600', '0644'], 'must be 0600 or 0644').transform((mode) => CONFLIST_MODES[mode]),
     default: '0600',
-    about: 'Permissions of the network configuration: 0600 (CIS benchmark), or 0644 where others read it.',
+    about: 'Permissions of the network configuration: 0600 (CIS benchmark), or 0644 where other users read it.',
   },
 } as const;
 

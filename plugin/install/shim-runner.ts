@@ -19,7 +19,7 @@ export interface ShimRunner {
 }
 
 export interface StatusRequest {
-  /** Of the shim. */
+  /** Path of the shim. */
   readonly path: string;
   /** Value of `CNI_PATH`. */
   readonly binaryDirectory: string;

@@ -23,7 +23,7 @@ describe('placeholders', () => {
     expect(JSON.parse(fillPlaceholders(template, values))).toEqual(expected);
   });
 
-  test('an unknown placeholder is refused by name, together with all others', () => {
+  test('an unknown placeholder is refused by name, together with all further ones', () => {
     expect(() => fillPlaceholders('{"a": "__FOO__", "b": __BAR_1__, "c": "__FOO__"}', values)).toThrow(
       /without a value: __FOO__, __BAR_1__; use only CNI_MTU/,
     );

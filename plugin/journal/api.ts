@@ -17,7 +17,7 @@ export interface JournalApi {
    * - `lastFault`: error of the last attempt, null before one
    * - `providers`: providers that the addresses are released to
    * - `held`: the allocation to release, null if unknown
-   * - `unreadable`: damaged entries and those of another release, which are not executed
+   * - `unreadable`: damaged entries and entries of another release, which are not executed
    * - `fault`: why a restart could lose or restore an entry, else null
    */
   text(): string;

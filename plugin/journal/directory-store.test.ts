@@ -39,7 +39,7 @@ describe('a journal in a directory', () => {
     expect(JSON.parse(readFileSync(join(directory(), name), 'utf8'))).toMatchObject({ handle: 'net.a' });
   });
 
-  test('keeps unreadable entries, and one under another’s name, beside the others', async () => {
+  test('keeps unreadable entries, and one under another entry’s name, beside the valid ones', async () => {
     await put('a');
     const [name = ''] = files();
     writeFileSync(join(directory(), name), encodeEntry(journalEntry('b')));
@@ -117,7 +117,7 @@ describe('the journal of a process', () => {
   });
 });
 
-/** What strace saw, a letter for each successful call: F file synced, R renamed, D directory synced, A acknowledged. */
+/** Trace of strace, a letter for each successful call: F file synced, R renamed, D directory synced, A acknowledged. */
 function storyOf(trace: string): string {
   const begun = new Map<string, string>();
   const letters = trace.split('\n').map((line) => {

@@ -41,7 +41,7 @@ function open(): Journal {
 
 const attachment = (name: string) => journalEntry(name).attachment;
 
-test('metrics report the pending releases, their age, and those that a restart would lose', async () => {
+test('metrics report the pending releases, their age, and the releases that a restart would lose', async () => {
   const journal = open();
   await journal.load();
   expect(await readJournal()).toEqual({ entries: 0, volatile_entries: 0, unreadable_entries: 0, oldest_age: 0 });

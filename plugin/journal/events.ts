@@ -11,7 +11,7 @@ export interface JournalLevel {
   readonly entries: number;
   /** Entries that a restart would lose. */
   readonly volatileEntries: number;
-  /** Damaged entries and those of another release, which are not executed. */
+  /** Damaged entries and entries of another release, which are not executed. */
   readonly unreadableEntries: number;
   /** Age of the oldest pending release in milliseconds; 0 when there is none. */
   readonly oldestAgeMs: number;

@@ -8,7 +8,7 @@ const MAX_COUNT = 4096;
 type Known = readonly AllocatedAddress[] | 'unrequested' | 'refused';
 
 /**
- * Allocations of the ADDs of this process without a record of the node: those of other IPAM plugins, and of podwire-ipam under
+ * Allocations of the ADDs of this process without a record of the node: allocations of other IPAM plugins, and of podwire-ipam under
  * another plugin. So a delayed DEL releases that allocation and no later one. Only in memory: persisting it would slow down every
  * ADD.
  */

@@ -14,7 +14,7 @@ let clock: ManualClock;
 let journal: Journal;
 let replay: Replay;
 let record: ReturnType<typeof recordingLog>;
-/** What was tried, in order; and the outcome for each container that is not released. */
+/** Attempts, in order; and the outcome for each container that is not released. */
 let tried: string[];
 let outcomes: Map<string, UnavailableService | Failure>;
 
@@ -74,7 +74,7 @@ test('a service that is down is called once a round, for each entry in turn, wit
   expect(tried.slice(9).toSorted()).toEqual(['a', 'b', 'c']);
 });
 
-test('an entry without an answer does not block the others of that service', async () => {
+test('an entry without an answer does not block further entries of that service', async () => {
   outcomes.set('a', UNAVAILABLE);
   await add('a', 'b', 'c');
   await vi.waitFor(
@@ -95,7 +95,7 @@ test('an entry that was skipped for a silent service has that service’s error'
   expect(journal.entries().map((entry) => replay.faultOf(entry))).toEqual([UNAVAILABLE.reason, UNAVAILABLE.reason]);
 });
 
-test('a rejected entry does not block the others, and each reason is logged once', async () => {
+test('a rejected entry does not block further ones, and each reason is logged once', async () => {
   outcomes.set('a', new Failure('KERNEL_REFUSED', 'EBUSY'));
   await add('a', 'b', 'c');
   await resting();

@@ -171,7 +171,7 @@ export class Replay {
     return withSpan('podwire.plugin.replay', attributes, attempt, { links: cause ? [{ context: cause }] : [] });
   }
 
-  /** Entries in their order; those that found a service unavailable come last, the most recent at the end. */
+  /** Entries in their order; entries that found a service unavailable come last, the most recent at the end. */
   #orderedEntries(): readonly JournalEntry[] {
     const roundOf = ({ order }: JournalEntry) => this.#unavailableIn.get(order) ?? 0;
     return [...this.#options.journal.entries()].sort((a, b) => roundOf(a) - roundOf(b) || a.order - b.order);

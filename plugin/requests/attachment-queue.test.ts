@@ -72,7 +72,7 @@ describe('commands of one attachment', () => {
   });
 
   test.each([OTHER, { ...ATTACHMENT, network: 'net2' }, { ...ATTACHMENT, containerId: 'b' }])(
-    'do not wait for those of %j',
+    'do not wait for commands of %j',
     async (attachment) => {
       start('a', { startedNs: 5n });
       const other = start('b', { attachment, command: 'DEL', startedNs: 9n });
@@ -158,7 +158,7 @@ describe('ADDs since a time', () => {
   const names = (position: QueuePosition) => queue.addedSince(position).map(({ interfaceName }) => interfaceName);
   const since = (atMs: number) => names(queue.positionAt(atMs));
 
-  test('are those that are queued, in flight, or ended later, with any result', async () => {
+  test('are all queued, in-flight or later ended ones, with any result', async () => {
     await queue.run(queuedCommand(), () => Promise.resolve());
     nowMs = 2_000;
     expect([since(1_000), since(1_001)]).toEqual([['eth0'], []]);
@@ -171,7 +171,7 @@ describe('ADDs since a time', () => {
     expect(since(2_000).sort()).toEqual(['eth0', 'net1']);
   });
 
-  test('are also those that ended later by a clock that was set back since', async () => {
+  test('are also commands that ended later by a clock that was set back since', async () => {
     const position = queue.positionAt(nowMs);
     nowMs -= 500;
     await queue.run(queuedCommand(), () => Promise.resolve());

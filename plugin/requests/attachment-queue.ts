@@ -11,7 +11,7 @@ export interface QueuedCommand {
   readonly attachment: Attachment;
   /** When the runtime started the command, in epoch nanoseconds, if known. */
   readonly startedNs: bigint | undefined;
-  /** In epoch milliseconds. */
+  /** Deadline in epoch milliseconds. */
   readonly deadlineMs: number;
   /** Cancels the command. */
   readonly cancel: AbortController;

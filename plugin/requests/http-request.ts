@@ -15,7 +15,7 @@ const HEADER: Readonly<Record<Variable, string>> = {
   CNI_PATH: 'cni-path',
 };
 
-/** What the headers of a request do not have. */
+/** Fields that the headers of a request do not have. */
 type Rest = Pick<CniRequest, 'configuration' | 'arrivedNs' | 'cancel' | 'isSpooled'>;
 
 /** The command that a request of the shim carries. @param headers - by name in lower case, decoded as ISO 8859-1 */

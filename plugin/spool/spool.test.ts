@@ -16,7 +16,7 @@ import { RecordingTracer } from '../testing/tracer.js';
 import { SpoolDirectory } from './spool-directory.js';
 import { Spool } from './spool.js';
 
-/** For a busy machine. */
+/** Wait for a busy machine. */
 const WAIT = { timeout: 20_000, interval: 5 };
 
 describe('with the commands', () => {
@@ -31,7 +31,7 @@ describe('with the commands', () => {
   const files = () => (existsSync(plugin.spoolPath) ? readdirSync(plugin.spoolPath) : []);
   const messages = () => plugin.record.lines().map(({ msg }) => msg);
 
-  test('its span is that of an ordinary DEL in the runtime’s trace, without the shim’s', async () => {
+  test('its span is an ordinary DEL’s in the runtime’s trace, without the shim’s', async () => {
     const tracer = new RecordingTracer();
     trace.setGlobalTracerProvider({ getTracer: () => tracer });
     propagateTraces();

@@ -40,7 +40,7 @@ export interface SpoolOptions {
 export class Spool {
   readonly #options: SpoolOptions;
   readonly #scans: WorkQueue<'scan'>;
-  /** By the file's name. */
+  /** Replays by file name. */
   readonly #replays: WorkQueue<string>;
   readonly #inFlight = new Map<string, Promise<void>>();
   /** Names of the last scan whose DEL has not succeeded. */

@@ -104,7 +104,7 @@ const MIDDLE: Golden = {
   },
 };
 
-/** For 1.0.0 and 1.1.0, which differ in the fields of interfaces. */
+/** Result for 1.0.0 and 1.1.0, which differ in the fields of interfaces. */
 function newest(made: readonly object[]): Golden {
   const interfaces = [...BEFORE.interfaces, ...made];
   const [ip] = BEFORE.ips;

@@ -6,7 +6,7 @@ import { encodeEntry, type JournalEntry, type JournalStore } from '../journal/en
 interface JournalStoreFixture {
   /** Starts a process, with what the previous one stored. */
   open(): JournalStore;
-  /** Overwrites every stored entry, also those that are set aside, with a text. */
+  /** Overwrites every stored entry, also set-aside ones, with a text. */
   spoil(text: string): void;
 }
 

@@ -23,7 +23,7 @@ export class FakeNodeAddresses implements NodeAddresses {
   /** Whether returns wait for podwire-ipam. */
   isDelayed = false;
   refusal: Failure | undefined;
-  /** Of the plugin that started last. */
+  /** Attachments of the plugin that started last. */
   plugin: PluginAttachments | undefined;
 
   start(plugin: PluginAttachments): void {
@@ -53,10 +53,10 @@ export class FakeNodeAddresses implements NodeAddresses {
   }
 
   /** Addresses of other attachments. */
-  readonly others = new Set<string>();
+  readonly heldByOtherPods = new Set<string>();
 
-  isOthers(_: Attachment, address: string): boolean {
-    return this.others.has(address);
+  isHeldByOtherPod(_: Attachment, address: string): boolean {
+    return this.heldByOtherPods.has(address);
   }
 
   returned(attachment: Attachment, signal: AbortSignal): Promise<void> {

@@ -108,7 +108,7 @@ export class Plugin {
   readonly dataplane: FakeDataplane;
   readonly nodeAddresses = new FakeNodeAddresses();
   readonly record = recordingLog();
-  /** What outlives the process of the plugin. */
+  /** State that outlives the process of the plugin. */
   readonly store: MemoryJournalStore;
   readonly history: ProviderHistory;
   /** Signals that the process stops. */
@@ -192,7 +192,7 @@ export class Plugin {
     await vi.waitFor(() => expect(this.journal.isIdle).toBe(true), { interval: 5, timeout: 20_000 });
   }
 
-  /** Of podwire-ipam. */
+  /** Address of podwire-ipam. */
   address(): string {
     return `unix:${join(this.folder, 'ipam.sock')}`;
   }

@@ -74,7 +74,7 @@ export class FakeDataplane {
     return lines.join('\n');
   }
 
-  /** As the commands call it. */
+  /** Client as the commands call it. */
   client(local: LocalCalls, script: Script): Dataplane {
     const call = <Request extends object, Answer>(
       name: keyof typeof DATAPLANE_CALLS,
@@ -155,7 +155,7 @@ export class FakeIpam {
   readonly #free = Array.from({ length: POOL_ADDRESSES }, (_, i) => `10.65.0.${i}/32`);
   readonly #endpoints = new Map<string, Endpoint>();
   #sequenceNumber = 0n;
-  /** Of the Kubernetes Node. */
+  /** Ranges of the Kubernetes Node. */
   podCidrs: string[] = [];
   /** Prefix length of IPv4 blocks. */
   blockLength = 26;
@@ -179,7 +179,7 @@ export class FakeIpam {
     this.#endpoints.set(formatAttachment(attachment), { ...endpoint, ...rest });
   }
 
-  /** As if the attachment had released its address and got another one, unseen by this node. */
+  /** Releases the attachment's address and allocates another one, unseen by this node. */
   reallocate(attachment: Attachment): void {
     this.#release(attachment);
     this.put(attachment);

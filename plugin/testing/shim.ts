@@ -20,7 +20,7 @@ export interface Limits {
 /** Longer than a busy machine takes for the steps before. */
 export const PATIENT: Limits = { connectWindowMs: 20_000, overallDeadlineMs: 25_000, silenceMs: 20_000 };
 
-/** For tests that wait until the shim gives up. */
+/** Limits for tests that wait until the shim gives up. */
 export const HASTY: Limits = { connectWindowMs: 400, overallDeadlineMs: 1500, silenceMs: 700 };
 
 export interface Build {
@@ -55,7 +55,7 @@ export function removeBuild(build: Build): void {
 export interface Run {
   program: string;
   environment?: Record<string, string>;
-  /** What stdin holds; `closed` runs the program without a stdin, `open` never ends it. */
+  /** Input on stdin; `closed` runs the program without a stdin, `open` never ends it. */
   stdin?: string | Buffer | { kind: 'closed' } | { kind: 'open' };
 }
 

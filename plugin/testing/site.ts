@@ -126,7 +126,7 @@ export class Site {
   }
 }
 
-/** What happens at a step of a {@link Disk}, which are counted from 0. */
+/** Effect of a step of a {@link Disk}; steps are counted from 0. */
 type AtStep = (step: number) => Promise<void>;
 
 /** A disk on which something happens before each step. */

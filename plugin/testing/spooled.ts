@@ -9,7 +9,7 @@ export interface SpooledRequest {
   readonly containerId?: string;
   readonly interfaceName?: string;
   readonly configuration?: string;
-  /** Of the shim, in epoch nanoseconds. */
+  /** Start of the shim, in epoch nanoseconds. */
   readonly startedNs?: bigint;
   /** Other headers, each with its line end. */
   readonly headers?: string;
