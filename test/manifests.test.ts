@@ -93,7 +93,7 @@ const containers = [ipam, node].flatMap((pod) => [...pod.initContainers, ...pod.
 
 const readChart = (file: string): string => readFileSync(join(CHART, file), 'utf8');
 
-/** Paths of all properties that a schema declares, without those of lists. */
+/** Paths of all properties that a schema declares, without properties of lists. */
 function declaredPaths(schema: unknown, path = ''): string[] {
   return Object.entries(nodeSchema.parse(schema).properties ?? {}).flatMap(([name, inner]) => [
     `${path}${name}`,

@@ -11,7 +11,7 @@ export interface Part {
 
 export interface PartsOptions {
   readonly running: Running;
-  /** Of the run; each part has one of its own in it. */
+  /** Folder of the run; each part has one of its own in it. */
   readonly folder: string;
   readonly count: number;
   readonly workersCount: number;

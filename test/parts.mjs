@@ -35,7 +35,7 @@ export class Running {
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => this.#stop(signal));
   }
 
-  /** After a signal, its number and 128: the exit code that shells know. */
+  /** Exit code in the form of shells: a signal's number and 128. */
   get stoppedWith() {
     return this.#signal === undefined ? undefined : 128 + constants.signals[this.#signal];
   }

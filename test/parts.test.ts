@@ -31,7 +31,7 @@ describe('queue', () => {
       ends[index]!();
       await setImmediate();
     }
-    // The first task took long, and the other worker ran all others.
+    // The first task took long, and the other worker ran all other tasks.
     expect(begun).toEqual([0, 1, 2, 3, 4]);
     ends[4]!();
     ends[0]!();

@@ -28,7 +28,7 @@ function fail(message) {
  */
 const PARTS_COUNT = 20;
 
-/** The number of concurrent parts: while one waits for the kernel, the others use the processors. */
+/** The number of concurrent parts: while one waits for the kernel, the rest uses the processors. */
 const WORKERS_COUNT = 3;
 
 /** Files that tests leave in the folder for temporary files are deleted with it, also after a killed test. */

@@ -83,7 +83,7 @@ describe('the units', () => {
 
   const readme = readFileSync(join(FOLDER, 'README.md'), 'utf8');
 
-  test.each(UNITS)('the exposure of %s is at most that of the README', (unit) => {
+  test.each(UNITS)('the exposure of %s is at most the README’s', (unit) => {
     const [, documented] = new RegExp(`\`${unit}\` +\\| ([0-9.]+)`).exec(readme)!;
     const threshold = String(Number(documented) * 10 + 1);
     const { status, output } = analyze('security', '--offline=true', `--threshold=${threshold}`, join(folder, unit));
@@ -168,13 +168,13 @@ describe('several hosts', () => {
   beforeAll(async () => {
     mkdirSync(tls);
     const [, commands] = /```sh\n([^`]*)```/.exec(readFileSync(join(FOLDER, 'README.md'), 'utf8'))!;
-    const [create, ...others] = commands!.trim().split('\n');
+    const [create, ...rest] = commands!.trim().split('\n');
     const certificates = join(place.directory, 'certificates');
     const words = create!.replace('--directory certificates', `--directory ${certificates}`).split(' ');
     expect(words.shift()).toBe('podwirectl');
     expect(await fakes.podwirectl(...words)).toMatchObject({ exitCode: 0 });
     // The user is made by a package.
-    const script = others.join('\n').replace('-g podwire', '-g 0').replaceAll('/etc/podwire/tls', tls);
+    const script = rest.join('\n').replace('-g podwire', '-g 0').replaceAll('/etc/podwire/tls', tls);
     execFileSync('sh', ['-e', '-c', script], { cwd: place.directory, stdio: 'pipe' });
     for (const kind of ['crt', 'key'])
       copyFileSync(join(certificates, `node-node-2.${kind}`), join(tls, `node.${kind}`));

@@ -30,7 +30,7 @@ export function zoneOf(file) {
   return zones.sort((a, b) => weight(b) - weight(a))[0];
 }
 
-/** What an import names: a file of ours (by its path from the root), an npm package or a built-in module. */
+/** Target of an import: a file of ours (by its path from the root), an npm package or a built-in module. */
 export function targetOf(specifier, importer) {
   if (specifier.startsWith('node:')) return { kind: 'builtin', name: specifier };
   if (specifier.startsWith('.')) {

@@ -1,6 +1,6 @@
 import { NODE, PURE } from './zone-builtins.mjs';
 
-/** Of `directions.mjs`: the node's service, by feature. An interface lies with its user; `kernel` implements them. */
+/** Zones of the node's service, for `directions.mjs`, by feature. An interface lies with its user; `kernel` implements them. */
 
 const DATAPLANE = 'services/dataplane';
 

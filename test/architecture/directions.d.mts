@@ -1,6 +1,6 @@
 /** Folder or file whose imports are limited. */
 export interface Zone {
-  /** From the root of the repository. */
+  /** Path from the root of the repository. */
   readonly path: string;
   /** Zones, or files in them, that it may import; `*` for all. */
   readonly zones: readonly string[];

@@ -11,7 +11,7 @@ import { DATAPLANE_ZONES } from './dataplane-zones.mjs';
 import { IPAM_ZONES } from './ipam-zones.mjs';
 import { NODE, PURE } from './zone-builtins.mjs';
 
-/** The imports of a test besides those of its zone. */
+/** The imports of a test besides the imports of its zone. */
 export const TEST_IMPORTS = {
   packages: [
     'vitest',
@@ -144,7 +144,7 @@ export const ZONES = [
     packages: ['@bufbuild/protobuf', '@grpc/grpc-js', '@grpc/reflection', '@opentelemetry/api', 'grpc-health-check'],
     ...NODE,
   },
-  // What tests of several workspaces share.
+  // Code shared by tests of several workspaces.
   {
     path: 'services/shared/testing',
     zones: ['services/shared', 'proto/gen'],
@@ -287,7 +287,7 @@ export const ZONES = [
       'services/dataplane/pods',
       'services/dataplane/records',
       'services/dataplane/repair',
-      // Of tests alone.
+      // Zones of tests alone.
       'services/dataplane/testing',
       'plugin/clients',
       'proto/gen',

@@ -1,6 +1,6 @@
 import { NODE, PURE } from './zone-builtins.mjs';
 
-/** Of `directions.mjs`: podwire-ipam, by feature. */
+/** Zones of podwire-ipam by feature, for `directions.mjs`. */
 
 const IPAM = 'services/ipam';
 
@@ -118,7 +118,7 @@ export const IPAM_ZONES = [
     ...PURE,
   },
 
-  // Streams of changes. Their messages are those of the features.
+  // Streams of changes. Their messages belong to the features.
   {
     path: `${IPAM}/watch`,
     zones: ['services/shared', ...STORED, `${IPAM}/engine`, ...ALL_FEATURES.map((name) => `${IPAM}/${name}#rules`)],

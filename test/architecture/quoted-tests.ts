@@ -6,7 +6,7 @@ import { FILES, importsOf, read } from './tree.js';
 export interface QuotedTest {
   /** The end of the file's path. */
   readonly file: string;
-  /** With `…` for omitted parts. */
+  /** Titles with `…` for omitted parts. */
   readonly titles: readonly string[];
 }
 

@@ -40,7 +40,7 @@ export const isTest = (file: string) =>
 /** Our own TypeScript, tests included. */
 export const SOURCES = FILES.filter((file) => file.endsWith('.ts') && !isGenerated(file) && file.includes('/'));
 
-/** What a TypeScript file imports, as written. */
+/** Imports of a TypeScript file, as written. */
 export function importsOf(file: string): string[] {
   const statement =
     /(?:^|\n)\s*(?:import|export)\s(?:[^'";]*?\sfrom\s+)?['"]([^'"]+)['"]|\bimport\(\s*['"]([^'"]+)['"]\s*\)/g;

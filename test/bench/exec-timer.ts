@@ -13,7 +13,7 @@ export interface Execution {
 }
 
 export interface Timed {
-  /** From exec to exit, in milliseconds. */
+  /** Time from exec to exit, in milliseconds. */
   readonly elapsedMs: number;
   readonly exitCode: number;
   readonly stdout: string;
@@ -56,7 +56,7 @@ export class ExecTimer {
     return { elapsedMs: nanoseconds! / 1e6, exitCode: exitCode!, stdout };
   }
 
-  /** As {@link time}, and the program has to succeed. @throws Error with its output when it fails */
+  /** Does {@link time}, and the program has to succeed. @throws Error with its output when it fails */
   async succeed(execution: Execution): Promise<Timed> {
     const timed = await this.time(execution);
     if (timed.exitCode !== 0) throw new Error(`${execution.program} failed (${timed.exitCode}): ${timed.stdout}`);

@@ -22,7 +22,7 @@ const GROUPS = {
       loopback: 'github.com/containernetworking/plugins/plugins/main/loopback',
     },
   },
-  // Without seccomp runc refuses every sandbox of the kubelet.
+  // runc without seccomp refuses every sandbox of the kubelet.
   runc: { packages: { runc: 'github.com/opencontainers/runc' }, cgo: 'seccomp netgo osusergo' },
   etcd: { packages: { etcd: 'go.etcd.io/etcd/server/v3', etcdctl: 'go.etcd.io/etcd/etcdctl/v3' } },
   containerd: {

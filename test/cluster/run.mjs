@@ -21,7 +21,7 @@ const FAMILIES = ['ipv4', 'ipv6', 'dual'];
 const STORES = ['embedded', 'etcd'];
 
 /**
- * The clusters of a run without `--family` and `--store`, in rounds. Those of a round run at the same time: each waits for
+ * The clusters of a run without `--family` and `--store`, in rounds. The clusters of a round run at the same time: each waits for
  * something much of the time, and needs 2 GB of memory.
  */
 const ROUNDS = [

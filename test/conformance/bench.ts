@@ -18,7 +18,7 @@ import { filledIn } from './subject.js';
 export interface Pod {
   readonly containerId: string;
   readonly namespace: Namespace;
-  /** What earlier plugins of the chain made in it. */
+  /** Objects that earlier plugins of the chain made in it. */
   readonly preceding?: PrecedingInterface;
 }
 
@@ -53,7 +53,7 @@ export const NETWORK = 'conformance-net';
 
 let benches = 0;
 
-/** Counted over all cases: on a node that they share, the kernel may still be removing those of the case before. */
+/** Counted over all cases: on a node that they share, the kernel may still be removing objects of the case before. */
 let farEnds = 0;
 
 /** The environment of one case: its node, its containers, and its evidence. */
@@ -83,7 +83,7 @@ export class Bench {
     if (own.length + links.length > 0) this.node.shell(...own, ...links);
   }
 
-  /** Creates a container. Where the plugin works on others' results, or `isChained`, those others have run in it. */
+  /** Creates a container. Earlier plugins have run in it if the plugin works on their results, or `isChained`. */
   pod({ isChained = this.occasion.subject.kind === 'meta' } = {}): Pod {
     const number = this.#pods++;
     const namespace = this.#namespace(`pod${number}`);
@@ -254,7 +254,7 @@ export class Bench {
 
   /** Removes everything that the case created. */
   dispose(): void {
-    // A container that is gone does not keep the others.
+    // A container that is gone does not keep further ones.
     succeeds('sh', '-c', 'for name; do ip netns delete "$name"; done', 'sh', ...this.#namespaces);
     rmSync(this.#folder, { recursive: true, force: true });
   }

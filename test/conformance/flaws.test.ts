@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 
 import { failed, judgeBroken, reasonsOf } from './testing/sound-plugin.js';
 
-/** The kit's own oracle: a plugin that breaks one rule fails the cases of that rule, and no others. */
+/** The kit's own oracle: a plugin that breaks one rule fails the cases of that rule, and no other cases. */
 
 const LIFE = ['add', 'del', 'check', 'chain', 'gc', 'status', 'error'];
 const FAULTS = ['version', 'env', 'config', 'error'];
@@ -72,7 +72,7 @@ test.each<[flaw: string, only: readonly string[], expected: readonly string[]]>(
   ['error-reserved-code', ['config.name.empty'], ['config.name.empty']],
   ['error-is-text', ['config.name.empty'], ['config.name.empty']],
   ['error-status-zero', ['config.name.empty'], ['config.name.empty']],
-])('%s: fails the cases of its rule, and no others', { timeout: 900_000 }, async (flaw, only, expected) => {
+])('%s: fails the cases of its rule, and no other cases', { timeout: 900_000 }, async (flaw, only, expected) => {
   // The leftovers of the broken plugin do not disappear, and so are not waited for as long.
   const verdicts = await judgeBroken({ flaw, only, trial: { settlesWithinMs: 5_000 } });
   expect(failed(verdicts), reasonsOf(verdicts)).toEqual([...expected].sort());

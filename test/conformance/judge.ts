@@ -8,7 +8,7 @@ import { judged } from './specification/versions.js';
 export interface Trial extends Omit<Occasion, 'versions'> {
   /** Cases with one of these IDs, or one that begins with one of them and a dot; all where it is empty. */
   readonly only: readonly string[];
-  /** Of this process: part of the names of created objects. */
+  /** ID of this process: part of the names of created objects. */
   readonly pid: number;
   /** Called with every verdict as soon as it is known. */
   readonly onVerdict?: (verdict: Verdict) => void;

@@ -7,7 +7,7 @@ import { judgePeer, PEERS } from './peers.js';
 import { cellsOf } from './report/table.js';
 import { reasonsOf } from './testing/sound-plugin.js';
 
-/** README's table lists the failures of Debian's containernetworking-plugins, and no others. */
+/** README's table lists the failures of Debian's containernetworking-plugins, and no other failures. */
 
 const README = readFileSync(join(import.meta.dirname, 'README.md'), 'utf8');
 

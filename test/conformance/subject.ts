@@ -26,7 +26,7 @@ export interface Subject {
   readonly givesDistinctAddresses: boolean;
   /** A link that it requires on the node. */
   readonly uplink?: string;
-  /** For a plugin with a resident process: it must see the containers' namespaces, so the kit stays in its mount namespace. */
+  /** Whether the plugin has a resident process: it must see the containers' namespaces, so the kit stays in its mount namespace. */
   readonly isResident?: boolean;
   /** Path of its node's network namespace; undefined where it uses the caller's. */
   readonly nodeNetns?: string;

@@ -92,7 +92,7 @@ async function leasesOf(socket: string, nodeName: string): Promise<string[]> {
   return storedLeases(socket, nodeName);
 }
 
-/** What the datastore has of addresses. */
+/** Addresses in the datastore. */
 const recorded = ({ etcd }: Scene) => [...etcd.dump('/calico/ipam/v2/')];
 
 type Free = (scene: Scene, leases: readonly string[]) => Promise<void>;
@@ -307,17 +307,17 @@ test('in a pool in which Calico’s plugin allocates, a node keeps at most two l
   await pods.startAll(stack!, 2);
   await pods.expectStored(sockets[0]);
   expect((await leasesOf(sockets[0], 'node-1')).length).toBeGreaterThan(2);
-  const others = await calico.allocate('calico-1', ['calico-0']);
+  const calicos = await calico.allocate('calico-1', ['calico-0']);
   // They use up leases, so that the node asks for more.
   await pods.startAll(stack!, 4);
   const leases = async () => (await storedLeases(sockets[0], 'node-1')).length;
   await expect.poll(leases, PATIENCE).toBeLessThanOrEqual(2);
 
   const wanted = Array.from({ length: 64 }, (_, index) => `calico-${index + 1}`);
-  others.push(...(await calico.allocate('calico-1', wanted)));
-  expect(others.length).toBeGreaterThanOrEqual(64 - pods.living.length - 2);
+  calicos.push(...(await calico.allocate('calico-1', wanted)));
+  expect(calicos.length).toBeGreaterThanOrEqual(64 - pods.living.length - 2);
   pods.expectDistinct();
-  const shared = pods.living.flatMap(({ addresses }) => addresses).filter((address) => others.includes(address));
+  const shared = pods.living.flatMap(({ addresses }) => addresses).filter((address) => calicos.includes(address));
   expect(shared).toEqual([]);
   expect(await leases()).toBeLessThanOrEqual(2);
 });

@@ -17,7 +17,7 @@ import { Stack } from '../support/stack.js';
 
 vi.setConfig({ testTimeout: 240_000, hookTimeout: 60_000 });
 
-/** Without podwire-ipam, an ADD that finds no address fails after this time. */
+/** Time after which an ADD without an address fails while podwire-ipam is down. */
 const SHORT_DEADLINES = { PODWIRE_NODE_ADD_TIMEOUT_MS: '3000', PODWIRE_NODE_CLEAN_UP_TIMEOUT_MS: '2000' };
 
 /** 64 addresses. */
@@ -218,7 +218,7 @@ test.each([
   },
 );
 
-/** Pods of a StatefulSet: those of the same name replace each other's endpoints. */
+/** Pods of a StatefulSet: pods of the same name replace one another's endpoints. */
 const startSet = (pods: LivePods, stack: Stack) =>
   Promise.all(['web-0', 'web-1', 'web-2'].map((name) => pods.start(stack, name)));
 
@@ -227,7 +227,7 @@ async function expectCount({ sockets }: Stack, count: number): Promise<void> {
   await expect.poll(async () => (await storedAddresses(sockets.ipam)).length, PATIENCE).toBe(count);
 }
 
-test('what no pod of the node has is returned without a call, although endpoints of later pods hide it', async () => {
+test('an address without a pod on the node is returned without a call, although endpoints of later pods hide it', async () => {
   const stack = newStack(SHORT_DEADLINES);
   await stack.start();
   const { ipam } = stack.sockets;
@@ -242,7 +242,7 @@ test('what no pod of the node has is returned without a call, although endpoints
   await stack.kill('node');
   for (const name of readdirSync(stack.recordsDirectory)) rmSync(join(stack.recordsDirectory, name));
   await stack.start('ipam');
-  // Like an Allocate that arrives after the DEL of its pod was answered.
+  // This Allocate arrives after the DEL of its pod was answered.
   const late = AllocateRequest.fromPartial({
     attachment: { network: NETWORK, containerId: 'late', interfaceName: 'eth0' },
     nodeName: 'node-1',
@@ -253,7 +253,7 @@ test('what no pod of the node has is returned without a call, although endpoints
   await pods.expectStored(ipam);
 });
 
-test('what pods of a former boot had is returned without a call, although endpoints of later pods hide it', async () => {
+test('an address of a former boot is returned without a call, although endpoints of later pods hide it', async () => {
   const stack = newStack(SHORT_DEADLINES);
   await stack.start();
   const pods = new LivePods();

@@ -155,9 +155,9 @@ test('in CNI 1.1.0 podwire keeps the prevResult, and adds the MTU', async () => 
   const chain = new ChainRun({ stack, cniVersion: '1.1.0', members: [PODWIRE] }, target);
   chain.result = before;
   succeeded(await chain.add(), 1);
-  const { interfaces, ips, ...others } = resultOf(chain);
+  const { interfaces, ips, ...rest } = resultOf(chain);
   const routes = [...before.routes, { dst: ips[1]?.address }];
-  expect(others).toEqual({ cniVersion: '1.1.0', routes, dns: before.dns });
+  expect(rest).toEqual({ cniVersion: '1.1.0', routes, dns: before.dns });
   expect(interfaces.map(({ mtu }) => mtu)).toEqual([9000, 1400, 1400]);
   expect(interfaces[0]).toEqual(before.interfaces[0]);
   expect(ips).toEqual([before.ips[0], { interface: 2, address: expect.stringMatching(/^10\.65\..*\/32$/) }]);

@@ -5,7 +5,7 @@ import { Cluster, type ClusterOptions, type Node } from '../support/cluster.js';
 import { callCni, makePod, removePod, type Pod } from '../support/pods.js';
 import { pings } from '../support/programs.js';
 
-/** Pods of clusters: created through the shim, and checked by what they reach. */
+/** Pods of clusters: created through the shim, and checked by their reachable peers. */
 
 export interface Wired {
   readonly name: string;
@@ -21,7 +21,7 @@ interface CniResult {
 /** The objects of a test, last first. */
 const cleanups: (() => unknown)[] = [];
 
-/** After each test. */
+/** Clean-up after each test. */
 export async function cleanUp(): Promise<void> {
   for (const remove of cleanups.splice(0).reverse()) await remove();
 }
@@ -82,7 +82,7 @@ export async function expectAddressesSeen(
   { nodes, outside, outsideNetns }: Cluster,
   wired: readonly Wired[],
 ): Promise<void> {
-  const [first, ...others] = wired;
+  const [first, ...rest] = wired;
   const servers = await Promise.all([outsideNetns, first!.pod.netns].map((netns) => AddressServer.start(netns)));
   try {
     const outsideAddresses = [outside.ipv4, outside.ipv6].slice(0, first!.addresses.length);
@@ -91,7 +91,7 @@ export async function expectAddressesSeen(
       const seen = () => outsideAddresses.map((address) => seenAddress(address, pod.netns));
       await vi.waitFor(() => expect(seen()).toEqual([ipv4, ipv6].slice(0, outsideAddresses.length)), ROUTES_COME);
     }
-    for (const { pod, addresses } of others) {
+    for (const { pod, addresses } of rest) {
       const seen = () => first!.addresses.map((address) => seenAddress(address, pod.netns));
       await vi.waitFor(() => expect(seen()).toEqual(addresses), ROUTES_COME);
     }

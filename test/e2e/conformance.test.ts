@@ -15,7 +15,7 @@ import { PEERS } from './delegation.js';
 /** Podwire under the conformance kit. */
 
 const stack = new Stack();
-/** Folder of the plugins: Podwire's under both names, and those that call it for addresses. */
+/** Folder of the plugins: Podwire's under both names, and plugins that call it for addresses. */
 const bin = mkdtempSync(join(tmpdir(), 'podwire-conformance-e2e-'));
 
 beforeAll(async () => {

@@ -39,11 +39,11 @@ async function allocate(containerId: string, netns: { readonly bootId: string; r
 beforeAll(() => stack.start('ipam'));
 afterAll(() => stack.destroy());
 
-test('what an earlier boot left is returned; an attachment that is not proven to be of one stays', async () => {
+test('addresses of an earlier boot are returned; an attachment without proof of one stays', async () => {
   await allocate('untold', undefined);
   await allocate('this-boot', { bootId: THIS_BOOT, inode: 4_026_532_999n });
   await allocate('other-node', { bootId: EARLIER_BOOT, inode: 4_026_532_998n });
-  // By the clock of podwire-ipam it is younger than this boot.
+  // The allocation is, by podwire-ipam's clock, younger than this boot.
   await allocate('earlier-boot', { bootId: EARLIER_BOOT, inode: 4_026_532_997n });
   await stack.start('node');
   await expect.poll(holders, { timeout: NOTICED_MS }).toEqual(['net.other-node', 'net.this-boot', 'net.untold']);
@@ -83,7 +83,7 @@ test('a deleted interface is restored while IPAM has its address, not after anot
   cut();
   await expect.poll(isWired, { timeout: NOTICED_MS }).toBe(true);
 
-  // Like a DEL of Calico's plugin, with the release first, so that no answer of IPAM comes before it.
+  // A DEL as of Calico's plugin, with the release first, so that no answer of IPAM comes before it.
   const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
   const attachment = { network: NETWORK, containerId: pod.containerId, interfaceName: 'eth0' };
   const release = () => ipam.call(AddressServiceService.release, { attachment }, limits());

@@ -65,7 +65,7 @@ export class DelegatingNode {
   }
 
   /** The addresses of each pod that podwire-ipam knows with addresses of another IPAM plugin. */
-  others(): string[] {
+  otherEndpoints(): string[] {
     return this.#endpoints().flatMap(({ attachment, addresses }) =>
       attachment ? [] : [addresses.map(({ address }) => address).join(' ')],
     );

@@ -110,7 +110,7 @@ describe('npm start', () => {
     const first = await running();
     const proposed = first.output().split('try, in another terminal in this folder:\n')[1]!.split('logs: ')[0]!;
     const lines = proposed.split('\n').filter((line) => line.startsWith('  '));
-    // Commands that CI may lack, and the one that does not end; npm links the programs only where it has installed.
+    // Commands that CI may lack, and a command that does not end; npm links the programs only where it has installed.
     const runnable = lines.filter((line) => !line.includes('grpcurl')).map((line) => line.trim().replace(/^sudo /, ''));
     const script = runnable
       .map((line) => line.replace('npx podwirectl', 'services/ctl/bin/podwirectl.mjs'))

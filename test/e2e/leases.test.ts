@@ -16,7 +16,7 @@ import { Stack } from '../support/stack.js';
 
 /** Addresses that podwire-node gives to pods before podwire-ipam knows the pods. */
 
-/** Without podwire-ipam and without leases, an ADD waits for this long. */
+/** Time that an ADD waits without podwire-ipam and without leases. */
 const SHORT_DEADLINES = { PODWIRE_NODE_ADD_TIMEOUT_MS: '3000', PODWIRE_NODE_CLEAN_UP_TIMEOUT_MS: '2000' };
 
 const SMALL_POOL = { ...SHORT_DEADLINES, PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/26' };
@@ -144,7 +144,7 @@ async function expectHeld(stack: Stack, holders: readonly Holder[]): Promise<Hol
 /** The share of one of two nodes in the small pool: less would be kept for it. */
 const SHARE = 8;
 
-/** Checks that another node gets every address of the small pool but those of pods, and no further one. */
+/** Checks that another node gets every address of the small pool but the pods', and no further one. */
 async function expectUsedUp({ sockets }: Stack, podsCount: number): Promise<void> {
   const ipam = new Peer('podwire-ipam', `unix:${sockets.ipam}`);
   const allocate = async (index: number) => {

@@ -34,7 +34,7 @@ test(`${CYCLES} pods, one after the other, get every address of the block in tur
     const deleted = await call('DEL', each);
     expect(deleted.exitCode, deleted.stdout).toBe(0);
   }
-  // An address is used again only after all others of its block.
+  // An address is used again only after all other addresses of its block.
   for (let i = 0; i + BLOCK <= CYCLES; i++) expect(new Set(addresses.slice(i, i + BLOCK)).size).toBe(BLOCK);
   expect(await footprint(stack)).toEqual(before);
   removePod(pod);

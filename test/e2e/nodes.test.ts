@@ -92,7 +92,7 @@ async function detach({ stack }: Node, { pod }: Wired): Promise<void> {
   expect(answer).toMatchObject({ exitCode: 0 });
 }
 
-/** To its pod, to the other node's block, and the blackhole of its own, which may come last, as pods reach each other without it. */
+/** Routes to its pod, to the other node's block, and the blackhole of its own, which may come last, as pods reach each other without it. */
 async function allRoutesOf(node: Node): Promise<string[]> {
   await expect.poll(() => routesOf(node), { timeout: 60_000 }).toHaveLength(3);
   return routesOf(node);

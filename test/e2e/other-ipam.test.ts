@@ -11,7 +11,7 @@ import { addressOf, DelegatingNode } from './delegation.js';
 const node = new DelegatingNode({ PODWIRE_NODE_POD_CIDR: '192.0.2.0/25' });
 
 beforeAll(async () => {
-  // With an IPv6 pool in IPAM, the dataplane does it.
+  // The dataplane does it with an IPv6 pool in IPAM.
   run('ip', 'netns', 'exec', node.stack.netns, 'sysctl', '-qw', 'net.ipv6.conf.all.forwarding=1');
   await node.stack.start();
 });
@@ -37,7 +37,7 @@ test('host-local: pods reach each other, and DEL releases the leases', async () 
   expect(leases()).toHaveLength(4);
   // podwire-ipam learns of the pods in the background, and audit finds nothing.
   const endpoints = [toA, toB].map(({ ips }) => ips.map(({ address }) => address).join(' '));
-  await expect.poll(() => node.others().sort(), { timeout: 20_000 }).toEqual(endpoints.sort());
+  await expect.poll(() => node.otherEndpoints().sort(), { timeout: 20_000 }).toEqual(endpoints.sort());
   const { exitCode, output } = await podwirectl(node.stack.sockets.ipam, 'audit');
   expect([exitCode, output]).toEqual([0, expect.stringContaining('no findings')]);
   const who = await podwirectl(node.stack.sockets.ipam, 'who', addressOf(toA));
@@ -57,7 +57,7 @@ test('host-local: pods reach each other, and DEL releases the leases', async () 
   expect(leases()).toEqual([]);
   expect(node.stack.ip('-br', 'link')).not.toContain('podw');
   expect(node.holders()).toEqual([]);
-  await expect.poll(() => node.others(), { timeout: 20_000 }).toEqual([]);
+  await expect.poll(() => node.otherEndpoints(), { timeout: 20_000 }).toEqual([]);
 });
 
 test('host-local with usePodCidr: an address of the node’s podCIDR, and no pending release of a pod that got none', async () => {

@@ -188,7 +188,7 @@ test('shows a pod, its history, and its pending release while IPAM is down', asy
 }, 240_000);
 
 test('discards a release that host-local always refuses, after which GC succeeds', async () => {
-  // Without a range host-local refuses every DEL.
+  // host-local refuses without a range every DEL.
   const config = { cniVersion: '1.1.0', name: 'refused', ipam: { type: 'host-local' } };
   const callHostLocal = (command: string) => callCni({ command, pod, config, socket: stack.sockets.node });
   expect(await callHostLocal('DEL')).toMatchObject({ exitCode: 0 });
@@ -211,7 +211,7 @@ test('gc keeps an interface of Calico’s plugin while its address is allocated'
     (path) => new Peer('peer', `unix:${path}`),
   );
   const limits = () => ({ deadlineMs: Date.now() + 30_000 });
-  // Like calico-ipam: a handle and an address, without an endpoint of Podwire.
+  // A leak as of calico-ipam: a handle and an address, without an endpoint of Podwire.
   const handleId = `${NETWORK}.${pod.containerId}`;
   const address = '10.65.0.77';
   const assigned = await podwirectl('ipam', 'assign', address, '--handle', handleId, '--node', 'node-1', '--yes');

@@ -13,7 +13,7 @@ const stack = new Stack({
 });
 const pod = makePod('refused');
 
-/** Without those of the node's own blocks, which the node adds and removes at its own time. */
+/** Routes except the node's own blocks, which the node adds and removes at its own time. */
 const routes = (): string => {
   const all: readonly { readonly type?: string }[] = JSON.parse(stack.ip('-j', 'route'));
   return JSON.stringify(all.filter(({ type }) => type !== 'blackhole'));
@@ -151,7 +151,7 @@ describe('settings are refused at start, with all errors at once', () => {
   });
 });
 
-/** In a user namespace that maps root only there is no other user. */
+/** There is no other user in a user namespace that maps root only. */
 const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_map', 'utf8'));
 
 describe.runIf(hasOtherUsers)('the unix sockets are accessible to root only', () => {

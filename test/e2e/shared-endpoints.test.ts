@@ -71,7 +71,7 @@ async function added(name: string): Promise<{ readonly pod: Pod; readonly addres
 
 const isLease = (text: string) => text.includes('podwire-lease.');
 
-/** The handles of pods, without that of the node's leases. */
+/** The handles of pods, without the handle of the node's leases. */
 const podHandles = () => [...etcd.dump(HANDLES)].filter(([key]) => !isLease(key));
 
 /** The texts of the endpoints and handles of pods, and the holder of each of their addresses. A listing may add leases. */
@@ -145,7 +145,7 @@ test('a pod of Calico is listed with its creator, and deleted by Podwire’s DEL
   // Podwire has no record of Calico's pods.
   await stack.kill('node');
   for (const name of readdirSync(stack.recordsDirectory)) rmSync(join(stack.recordsDirectory, name));
-  // As Calico's plugin writes it: the attributes have neither network nor interface, and the endpoint has no annotations.
+  // Allocation as Calico's plugin writes it: the attributes have neither network nor interface, and the endpoint has no annotations.
   const [key, text] = [...etcd.dump(BLOCKS)].find(([, value]) => value.includes(pod.containerId)) ?? ['', ''];
   etcd.ctl('put', key, text.replace(`"network":"${NETWORK}","interface":"eth0",`, ''));
   const endpoint: { metadata: { annotations?: unknown } } = JSON.parse(

@@ -93,9 +93,9 @@ beforeAll(async () => {
   expect(await traced('CHECK', { prevResult: JSON.parse(stdout) })).toMatchObject({ exitCode: 0 });
   for (const command of ['STATUS', 'DEL']) await traced(command);
   await settled(stack);
-  // Without a record of the attachment.
+  // This DEL has no record of the attachment.
   await traced('DEL');
-  // Without a trace of the runtime; the ADD fails in podwire-node, and is undone.
+  // This ADD has no trace of the runtime; it fails in podwire-node, and is undone.
   await call('ADD', { ...other, netns: '/run/netns/none' });
   await call('ADD', other);
   const ipamOnly = join(stack.folder, 'podwire-ipam');

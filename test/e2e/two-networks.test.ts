@@ -21,7 +21,7 @@ interface CniResult {
 const stack = new Stack({ env: { PODWIRE_NODE_DEL_SERVICE_TIMEOUT_MS: '3000' } });
 const pods: Pod[] = [];
 
-/** Of the second network. */
+/** Call of the second network. */
 const SECOND: Partial<CniCall> = {
   interfaceName: 'net1',
   config: {

@@ -76,7 +76,7 @@ describe(`hundreds of callers of three replicas under faults (HISTORY_SEED=${see
     const count = (outcome: string): number => history.outcomes.get(outcome) ?? 0;
     const breaking = async (): Promise<void> => {
       for (let round = 0; round < ROUNDS; round++) await breakEverything({ etcd, replicas, proxies, random });
-      // Without faults every caller continues, and nodes get leases, however few calls succeeded before.
+      // Every caller continues without faults, and nodes get leases, however few calls succeeded before.
       leasing.calm();
       await until(() => count('allocated') >= ALLOCATIONS && count('added with a lease') >= ADDS);
       callers.stop();

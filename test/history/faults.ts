@@ -68,7 +68,7 @@ export const FAULTS = {
   },
   'etcd compacted': ({ etcd, random }) => {
     // Compaction has revisions to remove in any case; other clients write to the same etcd too.
-    etcd.ctl('put', '/others', String(random()));
+    etcd.ctl('put', '/foreign', String(random()));
     etcd.compact();
     return Promise.resolve();
   },

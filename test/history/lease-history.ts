@@ -100,7 +100,7 @@ export async function runLeaseHistory(options: LeaseHistoryOptions): Promise<voi
   expect(leasesIn(view)).toEqual([]);
 }
 
-/** In a pool with fewer than four addresses for each registered node no address is kept, so that one node may use all. */
+/** Registers so many nodes that the pool has fewer than four addresses for each and keeps none, so that one node may use all. */
 export async function registerIdleNodes({ peer }: Replica, count: number): Promise<void> {
   for (let index = 1; index <= count; index++) {
     const request = RegisterNodeRequest.fromPartial({ name: `idle-${index}`, ipv4Address: `198.51.100.${index}/24` });
@@ -130,7 +130,7 @@ async function useUp({ peer }: Replica, history: History, leasing: LeasingNodes)
   }
 }
 
-/** At any moment an address had one holder, by the times of podwire-ipam's history. */
+/** Expects one holder of an address at any moment, by the times of podwire-ipam's history. */
 async function expectDistinctTenures({ peer }: Replica): Promise<void> {
   for (const address of POOL_ADDRESSES) {
     const subject = { $case: 'address', value: address } as const;

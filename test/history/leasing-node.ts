@@ -39,14 +39,14 @@ const MARKS = { lowCount: 2, highCount: 6 };
 /** An interrupted deletion ends in a round of upkeep, in milliseconds. */
 const REGISTRATION_PATIENCE_MS = 150_000;
 
-/** Of the machines, each of which has an address. */
+/** Number of machines, each of which has an address. */
 let machines = 0;
 
 export interface LeasingNodeOptions {
   readonly name: string;
-  /** Prefix of its containers' names: that of the node, except for one of two machines with one name. */
+  /** Prefix of its containers' names: the node's, except for one of two machines with one name. */
   readonly prefix?: string;
-  /** Of its lease file. */
+  /** Folder of its lease file. */
   readonly folder: string;
   readonly replicas: readonly Replica[];
   readonly history: History;
@@ -294,7 +294,7 @@ export class LeasingNode {
     }
   }
 
-  /** What podwire-ipam has for the node after an inventory, and no pod has; the failure if there was no inventory. */
+  /** Addresses that podwire-ipam has for the node after an inventory without a pod; the failure if there was no inventory. */
   async leftovers(): Promise<string[]> {
     const { book, death } = this.#alive;
     const deadlineMs = limits().deadlineMs + this.#clockAheadMs;
@@ -457,7 +457,7 @@ export class LeasingNode {
     }
   }
 
-  /** What podwire-ipam has for an attachment without record and interface has no owner: all pods of the network are Podwire's. */
+  /** An address of podwire-ipam for an attachment without record and interface has no owner: all pods of the network are Podwire's. */
   #plugin(turns: Turns): PluginAttachments {
     return {
       runExclusive: (attachment, _, work) => turns.run(attachment, work),
@@ -466,7 +466,7 @@ export class LeasingNode {
     };
   }
 
-  /** Calls to any replica. Those of a killed process are cancelled, as its connections are closed, and are never answered. */
+  /** Calls to any replica. Calls of a killed process are cancelled, as its connections are closed, and are never answered. */
   #callsUntil(death: AbortSignal): Calls {
     return {
       description: 'podwire-ipam',

@@ -30,7 +30,7 @@ export class LeasingNodes {
   readonly nodes: readonly LeasingNode[];
   readonly #options: LeasingNodesOptions;
   readonly #twin: LeasingNode;
-  /** By address: containers of the other machine. Without a session it returns nothing, and the owner of the name keeps what is not its own. */
+  /** Containers of the other machine, by address. It returns nothing without a session, and the owner of the name keeps what is not its own. */
   readonly #leftovers = new Map<string, string>();
   #isDisturbed = true;
 
@@ -94,7 +94,7 @@ export class LeasingNodes {
     return keysOf(this.nodes.flatMap(({ leases }) => leases));
   }
 
-  /** What the other machine was not able to return, by address: the container that podwire-ipam knows as its holder. */
+  /** Addresses that the other machine was not able to return: the container that podwire-ipam knows as its holder. */
   get leftovers(): ReadonlyMap<string, string> {
     return this.#leftovers;
   }

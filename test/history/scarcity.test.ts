@@ -42,7 +42,7 @@ test('each node in turn gives its pods all addresses, and none is refused at onc
   for (const node of nodes) await node.start();
   await registerIdleNodes(replica, ADDRESSES.length / 4);
   for (const node of nodes) {
-    // After a recall, only a new process leases again soon, and podwire-ipam asks no node twice within this time.
+    // Only a new process leases again soon after a recall, and podwire-ipam asks no node twice within this time.
     await sleep(RECALL_INTERVAL_MS);
     for (const each of nodes) await each.restart();
     for (const each of nodes) await each.addLasting();

@@ -11,7 +11,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 
 import type { Replica } from './replica.js';
 
-/** What the datastore has at the end. */
+/** Content of the datastore at the end. */
 
 export const KEYS = new RecordKeys('/calico');
 
@@ -30,7 +30,7 @@ export function boundIn(view: TestView): string[] {
   return lines(new Map([...heldByHandle(view)].filter(([handleId]) => !isLease({ handleId, owner: {} }))));
 }
 
-/** As {@link boundIn}, of what callers hold. */
+/** Lines like {@link boundIn}, of the callers' addresses. */
 export function linesOf(held: ReadonlyMap<string, string>): string[] {
   return lines(new Map([...held].map(([containerId, address]) => [`net.${containerId}`, address])));
 }
@@ -48,7 +48,7 @@ export function leasesIn(view: TestView): string[] {
     .sort();
 }
 
-/** What the audit of a replica finds. */
+/** Findings of the audit of a replica. */
 export async function findings({ peer }: Replica): Promise<string[]> {
   const request = { ...AuditRequest.create(), pageSize: 1000 };
   const answer = await peer.call(AuditServiceService.audit, request, { deadlineMs: Date.now() + 30_000 });

@@ -13,7 +13,7 @@ const node = new RuntimeNode({ env: DEADLINES });
 beforeAll(() => node.start(), 120_000);
 
 afterEach(async () => {
-  // A failed test must not leave the others a process that never answers.
+  // A failed test must not leave the next ones a process that never answers.
   for (const letGo of frozen.splice(0)) letGo();
   await node.expectNothingLeft();
 }, 120_000);
@@ -101,7 +101,7 @@ test('killed containerd leaves pods their network, and its next process can dele
   await node.removeAll();
 }, 120_000);
 
-test('a pod’s next sandbox is unaffected by late DELs of the one that died', async () => {
+test('a pod’s next sandbox is unaffected by late DELs of the dead one', async () => {
   const died = await node.run('again');
   await node.containerd.killPod(died.id);
   const next = await node.run('again', { attempt: 1 });
@@ -122,11 +122,11 @@ test('after a reboot every pod gets a unique address, and the old addresses are 
   const states = (await node.containerd.cri.list()).map(({ id, state }) => `${id} ${state}`);
   expect(states.sort()).toEqual(old.map(({ id }) => `${id} SANDBOX_NOTREADY`).sort());
   // One starts before the old ones are deleted, two after.
-  const [first, ...others] = names;
+  const [first, ...rest] = names;
   const young = [await node.run(first!, { ports: { 18080: 8080 }, attempt: 1 })];
   expect(old.map(({ address }) => address)).not.toContain(young[0]!.address);
   for (const pod of old) await node.remove(pod);
-  for (const name of others) young.push(await node.run(name, { attempt: 1 }));
+  for (const name of rest) young.push(await node.run(name, { attempt: 1 }));
   await node.expectHolding(young);
   node.expectReachable(young);
   await node.removeAll();

@@ -27,14 +27,14 @@ test('pods of containerd reach each other and the node, and leave nothing after 
   node.expectReachable(pods);
   await node.expectHolding(pods);
   const { cri } = node.containerd;
-  const [a, ...others] = pods;
+  const [a, ...rest] = pods;
   await cri.stop(a!.id);
   await cri.stop(a!.id);
-  await node.expectHolding(others);
-  node.expectReachable(others);
+  await node.expectHolding(rest);
+  node.expectReachable(rest);
   await cri.remove(a!.id);
   await cri.remove(a!.id);
-  for (const pod of others) await cri.remove(pod.id);
+  for (const pod of rest) await cri.remove(pod.id);
 }, 120_000);
 
 test('a port of the node leads to the pod through portmap, until the pod is deleted', async () => {

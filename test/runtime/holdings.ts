@@ -23,7 +23,7 @@ export function conflist(socket: string, keys: object = {}): object {
   return { cniVersion: '1.0.0', name: NETWORK, plugins: [podwire, portmap] };
 }
 
-/** Rules of the packet filter, counters left out: those of `iptables`, which portmap makes, and all others. */
+/** Rules of the packet filter, counters left out: rules of `iptables`, which portmap makes, and all other rules. */
 export function packetFilter(stack: Stack): object {
   const inNode = (...command: readonly [string, ...string[]]) => run('nsenter', `--net=${stack.netnsPath}`, ...command);
   // nft lists tables in the order of their creation.
@@ -43,7 +43,7 @@ export async function nodeFootprint(stack: Stack): Promise<object> {
   return { ...(await footprint(stack)), ...packetFilter(stack), findings: await auditFindings(stack) };
 }
 
-/** Every pod has a unique address and its interface, in the kernel and in the records, and there are no others. */
+/** Every pod has a unique address and its interface, in the kernel and in the records, and there are no further ones. */
 export async function expectHolding(stack: Stack, pods: readonly RunningPod[]): Promise<void> {
   const expected = pods.map(({ id, address }) => `${NETWORK}.${id} ${address}`).sort();
   const held = (await allocations(stack)).map(({ handleId, address }) => `${handleId} ${address}`);

@@ -53,7 +53,7 @@ function hierarchies(): readonly string[] {
     .filter(isHierarchy);
 }
 
-/** The control groups below one, by path, those of all hierarchies. */
+/** The control groups below one, by path, of all hierarchies. */
 export function controlGroups(cgroup: string): readonly string[] {
   const below = (path: string): readonly string[] => {
     if (!existsSync(path)) return [];

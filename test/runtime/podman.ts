@@ -33,7 +33,7 @@ export interface PodmanOptions {
 
 /**
  * Debian's podman with its CNI backend, with folders and control group of its own. It has no daemon: each command finds the
- * state of those before in the folders.
+ * state of earlier ones in the folders.
  */
 export class Podman {
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-podman-'));

@@ -27,7 +27,7 @@ interface StoredHandle {
   readonly deleted: boolean;
 }
 
-/** Of an etcd that works. */
+/** Patience with an etcd that works. */
 const PATIENCE_SECONDS = 45;
 
 /** Writes to the datastore as Calico's tools and its plugin do, beside running replicas of podwire-ipam. */
@@ -42,7 +42,7 @@ export class CalicoWriter {
   }
 
   /**
-   * Like `calicoctl ipam release --ip`: block and handle lose the address; endpoints stay as they are.
+   * Does `calicoctl ipam release --ip`: block and handle lose the address; endpoints stay as they are.
    * @param handle - only while this one has the address, as with a report of `calicoctl ipam check`
    * @returns whether it was released
    */
@@ -79,12 +79,12 @@ export class CalicoWriter {
     return taken;
   }
 
-  /** Like `calicoctl datastore migrate lock`. */
+  /** Does `calicoctl datastore migrate lock`. */
   lock(): Promise<boolean> {
     return this.#setReady(false);
   }
 
-  /** Like `calicoctl datastore migrate unlock`. */
+  /** Does `calicoctl datastore migrate unlock`. */
   unlock(): Promise<boolean> {
     return this.#setReady(true);
   }
@@ -162,7 +162,7 @@ export class CalicoWriter {
     }));
   }
 
-  /** Does not block this process: it may be the one that lets a paused etcd go on. */
+  /** Does not block this process: this process may have to resume a paused etcd. */
   async #ctl(args: readonly string[], input = ''): Promise<string> {
     const timeouts = ['--dial-timeout', '--command-timeout'].map((flag) => `${flag}=${this.#timeoutSeconds}s`);
     const child = execFile('etcdctl', [`--endpoints=${this.#etcd.url}`, ...timeouts, ...args], {
@@ -196,8 +196,8 @@ function holderOf(text: string, address: string): string | undefined {
 function counted(text: string, cidr: string, difference: number): string {
   const { block, ...rest }: StoredHandle = text === '' ? { block: {}, deleted: false } : JSON.parse(text);
   const count = (block[cidr] ?? 0) + difference;
-  const others = Object.entries(block).filter(([name]) => name !== cidr);
-  const counts = count > 0 ? [...others, [cidr, count] as const] : others;
+  const remaining = Object.entries(block).filter(([name]) => name !== cidr);
+  const counts = count > 0 ? [...remaining, [cidr, count] as const] : remaining;
   return counts.length === 0 ? '' : JSON.stringify({ ...rest, block: Object.fromEntries(counts) });
 }
 

@@ -16,7 +16,7 @@ export interface Chain {
   readonly members: readonly ChainMember[];
 }
 
-/** Calls a chain as a container runtime does: each plugin with the result of those before it; DEL in reverse, with the last. */
+/** Calls a chain as a container runtime does: each plugin with the result of earlier ones; DEL in reverse, with the last. */
 export class ChainRun {
   readonly #chain: Chain;
   readonly #pod: Pod;

@@ -21,7 +21,7 @@ const tables = () => {
 };
 
 /**
- * After every test file (`setupFiles`): files share one network namespace, and leftovers of one would make another
+ * Runs after every test file (`setupFiles`): files share one network namespace, and leftovers of one would make another
  * fail. A pod's interfaces disappear some time after its namespace, so this waits; the next file begins without tables.
  */
 afterAll(async () => {
@@ -30,7 +30,7 @@ afterAll(async () => {
   try {
     await until(
       () => left().length === 0,
-      () => `these tests left ${left().join(', ')} in the namespace that they share with others`,
+      () => `these tests left ${left().join(', ')} in the namespace that they share with other tests`,
     );
   } finally {
     if (tables().length > 0) spawnSync('nft', ['flush', 'ruleset']);

@@ -20,7 +20,7 @@ const OUTSIDE = 2;
 export interface ClusterOptions {
   /** The subnet of each node. */
   readonly subnets: readonly Subnet[];
-  /** Settings of all nodes beside those that join them. */
+  /** Settings of all nodes beside the settings that join them. */
   readonly env?: Readonly<Record<string, string>>;
   /** The name of each node; node-1, node-2, … by default. */
   readonly names?: readonly string[];

@@ -63,7 +63,7 @@ export async function storedLeases(socket: string, nodeName: string): Promise<st
   }
 }
 
-/** What an audit finds, as texts. */
+/** Findings of an audit, as texts. */
 export async function findings(socket: string): Promise<string[]> {
   const answer = await callIpam(socket, AuditServiceService.audit, AuditRequest.fromPartial(PAGE));
   return answer.findings.map(({ explanation }) => explanation);

@@ -61,7 +61,7 @@ export async function attachedPods(stack: Stack): Promise<readonly AttachedPod[]
   return pods;
 }
 
-/** Without the blackholes of the node's own blocks, which it keeps without pods. */
+/** Routes without the blackholes of the node's own blocks, which it keeps without pods. */
 function routes(stack: Stack): string[] {
   const lines = stack.ip('route', 'show', 'table', 'all').split('\n');
   return lines.filter((line) => !line.startsWith('blackhole '));

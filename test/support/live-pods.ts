@@ -37,7 +37,7 @@ interface Link {
 export interface LivePod {
   readonly pod: Pod;
   readonly stack: Stack;
-  /** As the interface had them after the ADD. */
+  /** Addresses of the interface after the ADD. */
   readonly addresses: readonly string[];
 }
 

@@ -6,7 +6,7 @@ import { SHIM } from './root.js';
 
 /** A pod as its container runtime knows it. */
 export interface Pod {
-  /** Of the network namespace, and of the Kubernetes pod unless {@link podName} is set. */
+  /** Name of the network namespace, and of the Kubernetes pod unless {@link podName} is set. */
   readonly name: string;
   /** Name of the Kubernetes pod, which several sandboxes may share. */
   readonly podName?: string;

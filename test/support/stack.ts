@@ -24,7 +24,7 @@ const MAIN: Record<ProcessName, string> = {
 const START_TIMEOUT_MS = 30_000;
 
 export interface StackOptions {
-  /** Settings beside those that join the processes: `PODWIRE_IPAM_DEFAULT_POOL_CIDR` and the like. */
+  /** Settings beside the ones that join the processes: `PODWIRE_IPAM_DEFAULT_POOL_CIDR` and the like. */
   readonly env?: Readonly<Record<string, string>>;
   /** Path of the socket of a podwire-ipam that the stack does not run; its own when undefined. */
   readonly ipamSocket?: string | undefined;
@@ -46,7 +46,7 @@ const COMMAND_TIMES = {
   PODWIRE_NODE_DEL_SERVICE_TIMEOUT_MS: '25000',
 };
 
-/** Of podwire-node, as the chart and the systemd units set it. */
+/** Environment of podwire-node, as the chart and the systemd units set it. */
 const NODE_ENVIRONMENT = { NODE_OPTIONS: '--max-semi-space-size=4' };
 
 /** The node's own address in its network namespace, from the range for benchmarks between networks (RFC 2544). */
@@ -63,7 +63,7 @@ export class Stack {
   readonly netns = `node-${process.pid}-${stacks++}`;
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-stack-'));
   readonly #run = join(this.folder, 'run');
-  /** Of each process, and of the dataplane's gRPC API; `node` is that of the CNI commands. */
+  /** Sockets of each process, and of the dataplane's gRPC API; `node` is for the CNI commands. */
   readonly sockets: Record<ProcessName | 'dataplane', string> = {
     ipam: join(this.#run, 'ipam.sock'),
     node: join(this.#run, 'cni.sock'),
@@ -92,7 +92,7 @@ export class Stack {
       PODWIRE_NODE_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,
       PODWIRE_NODE_CNI_SOCKET: this.sockets.node,
       PODWIRE_NODE_LISTEN: `unix:${this.sockets.dataplane}`,
-      // On the loopback, which automatic detection would not select.
+      // The address is on the loopback, which automatic detection would not select.
       PODWIRE_NODE_IPV4: `${NODE_ADDRESS}/32`,
       PODWIRE_NODE_RECORDS_DIRECTORY: this.recordsDirectory,
       PODWIRE_NODE_STATE_DIRECTORY: join(this.folder, 'journal'),
@@ -187,7 +187,7 @@ export class Stack {
   }
 
   /**
-   * As {@link reboot}, of a machine whose /run is empty afterwards, and whose podwire-node sees a later boot. The pods' own
+   * Does {@link reboot} for a machine with an empty /run afterwards, on which podwire-node sees a later boot. The pods' own
    * namespaces are the test's to remove.
    */
   async powerCycle(): Promise<void> {
@@ -214,7 +214,7 @@ export class Stack {
     run('ip', 'netns', 'delete', this.netns);
   }
 
-  /** In memory, as /run is. */
+  /** Mounts a file system in memory, as /run is. */
   #mountRun(): void {
     run('mount', '-t', 'tmpfs', '-o', 'mode=700', 'tmpfs', this.#run);
   }

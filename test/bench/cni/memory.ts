@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 
 /** Resident memory of a process in MiB (proc(5), smaps_rollup). */
 export interface Memory {
-  /** All pages, those of mapped files included, however many processes map them. */
+  /** All pages, also of mapped files, however many processes map them. */
   readonly rssMib: number;
   /** The same, with each shared page divided among its processes. */
   readonly pssMib: number;

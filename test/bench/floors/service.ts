@@ -9,7 +9,7 @@ import { openEtcdStore } from '../ipam/etcd.js';
 import { DO } from './method.js';
 import { Writer } from './writer.js';
 
-/** As long as an Allocate's. */
+/** An answer as long as Allocate's. */
 const ANSWER = Buffer.alloc(300);
 
 const [socket = '', kind = '', place = ''] = process.argv.slice(2);

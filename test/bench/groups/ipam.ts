@@ -142,7 +142,7 @@ async function medianRate(services: readonly IpamCaller[], load: Load): Promise<
 interface Latency {
   readonly allocateMs: number;
   readonly bareMs: number;
-  /** Of an empty call, by the same client. */
+  /** Time of an empty call, by the same client. */
   readonly emptyMs: number;
   readonly ratio: number;
 }

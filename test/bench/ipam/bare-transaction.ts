@@ -5,7 +5,7 @@ const BLOCK_BYTES = 9_000;
 const HANDLE_BYTES = 60;
 const ENDPOINT_BYTES = 900;
 
-/** As many keys and bytes as an allocation writes. @param number - unique in the block */
+/** Puts with as many keys and bytes as an allocation's. @param number - unique in the block */
 export function barePuts(block: string, number: number): Transaction['puts'] {
   const value = (bytes: number) => Buffer.alloc(bytes, number % 256);
   return [

@@ -130,7 +130,7 @@ const OWN_SETTINGS = makeFrame({
   payload: Buffer.from([0, 1, 0, 0, 0, 0, 0, 4, 0x7f, 0xff, 0xff, 0xff]),
 });
 
-/** The connection's window: what is missing from 65,535 to 2^31 - 1. */
+/** The connection's window: the gap from 65,535 to 2^31 - 1. */
 const OWN_WINDOW = makeFrame({
   type: FRAME.windowUpdate,
   flags: 0,

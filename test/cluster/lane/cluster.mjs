@@ -10,7 +10,7 @@ import { Observability } from './observability.mjs';
 import { makePodImage, POD_IMAGE } from './pod-image.mjs';
 import { until } from './wait.mjs';
 
-/** Seconds for a state that a cluster reaches soon on two processors that others use too. */
+/** Seconds for a state that a cluster reaches soon on two shared processors. */
 const SOON = 120;
 
 export class Cluster {
@@ -27,7 +27,7 @@ export class Cluster {
     this.controlPlane = new ControlPlane({ folder: this.folder, path });
     this.api = await this.controlPlane.start(this.families);
     const { folder, cgroup, programs, controlPlane, families } = this;
-    // With etcd: the cluster whose dashboards are looked at.
+    // The etcd cluster, whose dashboards are looked at.
     const isTraced = this.store === 'etcd';
     if (isTraced) {
       this.observability = new Observability({ folder, programs });
@@ -93,7 +93,7 @@ export class Cluster {
     );
   }
 
-  /** Pods that serve HTTP on port 8080. `annotations` and `environment` are those of each pod. */
+  /** Pods that serve HTTP on port 8080. `annotations` and `environment` apply to each pod. */
   deployment({ namespace, name, replicas, annotations = {}, version = '1', ports = [], strategy }) {
     const labels = { app: name };
     return this.api.apply({
@@ -135,7 +135,7 @@ export class Cluster {
     node.machine.run(program, ['sweep', servers.join(','), to.join(',')]);
   }
 
-  /** What a URL answers, asked from a node. */
+  /** Answer of a URL, asked from a node. */
   call(url, node = this.nodes[0]) {
     return JSON.parse(node.machine.run(join(this.programs.pod, 'pod'), ['call', url]));
   }

@@ -4,7 +4,7 @@ import { DASHBOARDS, panelQueries } from '../../../deploy/observability/dist/das
 import { expectExemplars, expectOneTrace, expectSamplingKeepsFailures } from './traces.mjs';
 import { sleep, until } from './wait.mjs';
 
-/** In place of Grafana's interval; Prometheus scrapes every 2 s. */
+/** Replacement for Grafana's interval; Prometheus scrapes every 2 s. */
 const INTERVAL = '1m';
 const SOON = 90;
 const ETCD_DELAY_MS = 50;
@@ -70,7 +70,7 @@ async function everyPanelHasData({ cluster }) {
 }
 
 /**
- * Which phase makes pods slow? The pods come one after the other: of several at a time, most would wait for the
+ * Finds the phase that makes pods slow. The pods come one after the other: most of several at a time would wait for the
  * transactions of earlier pods.
  */
 async function slowEtcd({ cluster, namespace }) {
@@ -108,7 +108,7 @@ async function withoutPathToIpam({ machine }, during) {
   }
 }
 
-/** Which node fails, and why? It can add pods until its leases are used up, unless they request a pool. */
+/** Finds the node that fails, and the reason. It can add pods until its leases are used up, unless they request a pool. */
 async function disconnectedNode({ cluster, namespace }) {
   const node = cluster.nodes[1];
   const isNode = ({ labels }) => labels.instance?.startsWith(`${node.ipv4}:`);
@@ -164,7 +164,7 @@ async function fillingPool({ cluster, namespace }) {
   await until('the pool to be deleted', () => podwire.podwirectl(['delete', 'ippool', POOL, '--yes']), SOON);
 }
 
-/** Which pod leaked an address? One whose endpoint is lost, and whose allocation is old. */
+/** Finds the pod that leaked an address: its endpoint is lost, and its allocation is old. */
 async function leakedAddress({ cluster, namespace }) {
   const { api, podwire } = cluster;
   await cluster.pod({ namespace, name: 'leaks', node: cluster.nodes[0].name });

@@ -17,7 +17,7 @@ const QUIET_MS = 15_000;
 /** A pod may meet one hand-over, and the kubelet's pause before it tries again. */
 const POD_START_MAX_MS = 60_000;
 
-/** Pings that may be without an answer: those on their way when the ping ends. */
+/** Pings that may be without an answer: pings on their way when the ping ends. */
 const LOST_MAX = 5;
 
 /** Handles that stay without pods: addresses of tunnels. */
@@ -63,7 +63,7 @@ class Churn {
   }
 }
 
-/** What must not change of a pod: itself, its containers, its addresses. */
+/** Unchanging parts of a pod: itself, its containers, its addresses. */
 function identityOf({ metadata, status }) {
   const restarts = status.containerStatuses.map(({ restartCount }) => restartCount);
   return JSON.stringify([metadata.name, metadata.uid, restarts, status.podIPs]);
@@ -163,7 +163,7 @@ class ReleaseChange {
     this.#expected = await until('new pods to run', isRunning, RUNS_SECONDS);
   }
 
-  /** Without pods, podwire-ipam has addresses of nodes only. */
+  /** Expects podwire-ipam to have addresses of nodes only. */
   async expectAllFree() {
     const { api } = this.#cluster;
     await api.remove('Deployment', this.#namespace, 'stays');

@@ -10,7 +10,7 @@ const FILE = join(ROOT, 'deploy', 'README.md');
 /** Every command in the console blocks of these sections is executed by a full run. */
 const SECTIONS = ['Installing', 'Upgrading', 'Downgrading', 'Uninstalling', 'Backup and restore'];
 
-/** For a host with the programs and without Kubernetes: test/operator-guide.test.ts executes these. */
+/** Commands for a host with the programs and without Kubernetes: test/operator-guide.test.ts executes these. */
 const OF_HOSTS = /^(podwire|podwire-node|podwire-ipam|rm) /;
 
 function parse(text) {
@@ -35,7 +35,7 @@ export class Guide {
 
   /**
    * Executes a section's block of commands in its order.
-   * @param pattern - the commands that are executed; others of the block are left out
+   * @param pattern - the executed commands of the block; the rest is left out
    * @throws Error when the guide has no such command, or the error of `execute`
    */
   async follow(section, block, execute, pattern = /./) {

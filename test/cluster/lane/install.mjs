@@ -16,10 +16,10 @@ const SECRETS = { etcd: 'podwire-etcd', authority: 'podwire-authority' };
 /** Commands of podwirectl about the node where it runs. */
 const OF_NODES = ['node', 'gc', 'journal', 'pods', 'latency', 'trace'];
 
-/** Of the next release: the same image by another name. */
+/** Tag of the next release: the same image by another name. */
 const NEXT_TAG = 'next';
 
-/** Of the former release, whose image has the name of this one. */
+/** Tag of the former release, whose image has the name of this one. */
 const FORMER_TAG = 'former';
 
 export class Podwire {
@@ -320,7 +320,7 @@ export class Podwire {
     await this.ready(180);
   }
 
-  /** By the guide. */
+  /** Uninstalls by the guide. */
   async uninstall() {
     const { api } = this.#cluster;
     await this.follow('Uninstalling', 0);

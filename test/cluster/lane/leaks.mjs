@@ -1,4 +1,4 @@
-// "Nothing leaked": what pods leave on a node's kernel and disk and in IPAM, compared with the state before they came.
+// "Nothing leaked": leftovers of pods on a node's kernel and disk and in IPAM, compared with the state before they came.
 import { until } from './wait.mjs';
 
 /** Blackholes and routes to other nodes' blocks stay with the blocks; link-local addresses change at a reboot. */
@@ -18,7 +18,7 @@ const COMMANDS = {
   files: 'find /var/lib/cni /var/lib/podwire /run/podwire -type f 2>/dev/null',
 };
 
-/** What the node has without pods too, until the uninstall. 87 is the protocol of Podwire's routes. */
+/** State that the node has without pods too, until the uninstall. 87 is the protocol of Podwire's routes. */
 const NODE_COMMANDS = {
   'routes of the node': 'ip -4 route show table all proto 87; ip -6 route show table all proto 87',
   tables: 'nft list tables | grep -i podw',
@@ -66,12 +66,12 @@ function onNode(node, commands) {
   return found;
 }
 
-/** What each node has of pods, by name. */
+/** State of pods on each node, by name. */
 export function footprint(cluster, commands = COMMANDS) {
   return Object.fromEntries(cluster.nodes.map((node) => [node.name, onNode(node, commands)]));
 }
 
-/** What each node has of pods and of Podwire. */
+/** State of pods and of Podwire on each node. */
 export function wholeFootprint(cluster) {
   return footprint(cluster, { ...COMMANDS, ...NODE_COMMANDS });
 }
@@ -102,7 +102,7 @@ function differences(before, after) {
 /** Handles that podwire-ipam keeps without pods: addresses of tunnels, and leases, which the nodes' next pods get. */
 const NOT_OF_PODS_IN_IPAM = /-tunnel-addr-|^podwire-lease\./;
 
-/** What podwire-ipam has of pods, once the nodes have returned the addresses of deleted ones. */
+/** State of pods in podwire-ipam, once the nodes have returned the addresses of deleted ones. */
 async function ipamFaults(cluster) {
   const list = async (kind) => JSON.parse(await cluster.podwire.podwirectl(['get', kind, '-A', '-o', 'json'])).items;
   const left = await list('workloadendpoints');

@@ -23,7 +23,7 @@ const SCRIPT = join(dirname(fileURLToPath(import.meta.url)), 'machine.sh');
 /** A namespace keeps no process out of the control groups of its starter: the process moves first. */
 const MOVE = 'for group in $GROUPS_OF_MACHINE; do echo 0 > $group/cgroup.procs; done; exec "$@"';
 
-/** What this machine lacks for the cluster; undefined when nothing. */
+/** Missing program of this machine for the cluster; undefined when none. */
 export function cgroupFault() {
   const missing = HIERARCHIES.filter((name) => !existsSync(join(CGROUPS, name, 'cgroup.procs')));
   return missing.length === 0
@@ -161,7 +161,7 @@ export class Machine {
     return this.signal(pattern, 'SIGKILL');
   }
 
-  /** What a loss of power does: every process ends, all namespaces go, the disk stays. */
+  /** Simulates a loss of power: every process ends, all namespaces go, the disk stays. */
   async powerOff() {
     this.#starts += 1;
     const ended = new Promise((resolve) => this.#starter.on('exit', resolve));

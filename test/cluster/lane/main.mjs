@@ -20,7 +20,7 @@ async function runScenario(scenario, index, context) {
     failure = error;
     cluster.diagnose(scenario.name);
   }
-  // What the scenario was, not that its namespace stays, is the failure.
+  // The failure is the scenario, not that its namespace stays.
   await cluster.removeNamespace(namespace).catch((error) => (failure ??= error));
   if (failure !== undefined) throw failure;
   if (index > 0 && scenario.leavesPodwire !== false) await expectNothingLeaked(cluster, state.before);
@@ -68,7 +68,7 @@ async function main({ folder, programs, image, imageArchive, former, family, sto
     print(`${table(rows.slice(-1))}\n`);
     if (failure) print(`${failure.message}\n`);
     if (failure && index === 0) break;
-    // What a failed scenario left is not the next one's fault.
+    // Leftovers of a failed scenario are not the next one's fault.
     if (index === 0 || failure) state.before = await settledFootprint(cluster).catch(() => footprint(cluster));
   }
   if (only === undefined) rows.push(...guideRows(cluster));

@@ -9,7 +9,7 @@ export const SERVICES = { ipv4: '10.96.0.0/16', ipv6: 'fd96::/108' };
 /** Cluster IP of the Service "kubernetes": the first one of the range. */
 export const SERVICE_OF_API = { ipv4: '10.96.0.1', ipv6: 'fd96::1' };
 export const PODS = { ipv4: '10.65.0.0/16', ipv6: 'fd65::/48' };
-/** Of a pool that pods get only by their annotation. */
+/** Range of a pool that pods get only by their annotation. */
 export const EXTRA_PODS = '10.66.0.0/16';
 
 /** A host that has no route to the pods: it sees the address of a node. */

@@ -41,7 +41,7 @@ const KUBELET = {
   evictionHard: { 'memory.available': '50Mi' },
 };
 
-/** As deploy/observability/README.md says. */
+/** Settings from deploy/observability/README.md. */
 const TRACING = {
   kubelet: { tracing: { endpoint: COLLECTOR.grpc, samplingRatePerMillion: 1_000_000 } },
   containerd: {

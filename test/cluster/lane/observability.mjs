@@ -128,7 +128,7 @@ export class Observability {
     return data.alerts.filter(({ state }) => state === 'firing').map(({ labels }) => labels.alertname);
   }
 
-  /** @returns all spans that arrived, or those that the sampling kept, each with the name of its service */
+  /** @returns all spans that arrived, or the spans that the sampling kept, each with the name of its service */
   spans(file = this.traces) {
     if (!existsSync(file)) return [];
     const lines = readFileSync(file, 'utf8').split('\n').slice(0, -1);

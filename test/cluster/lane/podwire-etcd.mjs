@@ -17,7 +17,7 @@ export const PODWIRE_ETCD_ADDRESS = `https://${CONTROL_PLANE}:${PORT}`;
 const LISTEN = { host: '127.0.0.1', port: 2481 };
 const DELAY_PROXY = join(dirname(fileURLToPath(import.meta.url)), 'delay-proxy.mjs');
 
-/** What services/ipam needs: Calico's records, and Podwire's history and release marks. */
+/** Keys that services/ipam needs: Calico's records, and Podwire's history and release marks. */
 const PREFIXES = ['/calico/', '/podwire/calico/'];
 
 export class PodwireEtcd {

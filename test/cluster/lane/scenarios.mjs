@@ -241,7 +241,7 @@ async function reboot({ cluster, namespace }) {
   await cluster.running(namespace, 10);
   const node = cluster.nodes[1];
   await node.machine.powerOff();
-  // Otherwise the states below could be those of before.
+  // Otherwise the states below could be earlier ones.
   await cluster.nodeLost(node.name);
   await node.start();
   await cluster.podwire.ready(180);
@@ -295,7 +295,7 @@ async function withoutIpam({ cluster, namespace }) {
     const endMs = Date.now() + MINUTE_MS;
     await cluster.deployment({ namespace, name: 'web', replicas: 0 });
     await cluster.running(namespace, 0, 60);
-    // With leased addresses.
+    // The count includes leased addresses.
     await cluster.deployment({ namespace, name: 'late', replicas: 4 });
     expectNoDuplicates(cluster, await cluster.running(namespace, 4, 60));
     await sleep(Math.max(0, endMs - Date.now()));
@@ -310,7 +310,7 @@ async function withoutEtcd({ cluster, namespace }) {
     await cluster.deployment({ namespace, name: 'web', replicas: 0 });
     await cluster.running(namespace, 0, 60);
     await cluster.deployment({ namespace, name: 'late', replicas: 4 });
-    // With leased addresses.
+    // The count includes leased addresses.
     await cluster.running(namespace, 4, 60);
   });
   const pods = await cluster.running(namespace, 4);
@@ -321,7 +321,7 @@ async function withoutEtcd({ cluster, namespace }) {
   );
 }
 
-/** The addresses of running pods are those of the backup, and stay theirs. */
+/** The addresses of running pods come from the backup, and stay. */
 async function backup({ cluster, namespace }) {
   const { podwire } = cluster;
   await cluster.deployment({ namespace, name: 'web', replicas: 6 });
@@ -364,7 +364,7 @@ async function withFormerRelease({ cluster, namespace, untouched }) {
 
 const isDefault = ({ family, store }) => family === 'ipv4' && store === 'embedded';
 const isOnEtcd = ({ store }) => store === 'etcd';
-/** Of what no setting of Podwire changes: this cluster has time, beside the one on etcd. */
+/** Cases that no setting of Podwire changes: this cluster has time, beside the one on etcd. */
 const isIpv6 = ({ family }) => family === 'ipv6';
 
 /**

@@ -1,4 +1,4 @@
-// What the collector received, against what the dashboards promise.
+// Checks the collector's spans against the dashboards' promises.
 import { until } from './wait.mjs';
 
 const SOON = 60;

@@ -82,7 +82,7 @@ function withoutResult(): Case {
     title: 'CHECK without prevResult is refused',
     ask: async (bench) => {
       const version = newest(bench, '0.4.0');
-      if (bench.occasion.subject.kind === 'ipam') bench.notApplicable('what calls an IPAM plugin may give it none');
+      if (bench.occasion.subject.kind === 'ipam') bench.notApplicable('the caller of an IPAM plugin may give it none');
       const pod = bench.pod();
       await bench.add({ pod, version });
       bench.expectError('CHECK', await bench.call('CHECK', { pod, version, config: { prevResult: undefined } }));

@@ -76,8 +76,8 @@ function refusal({ id, title, call, codes }: Fault): Case {
       const pod = bench.pod();
       const before = await bench.holdings();
       bench.expectError('ADD', await bench.call('ADD', { pod, version: newest(bench), ...call }), { codes });
-      bench.expectPodEmpty('what was refused', pod);
-      await bench.expectNothingLeft('what was refused', before);
+      bench.expectPodEmpty('the refused call', pod);
+      await bench.expectNothingLeft('the refused call', before);
     },
   };
 }

@@ -99,8 +99,8 @@ function refusal({ id, verb, level = 'MUST', title, env, names }: Fault, occasio
       const config = verb === 'CHECK' ? { prevResult: { cniVersion: version, interfaces: [], ips: [] } } : {};
       const outcome = await bench.call(verb, { pod, version, env, config });
       bench.expectError(verb, outcome, { codes: [BAD_ENVIRONMENT], names });
-      if (occasion.subject.kind !== 'meta') bench.expectPodEmpty('what was refused', pod);
-      await bench.expectNothingLeft('what was refused', before);
+      if (occasion.subject.kind !== 'meta') bench.expectPodEmpty('the refused call', pod);
+      await bench.expectNothingLeft('the refused call', before);
     },
   };
 }

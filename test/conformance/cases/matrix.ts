@@ -50,7 +50,7 @@ function attachmentCases(cell: Cell): readonly Case[] {
       id: `add.kernel.${suffix}`,
       section: '2 ADD',
       level: 'MUST',
-      title: 'what ADD answers is what the kernel has',
+      title: 'the answer of ADD equals the kernel’s state',
       ask: (bench) => agreement(bench, cell),
     },
     {

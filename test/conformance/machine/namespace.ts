@@ -11,19 +11,19 @@ export interface KernelLink {
   readonly mac: string;
   readonly mtu: number;
   readonly isUp: boolean;
-  /** With prefix length. */
+  /** Addresses with prefix length. */
   readonly addresses: readonly string[];
 }
 
 /** A route in the kernel. */
 export interface KernelRoute {
-  /** With prefix length. */
+  /** Destination with prefix length. */
   readonly dst: string;
   readonly dev: string;
   readonly gateway: string | undefined;
   /** Added by the kernel itself, with an address. */
   readonly isKernels: boolean;
-  /** As `ip` prints it, without fields that change by themselves. */
+  /** Text as `ip` prints it, without fields that change by themselves. */
   readonly text: string;
 }
 
@@ -99,12 +99,12 @@ export class Namespace {
     return this.links().find((link) => link.name === name);
   }
 
-  /** Of all tables and both families, but for local and multicast ones. */
+  /** Routes of all tables and both families, but for local and multicast ones. */
   routes(): readonly KernelRoute[] {
     return this.contents().routes;
   }
 
-  /** Of the processes inside, as far as `/proc` shows them. */
+  /** IDs of the processes inside, as far as `/proc` shows them. */
   pids(): readonly string[] {
     const own = `net:[${statSync(this.path).ino}]`;
     return readdirSync('/proc').filter((pid) => /^\d+$/.test(pid) && namespaceOf(pid) === own);

@@ -35,7 +35,7 @@ function isFailure({ status }: Verdict): boolean {
 
 const VERSION = /^(.+)\.(\d+\.\d+\.\d+)$/;
 
-/** The IDs, those that differ in the version only as one, the most severe first. */
+/** The IDs, the most severe first; IDs that differ in the version only count as one. */
 function failedText(failed: readonly Verdict[]): string {
   const versions = new Map<string, readonly string[]>();
   for (const level of LEVELS) {

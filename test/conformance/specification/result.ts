@@ -78,7 +78,7 @@ function versionFaults(version: Version, value: JsonObject): readonly string[] {
   if (value.cniVersion === undefined && version === '0.1.0') return [];
   return value.cniVersion === version
     ? []
-    : [`cniVersion is ${JSON.stringify(value.cniVersion)}, and that of the request is "${version}"`];
+    : [`cniVersion is ${JSON.stringify(value.cniVersion)}, the request has "${version}"`];
 }
 
 /** 0.1.0 and 0.2.0: one object per family. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A small CNI plugin that keeps every rule the kit asks about, but for the one that its second argument names."""
+"""A small CNI plugin that keeps every rule the kit asks about, but for the rule that its second argument names."""
 import fcntl, json, os, re, sys
 
 VERSIONS = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]

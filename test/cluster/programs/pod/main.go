@@ -29,7 +29,7 @@ const (
 	parallel = 8
 )
 
-// Without connections that are kept, so that each request is a new flow of the packet filter.
+// Keep-alive is off, so that each request is a new flow of the packet filter.
 var client = &http.Client{Timeout: requestTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
 
 func get(to string) (string, error) {
