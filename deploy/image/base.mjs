@@ -65,7 +65,7 @@ function unpackNode({ arch, names, work }) {
   const [{ filename }] = JSON.parse(run('npm', ['pack', '--json', `${name}@${NODE.version}`], { cwd: work }));
   const archive = join(work, filename.replace('@', '').replace('/', '-'));
   const digest = `sha512-${createHash('sha512').update(readFileSync(archive)).digest('base64')}`;
-  if (digest !== NODE.integrity[arch]) throw new Error(`${filename}: digest is ${digest}, not that of recipe.mjs`);
+  if (digest !== NODE.integrity[arch]) throw new Error(`${filename}: digest ${digest} differs from recipe.mjs`);
   run('tar', ['-xzf', archive, '-C', work]);
   return join(work, 'package');
 }

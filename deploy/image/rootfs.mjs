@@ -20,7 +20,7 @@ function toolPrefix(arch) {
   return arch === OWN ? '' : `${ARCHITECTURES[arch].gnu}-`;
 }
 
-/** What is missing on this machine, and how to get it; undefined when nothing is. */
+/** Missing program of this machine, and its source; undefined when none is. */
 export function machineFault(arch) {
   if (ARCHITECTURES[arch] === undefined) {
     return `architecture "${arch}" is unknown; use ${Object.keys(ARCHITECTURES).join(' or ')}`;

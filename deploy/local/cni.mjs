@@ -1,4 +1,4 @@
-// What a container runtime does: makes the pod's network namespace, and execs the CNI plugin with environment and stdin.
+// Acts as a container runtime: makes the pod's network namespace, and execs the CNI plugin with environment and stdin.
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { writeFileSync } from 'node:fs';

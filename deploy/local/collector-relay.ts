@@ -2,7 +2,7 @@ import { createServer, type IncomingMessage, type Server } from 'node:http';
 import { buffer } from 'node:stream/consumers';
 
 export interface CollectorRelayOptions {
-  /** Of the collector, without `/v1/traces`. */
+  /** URL of the collector, without `/v1/traces`. */
   readonly url: URL;
   /** Called with a sentence whenever the outcome of the requests changes. */
   readonly report: (text: string) => void;

@@ -76,7 +76,7 @@ function pingAll(folder, [a, b]) {
   return answers.every(Boolean);
 }
 
-/** One pod after the other, as a busy node sees them: what an ADD and a DEL cost once everything is warm. */
+/** One pod after the other, as a busy node sees them: the cost of a warm ADD and DEL. */
 async function measureWarm({ folder, podwire }) {
   const netns = makePod(folder, 'batch');
   const times = { ADD: [], DEL: [] };

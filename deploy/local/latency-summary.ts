@@ -11,7 +11,7 @@ export interface Add extends Pick<
   readonly id: string;
   /** NAMESPACE/NAME, or the container ID. */
   readonly pod: string;
-  /** In the order of stacking. They add up to `durationMs`. */
+  /** Phases in the order of stacking. They add up to `durationMs`. */
   readonly phases: readonly { readonly phase: Phase; readonly ms: number }[];
 }
 
@@ -24,9 +24,9 @@ export interface LatencySummary {
   readonly since: string | null;
   /** Phases of the listed percentiles, in the order of stacking. */
   readonly phases: readonly Phase[];
-  /** The successful ADD at each rank: its phases add up, those of separate percentiles do not. */
+  /** The successful ADD at each rank: its phases add up, separate percentiles do not. */
   readonly percentiles: readonly { readonly name: string; readonly add: Add }[];
-  /** Of the successful ones. */
+  /** Slowest successful ADDs. */
   readonly slowest: readonly Add[];
   /** Newest first. */
   readonly failed: readonly Add[];

@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { mkdirSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** From the benchmark range (RFC 2544), which no real network uses. */
+/** Address of the benchmark range (RFC 2544), which no real network uses. */
 export const NODE_ADDRESS = '198.18.0.1';
 
 /** Runs a program and gives its standard output. @throws Error with its standard error when it fails */

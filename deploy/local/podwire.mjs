@@ -68,7 +68,7 @@ function rpc(socket, method) {
   return JSON.parse(stdout);
 }
 
-/** Of both processes. Without a collector they only serve their metrics. */
+/** Settings of both processes, which only serve their metrics without a collector. */
 function telemetrySettings(collectorUrl) {
   if (collectorUrl === undefined) return {};
   return { OTEL_EXPORTER_OTLP_ENDPOINT: collectorUrl, OTEL_METRIC_EXPORT_INTERVAL: METRICS_INTERVAL_MS };

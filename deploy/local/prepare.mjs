@@ -15,7 +15,7 @@ export const ROOT = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
 const NODE_RELEASES = { 20: 19, 22: 13 };
 const NEWER_MAJOR = 24;
 
-/** What is wrong with the system or with Node.js, and what to do; undefined when nothing is. */
+/** Fault of the system or of Node.js, and its remedy; undefined when none is. */
 export function systemFault({ platform, version } = { platform: process.platform, version: process.versions.node }) {
   if (platform !== 'linux') {
     return `Podwire programs the Linux kernel's network, and this is ${platform}. Run it on Linux, for example in a virtual machine.`;

@@ -19,7 +19,7 @@ export class Processes {
   start({ name, command, env, logFile }) {
     const log = openSync(logFile, 'a', 0o600);
     const [program, ...args] = command;
-    // In a separate session: Ctrl-C must reach only the demonstration, which still needs the processes to remove its
+    // The session is separate: Ctrl-C must reach only the demonstration, which still needs the processes to remove its
     // pods.
     const child = spawn(program, args, { env, stdio: ['ignore', log, log], detached: true });
     const exited = new Promise((resolve) => child.once('exit', resolve));

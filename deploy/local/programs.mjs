@@ -23,7 +23,7 @@ export const TEST_PROGRAMS = {
   fish: 'fish',
 };
 
-/** What the addon's layers are looked at with for memory: `npm run test:leak -w @podwire/netlink`, and nothing else. */
+/** Memory checker of the addon's layers, for `npm run test:leak -w @podwire/netlink` alone. */
 export const MEMORY_PROGRAMS = { ...BUILD_PROGRAMS, valgrind: 'valgrind' };
 
 /** libFuzzer, for `npm run fuzz -w @podwire/netlink` and nothing else. Debian has its run-time library in a package apart. */

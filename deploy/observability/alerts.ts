@@ -12,7 +12,7 @@ export interface Alert {
   readonly expression: string;
   /** One line with Prometheus' templates. */
   readonly summary: string;
-  /** For the runbook: what it means for pods, and what to do. */
+  /** Text of the runbook: effect on pods, and remedy. */
   readonly meaning: string;
   readonly action: string;
   /** One sample a minute. The alert fires for the first within 90 minutes and never for the second. */
@@ -78,7 +78,7 @@ export const ALERTS: readonly Alert[] = [
     for: '5m',
     expression: 'min by (instance) (podwire_plugin_ready) == 0',
     summary: 'STATUS fails on {{ $labels.instance }}: the node is not Ready',
-    meaning: 'The kubelet reports NetworkReady=false. Kubernetes schedules no pods there and evicts those that run.',
+    meaning: 'The kubelet reports NetworkReady=false. Kubernetes schedules no pods there and evicts running pods.',
     action: 'Run `podwirectl node ready` on the node: it names the reason.',
     example: {
       fires: one('podwire_plugin_ready{instance="a"}', '1x5 0x60'),

@@ -8,12 +8,12 @@ export interface Query {
 
 export interface Panel {
   readonly title: string;
-  /** What it shows, and what to do about a bad value. */
+  /** Meaning of the panel, and the remedy for a bad value. */
   readonly description: string;
   readonly kind: 'lines' | 'stack' | 'heatmap' | 'table' | 'traces';
   /** Unit of Grafana: `s`, `percentunit`, `bytes`, `short`. */
   readonly unit: string;
-  /** Of the dashboard's 24 columns. */
+  /** Width of the dashboard's 24 columns. */
   readonly width: 8 | 12 | 16;
   readonly queries: readonly Query[];
   /** Shows exemplars, which lead to traces. */

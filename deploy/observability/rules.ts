@@ -45,14 +45,14 @@ function ruleTest({ name, example }: Alert, outcome: 'fires' | 'silent'): object
   };
 }
 
-/** RUNBOOK.md: what each alert and each condition of a node means, and what to do. */
+/** RUNBOOK.md: meaning and remedy of each alert and each condition of a node. */
 export function runbook(): string {
   const sections = ALERTS.map(
     ({ name, severity, for: duration, expression, meaning, action }) =>
       `## ${name}\n\n${severity}, after ${duration}: \`${expression}\`\n\n${meaning}\n\n${action}\n`,
   );
   const head =
-    '# Runbook\n\nGenerated from `alerts.ts` by `npm run dashboards`: what each alert means, and what to do. ' +
+    '# Runbook\n\nGenerated from `alerts.ts` by `npm run dashboards`: the meaning and remedy of each alert. ' +
     'The last section has the [conditions](#conditions) of nodes.\n';
   return [head, ...sections, conditionsSection()].join('\n');
 }

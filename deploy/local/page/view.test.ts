@@ -38,7 +38,7 @@ let server: Server;
 let url: string;
 let answer: () => Promise<readonly Command[]>;
 const opened: Page[] = [];
-/** What the browser complains of: errors of the script, violations of the policy, files that are missing. */
+/** Complaints of the browser: errors of the script, violations of the policy, files that are missing. */
 const complaints: string[] = [];
 
 beforeAll(async () => {
