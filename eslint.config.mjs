@@ -92,7 +92,7 @@ export default tseslint.config(
     rules: {
       'max-lines-per-function': 'off',
       'no-restricted-syntax': ['error', CAST, ...IMPATIENT],
-      // What a test reads is what it asserts on: its shape is checked there.
+      // A test asserts on the data that it reads: its shape is checked there.
       '@typescript-eslint/no-non-null-assertion': 'off',
       '@typescript-eslint/no-unsafe-argument': 'off',
       '@typescript-eslint/no-unsafe-assignment': 'off',
@@ -108,7 +108,7 @@ export default tseslint.config(
     rules: { '@typescript-eslint/no-deprecated': 'off' },
   },
   {
-    // The root is no workspace: what its tools need is what its package.json has them develop with.
+    // The root is no workspace: its tools' packages are its package.json's development dependencies.
     files: ['vitest.config.ts'],
     rules: { 'podwire/allowed-imports': 'off', 'import-x/no-extraneous-dependencies': 'off' },
   },
