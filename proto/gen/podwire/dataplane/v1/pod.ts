@@ -70,7 +70,7 @@ export interface AttachPodRequest {
   pod: PodNetwork | undefined;
 }
 
-/** AttachPodResponse describes what is in the kernel. */
+/** AttachPodResponse describes the kernel's state. */
 export interface AttachPodResponse {
   /** The host's end. */
   hostInterface:

@@ -2537,8 +2537,8 @@ export const LeaseServiceService = {
     responseDeserialize: (value: Buffer): OpenSessionResponse => OpenSessionResponse.decode(value),
   },
   /**
-   * ReportInventory compares what a node holds with the datastore. It changes no allocation: the node binds what is
-   * missing by BindAddresses, and returns what it does not have by ReturnAddresses.
+   * ReportInventory compares what a node holds with the datastore. It changes no allocation: the node binds
+   * missing addresses by BindAddresses, and returns surplus ones by ReturnAddresses.
    *
    * A report with a digest alone is answered with `equal`, or with neither `equal` nor findings: then send the whole
    * inventory. A node reports at its start, after its session was opened again, when its `inventory_request_count`
@@ -2683,8 +2683,8 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
    */
   openSession: handleUnaryCall<OpenSessionRequest, OpenSessionResponse>;
   /**
-   * ReportInventory compares what a node holds with the datastore. It changes no allocation: the node binds what is
-   * missing by BindAddresses, and returns what it does not have by ReturnAddresses.
+   * ReportInventory compares what a node holds with the datastore. It changes no allocation: the node binds
+   * missing addresses by BindAddresses, and returns surplus ones by ReturnAddresses.
    *
    * A report with a digest alone is answered with `equal`, or with neither `equal` nor findings: then send the whole
    * inventory. A node reports at its start, after its session was opened again, when its `inventory_request_count`
@@ -2785,8 +2785,8 @@ export interface LeaseServiceClient extends Client {
     callback: (error: ServiceError | null, response: OpenSessionResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ReportInventory compares what a node holds with the datastore. It changes no allocation: the node binds what is
-   * missing by BindAddresses, and returns what it does not have by ReturnAddresses.
+   * ReportInventory compares what a node holds with the datastore. It changes no allocation: the node binds
+   * missing addresses by BindAddresses, and returns surplus ones by ReturnAddresses.
    *
    * A report with a digest alone is answered with `equal`, or with neither `equal` nor findings: then send the whole
    * inventory. A node reports at its start, after its session was opened again, when its `inventory_request_count`

@@ -125,8 +125,8 @@ export interface Pool {
   /** Whether the pool's routes are not exported to BGP peers. Not in a pool for load balancers. */
   disableBgpExport: boolean;
   /**
-   * Selector of the nodes that the pool serves, in Calico's selector language, at most 1024 characters, without global(). Empty
-   * means all(), the only value for load balancers.
+   * Selector of nodes that the pool serves, in Calico's selector language, at most 1024 characters, without global().
+   * Empty means all(), the only value for load balancers.
    */
   nodeSelector: string;
   /** Selector of the namespaces that the pool serves, as node_selector. Empty means all. Not in a pool for tunnels. */

@@ -22,7 +22,7 @@ import { Timestamp } from "../../../google/protobuf/timestamp.js";
 import { IpFamily, PodRequests } from "./address.js";
 import { PodIdentity } from "./endpoint.js";
 
-/** RequestPolicy says what pods of some namespaces may request. */
+/** RequestPolicy restricts the requests of pods of some namespaces. */
 export interface RequestPolicy {
   /** Name of the policy: an RFC 1123 subdomain of at most 253 bytes. */
   name: string;
