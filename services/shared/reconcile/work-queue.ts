@@ -13,7 +13,7 @@ export interface NextRun {
 
 export interface WorkQueueOptions<Key> {
   /**
-   * Does what is due for a key. Idempotent; ends soon after the signal fires. A failure is retried.
+   * Does the due work of a key. Idempotent; ends soon after the signal fires. A failure is retried.
    */
   readonly reconcile: (key: Key, signal: AbortSignal) => Promise<NextRun | undefined>;
   /** Time until a failed run is repeated, in milliseconds. `failures`: of this key in a row, before this one. */

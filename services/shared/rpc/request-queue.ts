@@ -91,7 +91,7 @@ export class RequestQueue {
 
   /**
    * Waits until a request may execute.
-   * @returns what has to be called when the request has ended
+   * @returns the function to call when the request has ended
    * @throws Failure of the signal
    */
   enter(caller: NetworkCaller, signal: AbortSignal): Promise<Leave> {

@@ -50,7 +50,7 @@ interface OpenStream {
 
 /**
  * The open streams of a server. A stream has no timeout except its caller's deadline. It ends when the caller cancels, when its
- * handler ends, when what proves its caller does not hold any more, and when the server drains.
+ * handler ends, when its caller's proof of identity ends, and when the server drains.
  */
 export class Streams {
   readonly #options: StreamsOptions;

@@ -3,7 +3,7 @@ type LabelValues = readonly string[] | string;
 
 export interface MetricEntry {
   readonly kind: 'counter' | 'gauge' | 'histogram';
-  /** UCUM; annotations in braces say what is counted. Prometheus appends `s` and `By` to the name as `_seconds` and `_bytes`. */
+  /** UCUM; annotations in braces name the counted thing. Prometheus appends `s` and `By` to the name as `_seconds` and `_bytes`. */
   readonly unit: string;
   /** One sentence without a full stop: Prometheus shows it as help. */
   readonly about: string;

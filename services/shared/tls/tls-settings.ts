@@ -6,7 +6,7 @@ import { flag, isLocalAddress } from '../runtime/setting.js';
 import { tokenOf, type TokenDeps } from './token-file.js';
 import type { NamedFile, TlsFiles } from './tls-files.js';
 
-/** The settings of TLS, and what they have to say together. */
+/** The settings of TLS, and the rules between them. */
 
 const optionalPath = z.string().regex(/^(\/|$)/, 'is not an absolute path');
 
@@ -15,7 +15,7 @@ function file(variable: string, about: string): Setting<string> {
   return { variable, schema: optionalPath, default: '', about };
 }
 
-const READ_AGAIN = 'Read again while the process runs; new connections use what was read last.';
+const READ_AGAIN = 'Read again while the process runs; new connections use the last read files.';
 
 /** The settings of podwire-ipam's network listener. */
 export const SERVER_TLS_SETTINGS = {
