@@ -56,7 +56,7 @@ const READER_METHODS: readonly string[] = [
   WatchServiceService.watch,
 ].map(({ path }) => path);
 
-/** Methods of the processes of a node, with what of a request has to belong to the node that calls. */
+/** Methods of the processes of a node, with the parts of a request that have to belong to the calling node. */
 const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]> = new Map([
   nodeMethod(AddressServiceService.allocate, subjectsOfAllocation),
   nodeMethod(AddressServiceService.explainAllocation, ({ request }) => (request ? subjectsOfAllocation(request) : [])),

@@ -236,7 +236,7 @@ class World {
 }
 
 test.each([0, COOLDOWN_SECONDS])(
-  'property: releases of every kind free what they are meant for, and the history has each once (cool-down %i s)',
+  'property: releases of every kind free their targets, and the history has each once (cool-down %i s)',
   (cooldownSeconds) => {
     fc.assert(
       fc.property(fc.array(operation, { maxLength: 50 }), (operations) => {

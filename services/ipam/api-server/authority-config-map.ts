@@ -47,7 +47,7 @@ export class AuthorityConfigMap {
   }
 
   /**
-   * Replaces what was read.
+   * Replaces the read version.
    * @returns false when the object was changed since then
    * @throws Failure as {@link AuthorityConfigMap.read}
    */

@@ -45,7 +45,7 @@ export interface Usage {
 
 const FAMILIES: readonly Family[] = [4, 6];
 
-/** Counts what is in use, per pool and node, in the order of their names. */
+/** Counts used addresses, per pool and node, in the order of their names. */
 export function usageOf(view: View): Usage {
   const pools = view.pools();
   const nodeUsages = new UsageByNode();

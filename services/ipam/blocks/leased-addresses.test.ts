@@ -40,7 +40,7 @@ test('leases of several blocks in words', () => {
   expect(leasesText(many)).toBe('6 leased to an unknown node (1), n1 (1), n2 (1), n3 (1), 2 more nodes');
 });
 
-test('nodes that hold leases are named, with what an operator can do if they do not return them', () => {
+test('nodes that hold leases are named, with the remedy if they do not return them', () => {
   const view = new TestView([
     { kind: 'nodeSession', value: session('n1') },
     { kind: 'nodeSession', value: session('n2', { heardAtMs: NOW_MS - 300_000 }) },

@@ -287,7 +287,7 @@ describe('the cool-down', () => {
     expect(refusal(stored, request('c1'))).toMatchObject({ code: 'STORE_CORRUPT' });
   });
 
-  test('reuses first what was released first, once both have cooled down', () => {
+  test('reuses the first released address first, once both have cooled down', () => {
     const view = one(30);
     for (const id of ['a', 'b']) run(view, request(id));
     view.apply(release(view, attachment('b'), NOW_MS));

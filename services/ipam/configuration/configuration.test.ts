@@ -35,7 +35,7 @@ describe('while none is stored', () => {
 });
 
 describe('a change', () => {
-  test('keeps what it does not name, and is empty when it names the current values', () => {
+  test('keeps unnamed fields, and is empty when it names the current values', () => {
     const view = new TestView([config({ strictAffinity: true, cooldownSeconds: 5 })]);
     expect(update(view, { maxBlocksPerHostCount: 3 }).listing.config).toEqual({
       strictAffinity: true,

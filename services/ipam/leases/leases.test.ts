@@ -86,7 +86,7 @@ describe('leasing', () => {
     expect(view.history).toEqual([]);
   });
 
-  test('is idempotent, and takes only what is missing', () => {
+  test('is idempotent, and takes only missing leases', () => {
     const view = withPool();
     const before = lease(view);
     const records = view.snapshot();

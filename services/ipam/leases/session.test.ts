@@ -111,7 +111,7 @@ describe('a session', () => {
     expect(failureOf(() => open(view)).code).toBe('NODE_NAME_TAKEN');
   });
 
-  test('leaves what a displaced machine has to that machine for an hour', () => {
+  test('leaves addresses of a displaced machine to it for an hour', () => {
     const view = withNodes();
     open(view);
     const before = leasedIn(lease(view, 2));
@@ -134,7 +134,7 @@ describe('a session', () => {
     expect(unknown()).toHaveLength(2);
   });
 
-  test('leaves what each displaced machine has to it when further ones take the name over, until it has the name again', () => {
+  test('leaves addresses of each displaced machine to it when further ones take the name over, until it has the name again', () => {
     const view = withNodes();
     const takeOver = (machineId: string, bootId: string) => {
       view.monotonicMs += ALIVE_MS;

@@ -116,7 +116,7 @@ export class ControllerEvents {
 
   /**
    * Runs a call of the API server. A failure is logged once, until nothing fails any more.
-   * @param purpose - what the call is for, for the log: `watch Nodes`
+   * @param purpose - of the call, for the log: `watch Nodes`
    * @returns undefined when it failed
    */
   async attempt<Result>(

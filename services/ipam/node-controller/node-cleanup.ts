@@ -24,7 +24,7 @@ export interface NodeCleanupOptions {
 /** Endpoints of a page. */
 const PAGE_SIZE = 500;
 
-/** Another replica has deleted the node, or the node registered again: the next round decides on what is there then. */
+/** Another replica has deleted the node, or the node registered again: the next round decides on the state then. */
 const SUPERSEDED: ReadonlySet<string> = new Set(['NODE_NOT_FOUND', 'STALE_VERSION', 'CONFLICT']);
 
 /**

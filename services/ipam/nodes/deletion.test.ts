@@ -163,7 +163,7 @@ describe('the session of a node', () => {
     expect(kinds(view)).toEqual([]);
   });
 
-  test('stays while the node runs, so that no other node gets what it has leased', () => {
+  test('stays while the node runs, so that no other node gets its leases', () => {
     const view = new TestView([nodeRecord('n1'), { kind: 'nodeSession', value: session('n1') }]);
     deleteNode(view, 'n1');
     expect(kinds(view)).toEqual(['session n1']);

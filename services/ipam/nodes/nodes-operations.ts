@@ -124,7 +124,7 @@ export class Nodes {
 
   /**
    * Idempotent.
-   * @throws Failure NODE_BEING_DELETED; ADDRESS_IN_USE when another node or an allocation has what is new to the node
+   * @throws Failure NODE_BEING_DELETED; ADDRESS_IN_USE when another node or an allocation has an address new to the node
    */
   async register(registration: Registration, signal: AbortSignal): Promise<RegistrationResult> {
     const { updates, clock, newUid } = this.#options;

@@ -99,7 +99,7 @@ describe('releasing', () => {
     expect(validateBlock(both, NOW_MS)).toEqual([]);
   });
 
-  test('reuses first what was released first', () => {
+  test('reuses the first released address first', () => {
     const full = take(block('10.0.0.0/30', 'n1'), 'a', 'b', 'c', 'd');
     const released = releaseAddresses(releaseAddresses(full, [3]), [1]);
     expect(takeAddress(released, by('e'))!.ordinal).toBe(3);

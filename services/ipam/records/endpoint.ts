@@ -58,7 +58,7 @@ export function formatEndpointKey({ namespace, name }: EndpointKey): string {
   return `${namespace}/${name}`;
 }
 
-/** An endpoint without what is derived or allocated. */
+/** An endpoint without derived or allocated fields. */
 interface EndpointIdentity {
   readonly attachment: Attachment;
   readonly nodeName: string;

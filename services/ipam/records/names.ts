@@ -68,7 +68,7 @@ export function storedHandleNames(id: string): readonly string[] {
 export function handleFault(id: string): string | undefined {
   if (id === '') return 'is empty';
   if (id.length > MAX_HANDLE_BYTES) return `is longer than ${MAX_HANDLE_BYTES} bytes`;
-  return /^[\x21-\x2e\x30-\x7e]+$/.test(id) ? undefined : 'holds "/", white space, or what is not printable ASCII';
+  return /^[\x21-\x2e\x30-\x7e]+$/.test(id) ? undefined : 'must be printable ASCII without spaces and "/"';
 }
 
 /** The label that Kubernetes sets on every namespace: its name. It cannot be changed. */

@@ -190,7 +190,7 @@ test('property: the order of policies does not matter, and the same one twice ch
   );
 });
 
-test('property: more known labels of a namespace never deny what was allowed', () => {
+test('property: more known labels of a namespace never deny an allowed request', () => {
   fc.assert(
     fc.property(fc.array(texts, { maxLength: 3 }), asked, told, (policies, wanted, namespace) => {
       // A policy may restrict by one kind where it does not apply without labels: items of kinds with substitutes may change sides.

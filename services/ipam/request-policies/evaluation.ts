@@ -30,7 +30,7 @@ export interface RequestVerdict {
   readonly policyNames: readonly string[];
   /** The first of these policies that allows it. */
   readonly allowedBy: string | undefined;
-  /** Why it is denied, and what is allowed instead; empty when it is allowed. */
+  /** Reason of the denial, and the allowed values; empty when it is allowed. */
   readonly reason: string;
 }
 

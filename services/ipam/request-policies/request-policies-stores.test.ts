@@ -113,7 +113,7 @@ test('they are exported from etcd and imported into an embedded datastore byte f
   await expect(askPool(caller, 'c1', 'blue')).rejects.toMatchObject({ code: 'REQUEST_DENIED' });
   expect(await askPool(caller, 'c2', 'red')).toMatch(/^10\.65\.0\./);
 
-  // Malformed ones are moved unchanged, reported by the audit, and forbid what they may apply to.
+  // Malformed ones are moved unchanged, reported by the audit, and forbid all requests they may apply to.
   const text = (await stored(etcd)).replace('"namespaces"', '"serviceAccounts":["x"],"namespaces"');
   await write(etcd, text);
   const spoiled = await moved(await exported(etcd));

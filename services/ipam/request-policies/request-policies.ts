@@ -8,7 +8,7 @@ import type { RequestPolicies, RequestPolicy, RequestRules } from '../records/re
 import { versionOf } from '../records/versions.js';
 import type { Change, Decision, View } from '../records/view.js';
 
-/** Request policies restrict what pods may request. They are one record, so a decision needs one comparison. */
+/** Request policies restrict the requests of pods. They are one record, so a decision needs one comparison. */
 
 /** The content of a policy. */
 export interface RequestPolicySpec {

@@ -187,7 +187,7 @@ class World {
     }
   }
 
-  /** A node takes no more than its share, or leaves what is kept; it is refused for no other reason. */
+  /** A node takes no more than its share, or leaves the reserve; it is refused for no other reason. */
   #limited(node: string, run: () => 'taken' | 'refused' | 'nothing'): void {
     const before = this.count();
     const result = run();
@@ -197,7 +197,7 @@ class World {
     const most = this.nodes.includes(node) ? Math.ceil(this.share / unit) * unit : 0;
     const heldCount = after.held.get(node) ?? 0;
     if (heldCount > (before.held.get(node) ?? 0) && this.share > 0)
-      expect(heldCount <= most || after.free >= kept, `${node} takes what is kept`).toBe(true);
+      expect(heldCount <= most || after.free >= kept, `${node} takes the reserve`).toBe(true);
     if (result === 'refused' && before.free > 0)
       expect(this.share > 0 && this.lackOf(node, before) === 0 && before.free <= this.keptFrom(node, before)).toBe(
         true,
@@ -219,7 +219,7 @@ class World {
     return 'taken';
   }
 
-  /** Refusals of requested addresses have many reasons, so that only what was taken is compared. */
+  /** Refusals of requested addresses have many reasons, so that only taken addresses are compared. */
   #request(node: string, offset: number): 'taken' | 'nothing' {
     if (offset < this.#reserved) return 'nothing';
     return this.allocate(node, [addressAt(this.pool.prefix, offset)]) === 'taken' ? 'taken' : 'nothing';

@@ -116,7 +116,7 @@ describe.each(Object.entries(RELEASES))('%s', (method, release) => {
     expect(await holders()).toEqual([]);
   });
 
-  test('with force keeps what the node that answers does not return', async () => {
+  test('with force keeps addresses that an answering node does not return', async () => {
     const stop = answer('n1', () => putSession('n1', { reportedAtMs: NOW_MS }));
     expect(await release(true)).toEqual(['pod-c1']);
     stop();
@@ -137,7 +137,7 @@ describe.each(Object.entries(RELEASES))('%s', (method, release) => {
     expect(await holders()).toEqual(['c1']);
   });
 
-  test('with force leaves the release of what no pod has to the node', async () => {
+  test('with force leaves the release of addresses without a pod to the node', async () => {
     const stop = answer('n1', async () => {
       await putSession('n1', { reportedAtMs: NOW_MS });
       await ipam.addresses.releaseEach([byText('10.0.0.0')], forever, { callingNode: 'n1' });

@@ -104,7 +104,7 @@ export function found(view: TestView, nowMs = LATER_MS): string[] {
 }
 
 interface RepairAllInput extends Partial<Omit<RepairInput, 'finding'>> {
-  /** Each of several passes finds what the ones before have revealed. */
+  /** Each of several passes finds damages that earlier ones have revealed. */
   readonly passes?: number;
 }
 

@@ -147,7 +147,7 @@ export const reboot = operation('reboot n1', async (ipam) => {
 const text64 = (_key: string, value: unknown): unknown => (typeof value === 'bigint' ? undefined : value);
 
 /** Also reads: otherwise a later borrower would look like an earlier one. */
-export const makeStrict = operation('make affinity strict, and look at what there is to borrow', async (ipam) => {
+export const makeStrict = operation('make affinity strict, and look at borrowable addresses', async (ipam) => {
   const { config } = await ipam.configuration.update(
     { changes: { strictAffinity: true }, resourceVersion: '' },
     forever,

@@ -58,7 +58,7 @@ interface End {
 
 /**
  * Random operations of three nodes on a small pool, with an oracle that records only the holder of each address. A node's
- * calls may come late, twice, and for what it has no more: each binding and return names any allocation that ever was.
+ * calls may come late, twice, and for former allocations: each binding and return names any allocation that ever was.
  * Another tool releases leases, processes and machines of one name follow each other, and the datastore is restored.
  */
 export class World {

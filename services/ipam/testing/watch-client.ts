@@ -46,7 +46,7 @@ function inOrder(value: object): unknown {
   return Object.fromEntries(Object.entries(value).sort(([a], [b]) => compareTexts(a, b)));
 }
 
-/** Messages as lines of JSON, and a count of what was encoded. */
+/** Messages as lines of JSON, and a count of encoded messages. */
 export class LineCodec implements WatchCodec {
   encoded = 0;
   messages = 0;

@@ -198,7 +198,7 @@ class Import {
     for await (const batch of this.#batches()) {
       const there = await this.#storedValues(batch);
       for (const { key, value } of batch)
-        if (!there.get(key)?.equals(value)) throw refusal(`${key} differs from what was written`);
+        if (!there.get(key)?.equals(value)) throw refusal(`${key} differs from the written value`);
     }
     if (!this.#options.merge) {
       let count = 0;

@@ -29,8 +29,7 @@ import {
 import { formatJson, isArray, isObject, parseJson, type Json, type JsonObject } from './json.js';
 
 /**
- * Calico's WorkloadEndpoint (libcalico-go/lib/apis/v3/workloadendpoint.go). Annotations hold what Calico has no field
- * for.
+ * Calico's WorkloadEndpoint (libcalico-go/lib/apis/v3/workloadendpoint.go). Annotations hold fields that Calico lacks.
  */
 const NETWORK = 'podwire.dev/network';
 const POD_UID = 'podwire.dev/pod-uid';

@@ -33,7 +33,7 @@ function oracle(json: unknown): string {
 }
 
 describe('JSON with exact integers', () => {
-  it('reads what was written, with any strings', () => {
+  it('reads written records, with any strings', () => {
     fc.assert(
       fc.property(value, (json) => {
         const written = oracle(json);

@@ -21,7 +21,7 @@ import {
 import { parseJson, type Json, type JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
 
-/** Calico's Node (libcalico-go/lib/apis/v3/node.go). An annotation holds what Calico has no field for. */
+/** Calico's Node (libcalico-go/lib/apis/v3/node.go). An annotation holds the fields that Calico lacks. */
 
 /** JSON object of the labels of the node's last registration. */
 const REGISTERED_LABELS = 'podwire.dev/registered-labels';
