@@ -159,7 +159,7 @@ export async function runRemoval(readConfig: () => RemovalConfig, agreed: boolea
       owner: String(pid),
       clock,
       signal: running.signal,
-      // A dataplane that is about to end would restore what is removed.
+      // A dataplane that is about to end would restore the removed objects.
       onWait: () => running.abort(new Failure('INVALID_SETTINGS', 'podwire-node runs on this node; stop it first')),
     });
     opened.push({

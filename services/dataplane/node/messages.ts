@@ -89,7 +89,7 @@ export function readNode(node: Node): ClusterNode {
   }));
 }
 
-/** Leaves out what is no address: it does not make the node unreachable. */
+/** Leaves out an invalid address: it does not make the node unreachable. */
 function interfaceAddressesOf({ interfaces }: Node): readonly Address[] {
   return interfaces.flatMap(({ addresses }) => addresses.flatMap((text) => splitCidr(text)?.address ?? []));
 }

@@ -63,7 +63,7 @@ describe('garbage', () => {
     expect(kernel.host.links.map(({ name }) => name)).toEqual(['cali1234']);
   });
 
-  test('is what was wired before the call, even after the clock was set back, and not what was wired since', async () => {
+  test('includes pods wired before the call, even after the clock was set back, and no later ones', async () => {
     const { kernel, attachPod, garbage, names, clock } = await scene();
     const a = await attachPod('a', { host: 1 });
     await clock.sleep(-3_600_000, never());
@@ -106,7 +106,7 @@ describe('garbage', () => {
     expect((await garbage.collect({ valid: [], network: undefined }, never())).removed).toHaveLength(1);
   });
 
-  test.each(['attach', 'repair'] as const)('excludes what a call is wiring (%s) or has wired since', async (call) => {
+  test.each(['attach', 'repair'] as const)('excludes pods that a call wires (%s) or has wired since', async (call) => {
     const { kernel, attachPod, garbage, dataplane, names } = await scene();
     const [first, last] = [await attachPod('first', { host: 1 }), await attachPod('last', { host: 2 })];
     const opening = kernel.pauseBefore('open');

@@ -79,7 +79,7 @@ export class Dataplane {
   }
 
   /**
-   * Wires a pod as wanted. Idempotent. A failed call changes nothing, or its message lists what is left.
+   * Wires a pod as wanted. Idempotent. A failed call changes nothing, or its message lists the leftovers.
    * @param allocation - the allocation of the addresses, for the record; undefined if they are not podwire-ipam's, or as before
    * @throws Failure INVALID_NETNS, INTERFACE_EXISTS, HOST_INTERFACE_TAKEN, ROUTE_TAKEN, KERNEL_REFUSED, KERNEL_UNSUPPORTED, or
    * the signal's

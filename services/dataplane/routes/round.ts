@@ -35,7 +35,7 @@ interface PlanChange extends PlannedNode {
   readonly hasOtherChanges: boolean;
 }
 
-/** The wanted state of this node: from the cluster's last view, and from what is known of the kernel. */
+/** The wanted state of this node: from the cluster's last view, and from the known kernel state. */
 export class NodePlan {
   readonly #planner: Pick<RoutePlanner, 'update'>;
   readonly #routing: RoutingMode;

@@ -123,7 +123,7 @@ test.each([
   ['IPv6', POOLS('none').slice(1), ['net.ipv6.conf.all.forwarding=1']],
   ['both', POOLS('none'), ['net.ipv4.ip_forward=1', 'net.ipv6.conf.all.forwarding=1']],
   ['neither', [], []],
-] as const)('the node forwards what there are pools of: %s', (_, pools, sysctls) => {
+] as const)('the node forwards the families of the pools: %s', (_, pools, sysctls) => {
   const wanted = planNode(view('a', { nodes: [A], pools }), facts());
   expect(wanted.sysctls.map(({ key, value }) => `${key.join('.')}=${value}`)).toEqual(sysctls);
 });

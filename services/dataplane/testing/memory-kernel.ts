@@ -77,7 +77,7 @@ export class MemoryKernel implements Kernel {
   readonly flows: { readonly source: string; readonly destination: string }[] = [];
   /** Every applied or refused step, as its `ip` command. */
   readonly commands: string[] = [];
-  /** Paths that exist, and what is there. */
+  /** Paths that exist, and their objects. */
   readonly #paths: Map<string, MemoryNamespace | 'a file'>;
   readonly #hasIpv6: boolean;
   readonly #podLists: Pick<PodListBounds, 'maxCount'>;
