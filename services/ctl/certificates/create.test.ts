@@ -24,7 +24,7 @@ const content = (name: string) => readFileSync(join(directory, name), 'utf8');
 const certificate = (name: string) => new X509Certificate(content(name));
 
 describe('a new authority', () => {
-  test('signs what is ordered, and the output names files and settings', async () => {
+  test('signs the ordered certificates, and the output names files and settings', async () => {
     const { exitCode, stdout } = await create(
       ...'--server --node worker-1 --node worker-2 --operator alice --reader dashboard --days 30'.split(' '),
     );

@@ -42,7 +42,7 @@ test('revokes the certificate of a file or of a serial number', async () => {
   ]);
 });
 
-test('refuses what is neither, and a file without the certificate of a caller', async () => {
+test('refuses an argument that is neither, and a file without the certificate of a caller', async () => {
   await fakes.serve();
   const folder = await CertificateFolder.create(join(fakes.folder, 'certificates'));
   const { ca, identity } = await folder.server();

@@ -36,7 +36,7 @@ export interface CommandProcess {
   readonly serve: (start: (log: Logger) => Running) => Promise<void>;
 }
 
-/** The clients of a command, each of which connects with its first call, and what else a command may use. */
+/** The clients of a command, each of which connects with its first call, and further means of a command. */
 export interface Context {
   readonly ipam: Service;
   readonly dataplane: Service;

@@ -401,7 +401,7 @@ describe('release', () => {
       expect(requestsTo('Release')).toEqual([]);
     });
 
-    test('with --force the node is asked, and what it has is kept', async () => {
+    test('with --force the node is asked, and its addresses are kept', async () => {
       const preview = await fakes.podwirectl('ipam', 'release', '--ip=10.65.0.7', '--force');
       expect(preview.stderr).toContain('release address 10.65.0.7 --sequence 12 --force --yes');
       expect(await fakes.podwirectl('release', 'attachment', 'net/c0ffee/eth0', '--force', '--yes')).toMatchObject({

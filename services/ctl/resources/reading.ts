@@ -24,7 +24,7 @@ const ALL_NAMESPACES: Flag = { name: '--all-namespaces', short: '-A', about: 'wo
 const ALL_NAMESPACES_ALIAS: Flag = { name: '--all-the-namespaces', short: '-a', about: 'as -A' };
 const EXPORT: Flag = {
   name: '--export',
-  about: 'manifests without what this cluster has added: version, UID and time',
+  about: 'manifests without fields of this cluster: version, UID and time',
 };
 const WATCH: Flag = { name: '--watch', short: '-w', about: 'keep running, and print what changes' };
 

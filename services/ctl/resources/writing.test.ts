@@ -219,7 +219,7 @@ test.each([
   expect(fakes.calls).toEqual([]);
 });
 
-test('files of a directory are stored in turn; the first failure ends the command, and what was done is reported', async () => {
+test('files of a directory are stored in turn; the first failure ends the command, and earlier changes are reported', async () => {
   await fakes.serve(
     fake(PoolServiceService.createPool, ({ pool: made }) => {
       if (made?.name === 'b') throw new Failure('POOL_EXISTS', 'pool b exists');
