@@ -18,7 +18,7 @@ const { attachPod, detachPod, checkPod, isAttached, collectGarbage, wires } = DA
 
 /**
  * The dataplane of this process, as CNI commands call it: with the checks of its gRPC methods. After a timeout or an abort, the
- * rollback of what was asked for continues under the attachment's lock.
+ * rollback of the request continues under the attachment's lock.
  */
 export function inProcessDataplane({ dataplane, garbage, isServing }: CalledParts, calls: LocalCalls): Dataplane {
   return {

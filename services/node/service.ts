@@ -23,7 +23,7 @@ import { PREFIX, type NodeSettings } from './settings.js';
 
 export const NODE_PROGRAM = 'podwire-node';
 
-/** The settings of what two processes must not share. */
+/** The settings of resources that two processes must not share. */
 const EXCLUSIVE_SETTINGS =
   'PODWIRE_NODE_CNI_SOCKET, PODWIRE_NODE_LISTEN, PODWIRE_NODE_STATE_DIRECTORY and PODWIRE_NODE_RECORDS_DIRECTORY';
 

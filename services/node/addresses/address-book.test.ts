@@ -298,7 +298,7 @@ describe('settlement', () => {
     expect(registry.all()[0]?.allocation?.addresses).toEqual([{ address, sequenceNumber }]);
   });
 
-  test('a stopping process settles what is left', async () => {
+  test('a stopping process settles the remaining addresses', async () => {
     const { add, book, holder } = await scene();
     const address = await add('a');
     const stopped = book.stop();

@@ -59,7 +59,7 @@ const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
 /** Timeout of a run, in milliseconds. */
 const TIMEOUT_MS = 10_000;
 
-/** How long a stopping process tries to bind and return what is left, in milliseconds. */
+/** Time in which a stopping process tries to bind and return remaining addresses, in milliseconds. */
 const STOP_TIMEOUT_MS = 1000;
 
 /** Pods with addresses of another IPAM plugin that come and go within this time are reported together, in milliseconds. */

@@ -65,7 +65,7 @@ export class EndedAddresses {
     this.#sent.delete(formatAttachment(network.attachment));
   }
 
-  /** Nothing of what has ended may be used any more: podwire-ipam may have given it to another holder without a return. */
+  /** Ended addresses must not be used any more: podwire-ipam may have given them to another holder without a return. */
   clear(): void {
     for (const key of this.#endedAtMs.keys()) this.#sent.add(key);
     this.#endedAtMs.clear();

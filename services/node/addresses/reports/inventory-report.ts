@@ -137,7 +137,7 @@ export class InventoryReporter {
     if (unbound) onUnbound(unbound);
   }
 
-  /** Returns what is garbage. @returns the rest */
+  /** Returns garbage. @returns the rest */
   async #returnGarbage(
     unknown: readonly UnknownAttachment[],
     signal: AbortSignal,

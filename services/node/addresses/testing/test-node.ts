@@ -94,7 +94,7 @@ export class TestNode {
     await this.start();
   }
 
-  /** The pods end, and what is on tmpfs. */
+  /** The pods and the files on tmpfs end. */
   async reboot(): Promise<void> {
     this.#bootCount++;
     this.pods.clear();
