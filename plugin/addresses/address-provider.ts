@@ -90,14 +90,14 @@ export interface AddressProvider {
   /** Its part of a journal entry. A delegate is a program, which each call starts. */
   readonly source: ProviderSource;
 
-  /** @throws Failure if its program or what it needs is missing: the DEL after a failed ADD has nothing to release then */
+  /** @throws Failure if its program or a requirement of it is missing: the DEL after a failed ADD has nothing to release then */
   prepare(limits: Limits): Promise<void> | void;
   /** @throws Failure, also REQUEST_DENIED; after any other one the attachment may hold addresses */
   allocate(request: AddressRequest, netns: NetnsIdentity, limits: Limits): Promise<ProvidedAllocation>;
   /** Whether an error of an ADD is a rejection by a plugin, which by CNI holds no addresses then. */
   isRefusal(error: unknown): boolean;
   /**
-   * Releases addresses of an attachment. Releasing what is not held succeeds.
+   * Releases addresses of an attachment. Releasing addresses that it does not hold succeeds.
    * @param held - the allocation; undefined if unknown, which means all addresses of the attachment
    */
   release(attachment: Attachment, held: readonly AllocatedAddress[] | undefined, limits: Limits): Promise<void>;

@@ -130,7 +130,7 @@ function withoutLeases(error: unknown, reason: string): unknown {
 type IpamCall = Pick<AddressTools, 'ipam' | 'limits'>;
 
 /**
- * Authorizes what Allocate does not: it evaluates the policies itself. A pod without requests does not need podwire-ipam.
+ * Authorizes requests without Allocate, which evaluates the policies itself. A pod without requests does not need podwire-ipam.
  * @throws Failure REQUEST_DENIED
  */
 export async function authorize({ pod, podRequest }: AddressRequest, { ipam, limits }: IpamCall): Promise<void> {

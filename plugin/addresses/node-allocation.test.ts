@@ -154,7 +154,7 @@ describe('DEL', () => {
     expect(plugin.nodeAddresses.returnedAddresses).toEqual([{ address, sequenceNumber }]);
   });
 
-  test('releases in podwire-ipam what has no record', async () => {
+  test('releases allocations without a record in podwire-ipam', async () => {
     await plugin.run('ADD');
     plugin.nodeAddresses.records.clear();
     plugin.script.calls.length = 0;

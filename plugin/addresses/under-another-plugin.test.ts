@@ -118,7 +118,7 @@ describe('podwire-ipam under another plugin', () => {
     expect(JSON.parse(gone.stdout)).toMatchObject({ code: 104, msg: expect.stringContaining("IPAM's endpoint") });
   });
 
-  test('GC releases what is not listed, and STATUS asks IPAM, without the dataplane', async () => {
+  test('GC releases unlisted attachments, and STATUS asks IPAM, without the dataplane', async () => {
     await plugin.run('ADD', { rest });
     await plugin.run('ADD', { rest, variables: { CNI_CONTAINERID: 'stays' } });
     const later = { ...rest, arrivedNs: BigInt(Date.now() + 60_000) * 1_000_000n };

@@ -101,7 +101,7 @@ export interface Ipam {
   allocate(request: AllocationRequest, limits: Limits): Promise<Allocation>;
   /** Read-only. @throws Failure REQUEST_DENIED if a request policy denies it */
   authorize(request: AuthorizationRequest, limits: Limits): Promise<void>;
-  /** Releasing what is not held succeeds. */
+  /** Releasing addresses that are not held succeeds. */
   release(attachment: Attachment, limits: Limits): Promise<void>;
   /** @returns undefined when the attachment has no allocation */
   getEndpoint(attachment: Attachment, limits: Limits): Promise<Endpoint | undefined>;
@@ -205,7 +205,7 @@ export interface NodeAddresses {
   /** Waits until the addresses of an attachment without a wire are returned. @throws the signal's reason */
   returned(attachment: Attachment, signal: AbortSignal): Promise<void>;
   /**
-   * Compares what the node has with podwire-ipam's records of it, now.
+   * Compares the node's addresses with podwire-ipam's records of them, now.
    * @returns allocations of attachments of the network that neither a record nor an interface of the node has, and that the node
    * cannot return by itself: another main plugin may have wired them
    */
@@ -234,7 +234,7 @@ export interface Dataplane {
    * @param allocation - for the record; undefined: the addresses are not podwire-ipam's
    */
   attachPod(network: PodNetwork, limits: Limits, allocation?: RecordedAllocation): Promise<Wire>;
-  /** Detaching what is not attached succeeds. */
+  /** Detaching an unknown attachment succeeds. */
   detachPod(detachment: Detachment, limits: Limits): Promise<void>;
   /** @returns the first difference, in the order of repair, or undefined */
   checkPod(network: PodNetwork, limits: Limits): Promise<Difference | undefined>;

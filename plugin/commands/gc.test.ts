@@ -240,7 +240,7 @@ describe('GC with a list', () => {
 });
 
 describe('GC without a list', () => {
-  test('removes only what is proven gone: pending releases, and attachments of an earlier boot', async () => {
+  test('removes only the proven dead: pending releases, and attachments of an earlier boot', async () => {
     await add('lives');
     await add('left');
     plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));

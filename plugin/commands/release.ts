@@ -92,7 +92,7 @@ export class Releases {
   }
 
   /**
-   * Takes back what a failed ADD has allocated, and may have wired.
+   * Rolls back the allocation of a failed ADD, and its possible wire.
    * @returns the failed call, if any; the rest is pending
    */
   async undo(

@@ -126,7 +126,7 @@ describe('podwire install', () => {
     },
   );
 
-  test('installs what is shipped', { timeout: SLOW_MS }, async () => {
+  test('installs the shipped files', { timeout: SLOW_MS }, async () => {
     const env = { CNI_NETWORK_CONFIG: '', KUBERNETES_NODE_NAME: 'node-1' };
     expect(await run('install --no-wait', env)).toMatchObject({ exitCode: 0 });
     const { plugins, ...shipped } = JSON.parse(

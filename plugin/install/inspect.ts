@@ -77,7 +77,7 @@ async function binaryFinding(spec: InstallSpec, { path, state, runner }: Binary)
   const bytes = bytesOf(state);
   if (bytes === undefined) return { difference: 'foreign', text: 'is not a file' };
   if (!bytes.equals(spec.shim)) {
-    // Run only what is necessary: a running program cannot be overwritten (ETXTBSY).
+    // Run only necessary steps: a running program cannot be overwritten (ETXTBSY).
     const isRunnable = await runner.version(path).then(
       () => true,
       () => false,

@@ -414,7 +414,7 @@ describe('a comparison', () => {
     return findings.map(({ path, difference }) => `${path.slice(site.folder.length + 1)} ${difference}`);
   };
 
-  test('reports what is missing, broken, foreign and different', async () => {
+  test('reports missing, broken, foreign and different files', async () => {
     expect(await found()).toEqual([
       'bin/podwire absent',
       'bin/podwire-ipam absent',

@@ -51,7 +51,7 @@ describe('entries', () => {
     expect(names()).toEqual(['a']);
   });
 
-  test('that are discarded are logged once, with what is not released', async () => {
+  test('that are discarded are logged once, with the unreleased addresses', async () => {
     await add('a');
     const [entry] = journal.entries();
     await journal.discard(entry!, ['host-local', 'podwire-ipam']);

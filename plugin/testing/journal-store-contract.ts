@@ -39,7 +39,7 @@ export function journalStoreContract(setUp: () => JournalStoreFixture): void {
     expect(await store.load()).toEqual({ entries: [], unreadable: [] });
   });
 
-  test('returns what was put, also to the next process', async () => {
+  test('returns the stored entries, also to the next process', async () => {
     const [a, b] = [journalEntry('a'), journalEntry('b', { held: undefined, action: 'release', order: 2 })];
     await store.put(a);
     await store.put(b);

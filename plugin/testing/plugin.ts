@@ -125,7 +125,7 @@ export class Plugin {
   release: number | undefined;
   #server: RpcServer | undefined;
 
-  /** Time limits are longer than a busy machine takes, as the journal completes what a service does not do within them. */
+  /** Time limits are longer than a busy machine takes, as the journal completes work that exceeds them. */
   constructor({
     timeoutMs = 20_000,
     cleanUpTimeoutMs = 20_000,

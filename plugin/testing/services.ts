@@ -59,7 +59,7 @@ export class FakeDataplane {
     this.#foreign.add(`${netns} ${name}`);
   }
 
-  /** Makes the kernel differ from what is wanted. */
+  /** Makes the kernel differ from the wanted state. */
   addDrift(difference: Difference): void {
     this.#drift.push(difference);
   }
