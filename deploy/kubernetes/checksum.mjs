@@ -18,7 +18,7 @@ const MARK = '# chart-sha256: ';
 /** SHA-256 of the names and contents of the chart's files, and of the arguments of the rendering. */
 export function chartChecksum() {
   const hash = createHash('sha256');
-  // Directory entries with types would leave out what is linked, and depend on the release of Node.js.
+  // Directory entries with types would leave out linked files, and depend on the release of Node.js.
   const files = readdirSync(CHART, { recursive: true })
     .filter((name) => statSync(join(CHART, name)).isFile())
     .sort();

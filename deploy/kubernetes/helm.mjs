@@ -13,7 +13,7 @@ const isOnPath = (program, argument) => spawnSync(program, [argument], { stdio: 
 /**
  * helm of the PATH, or one that is built once from its Go module into the user's cache folder.
  * @returns the program's name or path
- * @throws Error that names what is missing, or the build's exit code
+ * @throws Error that names the missing program, or the build's exit code
  */
 export function findHelm() {
   if (isOnPath('helm', 'version')) return 'helm';

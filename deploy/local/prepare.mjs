@@ -82,8 +82,8 @@ async function installPackages() {
 }
 
 /**
- * Installs and builds what is missing.
- * @throws Error that says what is missing or failed, and what to do
+ * Installs and builds missing parts.
+ * @throws Error that names the missing or failed part, and the remedy
  */
 export async function prepare() {
   const fault = systemFault() ?? ensurePrograms(BUILD_PROGRAMS);

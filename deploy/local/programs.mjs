@@ -29,7 +29,7 @@ export const MEMORY_PROGRAMS = { ...BUILD_PROGRAMS, valgrind: 'valgrind' };
 /** libFuzzer, for `npm run fuzz -w @podwire/netlink` and nothing else. Debian has its run-time library in a package apart. */
 export const FUZZ_PROGRAMS = { ...BUILD_PROGRAMS, 'clang++': 'clang libclang-rt-dev' };
 
-/** A real etcd, for what is tested and measured on it. Each test starts its own; Debian's service is not used. */
+/** A real etcd, for tests and measurements. Each test starts its own; Debian's service is not used. */
 export const ETCD_PROGRAMS = { etcd: 'etcd-server', etcdctl: 'etcd-client', openssl: 'openssl', setpriv: 'util-linux' };
 
 /** Other people's CNI plugins, to be measured beside ours. */

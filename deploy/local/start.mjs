@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// `npm start`: from a fresh clone to two pods that reach each other. Installs and builds what is missing, then runs the
+// `npm start`: from a fresh clone to two pods that reach each other. Installs and builds missing parts, then runs the
 // demonstration (demo.mjs) as a node of its own: network, mount and process namespaces that nothing outside can see, and
 // that the kernel takes away with the last process.
 import { spawn, spawnSync } from 'node:child_process';

@@ -275,7 +275,7 @@ export const ALERTS: readonly Alert[] = [
     summary: '{{ $value }} audit findings: {{ $labels.kind }}',
     meaning: 'Something is held without use, such as an address of a pod that no longer exists.',
     action:
-      '`podwire_ipam_audit_finding` and `podwirectl audit` name the address and the pod. `podwirectl audit --repair` repairs what is safe.',
+      '`podwire_ipam_audit_finding` and `podwirectl audit` name the address and the pod. `podwirectl audit --repair` makes the safe repairs.',
     example: {
       fires: one('podwire_ipam_audit_findings{instance="a",kind="allocationUnused",severity="warning"}', '3x60'),
       silent: one('podwire_ipam_audit_findings{instance="a",kind="",severity="warning"}', '0x60'),

@@ -131,7 +131,7 @@ export const IPAM: DashboardDefinition = {
         {
           title: 'Leaked addresses and other findings',
           description:
-            'The object of each finding. "podwirectl audit" names the pod, and "podwirectl audit --repair" repairs what is safe.',
+            'The object of each finding. "podwirectl audit" names the pod, and "podwirectl audit --repair" makes the safe repairs.',
           kind: 'table',
           unit: 'short',
           width: 16,

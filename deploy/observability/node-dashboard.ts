@@ -106,7 +106,7 @@ export const NODE: DashboardDefinition = {
         },
         {
           title: 'Refusals of the kernel by errno',
-          description: 'Some are expected: ENODEV and ENOENT for what is already gone.',
+          description: 'Some are expected: ENODEV and ENOENT for objects that are already gone.',
           kind: 'stack',
           unit: 'short',
           width: 8,

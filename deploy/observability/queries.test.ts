@@ -43,7 +43,7 @@ function nodesOf(language: 'promql' | 'traceql', text: string): Node[] {
   return nodes;
 }
 
-/** @returns what is wrong with a query */
+/** @returns the fault of a query */
 function faultsOf(language: 'promql' | 'traceql', text: string): string[] {
   const nodes = nodesOf(language, text);
   const at = ({ from, to }: Node): string => text.slice(from, to);
