@@ -15,8 +15,12 @@ const DIALECT: readonly (readonly [phrase: RegExp, instead: string])[] = [
   [/\bso long (a|as it)\b/i, 'grace period, while'],
   [/\bmend(s|ed|ing)?\b/i, 'repair'],
   [/\bis no (text|setting|value)\b/i, 'must be a string, unknown setting, not a valid value'],
-  [/\bwhat (of it|is to be)\b/i, 'name the thing'],
+  [/\bwhat of it\b/i, 'name the thing'],
   [/\bheeds?\b/i, 'obeys, respects'],
+  [/(?<!-)\bothers\b/i, 'name the thing: the other nodes, the remaining fields'],
+  [/\bthose (of|that|which|in|with|from)\b/i, 'repeat the noun: addresses of, nodes that'],
+  [/\bwhat (is|are|was|were)\b/i, 'name the thing: the missing file, unlisted addresses'],
+  [/(\/\*\*|\/\/|^\s*\*) (Of|By|What|Undefined (for|if|until|when))\b/, 'begin with the noun: Name of the pod'],
   [/^\s*(<{7}|(> ?){7})/, 'resolve the conflict of the merge'],
 ];
 
