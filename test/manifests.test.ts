@@ -214,7 +214,7 @@ describe('the manifests', () => {
     expect(node.containers.flatMap(({ ports }) => ports)).toEqual([]);
   });
 
-  test('mount what is there, and define no volume without a use', () => {
+  test('mount existing volumes, and define no volume without a use', () => {
     const configMaps = objects.filter(({ kind }) => kind === 'ConfigMap').map(({ metadata }) => metadata.name);
     for (const pod of [ipam, node]) {
       const all = [...pod.initContainers, ...pod.containers];

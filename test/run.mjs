@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// `npm test`: installs and builds what is missing, then runs every test in separate namespaces.
+// `npm test`: installs and builds missing parts, then runs every test in separate namespaces.
 // usage: test/run.mjs [VITEST ARGS…]
 import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -215,7 +215,7 @@ export const ZONES = [
   },
 
   // The plugin knows the services by their contract only. From the bottom: the CNI protocol, the services' clients, providers
-  // of addresses, the journal, what a request carries, the spool, the commands.
+  // of addresses, the journal, the contents of a request, the spool, the commands.
   { path: 'plugin/cni', zones: ['services/shared'], packages: ['zod'], ...PURE },
   {
     path: 'plugin/clients',

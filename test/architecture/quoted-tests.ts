@@ -20,7 +20,7 @@ export function quotedTests(text: string): QuotedTest[] {
   }));
 }
 
-/** @returns what is missing: the file, or titles that are neither in it nor in a test double that has its cases */
+/** @returns the missing parts: the file, or titles that are neither in it nor in a test double that has its cases */
 export function missingOf({ file, titles }: QuotedTest): string[] {
   const candidates = FILES.filter((each) => each === file || each.endsWith(`/${file}`));
   if (candidates.length === 0) return [file];

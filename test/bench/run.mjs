@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// `npm run bench`: installs and builds what is missing, then measures in separate namespaces.
+// `npm run bench`: installs and builds missing parts, then measures in separate namespaces.
 // usage: npm run bench -- [--only GROUP,…] [--json FILE]
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';

@@ -97,7 +97,7 @@ function buildGroup(group) {
 }
 
 /**
- * Builds what is missing.
+ * Builds missing parts.
  * @returns the folder of each group
  * @throws Error that names the missing program or has the compiler's output
  */

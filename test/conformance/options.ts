@@ -34,13 +34,13 @@ Judges a CNI plugin by the CNI specification 1.1.0, as root, in network namespac
   --node-netns PATH    network namespace that the plugin calls the node (default: one of each case's own; podwire: the caller's)
   --leases DIR         a folder in which the plugin keeps its records
   --holdings COMMAND   prints what the plugin holds, one allocation a line
-  --keeps REGEX        lines of what is left that are the node's own, and no container's: 'route blackhole'
+  --keeps REGEX        leftover lines that are the node's own, and no container's: 'route blackhole'
   --only ID            a case, or all that begin with ID; may be given several times
   --seed N             of the moments at which the plugin is killed (printed)
   --kills N            how many times it is, in ADD and in DEL (default 20)
   --pods N             containers of a storm (default 110)
   --parallel N         commands of a storm at a time (default 16)
-  --verbose            shows what was run and what came of it, where it failed
+  --verbose            shows each failed run and its result
   --junit FILE         report for machines
   --json FILE          the same with all evidence
 

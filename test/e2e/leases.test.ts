@@ -134,7 +134,7 @@ function expectDistinct(holders: readonly Holder[]): void {
   expect(new Set(holders.map(({ address }) => address)).size).toBe(holders.length);
 }
 
-/** Checks that pods still have their addresses. @returns what all pods have */
+/** Checks that pods still have their addresses. @returns the addresses of all pods */
 async function expectHeld(stack: Stack, holders: readonly Holder[]): Promise<Holder[]> {
   const held = (await allocations(stack)).map(({ address, handleId }) => ({ address, handle: handleId }));
   expect(held).toEqual(expect.arrayContaining([...holders]));

@@ -88,7 +88,7 @@ describe('the plugin refuses with an error object, and nothing changes', () => {
     expect(JSON.parse(answer.stdout).msg).toMatch(/eth0/);
     const withoutBlocks = (text: string) => text.split('\n').slice(0, 3).join('\n');
     expect(withoutBlocks(state())).toBe(withoutBlocks(before));
-    // The journal releases what an ADD on a busy machine has no time to release.
+    // The journal releases addresses that an ADD on a busy machine has no time to release.
     await expect.poll(() => allocations(stack), { timeout: 40_000 }).toEqual([]);
     run('ip', '-n', pod.name, 'link', 'delete', 'eth0');
   });

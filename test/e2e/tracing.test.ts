@@ -238,7 +238,7 @@ describe('a trace that begins here', () => {
     for (const { links } of replays) expect(links).toMatchObject([{ traceId: del!.traceId }]);
   });
 
-  test('a failed ADD is an error, and what its undo does not find is none', () => {
+  test('a failed ADD is an error, and a missing object in its undo is none', () => {
     const [failed] = addOf(other);
     expect(failed).toMatchObject({ status: { code: STATUS_ERROR } });
     expect(attributesOf(failed!)).toMatchObject({ 'podwire.result': 'INVALID_NETNS', 'error.type': 'INVALID_NETNS' });

@@ -30,7 +30,7 @@ export class LeasingNodes {
   readonly nodes: readonly LeasingNode[];
   readonly #options: LeasingNodesOptions;
   readonly #twin: LeasingNode;
-  /** Containers of the other machine, by address. It returns nothing without a session, and the owner of the name keeps what is not its own. */
+  /** Containers of the other machine, by address. It returns nothing without a session, and the owner of the name keeps foreign addresses. */
   readonly #leftovers = new Map<string, string>();
   #isDisturbed = true;
 
@@ -82,7 +82,7 @@ export class LeasingNodes {
     }
   }
 
-  /** The nodes' leases, and what they have not settled, as one text. */
+  /** The nodes' leases, and their unsettled changes, as one text. */
   get state(): string {
     return this.nodes
       .map(({ name, leases, unsettled }) => `${name} has ${[`${leases.length} leases`, ...unsettled].join('; ')}`)

@@ -8,7 +8,7 @@ import { callCni, makePod, NETWORK, removePod, type CniAnswer, type Pod } from '
 import { pings, run } from './programs.js';
 import type { Stack } from './stack.js';
 
-/** Until services and nodes agree, in milliseconds: they compare what they have at times of their own. */
+/** Until services and nodes agree, in milliseconds: they compare their states at times of their own. */
 const AGREEMENT = { timeout: 120_000, interval: 200 };
 
 /** Time between two attempts to start a pod, in milliseconds. */

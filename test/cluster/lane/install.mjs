@@ -296,7 +296,7 @@ export class Podwire {
     await until(`${count} pods of podwire-ipam`, async () => (await list()).length === count, 60);
   }
 
-  /** Releases what a node holds that does not come back. */
+  /** Releases the addresses of a node that does not come back. */
   forget(node) {
     return this.guide.follow('Uninstalling', 2, (line) => this.execute(line.replace('node-1', node)));
   }

@@ -287,7 +287,7 @@ async function forcedDeletion({ cluster, namespace }) {
   await cluster.running(namespace, 0);
 }
 
-/** Pods that are deleted meanwhile go in time, and what they held is released afterwards. */
+/** Pods that are deleted meanwhile go in time, and their addresses are released afterwards. */
 async function withoutIpam({ cluster, namespace }) {
   await cluster.deployment({ namespace, name: 'web', replicas: 20 });
   await cluster.running(namespace, 20);
@@ -302,7 +302,7 @@ async function withoutIpam({ cluster, namespace }) {
   });
 }
 
-/** Deletions go through, pods start, and what the deleted pods held is released afterwards. */
+/** Deletions go through, pods start, and addresses of the deleted pods are released afterwards. */
 async function withoutEtcd({ cluster, namespace }) {
   await cluster.deployment({ namespace, name: 'web', replicas: 20 });
   await cluster.running(namespace, 20);

@@ -61,7 +61,7 @@ function deadNamespaces(): readonly Case[] {
     id: `add.netns.${id}`,
     section: '2 ADD',
     level: 'MUST',
-    title: id === 'absent' ? 'ADD into a namespace that is not there fails' : 'ADD into what is no namespace fails',
+    title: id === 'absent' ? 'ADD into a namespace that is not there fails' : 'ADD into a plain file fails',
     ask: async (bench) => {
       const call = { pod: bench.pod(), version: newest(bench), env: { CNI_NETNS: path(bench) } };
       bench.expectError('ADD', await bench.call('ADD', call));

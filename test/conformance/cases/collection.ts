@@ -74,7 +74,7 @@ async function spares(bench: Bench): Promise<void> {
   bench.expectSuccess('GC', await gc(bench, pods));
   bench.require(addresses() === before, 'a listed container has not what it had');
   const lost = added(await bench.holdings(), held);
-  bench.require(lost.length === 0, `GC took what is listed: ${lost.join('; ')}`);
+  bench.require(lost.length === 0, `GC took listed attachments: ${lost.join('; ')}`);
   for (const [index, pod] of pods.entries()) {
     const config = { prevResult: values[index] };
     bench.expectSuccess('CHECK', await bench.call('CHECK', { pod, version: VERSION, config }));
@@ -87,7 +87,7 @@ function collects(id: string, kept: number): Case {
     id: `gc.collects.${id}`,
     section: SECTION,
     level: 'SHOULD',
-    title: kept === 0 ? 'GC with an empty list takes everything' : 'GC takes what is not listed',
+    title: kept === 0 ? 'GC with an empty list takes everything' : 'GC takes unlisted attachments',
     ask: async (bench) => {
       const first = bench.pod();
       await bench.add({ pod: first, version: VERSION });

@@ -10,10 +10,10 @@ export function removalCases({ subject }: Occasion): readonly Case[] {
   return [
     thrice(),
     never(),
-    withNetns('empty', { title: 'DEL without CNI_NETNS succeeds and frees what was held', value: '' }),
-    withNetns('absent', { title: 'DEL with CNI_NETNS unset succeeds and frees what was held', value: undefined }),
+    withNetns('empty', { title: 'DEL without CNI_NETNS succeeds and frees the held addresses', value: '' }),
+    withNetns('absent', { title: 'DEL with CNI_NETNS unset succeeds and frees the held addresses', value: undefined }),
     withNetns('dead', {
-      title: 'DEL with the path of a namespace that has gone succeeds and frees what was held',
+      title: 'DEL with the path of a namespace that has gone succeeds and frees the held addresses',
       value: '/run/netns/conformance-nowhere',
     }),
     withoutInterface(),

@@ -21,7 +21,7 @@ test('counts failures level by level, and lists each once for all its versions',
     { name: 'bad', verdicts: bad },
   ];
   expect(tableText(entries).split('\n')).toEqual([
-    '| Plugin | passed | MUST failed | SHOULD failed | ADVICE failed | What fails                          |',
+    '| Plugin | passed | MUST failed | SHOULD failed | ADVICE failed | Failed rules                        |',
     '| ------ | ------ | ----------- | ------------- | ------------- | ----------------------------------- |',
     '| good   | 1      | 0           | 0             | 0             | nothing                             |',
     '| bad    | 1      | 1           | 2             | 1             | `del`, `chain` (1.0.0, 1.1.0), `gc` |',

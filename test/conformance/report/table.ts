@@ -8,7 +8,7 @@ export interface TableEntry {
 
 const LEVELS: readonly Level[] = ['MUST', 'SHOULD', 'ADVICE'];
 
-const HEAD = ['Plugin', 'passed', ...LEVELS.map((level) => `${level} failed`), 'What fails'];
+const HEAD = ['Plugin', 'passed', ...LEVELS.map((level) => `${level} failed`), 'Failed rules'];
 
 /** Markdown, one row for each plugin, as Prettier would have it. */
 export function tableText(entries: readonly TableEntry[]): string {

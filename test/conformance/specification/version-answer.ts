@@ -8,7 +8,7 @@ export function versionAnswerFaults(value: unknown): readonly string[] {
   const listed = value.supportedVersions;
   if (!Array.isArray(listed) || listed.length === 0) faults.push('supportedVersions is no list, or empty');
   else if (!listed.every((entry) => typeof entry === 'string' && /^\d+\.\d+\.\d+$/.test(entry))) {
-    faults.push('supportedVersions holds what is no version');
+    faults.push('supportedVersions holds an invalid version');
   }
   return faults;
 }
