@@ -1,6 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
 import { addressAt, ordinalOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { lastIndex } from '@podwire/shared/words/order';
 
 import { requireReadable } from '../records/absence.js';
 import { wholeSeconds, type Block, type Ordinal } from '../records/block.js';
@@ -258,12 +259,5 @@ function rangesOf(prefixes: readonly Prefix[], family: Family): Range[] {
 
 /** Index of the first range that ends after the value. */
 function indexFrom(ranges: readonly Range[], value: bigint): number {
-  let low = 0;
-  for (let high = ranges.length; low < high;) {
-    const middle = (low + high) >>> 1;
-    const range = ranges[middle];
-    if (range && range.end <= value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
+  return lastIndex(ranges, ({ end }) => end <= value) + 1;
 }

@@ -1,3 +1,5 @@
+import { lastIndex } from '@podwire/shared/words/order';
+
 /** An object: the same item while one exists under its key, through all its changes. */
 export interface Item {
   /** Differs from the keys of all objects, of whatever kind. */
@@ -128,13 +130,7 @@ export class RecentChanges {
   /** Number of the first change after a revision; undefined when changes after it are no longer kept. */
   numberAfter(revision: number): number | undefined {
     if (revision < this.#afterRevision) return undefined;
-    let low = 0;
-    for (let high = this.#revisions.length; low < high;) {
-      const middle = (low + high) >>> 1;
-      if ((this.#revisions[middle] ?? 0) > revision) high = middle;
-      else low = middle + 1;
-    }
-    return this.#first + low;
+    return this.#first + lastIndex(this.#revisions, (each) => each <= revision) + 1;
   }
 
   #append(entry: Item | RecentChange, revision: number): void {
