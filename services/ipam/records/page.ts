@@ -19,6 +19,22 @@ export function smallestItems<Item>(
   return kept;
 }
 
+/** A request for a page of a list in the order of names. */
+export interface PageQuery {
+  /** The last name of the previous page; empty for the first page. */
+  readonly after: string;
+  readonly limit: number;
+}
+
+/** A page of items that are in the order of their names. */
+export function pageOf<Item extends { readonly name: string }>(
+  items: readonly Item[],
+  { after, limit }: PageQuery,
+): Page<Item> {
+  const start = lastIndex(items, ({ name }) => name <= after) + 1;
+  return { items: items.slice(start, start + limit), more: items.length > start + limit };
+}
+
 /** One page of a list. */
 export interface Page<Item> {
   readonly items: readonly Item[];

@@ -6,7 +6,7 @@ import { lastIndex } from '@podwire/shared/words/order';
 import { requireReadable } from '../records/absence.js';
 import { wholeSeconds, type Block, type Ordinal } from '../records/block.js';
 import type { Reservation } from '../records/config.js';
-import type { Page } from '../records/page.js';
+import { pageOf, type Page, type PageQuery } from '../records/page.js';
 import { versionOf } from '../records/versions.js';
 import type { Decision, View } from '../records/view.js';
 
@@ -44,16 +44,9 @@ export function getReservation(view: View, name: string): Reservation {
   throw new Failure('RESERVATION_NOT_FOUND', text, { details: { reservation: name } });
 }
 
-export interface ReservationQuery {
-  /** The last name of the previous page; empty for the first page. */
-  readonly after: string;
-  readonly limit: number;
-}
-
 /** A page of the reservations, in the order of their names. */
-export function listReservations(view: View, { after, limit }: ReservationQuery): Page<Reservation> {
-  const remaining = view.reservations().filter(({ name }) => name > after);
-  return { items: remaining.slice(0, limit), more: remaining.length > limit };
+export function listReservations(view: View, query: PageQuery): Page<Reservation> {
+  return pageOf(view.reservations(), query);
 }
 
 export interface ReservationUpdate extends ReservationSpec {
