@@ -22,6 +22,7 @@ import { Events } from './engine/events.js';
 import { Mirror, type MirrorEvent } from './engine/mirror/mirror.js';
 import { MarkExpiry } from './engine/release-marks.js';
 import type { Store } from './engine/store.js';
+import { StreamHub, type StreamSource } from './engine/streams/hub.js';
 import { timedStore } from './engine/timed-store.js';
 import { throwIfAborted } from './engine/transaction.js';
 import type { IpamOptions } from './engine/updates/operation.js';
@@ -48,8 +49,8 @@ import { openNetworkIdentity, type NetworkIdentity } from './startup/network-ide
 import { startNodeController } from './startup/start-controller.js';
 import { requireCompleteImport } from './transfer/scope.js';
 import { garbageTask, LockGuard, Upkeep, type UpkeepTask } from './upkeep.js';
-import { WatchHub, type WatchSource } from './watch/hub.js';
-import { watchCodec, watchService } from './watch/watch-rpc.js';
+import { Catalog } from './watch/catalog.js';
+import { encodeChange, encodeMessage, watchService } from './watch/watch-rpc.js';
 
 /** Process dependencies of the service. */
 export interface ServiceDeps {
@@ -98,7 +99,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const { unknownNodes } = config;
   const services = serviceAddresses(config, api);
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
-  const watches = deferredWatchSource(loading, refused);
+  const watches = deferredStreamSource(loading, refused);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
   const server = ipamServer({ ipam, updates, watches, identity, release, tokens, api }, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
@@ -142,7 +143,7 @@ function observeIpam(ipam: Ipam, server: RpcServer): () => void {
 
 interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly ipam: Ipam;
-  readonly watches: WatchSource;
+  readonly watches: StreamSource;
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
   readonly tokens: NodeTokens | undefined;
@@ -303,7 +304,7 @@ function historyOptions(store: Store, { datastorePrefix, historyHours }: Config)
 interface Datastore {
   readonly mirror: Mirror;
   readonly updater: Updater;
-  readonly hub: WatchHub;
+  readonly hub: StreamHub;
 }
 
 interface LoadDeps {
@@ -321,9 +322,10 @@ async function loadDatastore({ store, traits }: OpenStore, { config, deps, event
   const first = { store, keys, defaultPools: readDefaultPools(config), nowMs: clock.nowMs(), newUid };
   for (const pool of await initializeDatastore(first, never)) new PoolEvents(events).poolCreated(pool);
   const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
-  const hub = new WatchHub({ keys, codec: watchCodec, clock, datastore, currentRevision });
+  const objects = new Catalog({ keys, encode: encodeChange });
+  const hub = new StreamHub({ objects, encode: encodeMessage, clock, datastore, currentRevision });
   const report = (event: MirrorEvent): void => reportMirrorEvent(events, event);
-  const mirror = await Mirror.start({ store, keys, clock, random, report, observe: hub.observe }, never);
+  const mirror = await Mirror.start({ store, keys, clock, random, report, observe: objects.observe }, never);
   const updater = new Updater({ store, mirror, keys, clock, random, ...traits, keepsHistory });
   try {
     const epoch = { id: newUid(), importId: datastore };
@@ -341,7 +343,7 @@ async function loadDatastore({ store, traits }: OpenStore, { config, deps, event
 }
 
 /** Watches begin when the datastore has been read, and fail once it is refused. */
-function deferredWatchSource(loading: Promise<Datastore>, refused: AbortSignal): WatchSource {
+function deferredStreamSource(loading: Promise<Datastore>, refused: AbortSignal): StreamSource {
   return {
     async *watch(request, signal) {
       const { hub } = await loading;

@@ -101,6 +101,8 @@ export const IPAM_ZONES = [
     // Only for `setMaxListeners`.
     builtins: ['node:events'],
   },
+  // Streams of objects, whatever their kinds.
+  { path: `${IPAM}/engine/streams`, zones: ['services/shared'], packages: [], ...PURE },
 
   // Parts of messages that several services share.
   { path: `${IPAM}/messages`, zones: ['services/shared', 'proto/gen', ...RECORDS], packages: [], ...PURE },
@@ -118,10 +120,10 @@ export const IPAM_ZONES = [
     ...PURE,
   },
 
-  // Streams of changes. Their messages belong to the features.
+  // Objects of streams. Their messages belong to the features.
   {
     path: `${IPAM}/watch`,
-    zones: ['services/shared', ...STORED, `${IPAM}/engine`, ...ALL_FEATURES.map((name) => `${IPAM}/${name}#rules`)],
+    zones: ['services/shared', ...STORED, `${IPAM}/engine`],
     packages: [],
     ...PURE,
   },
@@ -132,6 +134,7 @@ export const IPAM_ZONES = [
       'services/shared',
       'proto/gen',
       ...RECORDS,
+      `${IPAM}/engine/streams`,
       `${IPAM}/messages`,
       `${IPAM}/watch`,
       ...ALL_FEATURES.map((name) => `${IPAM}/${name}#rpc`),

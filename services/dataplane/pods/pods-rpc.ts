@@ -40,7 +40,7 @@ import {
   type Prefix,
 } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
+import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Difference } from '@podwire/shared/attachment/pod-network';
@@ -351,16 +351,13 @@ const SCOPE: ListScope = ['pods'];
 
 export function listPods(dataplane: Dataplane): Handler<ListPodsRequest, ListPodsResponse> {
   return async (message) => {
-    const { limit, after } = readChecked('ListPods', (checks) => ({
-      limit: readPageSize(message, checks),
-      after: readPageToken(message, SCOPE, checks),
-    }));
+    const { limit, after } = readChecked('ListPods', (checks) => readPage(message, SCOPE, checks));
     const following = (await dataplane.list()).filter(({ link }) => link.name > after);
     const links = following.slice(0, limit);
     const last = following.length > limit ? links.at(-1)?.link.name : undefined;
     return {
       pods: links.map(attachedPodMessage),
-      nextPageToken: last === undefined ? '' : formatPageToken(SCOPE, last),
+      nextPageToken: formatPageToken(SCOPE, last),
     };
   };
 }

@@ -17,7 +17,7 @@ import {
   type EndingAllocation,
   type ReleaseStep,
 } from '../blocks/release-changes.js';
-import { expectNoBlock } from '../records/absence.js';
+import { expectBlock } from '../records/absence.js';
 import {
   belongsTo,
   containerIdsOf,
@@ -317,16 +317,12 @@ function removeEntries(view: View, handle: Handle): Change[] {
   const entries = [...handle.blocks];
   const left = new Map(entries.slice(ENTRIES_PER_STEP));
   return [
-    ...entries.slice(0, ENTRIES_PER_STEP).flatMap(([cidr]) => expectAsSeen(view, cidr)),
+    ...entries.slice(0, ENTRIES_PER_STEP).flatMap(([cidr]) => {
+      const parsed = parsePrefix(cidr);
+      return parsed.ok ? expectBlock(view, parsed.prefix) : [];
+    }),
     { type: left.size > 0 ? 'put' : 'delete', record: { kind: 'handle', value: { ...handle, blocks: left } } },
   ];
-}
-
-function expectAsSeen(view: View, cidr: string): Change[] {
-  const parsed = parsePrefix(cidr);
-  if (!parsed.ok) return [];
-  const value = view.block(parsed.prefix);
-  return [value ? { type: 'expect', record: { kind: 'block', value } } : expectNoBlock(parsed.prefix)];
 }
 
 /** The addresses of a handle, in the order of its blocks. */

@@ -48,7 +48,7 @@ function listAffinitiesHandler(affinities: Affinities): Handler<ListAffinitiesRe
     const last = items.at(-1);
     return {
       affinities: items.map(affinityMessage),
-      nextPageToken: more && last ? formatPageToken(scopeOf(message), formatPosition(last.affinity)) : '',
+      nextPageToken: formatPageToken(scopeOf(message), more && last ? formatPosition(last.affinity) : undefined),
     };
   };
 }

@@ -13,7 +13,7 @@ import { authorizeNode } from '../blocks/demand.js';
 import { allBlocks, overlappingBlock } from '../blocks/lookup.js';
 import { OPERATIONS_PER_STEP, removeBlocks } from '../blocks/release-changes.js';
 import { confirmAffinity, expectPool } from '../blocks/search.js';
-import { cannotRead, expectNoBlock, requirePool } from '../records/absence.js';
+import { cannotRead, expectBlock, requirePool } from '../records/absence.js';
 import { countUnused, firstWritable } from '../records/block-stats.js';
 import {
   collectCooled,
@@ -156,8 +156,7 @@ function claimBlock(view: View, { block, owner, nowMs }: ClaimedBlock): ClaimRes
   if (!sameOwner(existing.owner, owner)) return { block, changes: [], reason: ownerText(existing.owner) };
   if (view.affinity(owner, block)?.state === 'confirmed') return { block, changes: [], reason: undefined };
   // The unchanged block still names the node.
-  const expected: Change = { type: 'expect', record: { kind: 'block', value: existing } };
-  return { block, changes: [expected, confirmAffinity(owner, block)], reason: undefined };
+  return { block, changes: [...expectBlock(view, block), confirmAffinity(owner, block)], reason: undefined };
 }
 
 function ownerText(owner: BlockOwner | undefined): string {
@@ -197,7 +196,8 @@ export function releaseClaim(view: View, { owner, prefix, mustBeEmpty, nowMs }: 
   const stored = view.block(prefix);
   if (!stored || !sameOwner(stored.owner, owner)) {
     const changes = removeAffinity(view, { owner, prefix });
-    return { result: 'notOwned', changes: changes.length > 0 ? [...changes, ...expectAsSeen(view, prefix)] : [] };
+    // A claim writes block and affinity; the view may have the new state of only one of them.
+    return { result: 'notOwned', changes: changes.length > 0 ? [...changes, ...expectBlock(view, prefix)] : [] };
   }
   const config = view.config() ?? DEFAULT_CONFIG;
   const block = collectCooled(stored, nowMs, config.cooldownSeconds);
@@ -216,13 +216,6 @@ export function releaseClaim(view: View, { owner, prefix, mustBeEmpty, nowMs }: 
       ...expected,
     ],
   };
-}
-
-/** A claim writes block and affinity; the view may have the new state of only one of them. */
-function expectAsSeen(view: View, prefix: Prefix): Change[] {
-  const value = view.block(prefix);
-  if (value) return [{ type: 'expect', record: { kind: 'block', value } }];
-  return cannotRead(view, { kind: 'block', prefix }) ? [] : [expectNoBlock(prefix)];
 }
 
 interface Claim {

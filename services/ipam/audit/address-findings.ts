@@ -21,6 +21,7 @@ import {
 } from '../records/attributes.js';
 import { attributesAt, heldAddressesIn, isHeld, type Block, type HeldAddress, type Ordinal } from '../records/block.js';
 import { endpointKey, formatEndpointKey, type EndpointKey } from '../records/endpoint.js';
+import { cannotRead } from '../records/absence.js';
 import type { TunnelKind } from '../records/node.js';
 import { isLease, leaseBootId } from '../records/lease.js';
 import { reservedIn } from '../reservations/reservations.js';
@@ -164,7 +165,7 @@ function useAsLease(context: AuditContext, attributes: AllocationAttributes): Us
 function useByAttachment(context: AuditContext, attributes: AllocationAttributes, attachment: Attachment): Use {
   const holder = holderOf(attributes);
   const key = endpointKey({ attachment, ...holder });
-  if (context.isUnreadable({ kind: 'endpoint', key })) return USED;
+  if (cannotRead(context.view, { kind: 'endpoint', key })) return USED;
   const current = endpointAt(context.view, key);
   const container = current?.kind === 'endpoint' ? current.value.attachment.containerId : current?.value.containerId;
   if (current?.kind === 'endpoint' && sameAttachment(current.value.attachment, attachment)) return USED;

@@ -34,10 +34,9 @@ export function auditService(audits: Audits, unary: Unary): RpcService {
 function audit(audits: Audits): Handler<AuditRequest, AuditResponse> {
   return async (message, { signal }) => {
     const report = await audits.audit(readAuditRequest(message), signal);
-    const last = report.findings.at(-1);
     return {
       findings: report.findings.map(findingMessage),
-      nextPageToken: report.more && last ? formatPageToken(auditScope(message), last.id) : '',
+      nextPageToken: formatPageToken(auditScope(message), report.more ? report.findings.at(-1)?.id : undefined),
       summary: summaryMessage(report),
     };
   };

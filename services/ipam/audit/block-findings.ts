@@ -3,7 +3,7 @@ import { formatPrefix, prefixOf } from '@podwire/shared/net/prefix';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import { collectCooledBlock, removeBlocks } from '../blocks/release-changes.js';
-import { expectNoBlock } from '../records/absence.js';
+import { cannotRead, expectBlock } from '../records/absence.js';
 import {
   collectCooled,
   isUnneeded,
@@ -19,7 +19,7 @@ import {
 } from '../records/block.js';
 import { poolOf } from '../records/pool.js';
 import type { Change } from '../records/view.js';
-import { expectBlock, type AuditContext } from './context.js';
+import type { AuditContext } from './context.js';
 import { makeFinding, objectOf, noRemedy, formatOwner, safeRemedy, type Finding, type Remedy } from './finding.js';
 
 /** Faults of a block itself, its pool and its owner. `address-findings.ts` checks its addresses. */
@@ -133,13 +133,13 @@ function findOwnerFaults(context: AuditContext, block: Block): Finding[] {
 function findOwnerAffinityFaults(context: AuditContext, block: Block, owner: BlockOwner): Finding[] {
   const { view } = context;
   const affinity = view.affinity(owner, block.prefix);
-  if (affinity?.state === 'confirmed' || context.isUnreadable({ kind: 'affinity', owner, block: block.prefix }))
+  if (affinity?.state === 'confirmed' || cannotRead(context.view, { kind: 'affinity', owner, block: block.prefix }))
     return [];
   const name = formatPrefix(block.prefix);
   const state = affinity ? `an affinity in state ${affinity.state}` : 'no affinity';
   const explanation = `block ${name} names ${formatOwner(owner)}, which has ${state}`;
   const confirm = safeRemedy(`confirms the affinity of ${formatOwner(owner)}`, () => [
-    expectBlock(block),
+    ...expectBlock(view, block.prefix),
     { type: 'put', record: { kind: 'affinity', value: confirmedAffinity(owner, block) } },
   ]);
   const endsClaim = affinity?.state === 'pendingDeletion' && isUnneeded(block);
@@ -192,7 +192,7 @@ function listBlocks(blocks: readonly Block[]): string {
 /** Faults of an affinity whose block does not name its owner. All other affinities are judged with their block. */
 export function findAffinityFaults(context: AuditContext, affinity: Affinity): Finding[] {
   const { owner, block: prefix, state } = affinity;
-  if (context.isUnreadable({ kind: 'block', prefix })) return [];
+  if (cannotRead(context.view, { kind: 'block', prefix })) return [];
   const block = context.view.block(prefix);
   if (block?.owner?.kind === owner.kind && block.owner.name === owner.name) return [];
   const claim = `${formatOwner(owner)} has an affinity (${state}) for block ${formatPrefix(prefix)}`;
@@ -201,7 +201,6 @@ export function findAffinityFaults(context: AuditContext, affinity: Affinity): F
     : block.owner
       ? `which belongs to ${formatOwner(block.owner)}`
       : 'which has no owner';
-  const preconditions = block ? expectBlock(block) : expectNoBlock(prefix);
   return [
     makeFinding({
       kind: block ? 'affinityOfOthersBlock' : 'affinityWithoutBlock',
@@ -213,7 +212,7 @@ export function findAffinityFaults(context: AuditContext, affinity: Affinity): F
       ],
       explanation: `${claim}, ${reason}`,
       remedy: safeRemedy('removes the affinity; the block stays as it is', () => [
-        preconditions,
+        ...expectBlock(context.view, prefix),
         { type: 'delete', record: { kind: 'affinity', value: affinity } },
       ]),
     }),

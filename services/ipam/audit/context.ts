@@ -3,10 +3,10 @@ import { prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefi
 
 import { overlappingBlock } from '../blocks/lookup.js';
 import { RunningNodes } from '../blocks/running-nodes.js';
-import { recordNameText } from '../records/absence.js';
+import { cannotRead } from '../records/absence.js';
 import type { Block } from '../records/block.js';
 import { poolOf } from '../records/pool.js';
-import type { Change, RecordName, View } from '../records/view.js';
+import type { RecordName, View } from '../records/view.js';
 
 /** The input of all checks: one state of the datastore, with indexes that are built once. */
 export class AuditContext {
@@ -16,7 +16,6 @@ export class AuditContext {
   readonly graceMs: number;
   readonly running: RunningNodes;
   #users: Users | undefined;
-  #unreadable: ReadonlySet<string> | undefined;
 
   constructor(view: View, { nowMs, graceMs }: { readonly nowMs: number; readonly graceMs: number }) {
     this.view = view;
@@ -31,12 +30,6 @@ export class AuditContext {
     return this.#users;
   }
 
-  /** Whether the record exists but is unreadable. Then its absence proves nothing. */
-  isUnreadable(name: RecordName): boolean {
-    this.#unreadable ??= new Set([...this.view.unreadable()].map((record) => recordNameText(record.name)));
-    return this.#unreadable.size > 0 && this.#unreadable.has(recordNameText(name));
-  }
-
   /** Whether the view lacks records of a kind because they are unreadable. */
   hasUnreadable(kind: RecordName['kind']): boolean {
     for (const { name } of this.view.unreadable()) if (name.kind === kind) return true;
@@ -48,7 +41,7 @@ export class AuditContext {
    * outside Kubernetes, the answer is unknown (false).
    */
   isNodeGone(nodeName: string): boolean {
-    if (nodeName === '' || this.view.node(nodeName) || this.isUnreadable({ kind: 'node', name: nodeName }))
+    if (nodeName === '' || this.view.node(nodeName) || cannotRead(this.view, { kind: 'node', name: nodeName }))
       return false;
     return this.view.nodes().length > 0;
   }
@@ -169,8 +162,4 @@ export function handleCounts(block: Block): ReadonlyMap<string, number> {
 /** How many addresses of a block a handle has. */
 export function handleCountIn(block: Block, id: string): number {
   return handleCounts(block).get(bareHandle(id)) ?? 0;
-}
-
-export function expectBlock(value: Block): Change {
-  return { type: 'expect', record: { kind: 'block', value } };
 }

@@ -6,6 +6,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import { attributesFor } from '../addresses/allocate/allocate.js';
 import { EndpointEdits, isSameAllocation } from '../blocks/endpoint-edits.js';
+import { expectBlock } from '../records/absence.js';
 import { describeEndpoint, heldAddressesOf, touchBlocks } from '../records/derived-endpoint.js';
 import { handleChanges } from '../records/handle-counts.js';
 import { releaseHolder } from '../blocks/release-changes.js';
@@ -13,7 +14,7 @@ import { allocatedAtMs, belongsTo, type AllocationAttributes } from '../records/
 import { attributesAt, isHeld, releaseAddresses, type Block } from '../records/block.js';
 import type { Endpoint, EndpointAddress } from '../records/endpoint.js';
 import type { Change, StoredEndpoint, StoredForeignEndpoint, View } from '../records/view.js';
-import { expectBlock, type AuditContext } from './context.js';
+import type { AuditContext } from './context.js';
 import { makeFinding, objectOf, noRemedy, safeRemedy, type Finding, type FindingKind, type Remedy } from './finding.js';
 
 /** The state in the blocks of an address that is in use. */
@@ -97,7 +98,7 @@ function outdatedRemedy(
     : 'removes the address from the endpoint; its allocation ended before the address was allocated again';
   return safeRemedy(effect, () => [
     ...new EndpointEdits(context.view, []).removeAllocation(key, value.attachment, objectOf).changes(),
-    expectBlock(block),
+    ...expectBlock(context.view, block.prefix),
   ]);
 }
 

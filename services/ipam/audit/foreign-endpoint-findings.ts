@@ -2,11 +2,12 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
 
 import { releaseHeld } from '../blocks/release-changes.js';
+import { expectBlock } from '../records/absence.js';
 import { attachmentOf, isUnattached, type AllocationAttributes } from '../records/attributes.js';
 import type { HeldAddress } from '../records/block.js';
 import { formatEndpointKey } from '../records/endpoint.js';
-import type { Change, StoredForeignEndpoint } from '../records/view.js';
-import { expectBlock, type AuditContext } from './context.js';
+import type { Change, StoredForeignEndpoint, View } from '../records/view.js';
+import type { AuditContext } from './context.js';
 import { addressFinding, allocationStateOf, type AllocationState } from './endpoint-findings.js';
 import { makeFinding, objectOf, noRemedy, type Finding, type FindingKind, type Remedy } from './finding.js';
 
@@ -34,7 +35,7 @@ export function findForeignEndpointFaults(context: AuditContext, endpoint: Store
     // Addresses of another IPAM plugin are in no pool.
     if (!fault || (fault.kind === 'addressOutsidePools' && value.network !== undefined)) return [];
     const explanation = `endpoint ${name} uses ${formatAddress(address)}, ${fault.reason}`;
-    const remedy = fault.kind === 'addressOutsidePools' ? NO_REMEDY : removalRemedy(endpoint, states);
+    const remedy = fault.kind === 'addressOutsidePools' ? NO_REMEDY : removalRemedy(context, endpoint, states);
     return [addressFinding(fault.kind, { endpoint, address, explanation, remedy })];
   });
   if (!context.isNodeGone(value.nodeName)) return addresses;
@@ -79,7 +80,11 @@ function isOwnAddress({ key, value }: StoredForeignEndpoint, attributes: Allocat
   return !isOtherPod && !isOtherNamespace && !isOtherContainer;
 }
 
-function removalRemedy(endpoint: StoredForeignEndpoint, states: readonly EndpointAddressState[]): Remedy {
+function removalRemedy(
+  { view }: AuditContext,
+  endpoint: StoredForeignEndpoint,
+  states: readonly EndpointAddressState[],
+): Remedy {
   const holdsNone = states.every(({ allocation }) => {
     const { state } = allocation;
     return (
@@ -91,7 +96,7 @@ function removalRemedy(endpoint: StoredForeignEndpoint, states: readonly Endpoin
     type: 'release',
     effect: 'removes the endpoint, which names no address of its container',
     sinceMs: undefined,
-    changes: () => [removalChange(endpoint), ...blockExpectations(states)],
+    changes: () => [removalChange(endpoint), ...blockExpectations(view, states)],
   };
 }
 
@@ -105,7 +110,7 @@ function removalRemedyWithAddresses(
     type: 'release',
     effect: `removes the endpoint and releases the addresses of its container (${held.length})`,
     sinceMs: undefined,
-    changes: () => [...releaseHeld(view, held, nowMs), removalChange(endpoint), ...blockExpectations(states)],
+    changes: () => [...releaseHeld(view, held, nowMs), removalChange(endpoint), ...blockExpectations(view, states)],
   };
 }
 
@@ -126,6 +131,6 @@ function removalChange({ key, value }: StoredForeignEndpoint): Change {
 }
 
 /** Requires that the blocks have not changed. */
-function blockExpectations(states: readonly EndpointAddressState[]): Change[] {
-  return states.flatMap(({ allocation }) => ('block' in allocation ? [expectBlock(allocation.block)] : []));
+function blockExpectations(view: View, states: readonly EndpointAddressState[]): Change[] {
+  return states.flatMap(({ allocation }) => ('block' in allocation ? expectBlock(view, allocation.block.prefix) : []));
 }

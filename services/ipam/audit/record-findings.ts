@@ -3,12 +3,12 @@ import { comparePrefixes, formatPrefix, parsePrefix, prefixesOverlap, type Prefi
 
 import { isNodeAddress } from '../blocks/lookup.js';
 import { networkInPool, servesPods } from '../pools/pools.js';
-import { expectNoBlock } from '../records/absence.js';
-import type { Block, Handle } from '../records/block.js';
+import { cannotRead, expectBlock } from '../records/absence.js';
+import type { Handle } from '../records/block.js';
 import type { Node, NodeAddress } from '../records/node.js';
 import type { Pool } from '../records/pool.js';
 import type { Change, UnreadableRecord } from '../records/view.js';
-import { handleCountIn, expectBlock, type AuditContext } from './context.js';
+import { handleCountIn, type AuditContext } from './context.js';
 import { allocationStateOf } from './endpoint-findings.js';
 import { makeFinding, objectOf, noRemedy, safeRemedy, type Finding, type FindingKind } from './finding.js';
 
@@ -21,22 +21,21 @@ interface HandleSubject {
 /** A block that a handle counts, with the actual number of its addresses. */
 interface BlockCount {
   readonly prefix: Prefix;
-  readonly block: Block | undefined;
   readonly count: number;
 }
 
 /** Faults of a handle: its counts differ from the blocks, or it is missing. */
 export function findHandleFaults(context: AuditContext, { id, alsoIn }: HandleSubject): Finding[] {
-  if (context.isUnreadable({ kind: 'handle', id })) return [];
+  if (cannotRead(context.view, { kind: 'handle', id })) return [];
   const handle = context.view.handle(id);
   const prefixes = distinct([...blocksOf(handle), ...alsoIn]);
-  if (prefixes.some((prefix) => context.isUnreadable({ kind: 'block', prefix }))) return [];
+  if (prefixes.some((prefix) => cannotRead(context.view, { kind: 'block', prefix }))) return [];
   const counted = prefixes.map((prefix): BlockCount => {
     const block = context.view.block(prefix);
-    return { prefix, block, count: block ? handleCountIn(block, id) : 0 };
+    return { prefix, count: block ? handleCountIn(block, id) : 0 };
   });
   const kind = handleFaultOf(handle, counted);
-  return kind ? [handleFinding(kind, { id, alsoIn, handle, counted })] : [];
+  return kind ? [handleFinding(context, kind, { id, alsoIn, handle, counted })] : [];
 }
 
 function handleFaultOf(handle: Handle | undefined, counted: readonly BlockCount[]): FindingKind | undefined {
@@ -55,12 +54,14 @@ interface HandleFault extends HandleSubject {
   readonly counted: readonly BlockCount[];
 }
 
-function handleFinding(kind: FindingKind, { id, alsoIn, handle, counted }: HandleFault): Finding {
+function handleFinding(
+  { view }: AuditContext,
+  kind: FindingKind,
+  { id, alsoIn, handle, counted }: HandleFault,
+): Finding {
   const blocks = counted.filter(({ count }) => count > 0).map(({ prefix }) => objectOf.block(prefix));
   const counts = new Map(counted.flatMap(({ prefix, count }) => (count > 0 ? [[formatPrefix(prefix), count]] : [])));
-  const preconditions = counted.map(({ prefix, block }): Change =>
-    block ? expectBlock(block) : expectNoBlock(prefix),
-  );
+  const preconditions = counted.flatMap(({ prefix }) => expectBlock(view, prefix));
   const remove: Change[] = handle ? [{ type: 'delete', record: { kind: 'handle', value: handle } }] : [];
   const write: Change = { type: 'put', record: { kind: 'handle', value: { id, blocks: counts } } };
   return makeFinding({

@@ -10,7 +10,7 @@ import {
 import { formatAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
+import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
@@ -33,7 +33,7 @@ function listBlocksHandler(blocks: Blocks): Handler<ListBlocksRequest, ListBlock
     const last = items.at(-1);
     return {
       blocks: items.map(blockMessage),
-      nextPageToken: more && last ? formatPageToken(scopeOf(message), formatPrefix(last.block.prefix)) : '',
+      nextPageToken: formatPageToken(scopeOf(message), more && last ? formatPrefix(last.block.prefix) : undefined),
     };
   };
 }
@@ -47,12 +47,12 @@ function readQuery(message: ListBlocksRequest): BlockQuery {
   return readChecked('ListBlocks', (checks) => {
     if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));
     if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
-    return { limit: readPageSize(message, checks), after: readAfter(message, checks), poolName, nodeName };
+    const { limit, after } = readPage(message, scopeOf(message), checks);
+    return { limit, after: readAfter(after, checks), poolName, nodeName };
   });
 }
 
-function readAfter(message: ListBlocksRequest, checks: Checks): Prefix | undefined {
-  const cidr = readPageToken(message, scopeOf(message), checks);
+function readAfter(cidr: string, checks: Checks): Prefix | undefined {
   if (cidr === '') return undefined;
   const parsed = parsePrefix(cidr);
   if (parsed.ok) return parsed.prefix;

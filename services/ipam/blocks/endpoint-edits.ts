@@ -2,7 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { formatPrefix, ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
 
-import { cannotRead, expectNoBlock } from '../records/absence.js';
+import { cannotRead, expectBlock } from '../records/absence.js';
 import {
   attachmentOf,
   belongsTo,
@@ -63,7 +63,7 @@ export class EndpointEdits {
   readonly #released: ReadonlySet<string>;
   readonly #edits = new Map<string, Edit>();
   /** Comparisons with the blocks that were read. */
-  readonly #expected = new Map<string, Change>();
+  readonly #expected = new Map<string, readonly Change[]>();
 
   /** @param released - addresses that the same decision releases; the endpoints of their attachments lose them */
   constructor(view: View, released: readonly HeldAddress[]) {
@@ -99,7 +99,7 @@ export class EndpointEdits {
 
   changes(): Change[] {
     const edits = [...this.#edits.values()].flatMap((edit) => this.#changeOf(edit));
-    return [...edits, ...this.#expected.values()];
+    return [...edits, ...[...this.#expected.values()].flat()];
   }
 
   #changeOf({ key, before, after, isChanged }: Edit): Change[] {
@@ -237,8 +237,7 @@ export class EndpointEdits {
   /** The attributes of an address that stays held after this release. */
   #attributesIn(prefix: Prefix, address: Prefix): AllocationAttributes | undefined {
     const value = this.#view.block(prefix);
-    const expected: Change = value ? { type: 'expect', record: { kind: 'block', value } } : expectNoBlock(prefix);
-    this.#expected.set(formatPrefix(prefix), expected);
+    this.#expected.set(formatPrefix(prefix), expectBlock(this.#view, prefix));
     const attributes = value && attributesAt(value, ordinalOf(value.prefix, address));
     const isHeld = attributes?.releasedAtMs === undefined && !this.#released.has(formatPrefix(address));
     return isHeld ? attributes : undefined;

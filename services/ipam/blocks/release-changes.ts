@@ -1,6 +1,6 @@
 import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import { expectNoAffinity } from '../records/absence.js';
+import { removeAffinity } from '../records/absence.js';
 import type { AllocationAttributes } from '../records/attributes.js';
 import { BLOCK_BYTES_PER_STEP, blockBytes, isIdle } from '../records/block-stats.js';
 import {
@@ -19,10 +19,8 @@ import {
 import { DEFAULT_CONFIG } from '../records/config.js';
 import { historyEntry, type HistoryEntry } from '../records/history.js';
 import { isLease } from '../records/lease.js';
-import type { Node } from '../records/node.js';
-import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
+import { deselects, unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
-import { matches } from '../selectors/selector.js';
 import { EndpointEdits, restoreOperations, type ReleaseTarget } from './endpoint-edits.js';
 import { addressOf } from '../records/block.js';
 import { handleChanges, handleOperations } from '../records/handle-counts.js';
@@ -130,14 +128,8 @@ function removalConditions(view: View, block: Block): Change[] | undefined {
   const expectPool: Change = { type: 'expect', record: { kind: 'pool', value: pool } };
   if (pool.deletionTimeMs !== undefined) return [expectPool];
   const node = block.owner.kind === 'host' ? view.node(block.owner.name) : undefined;
-  if (!node || unavailableReason(pool) !== undefined || !isDeselected(pool, node)) return undefined;
+  if (!node || unavailableReason(pool) !== undefined || !deselects(pool, node.labels)) return undefined;
   return [expectPool, { type: 'expect', record: { kind: 'node', value: node } }];
-}
-
-/** Whether the pool's selector excludes the node. An invalid selector does not. */
-function isDeselected({ nodeSelector }: Pool, { labels }: Node): boolean {
-  const { matches: isSelected, fault } = matches(nodeSelector, labels);
-  return !isSelected && fault === undefined;
 }
 
 interface Removal extends ChangedBlocks {
@@ -171,17 +163,11 @@ function logOf({ entry, ...held }: EndingAllocation, nowMs: number): Change[] {
 }
 
 function removal(view: View, block: Block): Change[] {
-  const affinity = block.owner && view.affinity(block.owner, block.prefix);
+  const { owner, prefix } = block;
   return [
     { type: 'delete', record: { kind: 'block', value: block } },
-    ...(affinity
-      ? ([{ type: 'delete', record: { kind: 'affinity', value: affinity } }] as const)
-      : expectNoOwnerAffinity(view, block)),
+    ...(owner ? removeAffinity(view, owner, prefix) : []),
   ];
-}
-
-function expectNoOwnerAffinity(view: View, { owner, prefix }: Block): Change[] {
-  return owner ? expectNoAffinity(view, owner, prefix) : [];
 }
 
 interface EndingInBlock {

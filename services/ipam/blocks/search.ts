@@ -1,7 +1,7 @@
 import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
-import { cannotRead, expectNoAffinity, expectNoBlock } from '../records/absence.js';
+import { cannotRead, expectBlock, removeAffinity } from '../records/absence.js';
 import {
   collectCooled,
   isInGracePeriod,
@@ -14,11 +14,10 @@ import {
   type BlockOwner,
 } from '../records/block.js';
 import { DEFAULT_CONFIG, type IpamConfig } from '../records/config.js';
-import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
+import { deselects, unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import { fnv1a32 } from '../records/versions.js';
 import type { Change, View } from '../records/view.js';
 import { hasRoom, reservedIn, type ReservedAddresses } from '../reservations/reservations.js';
-import { matches } from '../selectors/selector.js';
 import type { Demand } from './demand.js';
 import { isAwaited } from './epoch.js';
 import { overlappingRange } from './lookup.js';
@@ -138,7 +137,7 @@ function* ownOffers(search: Search, affinities: readonly Affinity[], stale: Chan
     if (!pool) continue;
     const block = search.view.block(affinity.block);
     if (!isOwned(search, pool, affinity.block, block)) {
-      if (block) stale.push(...dropStale(affinity, block));
+      if (block) stale.push(...dropStale(search, affinity));
       continue;
     }
     count++;
@@ -240,9 +239,7 @@ function adoptOffer(search: Search, pool: Pool, block: Block): Offer {
 export function takeoverOffer(search: Search, pool: Pool, block: Block): Offer {
   const { view, demand } = search;
   const { owner: before, prefix, sequenceNumber } = block;
-  const affinity = before && view.affinity(before, prefix);
-  const missing = before && !affinity ? expectNoAffinity(view, before, prefix) : [];
-  const dropped = affinity ? [dropAffinity(affinity)] : missing;
+  const dropped = before ? removeAffinity(view, before, prefix) : [];
   return {
     block: {
       ...block,
@@ -397,11 +394,11 @@ function* withCleanup(
 }
 
 /** The view may have the affinity of a new claim, but the block from before the claim. */
-function dropStale(affinity: Affinity, value: Block): Change[] {
-  return [dropAffinity(affinity), { type: 'expect', record: { kind: 'block', value } }];
+function dropStale({ view }: Search, affinity: Affinity): Change[] {
+  return [dropAffinity(affinity), ...expectBlock(view, affinity.block)];
 }
 
-function dropAffinity(value: Affinity): Change {
+export function dropAffinity(value: Affinity): Change {
   return { type: 'delete', record: { kind: 'affinity', value } };
 }
 
@@ -426,17 +423,15 @@ function isDeselected({ view, demand, pools }: Search, { block }: Affinity): boo
   if (block.family !== demand.family || poolOf(pools, block)) return false;
   const pool = poolOf(view.pools(), block);
   if (!pool || unavailableReason(pool) !== undefined) return false;
-  const { matches: selected, fault } = matches(pool.nodeSelector, demand.nodeLabels);
-  return !selected && fault === undefined;
+  return deselects(pool, demand.nodeLabels);
 }
 
 /** A claim writes block and affinity; the view may have the new state of only one of them. */
 function releaseBlock(search: Search, affinity: Affinity): Change[] {
   const { view } = search;
+  if (cannotRead(view, { kind: 'block', prefix: affinity.block })) return [];
   const stored = view.block(affinity.block);
-  if (!stored && cannotRead(view, { kind: 'block', prefix: affinity.block })) return [];
-  if (!stored) return [dropAffinity(affinity), expectNoBlock(affinity.block)];
-  if (!sameOwner(stored.owner, affinity.owner)) return dropStale(affinity, stored);
+  if (!stored || !sameOwner(stored.owner, affinity.owner)) return dropStale(search, affinity);
   if (usedCount(collectBlock(search, stored)) > 0) return [];
   return [dropAffinity(affinity), { type: 'delete', record: { kind: 'block', value: stored } }];
 }

@@ -7,7 +7,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
+import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
@@ -34,7 +34,7 @@ function listEndpointsHandler(endpoints: Endpoints): Handler<ListEndpointsReques
     const { items, next } = await endpoints.list(readQuery(message), signal);
     return {
       endpoints: items.map(listedEndpointMessage),
-      nextPageToken: next === '' ? '' : formatPageToken(scopeOf(message), next),
+      nextPageToken: formatPageToken(scopeOf(message), next),
     };
   };
 }
@@ -47,8 +47,7 @@ function readQuery(message: ListEndpointsRequest): EndpointQuery {
   const { nodeName, namespace, podName, poolName } = message;
   return readChecked('ListEndpoints', (checks) => {
     checkFilters(message, checks);
-    const page = { limit: readPageSize(message, checks), after: readPageToken(message, scopeOf(message), checks) };
-    return { ...page, nodeName, namespace, podName, poolName };
+    return { ...readPage(message, scopeOf(message), checks), nodeName, namespace, podName, poolName };
   });
 }
 

@@ -13,7 +13,7 @@ import {
   type EndpointKey,
   type ForeignEndpoint,
 } from '../records/endpoint.js';
-import type { Page } from '../records/page.js';
+import type { Page, PageQuery } from '../records/page.js';
 import { poolOf, type Pool } from '../records/pool.js';
 import type { EndpointRecord, StoredEndpoint, View } from '../records/view.js';
 
@@ -27,11 +27,8 @@ export interface EndpointFilter {
   readonly poolName: string;
 }
 
-export interface EndpointQuery extends EndpointFilter {
-  /** The key's text behind which the page begins; empty for the first page. */
-  readonly after: string;
-  readonly limit: number;
-}
+/** The names of the pages are the texts of the keys. */
+export type EndpointQuery = EndpointFilter & PageQuery;
 
 /** Another writer's endpoint, with the block and pool of its addresses. */
 export interface ForeignListing {

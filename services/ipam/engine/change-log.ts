@@ -1,3 +1,5 @@
+import { lastIndex } from '@podwire/shared/words/order';
+
 import { RevisionCompacted, type RevisionChanges, type WatchRequest } from './store.js';
 
 /** Maximum size of the kept values. */
@@ -53,7 +55,7 @@ export class ChangeLog {
     for (let position = afterRevision; !signal.aborted;) {
       if (this.#closedBy) throw this.#closedBy;
       if (position < this.#compacted) throw new RevisionCompacted(position, this.#compacted + 1);
-      const next = this.#after(position);
+      const next = this.#recent[lastIndex(this.#recent, ({ revision }) => revision <= position) + 1];
       if (!next) {
         await this.#sleep(signal);
         continue;
@@ -62,16 +64,6 @@ export class ChangeLog {
       const changes = next.changes.filter(({ key }) => key.startsWith(prefix));
       if (changes.length > 0) yield { revision: next.revision, changes };
     }
-  }
-
-  #after(position: number): RevisionChanges | undefined {
-    let low = 0;
-    for (let high = this.#recent.length; low < high;) {
-      const middle = (low + high) >>> 1;
-      if ((this.#recent[middle]?.revision ?? 0) > position) high = middle;
-      else low = middle + 1;
-    }
-    return this.#recent[low];
   }
 
   #drop(count: number): void {

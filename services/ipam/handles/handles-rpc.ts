@@ -13,7 +13,13 @@ import {
 import { formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { readChecked } from '@podwire/shared/requests/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
+import {
+  formatPageToken,
+  readPage,
+  readPageSize,
+  readPageToken,
+  type ListScope,
+} from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
@@ -42,10 +48,9 @@ function listHandlesHandler(handles: Handles): Handler<ListHandlesRequest, ListH
   return async (message, { signal }) => {
     const query = readListQuery(message);
     const { items, more } = await handles.list(query, signal);
-    const last = items.at(-1);
     return {
       handles: items.map(handleMessage),
-      nextPageToken: more && last ? formatPageToken(listScopeOf(message), last.id) : '',
+      nextPageToken: formatPageToken(listScopeOf(message), more ? items.at(-1)?.id : undefined),
     };
   };
 }
@@ -70,7 +75,7 @@ function getHandle(handles: Handles): Handler<GetHandleRequest, GetHandleRespons
     const lastAddress = last && formatAddress(addressAt(last.block.prefix, last.ordinal));
     return {
       addresses: items.map(handleAddressMessage),
-      nextPageToken: more && lastAddress ? formatPageToken(scopeOf(message), lastAddress) : '',
+      nextPageToken: formatPageToken(scopeOf(message), more ? lastAddress : undefined),
     };
   };
 }
@@ -82,11 +87,8 @@ function scopeOf({ handleId }: GetHandleRequest): ListScope {
 function readQuery(message: GetHandleRequest): HandleAddressQuery {
   return readChecked('GetHandle', (checks) => {
     checks.check('handle_id', handleFault(message.handleId));
-    return {
-      handleId: message.handleId,
-      limit: readPageSize(message, checks),
-      after: parseAddress(readPageToken(message, scopeOf(message), checks)),
-    };
+    const { limit, after } = readPage(message, scopeOf(message), checks);
+    return { handleId: message.handleId, limit, after: parseAddress(after) };
   });
 }
 

@@ -6,13 +6,10 @@ import { compareTexts } from '@podwire/shared/words/order';
 import { heldByHandle } from '../addresses/release.js';
 import { requireHandleReadable } from '../records/handle-counts.js';
 import type { Handle, HeldAddress } from '../records/block.js';
-import { smallestItems, type Page } from '../records/page.js';
+import { smallestItems, type Page, type PageQuery } from '../records/page.js';
 import type { View } from '../records/view.js';
 
-export interface HandleQuery {
-  /** The handle behind which the page begins; empty for the first page. */
-  readonly after: string;
-  readonly limit: number;
+export interface HandleQuery extends PageQuery {
   /** Only handles whose names begin so; empty for all. */
   readonly prefix: string;
 }

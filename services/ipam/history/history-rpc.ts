@@ -32,7 +32,7 @@ function getAddressHistory(history: History): Handler<GetAddressHistoryRequest, 
     const { tenures, next } = await history.query(readHistoryRequest(message), signal);
     return {
       tenures: tenures.map(tenureMessage),
-      nextPageToken: next ? formatPageToken(historyScope(message), formatPosition(next)) : '',
+      nextPageToken: formatPageToken(historyScope(message), next && formatPosition(next)),
     };
   };
 }

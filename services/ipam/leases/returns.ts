@@ -215,24 +215,24 @@ function endingOf(
   held: HeldAddress,
   { use, nodeName, bootId, nowMs }: AddressReturn & ReturnContext,
 ): EndingAllocation | undefined {
-  // The further pod may have had the address since then.
-  const successorSince = (endedAtMs: number) =>
-    use?.isKept === true ? leaseAttributes({ nodeName, bootId, nowMs: endedAtMs }) : undefined;
+  if (!use) return isLeaseOf(nodeName)(held.attributes) ? { ...held, isUnused: true } : undefined;
+  const end = (used: HeldAddress): EndingAllocation => {
+    const endedAtMs = endMs(used, use, nowMs);
+    // The further pod may have had the address since then.
+    const successor = use.isKept === true ? leaseAttributes({ nodeName, bootId, nowMs: endedAtMs }) : undefined;
+    return { ...held, entry: historyEntry(used, endedAtMs), successor };
+  };
   if (!isLeaseOf(nodeName)(held.attributes)) {
-    if (!use || !belongsTo(use.attachment)(held.attributes)) return undefined;
+    if (!belongsTo(use.attachment)(held.attributes)) return undefined;
     // An endpoint that a repair wrote again does not name the namespace.
     const netns = netnsOf(view, held);
     if (use.netns && netns && !sameNetns(use.netns, netns)) return undefined;
-    const endedAtMs = endMs(held, use, nowMs);
-    return { ...held, entry: historyEntry(held, endedAtMs), successor: successorSince(endedAtMs) };
+    return end(held);
   }
-  if (!use) return { ...held, isUnused: true };
   // The return has overtaken the binding.
   const sinceMs = beginMs([held], use.attachedAtMs ?? 0, nowMs);
   const attributes = attributesFor({ attachment: use.attachment, nodeName, pod: undefined }, sinceMs);
-  const used = { ...held, attributes };
-  const endedAtMs = endMs(used, use, nowMs);
-  return { ...held, entry: historyEntry(used, endedAtMs), successor: successorSince(endedAtMs) };
+  return end({ ...held, attributes });
 }
 
 /** The node's clock may differ: a tenure ends neither before it began, nor in the future. */

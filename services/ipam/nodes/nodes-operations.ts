@@ -12,7 +12,7 @@ import type { Events } from '../engine/events.js';
 import { nodeLane, REGISTRATIONS_LANE, read, type IpamOptions } from '../engine/updates/operation.js';
 import type { HeldAddress } from '../records/block.js';
 import type { Node } from '../records/node.js';
-import type { Page } from '../records/page.js';
+import type { Page, PageQuery } from '../records/page.js';
 import type { NodeSession } from '../records/session.js';
 import type { View } from '../records/view.js';
 import { beginNodeDeletion, continueNodeDeletion, podsOfNode, type NodeDeletionStep } from './deletion.js';
@@ -23,7 +23,6 @@ import {
   registerNode,
   updateNode,
   type NodeListing,
-  type NodeQuery,
   type NodeSighting,
   type NodeUpdate,
   type RegistrationResult,
@@ -144,7 +143,7 @@ export class Nodes {
     return read(this.#options, (view) => getNode(view, name), signal);
   }
 
-  list(query: NodeQuery, signal: AbortSignal): Promise<Page<NodeListing>> {
+  list(query: PageQuery, signal: AbortSignal): Promise<Page<NodeListing>> {
     return read(this.#options, (view) => listNodes(view, query), signal);
   }
 

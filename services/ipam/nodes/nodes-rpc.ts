@@ -30,7 +30,7 @@ import {
   prefixSize,
 } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
+import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
@@ -40,7 +40,7 @@ import { labelKeyFault, labelValueFault, subdomainFault } from '../records/names
 import type { Node, NodeAddress, NodeInterface, TunnelKind } from '../records/node.js';
 import { versionOf } from '../records/versions.js';
 import type { Nodes } from './nodes-operations.js';
-import type { NodeListing, NodeQuery, NodeUpdate, Registration } from './nodes.js';
+import type { NodeListing, NodeUpdate, Registration } from './nodes.js';
 import type { TunnelKey } from './tunnels.js';
 
 /** Reads the podCIDRs of a Kubernetes Node; none if there is no such Node. @throws Failure of the API server */
@@ -79,20 +79,13 @@ const SCOPE: ListScope = ['nodes'];
 
 function listNodes(nodes: Nodes): Handler<ListNodesRequest, ListNodesResponse> {
   return async (message, { signal }) => {
-    const { items, more } = await nodes.list(readQuery(message), signal);
-    const last = items.at(-1);
+    const query = readChecked('ListNodes', (checks) => readPage(message, SCOPE, checks));
+    const { items, more } = await nodes.list(query, signal);
     return {
       nodes: items.map(nodeMessage),
-      nextPageToken: more && last ? formatPageToken(SCOPE, last.node.name) : '',
+      nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.node.name : undefined),
     };
   };
-}
-
-function readQuery(message: ListNodesRequest): NodeQuery {
-  return readChecked('ListNodes', (checks) => ({
-    limit: readPageSize(message, checks),
-    after: readPageToken(message, SCOPE, checks),
-  }));
 }
 
 function updateNode(nodes: Nodes): Handler<UpdateNodeRequest, UpdateNodeResponse> {

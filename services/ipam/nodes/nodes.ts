@@ -11,7 +11,7 @@ import { requireReadable } from '../records/absence.js';
 import { attachmentOf } from '../records/attributes.js';
 import { isLease } from '../records/lease.js';
 import { makeNode, type Node, type NodeAddress, type NodeInterface, type TunnelKind } from '../records/node.js';
-import type { Page } from '../records/page.js';
+import { pageOf, type Page, type PageQuery } from '../records/page.js';
 import type { NodeSession } from '../records/session.js';
 import { versionOf } from '../records/versions.js';
 import type { Change, Decision, View } from '../records/view.js';
@@ -23,23 +23,15 @@ export interface NodeListing {
   readonly session: NodeSession | undefined;
 }
 
-export interface NodeQuery {
-  /** The name behind which the page begins; empty for the first page. */
-  readonly after: string;
-  readonly limit: number;
-}
-
 /** @throws Failure NODE_NOT_FOUND, STORE_CORRUPT */
 export function getNode(view: View, name: string): NodeListing {
   return describeNode(view, requireNode(view, name));
 }
 
 /** A page of the nodes, in the order of their names. */
-export function listNodes(view: View, { after, limit }: NodeQuery): Page<NodeListing> {
-  const nodes = view.nodes();
-  const start = nodes.findIndex(({ name }) => name > after);
-  const found = start < 0 ? [] : nodes.slice(start, start + limit + 1);
-  return { items: found.slice(0, limit).map((node) => describeNode(view, node)), more: found.length > limit };
+export function listNodes(view: View, query: PageQuery): Page<NodeListing> {
+  const { items, more } = pageOf(view.nodes(), query);
+  return { items: items.map((node) => describeNode(view, node)), more };
 }
 
 function describeNode(view: View, node: Node): NodeListing {

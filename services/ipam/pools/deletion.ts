@@ -10,16 +10,10 @@ import {
   type ReleaseStep,
 } from '../blocks/release-changes.js';
 import { expectSessions, ofFewNodes, RunningNodes, type SilentNodes } from '../blocks/running-nodes.js';
+import { dropAffinity } from '../blocks/search.js';
 import { requirePool } from '../records/absence.js';
 import { countBlocks } from '../records/block-stats.js';
-import {
-  heldAddressesIn,
-  usedCount,
-  wholeSeconds,
-  type Affinity,
-  type Block,
-  type HeldAddress,
-} from '../records/block.js';
+import { heldAddressesIn, usedCount, wholeSeconds, type Block, type HeldAddress } from '../records/block.js';
 import { lockedFailure } from '../records/datastore-lock.js';
 import { poolVersion, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
@@ -176,7 +170,7 @@ function finishDeletion(view: View, { pool, blocks, changes }: FinishInput): Dec
   const removedBlocks = blocks.length;
   const orphans = orphanedAffinities(view, pool, blocks);
   const step = orphans.slice(0, Math.max(0, OPERATIONS_PER_STEP - changes.length));
-  const removals = [...changes, ...step.map(removeAffinity)];
+  const removals = [...changes, ...step.map(dropAffinity)];
   if (orphans.length > step.length) return { changes: removals, outcome: { state: 'more', removedBlocks } };
   return view.showsAllBefore({ kind: 'pool', value: pool })
     ? { changes: [...removals, removePool(pool)], outcome: { state: 'done', removedBlocks } }
@@ -193,10 +187,6 @@ function restorePool(
     changes: isOurs ? [putPool(original)] : [],
     outcome: { state: 'refused', failure: inUseFailure(pool, holders) },
   };
-}
-
-function removeAffinity(value: Affinity): Change {
-  return { type: 'delete', record: { kind: 'affinity', value } };
 }
 
 function isOutOfUse({ disabled, deletionTimeMs }: Pool): boolean {

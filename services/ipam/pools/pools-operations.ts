@@ -9,7 +9,7 @@ import type { SilentNodes } from '../blocks/running-nodes.js';
 import type { Events } from '../engine/events.js';
 import { POOLS_LANE, read, type IpamOptions } from '../engine/updates/operation.js';
 import { isLease } from '../records/lease.js';
-import type { Page } from '../records/page.js';
+import type { Page, PageQuery } from '../records/page.js';
 import type { Pool } from '../records/pool.js';
 import type { Decision, View } from '../records/view.js';
 import {
@@ -31,7 +31,7 @@ import {
   type PoolDeletionRequest,
   type PoolDeletionStep,
 } from './deletion.js';
-import { getPool, listPools, type PoolHolders, type PoolListing, type PoolQuery } from './pools.js';
+import { getPool, listPools, type PoolHolders, type PoolListing } from './pools.js';
 import type { PoolSpec } from './rules.js';
 
 const NO_HOLDERS: PoolHolders = { inUseCount: 0, leasedCount: 0, coolingCount: 0, unreadable: undefined, nodes: [] };
@@ -127,7 +127,7 @@ export class Pools {
     return read(this.#options, (view) => getPool(view, name), signal);
   }
 
-  list(query: PoolQuery, signal: AbortSignal): Promise<Page<PoolListing>> {
+  list(query: PageQuery, signal: AbortSignal): Promise<Page<PoolListing>> {
     return read(this.#options, (view) => listPools(view, query), signal);
   }
 

@@ -21,7 +21,7 @@ import {
 import { violationsFailure, type Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix, parsePrefix, type PrefixFault } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
+import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import { ADDRESS_USES, ASSIGNMENT_MODES, ENCAPSULATION_MODES, USE_WORDS } from '@podwire/shared/requests/pool-words';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -32,7 +32,7 @@ import { unavailableReason, poolVersion, type Pool } from '../records/pool.js';
 import { MAX_PARTS, type PoolChange, type PoolReference, type PoolSplitRequest } from './changes.js';
 import type { PoolDeleted, PoolDeletionRequest } from './deletion.js';
 import type { Pools } from './pools-operations.js';
-import type { PoolListing, PoolQuery } from './pools.js';
+import type { PoolListing } from './pools.js';
 import {
   checkPool,
   MUTABLE_FIELDS,
@@ -72,20 +72,13 @@ const SCOPE: ListScope = ['pools'];
 
 function listPoolsHandler(pools: Pools): Handler<ListPoolsRequest, ListPoolsResponse> {
   return async (message, { signal }) => {
-    const { items, more } = await pools.list(readQuery(message), signal);
-    const last = items.at(-1);
+    const query = readChecked('ListPools', (checks) => readPage(message, SCOPE, checks));
+    const { items, more } = await pools.list(query, signal);
     return {
       pools: items.map(poolMessage),
-      nextPageToken: more && last ? formatPageToken(SCOPE, last.pool.name) : '',
+      nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.pool.name : undefined),
     };
   };
-}
-
-function readQuery(message: ListPoolsRequest): PoolQuery {
-  return readChecked('ListPools', (checks) => ({
-    limit: readPageSize(message, checks),
-    after: readPageToken(message, SCOPE, checks),
-  }));
 }
 
 function updatePoolHandler(pools: Pools): Handler<UpdatePoolRequest, UpdatePoolResponse> {

@@ -9,7 +9,7 @@ import { countUnused } from '../records/block-stats.js';
 import { collectCooled, isHeld, isUnneeded, type Block } from '../records/block.js';
 import { isLease } from '../records/lease.js';
 import type { Node } from '../records/node.js';
-import type { Page } from '../records/page.js';
+import { pageOf, type Page, type PageQuery } from '../records/page.js';
 import { poolVersion, type Pool } from '../records/pool.js';
 import type { UnreadableBlock, View } from '../records/view.js';
 import { LOAD_BALANCER } from './rules.js';
@@ -30,12 +30,6 @@ export function staleFailure({ name }: Pool, resourceVersion: string): Failure {
   return new Failure('STALE_VERSION', text, { details: { pool: name } });
 }
 
-export interface PoolQuery {
-  /** The last name of the previous page; empty for the first page. */
-  readonly after: string;
-  readonly limit: number;
-}
-
 /** @throws Failure POOL_NOT_FOUND */
 export function getPool(view: View, name: string): PoolListing {
   const pool = requirePool(view, name);
@@ -43,10 +37,9 @@ export function getPool(view: View, name: string): PoolListing {
 }
 
 /** A page of the pools, in the order of their names. */
-export function listPools(view: View, { after, limit }: PoolQuery): Page<PoolListing> {
-  const pools = view.pools().filter(({ name }) => name > after);
-  const items = pools.slice(0, limit).map((pool) => ({ pool, utilization: poolUtilization(view, pool) }));
-  return { items, more: pools.length > limit };
+export function listPools(view: View, query: PageQuery): Page<PoolListing> {
+  const { items, more } = pageOf(view.pools(), query);
+  return { items: items.map((pool) => ({ pool, utilization: poolUtilization(view, pool) })), more };
 }
 
 /** Obstacles to the removal of a pool. */

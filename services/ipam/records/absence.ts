@@ -29,23 +29,25 @@ export function corruptFailure({ key, reason }: UnreadableRecord): Failure {
   return new Failure('STORE_CORRUPT', text, { details: { key, reason } });
 }
 
-/** A unique text for a record's name. */
-export function recordNameText(name: RecordName): string {
-  return JSON.stringify(name, (_, value: unknown) => (typeof value === 'bigint' ? String(value) : value));
-}
-
 /** Expects at the commit that there is no such affinity. Compares nothing where an unreadable one exists. */
-export function expectNoAffinity(view: View, owner: BlockOwner, block: Prefix): Change[] {
+function expectNoAffinity(view: View, owner: BlockOwner, block: Prefix): Change[] {
   if (cannotRead(view, { kind: 'affinity', owner, block })) return [];
   // The commit, as with a block, compares what the view had under the key: nothing.
   return [{ type: 'expect', record: { kind: 'affinity', value: { owner, block, state: 'confirmed' } } }];
 }
 
-/** Expects at the commit that there is no such block. */
-export function expectNoBlock(prefix: Prefix): Change {
-  // Only the record's key counts: the commit compares what the view had under it, which is nothing.
-  const value = makeBlock({ prefix, owner: { kind: 'host', name: 'none' }, nowMs: 0 });
-  return { type: 'expect', record: { kind: 'block', value } };
+/** Removes an affinity, or expects at the commit that there still is none. */
+export function removeAffinity(view: View, owner: BlockOwner, block: Prefix): Change[] {
+  const value = view.affinity(owner, block);
+  return value ? [{ type: 'delete', record: { kind: 'affinity', value } }] : expectNoAffinity(view, owner, block);
+}
+
+/** Expects at the commit that a block is as in the view, or missing. Compares nothing where an unreadable one exists. */
+export function expectBlock(view: View, prefix: Prefix): Change[] {
+  if (cannotRead(view, { kind: 'block', prefix })) return [];
+  // Only the key of a missing record counts: the commit compares what the view had under it, which is nothing.
+  const value = view.block(prefix) ?? makeBlock({ prefix, owner: { kind: 'host', name: 'none' }, nowMs: 0 });
+  return [{ type: 'expect', record: { kind: 'block', value } }];
 }
 
 /** @throws Failure POOL_NOT_FOUND, STORE_CORRUPT */

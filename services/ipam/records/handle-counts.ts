@@ -1,6 +1,6 @@
 import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
-import { cannotRead, expectNoBlock, requireReadable } from './absence.js';
+import { cannotRead, expectBlock, requireReadable } from './absence.js';
 import { ordinalsWhere, type Block, type Handle } from './block.js';
 import type { Change, View } from './view.js';
 
@@ -86,13 +86,9 @@ function recountBlock(view: View, id: string, { cidr, count }: Omit<HandleCount,
   const parsed = parsePrefix(cidr);
   if (!parsed.ok) return { cidr, count: 0, expected: [] };
   const { prefix } = parsed;
-  const value = view.block(prefix);
-  if (value) {
-    const counted = countIn(value, id);
-    return { cidr, count: counted, expected: [{ type: 'expect', record: { kind: 'block', value } }] };
-  }
-  if (cannotRead(view, { kind: 'block', prefix })) return { cidr, count, expected: [] };
-  return { cidr, count: 0, expected: [expectNoBlock(prefix)] };
+  const block = view.block(prefix);
+  const kept = cannotRead(view, { kind: 'block', prefix }) ? count : 0;
+  return { cidr, count: block ? countIn(block, id) : kept, expected: expectBlock(view, prefix) };
 }
 
 /**

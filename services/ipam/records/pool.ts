@@ -1,6 +1,7 @@
 import type { Address } from '@podwire/shared/net/address';
 import { prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
+import { matches } from '../selectors/selector.js';
 import { versionOf } from './versions.js';
 
 /** A range of addresses that is cut into blocks of one size. */
@@ -67,4 +68,10 @@ export function poolVersion(pool: Pool): string {
 /** The pool that a block lies in. */
 export function poolOf(pools: readonly Pool[], block: Prefix): Pool | undefined {
   return pools.find(({ prefix }) => prefixContains(prefix, block));
+}
+
+/** Whether the pool's selector excludes nodes with these labels. An invalid selector does not. */
+export function deselects({ nodeSelector }: Pool, labels: Readonly<Record<string, string>>): boolean {
+  const { matches: isSelected, fault } = matches(nodeSelector, labels);
+  return !isSelected && fault === undefined;
 }

@@ -5,7 +5,7 @@ import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import { read, type IpamOptions } from '../engine/updates/operation.js';
-import type { Page } from '../records/page.js';
+import type { Page, PageQuery } from '../records/page.js';
 import { RULE_KINDS, type RequestPolicy } from '../records/request-policy.js';
 import type { View } from '../records/view.js';
 import { authorizeRequests, type PolicyInput } from './evaluation.js';
@@ -16,7 +16,6 @@ import {
   listRequestPolicies,
   updateRequestPolicy,
   type RequestPolicyDeletion,
-  type RequestPolicyQuery,
   type RequestPolicySpec,
   type RequestPolicyUpdate,
 } from './request-policies.js';
@@ -77,7 +76,7 @@ export class RequestPolicyOperations {
   }
 
   /** @throws Failure STORE_CORRUPT */
-  list(query: RequestPolicyQuery, signal: AbortSignal): Promise<Page<RequestPolicy>> {
+  list(query: PageQuery, signal: AbortSignal): Promise<Page<RequestPolicy>> {
     return read(this.#options, (view) => listRequestPolicies(view, query), signal);
   }
 

@@ -22,7 +22,7 @@ import {
 import { parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
+import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
@@ -44,7 +44,7 @@ import { versionOf } from '../records/versions.js';
 import { selectorFault } from '../selectors/selector.js';
 import type { RequestVerdict, PolicyInput } from './evaluation.js';
 import type { RequestPolicyOperations } from './request-policies-operations.js';
-import type { RequestPolicyQuery, RequestPolicySpec, RequestPolicyUpdate } from './request-policies.js';
+import type { RequestPolicySpec, RequestPolicyUpdate } from './request-policies.js';
 
 export function requestPolicyService(requestPolicies: RequestPolicyOperations, unary: Unary): RpcService {
   const implementation: RequestPolicyServiceServer = {
@@ -94,20 +94,13 @@ function listRequestPoliciesHandler(
   requestPolicies: RequestPolicyOperations,
 ): Handler<ListRequestPoliciesRequest, ListRequestPoliciesResponse> {
   return async (message, { signal }) => {
-    const { items, more } = await requestPolicies.list(readQuery(message), signal);
-    const last = items.at(-1);
+    const query = readChecked('ListRequestPolicies', (checks) => readPage(message, SCOPE, checks));
+    const { items, more } = await requestPolicies.list(query, signal);
     return {
       requestPolicies: items.map(requestPolicyMessage),
-      nextPageToken: more && last ? formatPageToken(SCOPE, last.name) : '',
+      nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.name : undefined),
     };
   };
-}
-
-function readQuery(message: ListRequestPoliciesRequest): RequestPolicyQuery {
-  return readChecked('ListRequestPolicies', (checks) => ({
-    limit: readPageSize(message, checks),
-    after: readPageToken(message, SCOPE, checks),
-  }));
 }
 
 function updateRequestPolicyHandler(

@@ -3,7 +3,7 @@ import { compareNames } from '@podwire/shared/words/order';
 
 import { requireReadable } from '../records/absence.js';
 import { wholeSeconds } from '../records/block.js';
-import type { Page } from '../records/page.js';
+import { pageOf, type Page, type PageQuery } from '../records/page.js';
 import type { RequestPolicies, RequestPolicy, RequestRules } from '../records/request-policy.js';
 import { versionOf } from '../records/versions.js';
 import type { Change, Decision, View } from '../records/view.js';
@@ -44,16 +44,9 @@ export function getRequestPolicy(view: View, name: string): RequestPolicy {
   throw new Failure('REQUEST_POLICY_NOT_FOUND', text, { details: { request_policy: name } });
 }
 
-export interface RequestPolicyQuery {
-  /** The last name of the previous page; empty for the first page. */
-  readonly after: string;
-  readonly limit: number;
-}
-
 /** A page of the policies, in the order of their names. @throws Failure STORE_CORRUPT */
-export function listRequestPolicies(view: View, { after, limit }: RequestPolicyQuery): Page<RequestPolicy> {
-  const remaining = readablePolicies(view).filter(({ name }) => name > after);
-  return { items: remaining.slice(0, limit), more: remaining.length > limit };
+export function listRequestPolicies(view: View, query: PageQuery): Page<RequestPolicy> {
+  return pageOf(readablePolicies(view), query);
 }
 
 export interface RequestPolicyUpdate {

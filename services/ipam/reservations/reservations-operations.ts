@@ -6,7 +6,7 @@ import { counter } from '@podwire/shared/telemetry/instruments';
 import type { Events } from '../engine/events.js';
 import { read, type IpamOptions } from '../engine/updates/operation.js';
 import type { Reservation } from '../records/config.js';
-import type { Page } from '../records/page.js';
+import type { Page, PageQuery } from '../records/page.js';
 import {
   createReservation,
   deleteReservation,
@@ -14,7 +14,6 @@ import {
   listReservations,
   updateReservation,
   type ReservationDeletion,
-  type ReservationQuery,
   type ReservationSpec,
   type ReservationUpdate,
 } from './reservations.js';
@@ -65,7 +64,7 @@ export class Reservations {
     return read(this.#options, (view) => getReservation(view, name), signal);
   }
 
-  list(query: ReservationQuery, signal: AbortSignal): Promise<Page<Reservation>> {
+  list(query: PageQuery, signal: AbortSignal): Promise<Page<Reservation>> {
     return read(this.#options, (view) => listReservations(view, query), signal);
   }
 

@@ -16,7 +16,7 @@ import {
 import { familyBits, formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
+import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
@@ -24,7 +24,7 @@ import type { Reservation } from '../records/config.js';
 import { subdomainFault } from '../records/names.js';
 import { versionOf } from '../records/versions.js';
 import type { Reservations } from './reservations-operations.js';
-import type { ReservationDeletion, ReservationQuery, ReservationSpec, ReservationUpdate } from './reservations.js';
+import type { ReservationDeletion, ReservationSpec, ReservationUpdate } from './reservations.js';
 
 export function reservationService(reservations: Reservations, unary: Unary): RpcService {
   const implementation: ReservationServiceServer = {
@@ -59,20 +59,13 @@ function listReservationsHandler(
   reservations: Reservations,
 ): Handler<ListReservationsRequest, ListReservationsResponse> {
   return async (message, { signal }) => {
-    const { items, more } = await reservations.list(readQuery(message), signal);
-    const last = items.at(-1);
+    const query = readChecked('ListReservations', (checks) => readPage(message, SCOPE, checks));
+    const { items, more } = await reservations.list(query, signal);
     return {
       reservations: items.map(reservationMessage),
-      nextPageToken: more && last ? formatPageToken(SCOPE, last.name) : '',
+      nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.name : undefined),
     };
   };
-}
-
-function readQuery(message: ListReservationsRequest): ReservationQuery {
-  return readChecked('ListReservations', (checks) => ({
-    limit: readPageSize(message, checks),
-    after: readPageToken(message, SCOPE, checks),
-  }));
 }
 
 function updateReservationHandler(

@@ -1,11 +1,12 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
 import { addressAt, ordinalOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { lastIndex } from '@podwire/shared/words/order';
 
 import { requireReadable } from '../records/absence.js';
 import { wholeSeconds, type Block, type Ordinal } from '../records/block.js';
 import type { Reservation } from '../records/config.js';
-import type { Page } from '../records/page.js';
+import { pageOf, type Page, type PageQuery } from '../records/page.js';
 import { versionOf } from '../records/versions.js';
 import type { Decision, View } from '../records/view.js';
 
@@ -43,16 +44,9 @@ export function getReservation(view: View, name: string): Reservation {
   throw new Failure('RESERVATION_NOT_FOUND', text, { details: { reservation: name } });
 }
 
-export interface ReservationQuery {
-  /** The last name of the previous page; empty for the first page. */
-  readonly after: string;
-  readonly limit: number;
-}
-
 /** A page of the reservations, in the order of their names. */
-export function listReservations(view: View, { after, limit }: ReservationQuery): Page<Reservation> {
-  const remaining = view.reservations().filter(({ name }) => name > after);
-  return { items: remaining.slice(0, limit), more: remaining.length > limit };
+export function listReservations(view: View, query: PageQuery): Page<Reservation> {
+  return pageOf(view.reservations(), query);
 }
 
 export interface ReservationUpdate extends ReservationSpec {
@@ -258,12 +252,5 @@ function rangesOf(prefixes: readonly Prefix[], family: Family): Range[] {
 
 /** Index of the first range that ends after the value. */
 function indexFrom(ranges: readonly Range[], value: bigint): number {
-  let low = 0;
-  for (let high = ranges.length; low < high;) {
-    const middle = (low + high) >>> 1;
-    const range = ranges[middle];
-    if (range && range.end <= value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
+  return lastIndex(ranges, ({ end }) => end <= value) + 1;
 }

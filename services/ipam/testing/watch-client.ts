@@ -5,21 +5,16 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { compareTexts } from '@podwire/shared/words/order';
 
 import { Mirror } from '../engine/mirror/mirror.js';
+import { parseToken, StreamHub, type HubOptions } from '../engine/streams/hub.js';
+import type { StreamMessage, StreamPhase, StreamQuery } from '../engine/streams/stream.js';
 import type { MemoryStore } from '../engine/testing/memory-store.js';
 import { attributesAt } from '../records/block.js';
 import { RecordKeys } from '../records/json/keys.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
 import { poolOf } from '../records/pool.js';
 import type { RecordValue, View } from '../records/view.js';
-import { parseToken, WatchHub, type HubOptions } from '../watch/hub.js';
-import {
-  nameOf,
-  type WatchCodec,
-  type WatchedKind,
-  type WatchedObject,
-  type WatchPhase,
-  type WatchQuery,
-} from '../watch/watched-objects.js';
+import { Catalog, type CatalogOptions } from '../watch/catalog.js';
+import { nameOf, type EncodableChange, type WatchedKind, type WatchedObject } from '../watch/watched-objects.js';
 
 export const keys = new RecordKeys('/calico', { hasLock: true });
 export const forever: AbortSignal = new AbortController().signal;
@@ -27,7 +22,7 @@ setMaxListeners(0, forever);
 
 const ALL_KINDS: readonly WatchedKind[] = ['pool', 'node', 'route'];
 
-export function query(...kinds: readonly WatchedKind[]): WatchQuery {
+export function query(...kinds: readonly WatchedKind[]): StreamQuery {
   return new Set(kinds.length > 0 ? kinds : ALL_KINDS);
 }
 
@@ -47,11 +42,11 @@ function inOrder(value: object): unknown {
 }
 
 /** Messages as lines of JSON, and a count of encoded messages. */
-export class LineCodec implements WatchCodec {
+export class LineCodec {
   encoded = 0;
   messages = 0;
 
-  readonly change: WatchCodec['change'] = (change) => {
+  readonly change = (change: EncodableChange): Uint8Array => {
     this.encoded++;
     const line =
       change.type === 'put'
@@ -60,14 +55,14 @@ export class LineCodec implements WatchCodec {
     return Buffer.from(`${JSON.stringify(line)}\n`);
   };
 
-  readonly message: WatchCodec['message'] = ({ phase, reset, changes, resumeToken, isLocked }) => {
+  readonly message = ({ phase, reset, changes, resumeToken, isLocked }: StreamMessage): Uint8Array => {
     this.messages++;
     return Buffer.concat([Buffer.from(`${JSON.stringify({ phase, reset, resumeToken, isLocked })}\n`), ...changes]);
   };
 }
 
 interface ReadMessage {
-  readonly phase: WatchPhase;
+  readonly phase: StreamPhase;
   readonly reset: boolean;
   readonly resumeToken: string;
   readonly isLocked: boolean;
@@ -81,24 +76,30 @@ export function readMessage(bytes: Uint8Array): ReadMessage {
 
 /** A replica: a mirror of the store, and the hub that it feeds. */
 export interface WatchingReplica {
-  readonly hub: WatchHub;
+  readonly objects: Catalog;
+  readonly hub: StreamHub;
   readonly mirror: Mirror;
   readonly codec: LineCodec;
   close(): Promise<void>;
 }
 
-export async function startWatching(store: MemoryStore, rest: Partial<HubOptions> = {}): Promise<WatchingReplica> {
+export type WatchingOptions = Partial<HubOptions> & Pick<CatalogOptions, 'recentCapacity'>;
+
+export async function startWatching(store: MemoryStore, rest: WatchingOptions = {}): Promise<WatchingReplica> {
   const codec = new LineCodec();
   const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
-  const hub = new WatchHub({ keys, codec, clock: systemClock, datastore: 'd', currentRevision, ...rest });
+  const objects = new Catalog({ keys, encode: codec.change, recentCapacity: rest.recentCapacity });
+  const { observe } = objects;
+  const encode = codec.message;
+  const hub = new StreamHub({ objects, encode, clock: systemClock, datastore: 'd', currentRevision, ...rest });
   const clock = { ...systemClock, sleep: (_: number, signal: AbortSignal) => systemClock.sleep(1, signal) };
   const report = (): void => undefined;
-  const mirror = await Mirror.start({ store, keys, clock, random: () => 0.5, report, observe: hub.observe }, forever);
+  const mirror = await Mirror.start({ store, keys, clock, random: () => 0.5, report, observe }, forever);
   const close = async (): Promise<void> => {
     hub.close();
     await mirror.close();
   };
-  return { hub, mirror, codec, close };
+  return { objects, hub, mirror, codec, close };
 }
 
 /** Writes records as another replica would. */
@@ -128,7 +129,7 @@ export class WatchingClient {
   token = '';
   resets = 0;
   isLocked = false;
-  readonly phases: WatchPhase[] = [];
+  readonly phases: StreamPhase[] = [];
 
   apply({ phase, reset, changes, resumeToken, isLocked }: ReadMessage): void {
     this.isLocked = isLocked;
@@ -148,12 +149,12 @@ export class WatchingClient {
     return parseToken(this.token)?.revision ?? 0;
   }
 
-  request(wanted: WatchQuery) {
+  request(wanted: StreamQuery) {
     return { query: wanted, from: this.token === '' ? undefined : parseToken(this.token) };
   }
 
   /** Reads on until the client has everything up to a revision. */
-  async readUntil(hub: WatchHub, wanted: WatchQuery, revision: number): Promise<void> {
+  async readUntil(hub: StreamHub, wanted: StreamQuery, revision: number): Promise<void> {
     const controller = new AbortController();
     for await (const bytes of hub.watch(this.request(wanted), controller.signal)) {
       this.apply(readMessage(bytes));
@@ -164,7 +165,7 @@ export class WatchingClient {
 }
 
 /** A fresh list of all objects, read from the store. */
-export async function freshList(store: MemoryStore, wanted: WatchQuery): Promise<Map<string, string>> {
+export async function freshList(store: MemoryStore, wanted: StreamQuery): Promise<Map<string, string>> {
   const report = (): void => undefined;
   const mirror = await Mirror.start({ store, keys, clock: systemClock, random: () => 0.5, report }, forever);
   await mirror.close();

@@ -3,15 +3,19 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import type { ObservedRecord } from '../engine/mirror/mirror.js';
+import { StreamHub } from '../engine/streams/hub.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import type { RecordValue } from '../records/view.js';
 import { block, claimedBlock, host, poolRecord } from '../testing/records.js';
 import { freshList, keys, LineCodec, query, sorted, WatchingClient, write } from '../testing/watch-client.js';
-import { WatchHub } from './hub.js';
+import { Catalog } from './catalog.js';
 
-function makeHub(): WatchHub {
+function makeHub() {
   const currentRevision = (): Promise<number> => Promise.resolve(1);
-  return new WatchHub({ keys, codec: new LineCodec(), clock: systemClock, datastore: 'd', currentRevision });
+  const codec = new LineCodec();
+  const objects = new Catalog({ keys, encode: codec.change });
+  const options = { objects, encode: codec.message, clock: systemClock, datastore: 'd', currentRevision };
+  return { hub: new StreamHub(options), observe: objects.observe };
 }
 
 test('a large datastore is loaded at the start with other work in between, and equals a fresh list then', async () => {
@@ -26,10 +30,10 @@ test('a large datastore is loaded at the start with other work in between, and e
     iterations++;
     if (ticking) setImmediate(tick);
   };
-  const hub = makeHub();
+  const { hub, observe } = makeHub();
   const listed = records.map((record) => ({ key: keys.of(record), record }));
   tick();
-  await hub.observe({ type: 'listed', revision: 1, records: listed });
+  await observe({ type: 'listed', revision: 1, records: listed });
   ticking = false;
   expect(iterations).toBeGreaterThanOrEqual(3);
   const client = new WatchingClient();
@@ -82,8 +86,8 @@ const QUERIES = [query(), query('route'), query('pool', 'route')];
 test('a watcher of changes of records with shared parts ends with the objects of a list', async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(fc.array(change, { minLength: 1, maxLength: 3 }), { maxLength: 25 }), async (steps) => {
-      const [hub, fresh] = [makeHub(), makeHub()];
-      await hub.observe({ type: 'listed', revision: 1, records: [] });
+      const [{ hub, observe }, fresh] = [makeHub(), makeHub()];
+      await observe({ type: 'listed', revision: 1, records: [] });
       const clients = QUERIES.map(() => new WatchingClient());
       const known = new Map<string, RecordValue>();
       for (const [index, step] of steps.entries()) {
@@ -92,7 +96,7 @@ test('a watcher of changes of records with shared parts ends with the objects of
           if (record) known.set(key, record);
           else known.delete(key);
         }
-        void hub.observe({ type: 'changed', revision: index + 2, changes });
+        void observe({ type: 'changed', revision: index + 2, changes });
         // One reads with each change, one sometimes, and one at the end only.
         for (const [each, client] of clients.entries())
           if (each < 2 && index % (1 + 4 * each) === 0) await client.readUntil(hub, QUERIES[each]!, index + 2);
@@ -102,10 +106,10 @@ test('a watcher of changes of records with shared parts ends with the objects of
       for (const [each, client] of clients.entries()) {
         const listing = new WatchingClient();
         await client.readUntil(hub, QUERIES[each]!, steps.length + 1);
-        await listing.readUntil(fresh, QUERIES[each]!, steps.length + 1);
+        await listing.readUntil(fresh.hub, QUERIES[each]!, steps.length + 1);
         expect(sorted(client.objects)).toEqual(sorted(listing.objects));
       }
-      for (const one of [hub, fresh]) one.close();
+      for (const one of [hub, fresh.hub]) one.close();
     }),
     { numRuns: 200 },
   );

@@ -10,12 +10,13 @@ import { createLogger } from '@podwire/shared/runtime/log';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { Mirror } from '../engine/mirror/mirror.js';
+import { StreamHub } from '../engine/streams/hub.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { takeOrdinals } from '../records/block.js';
 import { block, claimedBlock, fullBlock, poolRecord } from '../testing/records.js';
 import { forever, keys, until, write } from '../testing/watch-client.js';
-import { WatchHub } from './hub.js';
-import { watchCodec, watchService } from './watch-rpc.js';
+import { Catalog } from './catalog.js';
+import { encodeChange, encodeMessage, watchService } from './watch-rpc.js';
 
 const { watch: WATCH } = WatchServiceService;
 /** As another client may send it: field 1, packed, with the values 1, 0 and 99. */
@@ -25,7 +26,7 @@ const { WATCH_KIND_POOLS: POOLS, WATCH_KIND_NODES: NODES, WATCH_KIND_ROUTES: ROU
 
 let folder: string;
 let store: MemoryStore;
-let hub: WatchHub;
+let hub: StreamHub;
 let mirror: Mirror;
 let server: RpcServer;
 let peer: Peer;
@@ -38,15 +39,13 @@ beforeEach(async () => {
   store = new MemoryStore();
   [sent, encoded, changeMessages] = [0, 0, 0];
   const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
-  hub = new WatchHub({
-    keys,
-    codec: {
-      change: (change) => (encoded++, watchCodec.change(change)),
-      message: (message) => {
-        sent++;
-        if (message.phase === 'changes') changeMessages++;
-        return watchCodec.message(message);
-      },
+  const objects = new Catalog({ keys, encode: (change) => (encoded++, encodeChange(change)) });
+  hub = new StreamHub({
+    objects,
+    encode: (message) => {
+      sent++;
+      if (message.phase === 'changes') changeMessages++;
+      return encodeMessage(message);
     },
     clock: systemClock,
     datastore: '',
@@ -56,7 +55,7 @@ beforeEach(async () => {
   });
   const report = (): void => undefined;
   mirror = await Mirror.start(
-    { store, keys, clock: systemClock, random: () => 0.5, report, observe: hub.observe },
+    { store, keys, clock: systemClock, random: () => 0.5, report, observe: objects.observe },
     forever,
   );
   server = new RpcServer({

@@ -1,6 +1,6 @@
 import {
   WatchKind,
-  WatchPhase as WatchPhaseMessage,
+  WatchPhase,
   WatchResponse,
   WatchServiceService,
   type BlockRoute as BlockRouteMessage,
@@ -14,21 +14,19 @@ import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import { preparedMethod, type StreamHandler, type Streaming } from '@podwire/shared/rpc/streaming';
 
+import { parseToken, type StreamPosition, type StreamSource, type Subscription } from '../engine/streams/hub.js';
+import type { StreamMessage, StreamPhase, StreamQuery } from '../engine/streams/stream.js';
 import { nodeMessage } from '../nodes/nodes-rpc.js';
 import { poolFields } from '../pools/pools-rpc.js';
-import { parseToken, type WatchSubscription, type WatchSource, type WatchPosition } from './hub.js';
 import {
   nameOf,
   type BlockRoute,
   type EncodableChange,
-  type WatchCodec,
   type WatchedKind,
   type WatchedObject,
-  type WatchPhase,
-  type WatchQuery,
 } from './watched-objects.js';
 
-export function watchService(watches: WatchSource, streaming: Streaming): RpcService {
+export function watchService(watches: StreamSource, streaming: Streaming): RpcService {
   const method = preparedMethod(WatchServiceService.watch);
   return {
     name: 'podwire.ipam.v1.WatchService',
@@ -38,7 +36,7 @@ export function watchService(watches: WatchSource, streaming: Streaming): RpcSer
 }
 
 /** Messages are bytes, encoded once for all streams with the same query. */
-function watch(watches: WatchSource): StreamHandler<WatchRequest, Uint8Array> {
+function watch(watches: StreamSource): StreamHandler<WatchRequest, Uint8Array> {
   return (message, { signal }) => watches.watch(readWatchRequest(message), signal);
 }
 
@@ -54,21 +52,21 @@ const KIND_MESSAGES: Record<WatchedKind, WatchKind> = {
   route: WatchKind.WATCH_KIND_ROUTES,
 };
 
-const PHASES: Record<WatchPhase, WatchPhaseMessage> = {
-  snapshot: WatchPhaseMessage.WATCH_PHASE_SNAPSHOT,
-  snapshotComplete: WatchPhaseMessage.WATCH_PHASE_SNAPSHOT_COMPLETE,
-  changes: WatchPhaseMessage.WATCH_PHASE_CHANGES,
-  bookmark: WatchPhaseMessage.WATCH_PHASE_BOOKMARK,
+const PHASES: Record<StreamPhase, WatchPhase> = {
+  snapshot: WatchPhase.WATCH_PHASE_SNAPSHOT,
+  snapshotComplete: WatchPhase.WATCH_PHASE_SNAPSHOT_COMPLETE,
+  changes: WatchPhase.WATCH_PHASE_CHANGES,
+  bookmark: WatchPhase.WATCH_PHASE_BOOKMARK,
 };
 
-function readWatchRequest(message: WatchRequestMessage): WatchSubscription {
+function readWatchRequest(message: WatchRequestMessage): Subscription {
   return readChecked('Watch', (checks) => ({
     query: readKinds(message.kinds, checks),
     from: readToken(message.resumeToken, checks),
   }));
 }
 
-function readKinds(messages: readonly WatchKind[], checks: Checks): WatchQuery {
+function readKinds(messages: readonly WatchKind[], checks: Checks): StreamQuery {
   if (messages.length === 0) checks.check('kinds', 'is empty; name at least one kind');
   const kinds = new Set<WatchedKind>();
   messages.forEach((message, index) => {
@@ -79,7 +77,7 @@ function readKinds(messages: readonly WatchKind[], checks: Checks): WatchQuery {
   return kinds;
 }
 
-function readToken(token: string, checks: Checks): WatchPosition | undefined {
+function readToken(token: string, checks: Checks): StreamPosition | undefined {
   if (token === '') return undefined;
   const position = parseToken(token);
   if (!position) checks.check('resume_token', 'was not issued by Watch; start without one');
@@ -90,15 +88,17 @@ function readToken(token: string, checks: Checks): WatchPosition | undefined {
  * Messages as bytes. Concatenated protobuf messages form one message, so an object is encoded once, as a
  * WatchResponse with only this change, and reused in every message.
  */
-export const watchCodec: WatchCodec = {
-  change: (change) => encode({ changes: [changeMessage(change)] }),
-  message: ({ phase, reset, changes, resumeToken, isLocked }) =>
-    Buffer.concat([encode({ phase: PHASES[phase], reset, resumeToken, datastoreLocked: isLocked }), ...changes]),
-};
+export function encodeMessage({ phase, reset, changes, resumeToken, isLocked }: StreamMessage): Uint8Array {
+  return Buffer.concat([encode({ phase: PHASES[phase], reset, resumeToken, datastoreLocked: isLocked }), ...changes]);
+}
+
+export function encodeChange(change: EncodableChange): Uint8Array {
+  return encode({ changes: [changeMessage(change)] });
+}
 
 function encode(parts: Partial<WatchResponse>): Uint8Array {
   return WatchResponse.encode({
-    phase: WatchPhaseMessage.WATCH_PHASE_UNSPECIFIED,
+    phase: WatchPhase.WATCH_PHASE_UNSPECIFIED,
     reset: false,
     changes: [],
     resumeToken: '',

@@ -130,7 +130,7 @@ describe('a watcher of routes', () => {
     // Like records of one process, which share unchanged parts.
     for (const value of [named, { ...named, allocations }]) {
       const changes = [{ key: keys.block(own.prefix), record: { kind: 'block', value } } as const];
-      void hub.observe({ type: 'changed', revision: hub.revision + 1, changes });
+      void replica.objects.observe({ type: 'changed', revision: hub.revision + 1, changes });
     }
     const { changes } = readMessage((await stream.next()).value!);
     expect(changes[0]?.object).toContain('n2');

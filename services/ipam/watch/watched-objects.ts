@@ -1,6 +1,7 @@
 import type { Address } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
+import type { Item } from '../engine/streams/recent-changes.js';
 import type { AllocationAttributes } from '../records/attributes.js';
 import type { Block } from '../records/block.js';
 import type { RecordName, RecordValue } from '../records/view.js';
@@ -11,29 +12,14 @@ export type WatchedObject =
 
 export type WatchedKind = WatchedObject['kind'];
 
-/** The query of a watcher: the kinds that it wants, at least one. */
-export type WatchQuery = ReadonlySet<WatchedKind>;
-
-/** The query of a stream, with its key. */
-export interface Stream {
-  readonly query: WatchQuery;
-  /** Equal for equal queries: {@link queryKey}. */
-  readonly key: string;
-}
-
-/** Equal for queries with the same kinds in any order. */
-export function queryKey(query: WatchQuery): string {
-  return [...query].sort().join('+');
-}
-
 export function nameOf({ kind, value }: WatchedObject): string {
   return kind === 'route' ? formatPrefix(value.prefix) : value.name;
 }
 
-/** The {@link nameOf} of the object of a removed record; undefined for a record that is not watched. */
-export function nameOfRecord(name: RecordName): string | undefined {
-  if (name.kind === 'block') return formatPrefix(name.prefix);
-  return name.kind === 'pool' || name.kind === 'node' ? name.name : undefined;
+/** The kind and {@link nameOf} of a watched object, from the key of its record; undefined for other records. */
+export function nameOfRecord(name: RecordName): Omit<Deletion, 'type'> | undefined {
+  if (name.kind === 'block') return { kind: 'route', name: formatPrefix(name.prefix) };
+  return name.kind === 'pool' || name.kind === 'node' ? { kind: name.kind, name: name.name } : undefined;
 }
 
 /** The route to the addresses of a block. Allocations of its owner do not change it. */
@@ -103,41 +89,16 @@ export function isSameBlockRoute(a: BlockRoute, b: BlockRoute): boolean {
   );
 }
 
-/** The phase of a stream, as in the contract. */
-export type WatchPhase = 'snapshot' | 'snapshotComplete' | 'changes' | 'bookmark';
+/** A change of one object, as a stream sends it. */
+export type EncodableChange = { readonly type: 'put'; readonly object: WatchedObject } | Deletion;
 
-/** Encodes messages of the contract. The bytes are shared among streams and never changed. */
-export interface WatchCodec {
-  /** The encoded change of one object; a message concatenates its changes. */
-  change(change: EncodableChange): Uint8Array;
-  /** A whole message. `resumeToken` is empty for none. */
-  message(message: WatchMessage): Uint8Array;
+interface Deletion {
+  readonly type: 'delete';
+  readonly kind: WatchedKind;
+  readonly name: string;
 }
 
-export type EncodableChange =
-  | { readonly type: 'put'; readonly object: WatchedObject }
-  | { readonly type: 'delete'; readonly kind: WatchedKind; readonly name: string };
-
-export interface WatchMessage {
-  readonly phase: WatchPhase;
-  readonly reset: boolean;
-  readonly changes: readonly Uint8Array[];
-  readonly resumeToken: string;
-  /** Whether Calico's tools have locked the datastore. */
-  readonly isLocked: boolean;
-}
-
-/**
- * An object at the catalog's revision: the same item while one exists under its key, through all its changes. Only the
- * catalog changes it.
- */
-export interface Item {
-  readonly key: string;
+/** An object at the catalog's revision. Only the catalog changes it. */
+export interface WatchedItem extends Item {
   object: WatchedObject;
-  /** Revision of its creation; items are ordered by it. */
-  readonly createdRevision: number;
-  /** Its encoded change, if it was needed and the cache had room. */
-  encoded: Uint8Array | undefined;
-  /** Number of its last recent change, which may be dropped already; -1 before the first. */
-  changeNumber: number;
 }

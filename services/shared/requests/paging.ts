@@ -13,6 +13,11 @@ export interface PageRequest {
   readonly pageToken: string;
 }
 
+/** The page that a request asks for. */
+export function readPage(request: PageRequest, scope: ListScope, checks: Checks) {
+  return { limit: readPageSize(request, checks), after: readPageToken(request, scope, checks) };
+}
+
 export function readPageSize({ pageSize }: PageRequest, checks: Checks): number {
   checks.check('page_size', pageSize < 0 ? `is ${pageSize}; it must be 0 or more` : undefined);
   return pageSize === 0 ? DEFAULT_PAGE_SIZE : Math.min(pageSize, MAX_PAGE_SIZE);
@@ -30,8 +35,9 @@ export function readPageToken({ pageToken }: PageRequest, scope: ListScope, chec
   return last ?? '';
 }
 
-/** @param last - name of the page's last item, not empty */
-export function formatPageToken(scope: ListScope, last: string): string {
+/** @param last - name of the page's last item; undefined or empty if there is no further page */
+export function formatPageToken(scope: ListScope, last: string | undefined): string {
+  if (last === undefined || last === '') return '';
   return Buffer.from(JSON.stringify([...scope, last])).toString('base64url');
 }
 

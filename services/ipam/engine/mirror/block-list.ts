@@ -1,4 +1,5 @@
 import { comparePrefixes, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { lastIndex } from '@podwire/shared/words/order';
 
 import {
   addStats,
@@ -11,7 +12,7 @@ import {
   type BlockStats,
 } from '../../records/block-stats.js';
 import type { Affinity, Block } from '../../records/block.js';
-import { lastIndex, SortedList, type ListOrder, type Run } from './sorted-list.js';
+import { SortedList, type ListOrder, type Run } from './sorted-list.js';
 
 /** What a search asks for: blocks with room, idle ones, or ones without an affinity (see `records/block-stats.ts`). */
 export type BlockQuality = 'withRoom' | 'idle' | 'withoutAffinity';

@@ -1,6 +1,6 @@
 import type { Address } from '@podwire/shared/net/address';
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
-import { compareNames } from '@podwire/shared/words/order';
+import { compareNames, lastIndex } from '@podwire/shared/words/order';
 
 import { hasFreeOrCooling, isExhausted, type BlockStats } from '../../records/block-stats.js';
 import {
@@ -31,7 +31,7 @@ import type {
 } from '../../records/view.js';
 import { BlockList } from './block-list.js';
 import { LayeredMap } from './layered-map.js';
-import { lastIndex, SortedList, TEXT_ORDER, WITHOUT_SUM, type ListOrder } from './sorted-list.js';
+import { SortedList, TEXT_ORDER, WITHOUT_SUM, type ListOrder } from './sorted-list.js';
 
 /** The record of a kind. */
 export type RecordOf<Kind extends RecordValue['kind']> = Extract<RecordValue, { readonly kind: Kind }>;

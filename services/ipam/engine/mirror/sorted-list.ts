@@ -1,4 +1,4 @@
-import { compareTexts } from '@podwire/shared/words/order';
+import { compareTexts, lastIndex } from '@podwire/shared/words/order';
 
 /** How the items of a list are ordered by their keys, and what is known of many of them together. */
 export interface ListOrder<Item, Key, Sum> {
@@ -115,19 +115,4 @@ export class SortedList<Item, Key, Sum> {
     const { compare, keyOf } = this.#order;
     return lastIndex(items, (item) => compare(keyOf(item), key) < 0) + 1;
   }
-}
-
-/**
- * Index of the last item for which a condition holds; -1 if there is none.
- * @param holds - true for all items up to some, and false for the rest
- */
-export function lastIndex<Item>(items: readonly Item[], holds: (item: Item, index: number) => boolean): number {
-  let low = 0;
-  for (let high = items.length; low < high;) {
-    const middle = (low + high) >>> 1;
-    const item = items[middle];
-    if (item !== undefined && holds(item, middle)) low = middle + 1;
-    else high = middle;
-  }
-  return low - 1;
 }

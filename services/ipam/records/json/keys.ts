@@ -124,35 +124,14 @@ export class RecordKeys {
   }
 
   of(record: RecordValue): string {
-    switch (record.kind) {
-      case 'pool':
-        return this.pool(record.value.name);
-      case 'block':
-        return this.block(record.value.prefix);
-      case 'affinity':
-        return this.affinity(record.value.owner, record.value.block);
-      case 'handle':
-        return this.handle(record.value.id);
-      case 'endpoint':
-      case 'foreignEndpoint':
-        return this.endpoint(record.key);
-      case 'config':
-        return this.config;
-      case 'clusterInformation':
-        return this.clusterInformation;
-      case 'requestPolicies':
-        return this.requestPolicies;
-      case 'reservation':
-        return this.reservation(record.value.name);
-      case 'node':
-        return this.node(record.value.name);
-      case 'nodeSession':
-        return this.session(record.value.name);
-      case 'storeEpoch':
-        return this.epoch;
-      case 'revokedCertificates':
-        return this.revokedCertificates;
-    }
+    const { kind } = record;
+    if (kind === 'block') return this.block(record.value.prefix);
+    if (kind === 'affinity') return this.affinity(record.value.owner, record.value.block);
+    if (kind === 'handle') return this.handle(record.value.id);
+    if (kind === 'foreignEndpoint') return this.endpoint(record.key);
+    if (kind === 'pool' || kind === 'reservation' || kind === 'node' || kind === 'nodeSession')
+      return this.ofName({ kind, name: record.value.name });
+    return this.ofName(record);
   }
 
   /** The key of a record by its name. */

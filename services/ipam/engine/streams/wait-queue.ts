@@ -1,8 +1,7 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Catalog } from './catalog.js';
-import type { RecentChange } from './recent-changes.js';
-import type { Stream, WatchQuery } from './watched-objects.js';
+import type { RecentChanges } from './recent-changes.js';
+import type { Stream, StreamQuery } from './stream.js';
 
 /** A stream that has received all changes. */
 export interface WaitRequest extends Stream {
@@ -23,12 +22,12 @@ interface WaitingStream {
 
 /** All waiting streams with the same query. */
 interface Group {
-  readonly query: WatchQuery;
+  readonly query: StreamQuery;
   readonly waiting: Set<WaitingStream>;
 }
 
 export interface WaitersOptions {
-  readonly catalog: Catalog;
+  readonly recent: RecentChanges;
   readonly clock: Clock;
   readonly bookmarkAfterMs: number;
 }
@@ -96,7 +95,7 @@ export class WaitQueue {
 
   /** Schedules a round that wakes the streams with new matching changes. */
   notify(): void {
-    if (this.#roundIsDue || this.#options.catalog.recent?.nextNumber === this.#nextUnseen) return;
+    if (this.#roundIsDue || this.#options.recent.nextNumber === this.#nextUnseen) return;
     if (this.#all.size === 0 && this.#pauseMs === 0) {
       this.#wakeRound();
       return;
@@ -109,15 +108,15 @@ export class WaitQueue {
   }
 
   #wakeRound(): void {
-    const { recent } = this.#options.catalog;
-    const end = recent?.nextNumber ?? 0;
+    const { recent } = this.#options;
     const hasWaiters = this.#groups.size > 0;
     // Changes that are no longer kept may concern every stream: each needs a snapshot.
-    const hasMissed = this.#nextUnseen < (recent?.firstNumber ?? 0);
+    const hasMissed = this.#nextUnseen < recent.firstNumber;
     const affected = new Set(hasMissed ? this.#groups.values() : []);
-    for (let number = this.#nextUnseen; hasWaiters && !hasMissed && number < end; number++) {
-      const entry = recent?.at(number);
-      if (entry) this.#collectAffected(entry, affected);
+    for (let number = this.#nextUnseen; hasWaiters && !hasMissed && number < recent.nextNumber; number++) {
+      const entry = recent.at(number);
+      for (const group of entry ? this.#groups.values() : [])
+        if (entry?.kind === undefined || group.query.has(entry.kind)) affected.add(group);
     }
     let count = 0;
     for (const group of affected) {
@@ -126,15 +125,11 @@ export class WaitQueue {
         count++;
       }
     }
-    this.#nextUnseen = end;
+    this.#nextUnseen = recent.nextNumber;
     this.#pauseMs = Math.min(count * ROUND_MS_PER_STREAM, MAX_PAUSE_MS);
   }
 
-  #collectAffected({ kind }: RecentChange, affected: Set<Group>): void {
-    for (const group of this.#groups.values()) if (kind === 'lock' || group.query.has(kind)) affected.add(group);
-  }
-
-  #groupOf(query: WatchQuery, key: string): Group {
+  #groupOf(query: StreamQuery, key: string): Group {
     const group = this.#groups.get(key) ?? { query, waiting: new Set<WaitingStream>() };
     this.#groups.set(key, group);
     return group;

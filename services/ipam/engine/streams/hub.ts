@@ -1,22 +1,19 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Observed } from '../engine/mirror/mirror.js';
-import type { RecordKeys } from '../records/json/keys.js';
 import { Batches, type SnapshotChunks, type SharedBatch } from './batches.js';
-import { Catalog } from './catalog.js';
+import type { RecentChanges } from './recent-changes.js';
+import { queryKey, type Stream, type StreamedObjects, type StreamMessage, type StreamQuery } from './stream.js';
 import { WaitQueue } from './wait-queue.js';
-import { queryKey, type Stream, type WatchCodec, type WatchMessage, type WatchQuery } from './watched-objects.js';
 
 export interface HubOptions {
-  readonly keys: RecordKeys;
-  readonly codec: WatchCodec;
+  readonly objects: StreamedObjects;
+  /** Encodes a whole message. The bytes are shared among streams and never changed. */
+  readonly encode: (message: StreamMessage) => Uint8Array;
   readonly clock: Clock;
   /** ID of the datastore of the revisions; tokens of another one lead to a snapshot. */
   readonly datastore: string;
   /** The store's revision, not older than the call. */
   readonly currentRevision: (signal: AbortSignal) => Promise<number>;
-  /** Minimum number of kept changes, for watchers that resume or read slowly. Default: 64,000. */
-  readonly recentCapacity?: number;
   /** Message size from which on no further change is added, in bytes. Default: 131,072. */
   readonly messageBytes?: number;
   /**
@@ -33,19 +30,18 @@ export interface HubOptions {
   readonly bookmarkAfterMs?: number;
 }
 
-/** Streams of messages, made by {@link WatchCodec}. */
-export interface WatchSource {
-  watch(request: WatchSubscription, signal: AbortSignal): AsyncIterable<Uint8Array>;
+/** Streams of encoded messages. */
+export interface StreamSource {
+  watch(subscription: Subscription, signal: AbortSignal): AsyncIterable<Uint8Array>;
 }
 
-export interface WatchSubscription {
-  readonly query: WatchQuery;
+export interface Subscription {
+  readonly query: StreamQuery;
   /** Undefined for a snapshot. */
-  readonly from: WatchPosition | undefined;
+  readonly from: StreamPosition | undefined;
 }
 
 const DEFAULTS = {
-  recentCapacity: 64_000,
   messageBytes: 128 * 1024,
   waitingBytes: 64 * 2 ** 20,
   cacheBytes: 96 * 2 ** 20,
@@ -60,20 +56,20 @@ const COPIES_PER_MESSAGE = 2;
 const MESSAGES_IN_ROOM = 16;
 
 /**
- * All watchers of this replica, on one catalog. What makes it hard:
+ * All streams of this replica to watchers of the same objects. What makes it hard:
  *
  * - Thousands of watchers, some of which do not read. None has a queue: a stream is a position in the recent changes,
  *   and receives the current state of the objects after it. So a slow stream gets fewer, newer states; one that is
  *   behind all kept changes gets a snapshot. One message waits for each stream, shorter the more wait in total.
- * - A snapshot takes a while, and the catalog changes meanwhile. So it is read as of each moment, and followed by the
+ * - A snapshot takes a while, and the objects change meanwhile. So it is read as of each moment, and followed by the
  *   objects that changed since it began; only then it is called complete.
  * - Every object is encoded once for all streams, every message once for all streams with the same position and query.
  * - The datastore's lock is part of every message, and a change of it concerns every stream. So it has a place in the
  *   recent changes.
  */
-export class WatchHub implements WatchSource {
+export class StreamHub implements StreamSource {
   readonly #options: Required<HubOptions>;
-  readonly #catalog: Catalog;
+  readonly #recent: RecentChanges;
   readonly #batches: Batches;
   readonly #waiters: WaitQueue;
   /** Streams with a token of a replica that is ahead of this one. */
@@ -86,11 +82,12 @@ export class WatchHub implements WatchSource {
 
   constructor(options: HubOptions) {
     this.#options = { ...DEFAULTS, ...options };
-    const { keys, codec, recentCapacity, cacheBytes, clock, bookmarkAfterMs } = this.#options;
-    this.#catalog = new Catalog({ keys, recentCapacity, onReplaced: (item) => this.#batches.forget(item) });
+    const { objects, cacheBytes, clock, bookmarkAfterMs } = this.#options;
+    this.#recent = objects.recent;
     const messageBytes = (): number => this.#messageBytes();
-    this.#batches = new Batches({ catalog: this.#catalog, codec, messageBytes, cacheBytes });
-    this.#waiters = new WaitQueue({ clock, bookmarkAfterMs, catalog: this.#catalog });
+    this.#batches = new Batches({ objects, messageBytes, cacheBytes });
+    this.#waiters = new WaitQueue({ clock, bookmarkAfterMs, recent: this.#recent });
+    this.#recent.listen(() => this.#changed());
   }
 
   /** How many streams are open. */
@@ -115,21 +112,8 @@ export class WatchHub implements WatchSource {
 
   /** The hub has received all changes up to this revision. */
   get revision(): number {
-    return this.#catalog.revision;
+    return this.#recent.revision;
   }
-
-  /**
-   * Receives all changes that the mirror applies. Returns a promise for the first list, which takes seconds where it is
-   * large.
-   */
-  readonly observe = (observed: Observed): Promise<void> | undefined => {
-    if (observed.type === 'listed' && !this.#catalog.recent) return this.#catalog.applyInitialList(observed, nextTurn);
-    this.#catalog.apply(observed);
-    this.#batches.changed();
-    this.#waiters.notify();
-    for (const { revision, resolve } of this.#revisionWaiters) if (revision <= this.#catalog.revision) resolve();
-    return undefined;
-  };
 
   /** Stops the hub's own timers. The streams are ended by their signals. */
   close(): void {
@@ -137,8 +121,8 @@ export class WatchHub implements WatchSource {
     this.#waiters.close();
   }
 
-  /** Whole messages of the contract, until the signal fires. The datastore must have been listed. */
-  async *watch(request: WatchSubscription, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+  /** Whole messages, until the signal fires. The objects must have been listed. */
+  async *watch(request: Subscription, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
     for await (const message of this.#messages(request, signal)) {
       const waitingBytes = message.length * COPIES_PER_MESSAGE;
       this.#waitingBytes += waitingBytes;
@@ -150,7 +134,7 @@ export class WatchHub implements WatchSource {
     }
   }
 
-  async *#messages({ query, from }: WatchSubscription, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+  async *#messages({ query, from }: Subscription, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
     const stream = { query, key: queryKey(query) };
     this.#streams++;
     this.#batches.opened(stream);
@@ -159,7 +143,7 @@ export class WatchHub implements WatchSource {
       const cursor: Cursor = { number: number ?? -1 };
       // A resumed watch gets an early bookmark, which confirms that it receives changes again.
       for (let bookmarkIsDue = number !== undefined; !signal.aborted;) {
-        if (cursor.number < (this.#catalog.recent?.firstNumber ?? Infinity)) {
+        if (cursor.number < this.#recent.firstNumber) {
           yield* this.#snapshot(stream, cursor);
           continue;
         }
@@ -169,7 +153,7 @@ export class WatchHub implements WatchSource {
           bookmarkIsDue = false;
           yield batch.message;
         }
-        if (cursor.number < (this.#catalog.recent?.nextNumber ?? 0)) continue;
+        if (cursor.number < this.#recent.nextNumber) continue;
         if (bookmarkIsDue) yield this.#bookmark(stream);
         const result = await this.#waiters.wait({ number: cursor.number, ...stream }, signal);
         cursor.number = result.number;
@@ -180,6 +164,13 @@ export class WatchHub implements WatchSource {
       this.#batches.closed(stream);
       if (this.#streams === 0) this.#clearWhenIdle();
     }
+  }
+
+  /** After the changes of a revision. */
+  #changed(): void {
+    this.#batches.changed();
+    this.#waiters.notify();
+    for (const { revision, resolve } of this.#revisionWaiters) if (revision <= this.#recent.revision) resolve();
   }
 
   #messageBytes(): number {
@@ -199,14 +190,14 @@ export class WatchHub implements WatchSource {
   }
 
   /** @returns the number of the first change that the client lacks; undefined when it needs a snapshot */
-  async #resume(from: WatchPosition, key: string, signal: AbortSignal): Promise<number | undefined> {
+  async #resume(from: StreamPosition, key: string, signal: AbortSignal): Promise<number | undefined> {
     if (from.datastore !== this.#options.datastore || from.query !== key) return undefined;
-    if (from.revision > this.#catalog.revision) {
+    if (from.revision > this.#recent.revision) {
       // A revision that was never reached is of a datastore that was set back since.
       if (from.revision > (await this.#options.currentRevision(signal))) return undefined;
       await this.#waitForRevision(from.revision, signal);
     }
-    return this.#catalog.recent?.numberAfter(from.revision);
+    return this.#recent.numberAfter(from.revision);
   }
 
   /**
@@ -224,15 +215,14 @@ export class WatchHub implements WatchSource {
       };
       this.#revisionWaiters.add(waiter);
       signal.addEventListener('abort', waiter.resolve);
-      if (signal.aborted || revision <= this.#catalog.revision) waiter.resolve();
+      if (signal.aborted || revision <= this.#recent.revision) waiter.resolve();
     });
   }
 
   *#snapshot(stream: Stream, cursor: Cursor): Generator<Uint8Array, void, void> {
-    const { recent, revision } = this.#catalog;
-    cursor.number = recent?.nextNumber ?? 0;
+    cursor.number = this.#recent.nextNumber;
     let reset = true;
-    const chunks = this.#batches.snapshot(stream.query, revision);
+    const chunks = this.#batches.snapshot(stream.query, this.#recent.revision);
     try {
       for (
         let message = this.#snapshotMessage(chunks, reset);
@@ -247,11 +237,11 @@ export class WatchHub implements WatchSource {
     }
     for (;;) {
       // Too slow: the caller sees that the cursor is behind, and starts again.
-      if (cursor.number < (recent?.firstNumber ?? 0)) return;
+      if (cursor.number < this.#recent.firstNumber) return;
       const { changes, next } = this.#batches.changes(stream.query, cursor.number);
-      const isLast = next === (recent?.nextNumber ?? 0);
+      const isLast = next === this.#recent.nextNumber;
       cursor.number = next;
-      const resumeToken = isLast ? this.#token(stream, this.#catalog.revision) : '';
+      const resumeToken = isLast ? this.#token(stream, this.#recent.revision) : '';
       yield this.#message({ phase: isLast ? 'snapshotComplete' : 'snapshot', reset, changes, resumeToken });
       if (isLast) return;
       reset = false;
@@ -274,21 +264,17 @@ export class WatchHub implements WatchSource {
 
   /** For a stream that has received all changes. */
   #bookmark(stream: Stream): Uint8Array {
-    const resumeToken = this.#token(stream, this.#catalog.revision);
+    const resumeToken = this.#token(stream, this.#recent.revision);
     return this.#message({ phase: 'bookmark', reset: false, changes: [], resumeToken });
   }
 
-  #message(message: Omit<WatchMessage, 'isLocked'>): Uint8Array {
-    return this.#options.codec.message({ ...message, isLocked: this.#catalog.isLocked });
+  #message(message: Omit<StreamMessage, 'isLocked'>): Uint8Array {
+    return this.#options.encode({ ...message, isLocked: this.#recent.isLocked });
   }
 
   #token({ key }: Stream, revision: number): string {
     return formatToken({ datastore: this.#options.datastore, query: key, revision });
   }
-}
-
-function nextTurn(): Promise<void> {
-  return new Promise((resolve) => setImmediate(resolve));
 }
 
 /** A stream's position: all changes before this number were sent. */
@@ -302,7 +288,7 @@ interface RevisionWaiter {
 }
 
 /** The position from which a watcher resumes. */
-export interface WatchPosition {
+export interface StreamPosition {
   /** Which datastore the revision is of; an import begins a new one. */
   readonly datastore: string;
   /** The key of the watcher's query: {@link queryKey}. */
@@ -314,12 +300,12 @@ export interface WatchPosition {
 const VERSION = 'w1';
 
 /** The opaque text that clients keep: `w1.<datastore>.<query>.<revision>`, in base64url. */
-function formatToken({ datastore, query, revision }: WatchPosition): string {
+function formatToken({ datastore, query, revision }: StreamPosition): string {
   return Buffer.from([VERSION, datastore, query, revision].join('.')).toString('base64url');
 }
 
 /** @returns undefined when the text is not a token */
-export function parseToken(token: string): WatchPosition | undefined {
+export function parseToken(token: string): StreamPosition | undefined {
   const text = Buffer.from(token, 'base64url').toString();
   const match = /^w1\.([^.]*)\.([^.]*)\.(\d{1,15})$/.exec(text);
   if (!match) return undefined;

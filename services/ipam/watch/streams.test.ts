@@ -17,9 +17,9 @@ import {
   until,
   WatchingClient,
   write,
+  type WatchingOptions,
   type WatchingReplica,
 } from '../testing/watch-client.js';
-import type { HubOptions } from './hub.js';
 
 const POOL = poolRecord('p', '10.65.0.0/16');
 const LIMIT_MS = 5_000;
@@ -35,7 +35,7 @@ beforeEach(async () => {
 
 afterEach(() => replica.close());
 
-async function restart(rest: Partial<HubOptions> = {}): Promise<void> {
+async function restart(rest: WatchingOptions = {}): Promise<void> {
   await started?.close();
   started = await startWatching(store, { bookmarkAfterMs: 20, ...rest });
   replica = started;
