@@ -25,12 +25,12 @@ namespace podwire::netlink {
  */
 class DeletionBatcher : public std::enable_shared_from_this<DeletionBatcher> {
  public:
-  static std::shared_ptr<DeletionBatcher> make(Napi::Env env, std::shared_ptr<const Netns> netns);
+  static std::shared_ptr<DeletionBatcher> Make(Napi::Env env, std::shared_ptr<const Netns> netns);
   ~DeletionBatcher();
   DeletionBatcher(const DeletionBatcher&) = delete;
   DeletionBatcher& operator=(const DeletionBatcher&) = delete;
 
-  Napi::Promise add(uint32_t index, std::string name);
+  Napi::Promise Add(uint32_t index, std::string name);
 
  private:
   struct Pending {
@@ -40,18 +40,18 @@ class DeletionBatcher : public std::enable_shared_from_this<DeletionBatcher> {
   };
 
   DeletionBatcher(Napi::Env env, std::shared_ptr<const Netns> netns);
-  static void on_environment_end(void* batcher);
-  void subscribe();
-  void start(Subscription subscription);
-  void on_notifications();
-  void on_results();
+  static void OnEnvironmentEnd(void* batcher);
+  void Subscribe();
+  void Start(Subscription subscription);
+  void OnNotifications();
+  void OnResults();
   /** Submits the collected deletions, unless a batch is in flight. */
-  void submit_if_idle();
-  void submit_collected();
-  void settle(Pending& pending, const std::optional<KernelError>& error);
+  void SubmitIfIdle();
+  void SubmitCollected();
+  void Settle(Pending& pending, const std::optional<KernelError>& error);
   /** Rejects all if no deletion can be submitted. The next one subscribes again. */
-  void reject_all(const KernelError& error);
-  void discard_all();
+  void RejectAll(const KernelError& error);
+  void DiscardAll();
 
   Napi::Env env_;
   std::shared_ptr<const Netns> netns_;

@@ -17,9 +17,9 @@ class Job {
  public:
   virtual ~Job() = default;
   /** On the pool's thread: only C++ values may be touched. */
-  virtual void execute() = 0;
+  virtual void Execute() = 0;
   /** Back on the environment's thread. */
-  virtual void settle(Napi::Env env) = 0;
+  virtual void Settle(Napi::Env env) = 0;
 };
 
 /** A job whose answer goes to a function. */
@@ -30,8 +30,8 @@ class CallbackJob : public Job {
   using Done = std::function<void(Napi::Env, Result<Answer>&)>;
 
   CallbackJob(Work work, Done done) : work_(std::move(work)), done_(std::move(done)) {}
-  void execute() override { answer_ = work_(); }
-  void settle(Napi::Env env) override { done_(env, *answer_); }
+  void Execute() override { answer_ = work_(); }
+  void Settle(Napi::Env env) override { done_(env, *answer_); }
 
  private:
   Work work_;
@@ -45,18 +45,18 @@ class CallbackJob : public Job {
  */
 class JobQueue : public std::enable_shared_from_this<JobQueue> {
  public:
-  void add(Napi::Env env, std::unique_ptr<Job> job);
+  void Add(Napi::Env env, std::unique_ptr<Job> job);
 
   /** The promise of what `convert` makes of the work's answer; rejected with a NativeError. */
   template <typename Answer>
-  Napi::Promise promise(Napi::Env env, std::function<Result<Answer>()> work,
+  Napi::Promise Promise(Napi::Env env, std::function<Result<Answer>()> work,
                         std::function<Napi::Value(Napi::Env, Answer&)> convert) {
     const Napi::Promise::Deferred deferred(env);
-    add(env, std::make_unique<CallbackJob<Answer>>(std::move(work), [deferred, convert](Napi::Env env, Result<Answer>& answer) {
+    Add(env, std::make_unique<CallbackJob<Answer>>(std::move(work), [deferred, convert](Napi::Env env, Result<Answer>& answer) {
           if (answer) {
             deferred.Resolve(convert(env, *answer));
           } else {
-            deferred.Reject(to_js(env, answer.error()));
+            deferred.Reject(ToJs(env, answer.Error()));
           }
         }));
     return deferred.Promise();
@@ -64,7 +64,7 @@ class JobQueue : public std::enable_shared_from_this<JobQueue> {
 
  private:
   class Worker;
-  void start_next(Napi::Env env);
+  void StartNext(Napi::Env env);
 
   std::deque<std::unique_ptr<Job>> waiting_;
   bool busy_ = false;

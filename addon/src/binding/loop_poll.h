@@ -20,14 +20,14 @@ class LoopPoll {
   LoopPoll& operator=(const LoopPoll&) = delete;
 
   /** Whether the process stays alive for it. */
-  void hold(bool held);
+  void Hold(bool held);
 
   /** Whether it calls back, as it does from the start. */
-  void listen(bool listens);
+  void Listen(bool listens);
 
  private:
   struct Handle;
-  static void close(Handle* handle);
+  static void Close(Handle* handle);
 
   /** Null once the environment has ended. libuv frees it, later than this object. */
   Handle* handle_;

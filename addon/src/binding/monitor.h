@@ -9,6 +9,6 @@
 namespace podwire::netlink {
 
 /** The promise of a NativeMonitor (lib/native.ts); an empty value leaves a pending exception about the arguments. */
-Napi::Value open_monitor(std::shared_ptr<const Netns> netns, const Napi::CallbackInfo& info);
+Napi::Value OpenMonitor(std::shared_ptr<const Netns> netns, const Napi::CallbackInfo& info);
 
 }  // namespace podwire::netlink

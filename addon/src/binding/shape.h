@@ -18,7 +18,7 @@ struct Field {
 /** A function for each shape, made when it is first needed. Of one environment. */
 class Shapes {
  public:
-  const Napi::FunctionReference& factory(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
+  const Napi::FunctionReference& Factory(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
 
  private:
   std::array<Napi::FunctionReference, 8> factories_;
@@ -35,6 +35,6 @@ struct Environment {
  * An object with these properties, in one call: setting a dozen properties one by one through Node-API takes many times as
  * long, which a list of ten thousand routes shows. The names of a shape must be the same each time.
  */
-Napi::Object assemble(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
+Napi::Object Assemble(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
 
 }  // namespace podwire::netlink

@@ -13,7 +13,7 @@ namespace podwire::netlink {
 
 /** Takes a fixed header off the front of `bytes`; nothing when they are too few. */
 template <typename Header>
-std::optional<Header> take_header(ByteView& bytes) {
+std::optional<Header> TakeHeader(ByteView& bytes) {
   static_assert(std::is_trivially_copyable_v<Header>);
   if (bytes.size < sizeof(Header)) return std::nullopt;
   Header header;
@@ -36,8 +36,8 @@ struct Message {
 class MessageReader {
  public:
   explicit MessageReader(ByteView bytes) : rest_(bytes) {}
-  std::optional<Message> next();
-  bool malformed() const { return malformed_; }
+  std::optional<Message> Next();
+  bool Malformed() const { return malformed_; }
 
  private:
   ByteView rest_;
@@ -52,19 +52,19 @@ struct Attribute {
   uint16_t raw_type;
   ByteView payload;
 
-  std::optional<uint8_t> u8() const;
-  std::optional<uint16_t> u16() const;
-  std::optional<uint32_t> u32() const;
+  std::optional<uint8_t> U8() const;
+  std::optional<uint16_t> U16() const;
+  std::optional<uint32_t> U32() const;
   /** Up to the final zero byte, which must be there and be the only one. */
-  std::optional<std::string> text() const;
+  std::optional<std::string> Text() const;
 };
 
 /** The attributes of a message or a nest. A length that does not fit ends the iteration and sets `malformed`. */
 class AttributeReader {
  public:
   explicit AttributeReader(ByteView bytes) : rest_(bytes) {}
-  std::optional<Attribute> next();
-  bool malformed() const { return malformed_; }
+  std::optional<Attribute> Next();
+  bool Malformed() const { return malformed_; }
 
  private:
   ByteView rest_;

@@ -16,9 +16,9 @@ struct Acknowledgement {
 };
 
 /** Of NLMSG_ERROR: `nlmsgerr`, then the attributes of the extended acknowledgement behind the copy of the request. */
-std::optional<Acknowledgement> decode_acknowledgement(const Message& message);
+std::optional<Acknowledgement> DecodeAcknowledgement(const Message& message);
 
 /** Of NLMSG_DONE, at a list's end: the error alone, and some families leave even that out. */
-std::optional<Acknowledgement> decode_list_end(const Message& message);
+std::optional<Acknowledgement> DecodeListEnd(const Message& message);
 
 }  // namespace podwire::netlink

@@ -28,7 +28,7 @@ struct Address {
 };
 
 /** Nothing when the payload is malformed. */
-std::optional<Address> decode_address(ByteView payload);
-void encode(const Address& address, MessageWriter& writer);
+std::optional<Address> DecodeAddress(ByteView payload);
+void Encode(const Address& address, MessageWriter& writer);
 
 }  // namespace podwire::netlink

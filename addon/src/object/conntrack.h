@@ -27,12 +27,12 @@ struct ConntrackFilter {
 };
 
 /** Nothing when the payload is malformed. */
-std::optional<ConntrackEntry> decode_conntrack(ByteView payload);
+std::optional<ConntrackEntry> DecodeConntrack(ByteView payload);
 /** The entry's identity, for its deletion. */
-void encode(const ConntrackEntry& entry, MessageWriter& writer);
-void encode(const ConntrackFilter& filter, MessageWriter& writer);
+void Encode(const ConntrackEntry& entry, MessageWriter& writer);
+void Encode(const ConntrackFilter& filter, MessageWriter& writer);
 
 /** The address is in one of the three places. An older kernel answers a filter with everything. */
-bool concerns(const ConntrackEntry& entry, const IpAddress& address);
+bool Concerns(const ConntrackEntry& entry, const IpAddress& address);
 
 }  // namespace podwire::netlink

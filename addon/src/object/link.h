@@ -12,7 +12,7 @@ namespace podwire::netlink {
 struct Link;
 
 /** Up to the zero byte that the kernel puts behind aliases and kinds, and iproute2 does not. */
-std::string without_zero(const std::string& text);
+std::string WithoutZero(const std::string& text);
 
 /** IFLA_LINKINFO. */
 struct LinkInfo {
@@ -25,7 +25,7 @@ struct LinkInfo {
   std::vector<OtherAttribute> others;
 
   /** Without a zero byte; empty when there is no kind. */
-  std::string kind_name() const;
+  std::string KindName() const;
 };
 
 /** RTM_NEWLINK and its kin: `ifinfomsg` and IFLA_* of linux/if_link.h. */
@@ -58,11 +58,11 @@ struct Link {
 };
 
 /** IN6_ADDR_GEN_MODE_*: how the link's own IPv6 addresses come about; nothing when the message does not say. */
-std::optional<uint8_t> address_generation(const Link& link);
-void set_address_generation(Link& link, uint8_t mode);
+std::optional<uint8_t> AddressGeneration(const Link& link);
+void SetAddressGeneration(Link& link, uint8_t mode);
 
 /** Nothing when the payload is malformed. */
-std::optional<Link> decode_link(ByteView payload);
-void encode(const Link& link, MessageWriter& writer);
+std::optional<Link> DecodeLink(ByteView payload);
+void Encode(const Link& link, MessageWriter& writer);
 
 }  // namespace podwire::netlink

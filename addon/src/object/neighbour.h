@@ -27,7 +27,7 @@ struct Neighbour {
 };
 
 /** Nothing when the payload is malformed. */
-std::optional<Neighbour> decode_neighbour(ByteView payload);
-void encode(const Neighbour& neighbour, MessageWriter& writer);
+std::optional<Neighbour> DecodeNeighbour(ByteView payload);
+void Encode(const Neighbour& neighbour, MessageWriter& writer);
 
 }  // namespace podwire::netlink

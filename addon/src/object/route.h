@@ -31,7 +31,7 @@ struct Route {
 };
 
 /** Nothing when the payload is malformed. */
-std::optional<Route> decode_route(ByteView payload);
-void encode(const Route& route, MessageWriter& writer);
+std::optional<Route> DecodeRoute(ByteView payload);
+void Encode(const Route& route, MessageWriter& writer);
 
 }  // namespace podwire::netlink

@@ -30,7 +30,7 @@ struct Rule {
 };
 
 /** Nothing when the payload is malformed. */
-std::optional<Rule> decode_rule(ByteView payload);
-void encode(const Rule& rule, MessageWriter& writer);
+std::optional<Rule> DecodeRule(ByteView payload);
+void Encode(const Rule& rule, MessageWriter& writer);
 
 }  // namespace podwire::netlink

@@ -30,8 +30,8 @@ struct Vxlan {
 };
 
 /** Attributes that are absent, unknown or of a wrong length are left out. */
-Vxlan decode_vxlan(const std::vector<OtherAttribute>& data);
-std::vector<OtherAttribute> encode_vxlan(const Vxlan& vxlan);
+Vxlan DecodeVxlan(const std::vector<OtherAttribute>& data);
+std::vector<OtherAttribute> EncodeVxlan(const Vxlan& vxlan);
 
 /** What IFLA_INFO_DATA holds for an IPIP device: IFLA_IPTUN_* of linux/if_tunnel.h. */
 struct IpTunnel {
@@ -47,7 +47,7 @@ struct IpTunnel {
 };
 
 /** Attributes that are absent, unknown or of a wrong length are left out. */
-IpTunnel decode_ip_tunnel(const std::vector<OtherAttribute>& data);
-std::vector<OtherAttribute> encode_ip_tunnel(const IpTunnel& tunnel);
+IpTunnel DecodeIpTunnel(const std::vector<OtherAttribute>& data);
+std::vector<OtherAttribute> EncodeIpTunnel(const IpTunnel& tunnel);
 
 }  // namespace podwire::netlink

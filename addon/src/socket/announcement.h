@@ -21,6 +21,6 @@ struct Announcement {
  * Neighbours with an entry update it, all others ignore it. EOPNOTSUPP for a link that is not Ethernet, ENETDOWN for a link that
  * is down.
  */
-std::optional<KernelError> announce_address(const Netns& netns, const Announcement& announcement);
+std::optional<KernelError> AnnounceAddress(const Netns& netns, const Announcement& announcement);
 
 }  // namespace podwire::netlink

@@ -40,23 +40,23 @@ struct DeletionResult {
  */
 class Deleter {
  public:
-  static Result<std::unique_ptr<Deleter>> open(std::shared_ptr<const Netns> netns);
+  static Result<std::unique_ptr<Deleter>> Open(std::shared_ptr<const Netns> netns);
   /** What was submitted is still carried out. */
   ~Deleter();
   Deleter(const Deleter&) = delete;
   Deleter& operator=(const Deleter&) = delete;
 
   /** The thread that takes them deletes them together. */
-  void submit(std::vector<Deletion> deletions);
+  void Submit(std::vector<Deletion> deletions);
 
   /** Readable when there are results. */
-  int event_fd() const;
-  std::vector<DeletionResult> take_results();
+  int EventFd() const;
+  std::vector<DeletionResult> TakeResults();
 
  private:
   struct Shared;
   explicit Deleter(std::shared_ptr<Shared> shared);
-  static void run_thread(std::shared_ptr<Shared> shared);
+  static void RunThread(std::shared_ptr<Shared> shared);
 
   std::shared_ptr<Shared> shared_;
 };

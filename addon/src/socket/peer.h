@@ -19,6 +19,6 @@ struct PeerCredentials {
  * The credentials that the kernel noted at connect(2) or listen(2) (SO_PEERCRED of unix(7)). ENOTCONN when it noted none: the
  * descriptor is of another kind of socket, or of one without a peer.
  */
-Result<PeerCredentials> peer_credentials(int descriptor);
+Result<PeerCredentials> ReadPeerCredentials(int descriptor);
 
 }  // namespace podwire::netlink

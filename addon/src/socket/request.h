@@ -28,7 +28,7 @@ struct Request {
   /** Keeps open what `object` names by file descriptor. */
   std::shared_ptr<const Netns> peer_namespace;
 
-  void set_link_index(uint32_t index);
+  void SetLinkIndex(uint32_t index);
 };
 
 /** What the kernel answered to a request. */
@@ -40,7 +40,7 @@ struct Reply {
 };
 
 /** Both select by index, or by name when that is not empty. */
-Request get_link(uint32_t index, const std::string& name);
-Request delete_link(uint32_t index, const std::string& name);
+Request GetLink(uint32_t index, const std::string& name);
+Request DeleteLink(uint32_t index, const std::string& name);
 
 }  // namespace podwire::netlink

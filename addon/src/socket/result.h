@@ -22,7 +22,7 @@ class Result {
   explicit operator bool() const { return std::holds_alternative<Value>(content_); }
   Value& operator*() { return std::get<Value>(content_); }
   Value* operator->() { return &std::get<Value>(content_); }
-  const KernelError& error() const { return std::get<KernelError>(content_); }
+  const KernelError& Error() const { return std::get<KernelError>(content_); }
 
  private:
   std::variant<Value, KernelError> content_;

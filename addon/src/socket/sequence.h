@@ -29,6 +29,6 @@ struct Step {
  * ECANCELED. For one thread of the pool; steps inside a foreign namespace run on a separate thread, consecutive ones of one
  * namespace on the same.
  */
-std::vector<Reply> run_sequence(std::vector<Step>& steps, Socket::Timeout timeout);
+std::vector<Reply> RunSequence(std::vector<Step>& steps, Socket::Timeout timeout);
 
 }  // namespace podwire::netlink

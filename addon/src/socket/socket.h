@@ -55,30 +55,30 @@ class Socket {
   using Deadline = std::chrono::steady_clock::time_point;
 
   /** In the calling thread's namespace. `protocol` is NETLINK_ROUTE or NETLINK_NETFILTER. */
-  static Result<Socket> open(int protocol = NETLINK_ROUTE);
+  static Result<Socket> Open(int protocol = NETLINK_ROUTE);
 
   /** Sends all, in as few datagrams as the buffers allow; as many replies, in the same order. `timeout` is for each answer. */
-  std::vector<Reply> exchange(const std::vector<Request>& requests, Timeout timeout);
-  Reply exchange(const Request& request, Timeout timeout);
+  std::vector<Reply> Exchange(const std::vector<Request>& requests, Timeout timeout);
+  Reply Exchange(const Request& request, Timeout timeout);
 
   /** The index of the link with this name. */
-  Result<uint32_t> look_up(const std::string& name, Timeout timeout);
+  Result<uint32_t> LookUp(const std::string& name, Timeout timeout);
 
   /** Reads a complete list. E2BIG when it is longer than the request allows, ETIMEDOUT when its time is over. */
-  std::optional<KernelError> dump(const DumpRequest& request, const DumpSink& sink);
+  std::optional<KernelError> Dump(const DumpRequest& request, const DumpSink& sink);
 
   /** Whether a list was given up before its end: the kernel refuses the next one on this socket with EBUSY. */
-  bool has_unread_list() const { return has_unread_list_; }
+  bool HasUnreadList() const { return has_unread_list_; }
 
  private:
   enum class DumpEnd { kComplete, kInterrupted };
 
   explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
   /** What came between the socket and the kernel, if anything did. */
-  std::optional<KernelError> exchange_together(const Request* requests, Reply* replies, size_t count, Timeout timeout);
-  Result<ByteView> receive(Timeout timeout);
-  std::optional<KernelError> send(const MessageWriter& writer);
-  Result<DumpEnd> dump_once(const DumpRequest& request, const DumpSink& sink, Deadline deadline);
+  std::optional<KernelError> ExchangeTogether(const Request* requests, Reply* replies, size_t count, Timeout timeout);
+  Result<ByteView> Receive(Timeout timeout);
+  std::optional<KernelError> Send(const MessageWriter& writer);
+  Result<DumpEnd> DumpOnce(const DumpRequest& request, const DumpSink& sink, Deadline deadline);
 
   UniqueFd fd_;
   uint32_t sequence_ = 0;

@@ -22,7 +22,7 @@ struct SubscriptionOptions {
 class Subscription {
  public:
   /** In the calling thread's namespace. Everything that happens after it returns will be heard. */
-  static Result<Subscription> open(const SubscriptionOptions& options);
+  static Result<Subscription> Open(const SubscriptionOptions& options);
 
   /**
    * Passes on queued notifications, at most a bounded number of datagrams, as the descriptor stays readable when there are more.
@@ -30,12 +30,12 @@ class Subscription {
    * until then the kernel drops further ones without another report, so that a caller that re-reads the full state too early
    * would miss them.
    */
-  Result<bool> read(const std::function<void(const Message&)>& take);
+  Result<bool> Read(const std::function<void(const Message&)>& take);
 
   /** Whether the last `read` has left nothing. */
-  bool drained() const { return drained_; }
+  bool Drained() const { return drained_; }
 
-  int fd() const { return fd_.get(); }
+  int Fd() const { return fd_.Get(); }
 
  private:
   explicit Subscription(UniqueFd fd) : fd_(std::move(fd)) {}

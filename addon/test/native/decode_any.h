@@ -17,6 +17,6 @@ struct Decoded {
 };
 
 /** Nothing for a message that is malformed or of a type without an object. */
-std::optional<Decoded> decode_any(const Message& message);
+std::optional<Decoded> DecodeAny(const Message& message);
 
 }  // namespace podwire::netlink::test
