@@ -3,8 +3,8 @@
 
 #include <cerrno>
 
-#include "binding/shape.h"
 #include "binding/namespace_handle.h"
+#include "binding/shape.h"
 #include "binding/values.h"
 #include "socket/peer.h"
 #include "socket/sysctl.h"
@@ -19,7 +19,7 @@ void SetProcDirectory(const Napi::CallbackInfo& info) {
   podwire::netlink::SetProcDirectory(info[0].As<Napi::String>().Utf8Value());
 }
 
-/** NativePeer of lib/native.ts, or its NativeError. */
+// NativePeer of lib/native.ts, or its NativeError.
 Napi::Value PeerCredentials(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   if (!info[0].IsNumber()) {
@@ -35,7 +35,7 @@ Napi::Value PeerCredentials(const Napi::CallbackInfo& info) {
   return object;
 }
 
-/** Whether the lock of an open file was free and is its own now (flock(2)), or a NativeError. */
+// Whether the lock of an open file was free and is its own now (flock(2)), or a NativeError.
 Napi::Value LockFile(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   if (!info[0].IsNumber()) {
@@ -51,8 +51,7 @@ Napi::Object Initialize(Napi::Env env, Napi::Object exports) {
   using podwire::netlink::NamespaceHandle;
   env.SetInstanceData(new podwire::netlink::Environment{NamespaceHandle::Define(env), {}});
   exports.Set("openNamespace", Napi::Function::New<NamespaceHandle::Open>(env, "openNamespace"));
-  exports.Set("openNamespaceAtOnce",
-              Napi::Function::New<NamespaceHandle::OpenAtOnce>(env, "openNamespaceAtOnce"));
+  exports.Set("openNamespaceAtOnce", Napi::Function::New<NamespaceHandle::OpenAtOnce>(env, "openNamespaceAtOnce"));
   exports.Set("lockFile", Napi::Function::New<LockFile>(env, "lockFile"));
   exports.Set("peerCredentials", Napi::Function::New<PeerCredentials>(env, "peerCredentials"));
   exports.Set("setProcDirectory", Napi::Function::New<SetProcDirectory>(env, "setProcDirectory"));

@@ -30,7 +30,8 @@ std::shared_ptr<DeletionBatcher> DeletionBatcher::Make(Napi::Env env, std::share
   return std::shared_ptr<DeletionBatcher>(new DeletionBatcher(env, std::move(netns)));
 }
 
-DeletionBatcher::DeletionBatcher(Napi::Env env, std::shared_ptr<const Netns> netns) : env_(env), netns_(std::move(netns)) {
+DeletionBatcher::DeletionBatcher(Napi::Env env, std::shared_ptr<const Netns> netns)
+    : env_(env), netns_(std::move(netns)) {
   napi_add_env_cleanup_hook(env_, OnEnvironmentEnd, this);
 }
 
@@ -67,7 +68,8 @@ void DeletionBatcher::Subscribe() {
     batcher->RejectAll(subscription.Error());
   };
   auto work = [netns = netns_] { return SubscribeToDeletions(*netns); };
-  std::make_shared<JobQueue>()->Add(env_, std::make_unique<CallbackJob<Subscription>>(std::move(work), std::move(done)));
+  std::make_shared<JobQueue>()->Add(env_,
+                                    std::make_unique<CallbackJob<Subscription>>(std::move(work), std::move(done)));
 }
 
 void DeletionBatcher::Start(Subscription subscription) {

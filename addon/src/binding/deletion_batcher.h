@@ -16,13 +16,12 @@
 
 namespace podwire::netlink {
 
-/**
- * Deletes interfaces in batches: deletions requested while a batch is in flight form the next one (RTM_DELLINK by group).
- * A promise settles with the first of two events: the kernel's notification of the removal, or the result of the deletion.
- * An overrun of notifications only costs time.
- *
- * Owns itself while a deletion is in flight, even when the namespace's handle is gone. For the environment's thread only.
- */
+// Deletes interfaces in batches: deletions requested while a batch is in flight form the next one (RTM_DELLINK by
+// group). A promise settles with the first of two events: the kernel's notification of the removal, or the result of
+// the deletion. An overrun of notifications only costs time.
+//
+// Owns itself while a deletion is in flight, even when the namespace's handle is gone. For the environment's thread
+// only.
 class DeletionBatcher : public std::enable_shared_from_this<DeletionBatcher> {
  public:
   static std::shared_ptr<DeletionBatcher> Make(Napi::Env env, std::shared_ptr<const Netns> netns);
@@ -35,7 +34,7 @@ class DeletionBatcher : public std::enable_shared_from_this<DeletionBatcher> {
  private:
   struct Pending {
     Deletion deletion;
-    /** Empty once it is settled, before the result arrives. */
+    // Empty once it is settled, before the result arrives.
     std::optional<Napi::Promise::Deferred> promise;
   };
 
@@ -45,11 +44,11 @@ class DeletionBatcher : public std::enable_shared_from_this<DeletionBatcher> {
   void Start(Subscription subscription);
   void OnNotifications();
   void OnResults();
-  /** Submits the collected deletions, unless a batch is in flight. */
+  // Submits the collected deletions, unless a batch is in flight.
   void SubmitIfIdle();
   void SubmitCollected();
   void Settle(Pending& pending, const std::optional<KernelError>& error);
-  /** Rejects all if no deletion can be submitted. The next one subscribes again. */
+  // Rejects all if no deletion can be submitted. The next one subscribes again.
   void RejectAll(const KernelError& error);
   void DiscardAll();
 
@@ -57,11 +56,11 @@ class DeletionBatcher : public std::enable_shared_from_this<DeletionBatcher> {
   std::shared_ptr<const Netns> netns_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Pending> pending_;
-  /** Pending and not submitted, in the order of the requests. */
+  // Pending and not submitted, in the order of the requests.
   std::vector<uint64_t> collected_;
-  /** Submitted, and neither notified nor finished: the batch in flight. */
+  // Submitted, and neither notified nor finished: the batch in flight.
   std::set<uint64_t> unsettled_;
-  /** Set while a deletion is pending. */
+  // Set while a deletion is pending.
   std::shared_ptr<DeletionBatcher> self_;
 
   // Set with the subscription; nothing is submitted before. The polls are destroyed before their file descriptors.

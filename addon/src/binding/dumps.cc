@@ -19,7 +19,7 @@ struct Filter {
   uint32_t table = 0;
   bool proxy = false;
   uint8_t protocol = 0;
-  /** Of routes; the kernel does not filter by it. */
+  // Of routes; the kernel does not filter by it.
   std::optional<IpAddress> destination = std::nullopt;
   uint8_t prefix_length = 0;
   uint32_t max_count = 0;
@@ -46,13 +46,13 @@ std::optional<Filter> ReadFilter(Napi::Value value) {
 
 bool IsIp(uint8_t family) { return family == AF_INET || family == AF_INET6; }
 
-/** Lists of all families hold some that have no place here, such as a bridge's forwarding entries. */
+// Lists of all families hold some that have no place here, such as a bridge's forwarding entries.
 bool IsWanted(const Link&) { return true; }
 bool IsWanted(const Address& address) { return IsIp(address.family); }
 bool IsWanted(const Route& route) { return IsIp(route.family); }
 bool IsWanted(const Rule& rule) { return IsIp(rule.family); }
 bool IsWanted(const Neighbour& neighbour) { return IsIp(neighbour.family); }
-/** Whether a route is to exactly the destination of a filter, where that has one. */
+// Whether a route is to exactly the destination of a filter, where that has one.
 bool IsTo(const Route& route, const Filter& filter) {
   if (!filter.destination) return true;
   if (route.family != filter.destination->family || route.destination_length != filter.prefix_length) return false;
@@ -104,13 +104,11 @@ Napi::Value ToArray(Napi::Env env, std::vector<Object>& objects) {
   return ConvertEach(env, objects, [](Napi::Env env, const Object& object) { return ToJs(env, object); });
 }
 
-Napi::Value ToFdbArray(Napi::Env env, std::vector<Neighbour>& entries) {
-  return ConvertEach(env, entries, FdbToJs);
-}
+Napi::Value ToFdbArray(Napi::Env env, std::vector<Neighbour>& entries) { return ConvertEach(env, entries, FdbToJs); }
 
 }  // namespace
 
-Napi::Value DumpLinks(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
+Napi::Value DumpLinks(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
   const auto filter = ReadFilter(value);
   if (!filter) return {};
   Link link;
@@ -120,7 +118,7 @@ Napi::Value DumpLinks(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Va
       value.Env(), [from, request] { return Collect<Link>(*from, request, DecodeLink); }, ToArray<Link>);
 }
 
-Napi::Value DumpAddresses(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
+Napi::Value DumpAddresses(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
   const auto filter = ReadFilter(value);
   if (!filter) return {};
   Address address;
@@ -131,7 +129,7 @@ Napi::Value DumpAddresses(JobQueue& queue, std::shared_ptr<Namespace> from, Napi
       value.Env(), [from, request] { return Collect<Address>(*from, request, DecodeAddress); }, ToArray<Address>);
 }
 
-Napi::Value DumpRoutes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
+Napi::Value DumpRoutes(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
   const auto filter = ReadFilter(value);
   if (!filter) return {};
   Route route;
@@ -152,7 +150,7 @@ Napi::Value DumpRoutes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::V
   return queue.Promise<std::vector<Route>>(value.Env(), work, ToArray<Route>);
 }
 
-Napi::Value DumpRules(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
+Napi::Value DumpRules(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
   const auto filter = ReadFilter(value);
   if (!filter) return {};
   Rule rule;
@@ -162,7 +160,7 @@ Napi::Value DumpRules(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Va
       value.Env(), [from, request] { return Collect<Rule>(*from, request, DecodeRule); }, ToArray<Rule>);
 }
 
-Napi::Value DumpFdb(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
+Napi::Value DumpFdb(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
   const auto filter = ReadFilter(value);
   if (!filter) return {};
   Neighbour entry;
@@ -170,11 +168,10 @@ Napi::Value DumpFdb(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Valu
   if (filter->index != 0) entry.filter_index = filter->index;
   const auto request = RequestFor(RTM_GETNEIGH, entry, *filter);
   return queue.Promise<std::vector<Neighbour>>(
-      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeNeighbour, IsFdb); },
-      ToFdbArray);
+      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeNeighbour, IsFdb); }, ToFdbArray);
 }
 
-Napi::Value DumpNeighbours(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
+Napi::Value DumpNeighbours(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
   const auto filter = ReadFilter(value);
   if (!filter) return {};
   Neighbour neighbour;
@@ -183,8 +180,7 @@ Napi::Value DumpNeighbours(JobQueue& queue, std::shared_ptr<Namespace> from, Nap
   if (filter->index != 0) neighbour.filter_index = filter->index;
   const auto request = RequestFor(RTM_GETNEIGH, neighbour, *filter);
   return queue.Promise<std::vector<Neighbour>>(
-      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeNeighbour); },
-      ToArray<Neighbour>);
+      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeNeighbour); }, ToArray<Neighbour>);
 }
 
 }  // namespace podwire::netlink

@@ -2,7 +2,7 @@
 
 namespace podwire::netlink {
 
-/** Deletes itself when it is done (Napi::AsyncWorker); until then it keeps the queue. */
+// Deletes itself when it is done (Napi::AsyncWorker); until then it keeps the queue.
 class JobQueue::Worker : public Napi::AsyncWorker {
  public:
   Worker(Napi::Env env, std::shared_ptr<JobQueue> queue, std::unique_ptr<Job> job)

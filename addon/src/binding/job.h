@@ -12,17 +12,17 @@
 
 namespace podwire::netlink {
 
-/** Work for a thread of libuv's pool, and what follows from it. */
+// Work for a thread of libuv's pool, and what follows from it.
 class Job {
  public:
   virtual ~Job() = default;
-  /** On the pool's thread: only C++ values may be touched. */
+  // On the pool's thread: only C++ values may be touched.
   virtual void Execute() = 0;
-  /** Back on the environment's thread. */
+  // Back on the environment's thread.
   virtual void Settle(Napi::Env env) = 0;
 };
 
-/** A job whose answer goes to a function. */
+// A job whose answer goes to a function.
 template <typename Answer>
 class CallbackJob : public Job {
  public:
@@ -39,26 +39,25 @@ class CallbackJob : public Job {
   std::optional<Result<Answer>> answer_;
 };
 
-/**
- * Carries out jobs one at a time, in their order. So a namespace never holds more than one of the four threads of libuv's
- * pool, however many calls wait for the kernel's locks. For the environment's thread only.
- */
+// Carries out jobs one at a time, in their order. So a namespace never holds more than one of the four threads of
+// libuv's pool, however many calls wait for the kernel's locks. For the environment's thread only.
 class JobQueue : public std::enable_shared_from_this<JobQueue> {
  public:
   void Add(Napi::Env env, std::unique_ptr<Job> job);
 
-  /** The promise of what `convert` makes of the work's answer; rejected with a NativeError. */
+  // The promise of what `convert` makes of the work's answer; rejected with a NativeError.
   template <typename Answer>
   Napi::Promise Promise(Napi::Env env, std::function<Result<Answer>()> work,
                         std::function<Napi::Value(Napi::Env, Answer&)> convert) {
     const Napi::Promise::Deferred deferred(env);
-    Add(env, std::make_unique<CallbackJob<Answer>>(std::move(work), [deferred, convert](Napi::Env env, Result<Answer>& answer) {
-          if (answer) {
-            deferred.Resolve(convert(env, *answer));
-          } else {
-            deferred.Reject(ToJs(env, answer.Error()));
-          }
-        }));
+    Add(env, std::make_unique<CallbackJob<Answer>>(std::move(work),
+                                                   [deferred, convert](Napi::Env env, Result<Answer>& answer) {
+                                                     if (answer) {
+                                                       deferred.Resolve(convert(env, *answer));
+                                                     } else {
+                                                       deferred.Reject(ToJs(env, answer.Error()));
+                                                     }
+                                                   }));
     return deferred.Promise();
   }
 

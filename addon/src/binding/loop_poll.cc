@@ -13,7 +13,7 @@ struct LoopPoll::Handle {
   std::function<void()> ready;
   Napi::AsyncContext context;
   napi_async_cleanup_hook_handle cleanup = nullptr;
-  /** Null when the owner is gone. */
+  // Null when the owner is gone.
   LoopPoll* owner = nullptr;
   bool closing = false;
 

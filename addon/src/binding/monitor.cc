@@ -24,13 +24,13 @@ namespace podwire::netlink {
 
 namespace {
 
-/** Calls back on the environment's thread some time after it was started. Does not keep the process alive. */
+// Calls back on the environment's thread some time after it was started. Does not keep the process alive.
 class LoopTimer {
  public:
-  /** `elapsed` runs as the callback of a {@link LoopPoll} does, and may destroy this object. */
+  // `elapsed` runs as the callback of a LoopPoll does, and may destroy this object.
   LoopTimer(Napi::Env env, std::function<void()> elapsed);
 
-  /** Calls back once. False when the kernel has no timer to spare; then nothing is called. */
+  // Calls back once. False when the kernel has no timer to spare; then nothing is called.
   bool Start(std::chrono::milliseconds delay);
 
  private:
@@ -55,13 +55,13 @@ bool LoopTimer::Start(std::chrono::milliseconds delay) {
 }
 
 bool IsIp(uint8_t family) { return family == AF_INET || family == AF_INET6; }
-/** Bridges announce their ports in a family of their own. */
+// Bridges announce their ports in a family of their own.
 bool IsWanted(const Link& link) { return link.family == AF_UNSPEC; }
 bool IsWanted(const Address& address) { return IsIp(address.family); }
 bool IsWanted(const Route& route) { return IsIp(route.family); }
 bool IsWanted(const Neighbour& neighbour) { return IsIp(neighbour.family); }
 
-/** The events of one turn of the loop, as JavaScript values. */
+// The events of one turn of the loop, as JavaScript values.
 class Events {
  public:
   explicit Events(Napi::Env env) : env_(env), array_(Napi::Array::New(env)) {}
@@ -128,16 +128,14 @@ class Events {
   uint32_t length_ = 0;
 };
 
-/** Who hears of a subscription, and how long what is announced may gather before it is read. */
+// Who hears of a subscription, and how long what is announced may gather before it is read.
 struct Listener {
   std::shared_ptr<Napi::FunctionReference> on_events;
   std::chrono::milliseconds gather;
 };
 
-/**
- * A subscription, and the function that hears of it. Freed with the function that closes it; the socket, which keeps the
- * namespace, goes at once when it is closed.
- */
+// A subscription, and the function that hears of it. Freed with the function that closes it; the socket, which keeps
+// the namespace, goes at once when it is closed.
 class Monitor {
  public:
   Monitor(Napi::Env env, Subscription subscription, Listener listener)
@@ -182,10 +180,10 @@ class Monitor {
     if (events.Array().Length() > 0) listener->Call({events.Array()});
   }
 
-  /** Nothing once it is closed. Goes after the poll of it. */
+  // Nothing once it is closed. Goes after the poll of it.
   std::optional<Subscription> subscription_;
   Listener listener_;
-  /** Whether the last reading has left something, which does not wait again. */
+  // Whether the last reading has left something, which does not wait again.
   bool emptying_ = false;
   std::unique_ptr<LoopTimer> timer_;
   std::unique_ptr<LoopPoll> poll_;
@@ -205,7 +203,7 @@ std::optional<std::vector<uint32_t>> ReadGroups(Napi::Value value) {
 
 }  // namespace
 
-Napi::Value OpenMonitor(std::shared_ptr<const Netns> netns, const Napi::CallbackInfo& info) {
+Napi::Value OpenMonitor(const std::shared_ptr<const Netns>& netns, const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   const auto groups = ReadGroups(info[0]);
   if (!groups || !info[1].IsNumber() || !info[2].IsFunction()) {
@@ -213,9 +211,8 @@ Napi::Value OpenMonitor(std::shared_ptr<const Netns> netns, const Napi::Callback
         .ThrowAsJavaScriptException();
     return {};
   }
-  const Listener listener{
-      std::make_shared<Napi::FunctionReference>(Napi::Persistent(info[2].As<Napi::Function>())),
-      std::chrono::milliseconds(info[1].As<Napi::Number>().Uint32Value())};
+  const Listener listener{std::make_shared<Napi::FunctionReference>(Napi::Persistent(info[2].As<Napi::Function>())),
+                          std::chrono::milliseconds(info[1].As<Napi::Number>().Uint32Value())};
   const auto work = [netns, groups]() -> Result<Subscription> {
     std::optional<Result<Subscription>> subscription;
     const SubscriptionOptions options{*groups, std::nullopt};

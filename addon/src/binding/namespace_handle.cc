@@ -1,9 +1,9 @@
 #include "binding/namespace_handle.h"
 
 #include "binding/dumps.h"
-#include "binding/shape.h"
 #include "binding/monitor.h"
 #include "binding/object_reader.h"
+#include "binding/shape.h"
 #include "binding/steps.h"
 #include "socket/announcement.h"
 #include "socket/conntrack.h"
@@ -231,7 +231,9 @@ Napi::Value NamespaceHandle::DeleteConntrack(const Napi::CallbackInfo& info) {
     Napi::TypeError::New(env, "address: must be an IP address").ThrowAsJavaScriptException();
     return {};
   }
-  const auto work = [netns = namespace_->GetNetns(), address = *address] { return netlink::DeleteConntrack(*netns, address); };
+  const auto work = [netns = namespace_->GetNetns(), address = *address] {
+    return netlink::DeleteConntrack(*netns, address);
+  };
   return queue_->Promise<uint32_t>(
       env, work, [](Napi::Env env, uint32_t& count) -> Napi::Value { return Napi::Number::New(env, count); });
 }
@@ -249,8 +251,8 @@ Napi::Value NamespaceHandle::AnnounceAddress(const Napi::CallbackInfo& info) {
     if (auto failure = netlink::AnnounceAddress(*netns, announcement)) return *failure;
     return std::monostate();
   };
-  return queue_->Promise<std::monostate>(
-      info.Env(), work, [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
+  return queue_->Promise<std::monostate>(info.Env(), work,
+                                         [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
 }
 
 Napi::Value NamespaceHandle::Monitor(const Napi::CallbackInfo& info) {
@@ -263,8 +265,8 @@ Napi::Value NamespaceHandle::Close(const Napi::CallbackInfo& info) {
   const auto work = [within = std::exchange(namespace_, nullptr)]() -> Result<std::monostate> {
     return std::monostate();
   };
-  return queue_->Promise<std::monostate>(
-      info.Env(), work, [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
+  return queue_->Promise<std::monostate>(info.Env(), work,
+                                         [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
 }
 
 }  // namespace podwire::netlink

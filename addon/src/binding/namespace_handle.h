@@ -10,15 +10,15 @@
 
 namespace podwire::netlink {
 
-/** NativeNamespace of lib/native.ts. */
+// NativeNamespace of lib/native.ts.
 class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
  public:
-  /** Per environment, so that worker threads have their own. */
+  // Per environment, so that worker threads have their own.
   static Napi::FunctionReference Define(Napi::Env env);
   static Napi::Value Open(const Napi::CallbackInfo& info);
   static Napi::Value OpenAtOnce(const Napi::CallbackInfo& info);
 
-  /** The namespace behind a JavaScript value; nothing when it is something else or closed. */
+  // The namespace behind a JavaScript value; nothing when it is something else or closed.
   static std::shared_ptr<Namespace> NamespaceOf(Napi::Value value);
 
   explicit NamespaceHandle(const Napi::CallbackInfo& info);
@@ -41,16 +41,16 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value Monitor(const Napi::CallbackInfo& info);
   Napi::Value Close(const Napi::CallbackInfo& info);
 
-  /** All in one send; an empty value leaves a pending exception. */
+  // All in one send; an empty value leaves a pending exception.
   Napi::Value RunTogether(Napi::Env env, std::vector<Step> steps, Socket::Timeout timeout);
 
-  /** False leaves a pending exception. */
+  // False leaves a pending exception.
   bool CheckOpen(const Napi::CallbackInfo& info) const;
 
   std::shared_ptr<JobQueue> queue_ = std::make_shared<JobQueue>();
-  /** Null once it is closed; jobs under way hold it as well. */
+  // Null once it is closed; jobs under way hold it as well.
   std::shared_ptr<Namespace> namespace_;
-  /** There after the first deletion. */
+  // There after the first deletion.
   std::shared_ptr<DeletionBatcher> deletions_;
 };
 

@@ -17,9 +17,7 @@ void ObjectReader::Fail(const char* name, const char* expected) {
   if (!Failed()) Napi::TypeError::New(env_, Path(name) + ": must be " + expected).ThrowAsJavaScriptException();
 }
 
-Napi::Value ObjectReader::Value(const char* name) {
-  return Failed() ? env_.Null() : object_.Get(name);
-}
+Napi::Value ObjectReader::Value(const char* name) { return Failed() ? env_.Null() : object_.Get(name); }
 
 bool ObjectReader::Flag(const char* name) {
   const auto found = Value(name);

@@ -7,7 +7,7 @@
 
 namespace podwire::netlink {
 
-/** Kinds of objects that are made in large numbers. */
+// Kinds of objects that are made in large numbers.
 enum class Shape { kLink, kAddress, kRoute, kRule, kNeighbour, kFdb, kOutcome, kEvent };
 
 struct Field {
@@ -15,7 +15,7 @@ struct Field {
   napi_value value;
 };
 
-/** A function for each shape, made when it is first needed. Of one environment. */
+// A function for each shape, made when it is first needed. Of one environment.
 class Shapes {
  public:
   const Napi::FunctionReference& Factory(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
@@ -24,17 +24,15 @@ class Shapes {
   std::array<Napi::FunctionReference, 8> factories_;
 };
 
-/** What each environment (the main thread, every worker thread) has for itself. */
+// What each environment (the main thread, every worker thread) has for itself.
 struct Environment {
-  /** The constructor of NativeNamespace. */
+  // The constructor of NativeNamespace.
   Napi::FunctionReference namespaces;
   Shapes shapes;
 };
 
-/**
- * An object with these properties, in one call: setting a dozen properties one by one through Node-API takes many times as
- * long, which a list of ten thousand routes shows. The names of a shape must be the same each time.
- */
+// An object with these properties, in one call: setting a dozen properties one by one through Node-API takes many times
+// as long, which a list of ten thousand routes shows. The names of a shape must be the same each time.
 Napi::Object Assemble(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
 
 }  // namespace podwire::netlink

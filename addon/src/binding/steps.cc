@@ -36,14 +36,14 @@ std::optional<std::shared_ptr<Namespace>> ReadNamespace(ObjectReader& reader, co
   return std::nullopt;
 }
 
-/** A link: an index goes into the request's object at once, a name is looked up when the request's turn comes. */
+// A link: an index goes into the request's object at once, a name is looked up when the request's turn comes.
 void ReadSelector(ObjectReader reader, Request& request) {
   const uint32_t index = reader.Number("index");
   request.lookup = reader.OptionalText("name");
   if (!request.lookup) request.SetLinkIndex(index);
 }
 
-/** Attributes of every new link. */
+// Attributes of every new link.
 Link ReadNewLink(ObjectReader& reader) {
   Link link;
   link.name = reader.Text("name");
@@ -162,7 +162,7 @@ Request ReadLinkDelete(ObjectReader& reader) {
   return DeleteLink(selector.Number("index"), selector.OptionalText("name").value_or(""));
 }
 
-/** RTM_NEW* or RTM_DEL*, with its flags. */
+// RTM_NEW* or RTM_DEL*, with its flags.
 Request ReadVerb(ObjectReader& reader, uint16_t added, uint16_t deleted) {
   Request request;
   const std::string verb = reader.Text("verb");
@@ -251,7 +251,7 @@ Request ReadNeighbourStep(ObjectReader& reader) {
   return request;
 }
 
-/** Without `master`, so that the entry is the device's own, not that of the bridge above it. */
+// Without `master`, so that the entry is the device's own, not that of the bridge above it.
 Request ReadFdbStep(ObjectReader& reader) {
   Request request = ReadVerb(reader, RTM_NEWNEIGH, RTM_DELNEIGH);
   Neighbour entry;

@@ -109,12 +109,12 @@ Napi::Value AddressGenerationOrNull(Napi::Env env, const std::optional<uint8_t>&
   return Napi::Number::New(env, *mode);
 }
 
-/** The address that means none is none. */
+// The address that means none is none.
 std::optional<IpAddress> Given(const std::optional<IpAddress>& address) {
   return address && address->bytes != decltype(address->bytes){} ? address : std::nullopt;
 }
 
-/** The index that means none is none. */
+// The index that means none is none.
 Napi::Value IndexOrNull(Napi::Env env, const std::optional<uint32_t>& index) {
   return NumberOrNull(env, index.value_or(0) == 0 ? std::nullopt : index);
 }

@@ -13,17 +13,17 @@
 
 namespace podwire::netlink {
 
-/** The shapes of lib/objects.ts and NativeError of lib/native.ts. */
+// The shapes of lib/objects.ts and NativeError of lib/native.ts.
 Napi::Object ToJs(Napi::Env env, const Link& link);
 Napi::Object ToJs(Napi::Env env, const Address& address);
 Napi::Object ToJs(Napi::Env env, const Route& route);
 Napi::Object ToJs(Napi::Env env, const Rule& rule);
 Napi::Object ToJs(Napi::Env env, const Neighbour& neighbour);
-/** A neighbour of the family AF_BRIDGE. */
+// A neighbour of the family AF_BRIDGE.
 Napi::Object FdbToJs(Napi::Env env, const Neighbour& entry);
 Napi::Object ToJs(Napi::Env env, const KernelError& error);
 
-/** Both: `null` for nothing. */
+// Both: `null` for nothing.
 Napi::Value TextOrNull(Napi::Env env, const std::optional<std::string>& value);
 template <typename Value>
 Napi::Value ToJsOrNull(Napi::Env env, const std::optional<Value>& value) {

@@ -8,7 +8,7 @@ namespace podwire::netlink {
 
 namespace {
 
-/** The kernel's MAX_ERRNO. What it sends is never positive. */
+// The kernel's MAX_ERRNO. What it sends is never positive.
 constexpr int kErrnoMax = 4095;
 
 std::optional<Acknowledgement> FromKernel(int error) {
@@ -16,10 +16,11 @@ std::optional<Acknowledgement> FromKernel(int error) {
   return Acknowledgement{-error, std::nullopt};
 }
 
-/** The copy of the request is whole, with its padding, or was capped to its header, which is part of `nlmsgerr`. */
+// The copy of the request is whole, with its padding, or was capped to its header, which is part of `nlmsgerr`.
 ByteView BehindRequest(const Message& message, const nlmsgerr& error, ByteView rest) {
   if ((message.flags & NLM_F_CAPPED) != 0 || error.msg.nlmsg_len <= sizeof(nlmsghdr)) return rest;
-  const size_t copied = (size_t{error.msg.nlmsg_len} - sizeof(nlmsghdr) + NLMSG_ALIGNTO - 1) & ~size_t{NLMSG_ALIGNTO - 1};
+  const size_t copied =
+      (size_t{error.msg.nlmsg_len} - sizeof(nlmsghdr) + NLMSG_ALIGNTO - 1) & ~size_t{NLMSG_ALIGNTO - 1};
   const size_t step = std::min(rest.size, copied);
   return {rest.data + step, rest.size - step};
 }

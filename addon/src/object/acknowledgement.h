@@ -7,18 +7,18 @@
 
 namespace podwire::netlink {
 
-/** NLMSG_ERROR and NLMSG_DONE: how a request, or a list, ended. */
+// NLMSG_ERROR and NLMSG_DONE: how a request, or a list, ended.
 struct Acknowledgement {
-  /** A positive errno value; 0 for success. */
+  // A positive errno value; 0 for success.
   int error = 0;
-  /** NLMSGERR_ATTR_MSG: the kernel's words about it. */
+  // NLMSGERR_ATTR_MSG: the kernel's words about it.
   std::optional<std::string> text;
 };
 
-/** Of NLMSG_ERROR: `nlmsgerr`, then the attributes of the extended acknowledgement behind the copy of the request. */
+// Of NLMSG_ERROR: `nlmsgerr`, then the attributes of the extended acknowledgement behind the copy of the request.
 std::optional<Acknowledgement> DecodeAcknowledgement(const Message& message);
 
-/** Of NLMSG_DONE, at a list's end: the error alone, and some families leave even that out. */
+// Of NLMSG_DONE, at a list's end: the error alone, and some families leave even that out.
 std::optional<Acknowledgement> DecodeListEnd(const Message& message);
 
 }  // namespace podwire::netlink

@@ -13,7 +13,7 @@
 
 namespace podwire::netlink {
 
-/** An attribute that an object has no field for. Kept, so that decoding and encoding again loses nothing. */
+// An attribute that an object has no field for. Kept, so that decoding and encoding again loses nothing.
 struct OtherAttribute {
   uint16_t raw_type;
   std::vector<uint8_t> payload;
@@ -24,9 +24,10 @@ inline OtherAttribute Keep(const Attribute& attribute) {
   return {attribute.raw_type, std::vector<uint8_t>(data, data + size)};
 }
 
-/** A kept attribute, to be read; good as long as `other` is. */
+// A kept attribute, to be read; good as long as `other` is.
 inline Attribute View(const OtherAttribute& other) {
-  return {static_cast<uint16_t>(other.raw_type & NLA_TYPE_MASK), other.raw_type,
+  return {static_cast<uint16_t>(other.raw_type & NLA_TYPE_MASK),
+          other.raw_type,
           {other.payload.data(), other.payload.size()}};
 }
 
@@ -34,7 +35,7 @@ inline void WriteOthers(MessageWriter& writer, const std::vector<OtherAttribute>
   for (const auto& other : others) writer.Attribute(other.raw_type, {other.payload.data(), other.payload.size()});
 }
 
-/** Assigns a present value to the field; false: the attribute belongs into the list of unknown ones. */
+// Assigns a present value to the field; false: the attribute belongs into the list of unknown ones.
 template <typename Value>
 bool Assign(std::optional<Value>& field, std::optional<Value> value) {
   if (!value || field) return false;
@@ -42,7 +43,7 @@ bool Assign(std::optional<Value>& field, std::optional<Value> value) {
   return true;
 }
 
-/** The attributes of a nest that is written in an order of our own. */
+// The attributes of a nest that is written in an order of our own.
 class AttributeList {
  public:
   void Add(uint16_t type, ByteView payload) {

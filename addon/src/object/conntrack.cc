@@ -9,7 +9,7 @@ namespace podwire::netlink {
 
 namespace {
 
-/** Flags of CTA_FILTER_ORIG_FLAGS and CTA_FILTER_REPLY_FLAGS (net/netfilter/nf_internals.h of the kernel). */
+// Flags of CTA_FILTER_ORIG_FLAGS and CTA_FILTER_REPLY_FLAGS (net/netfilter/nf_internals.h of the kernel).
 constexpr uint32_t kFilterSource = 1 << 0;
 constexpr uint32_t kFilterDestination = 1 << 1;
 
@@ -88,7 +88,8 @@ void Encode(const ConntrackFilter& filter, MessageWriter& writer) {
   const bool source = place != ConntrackFilter::Place::kOriginalDestination;
   const bool ipv6 = address.family == AF_INET6;
   WriteHeader(address.family, writer);
-  // The kernel takes IPv6 addresses that are the same for different ones (seen on Linux 6.18), so it is not to compare any.
+  // The kernel takes IPv6 addresses that are the same for different ones (seen on Linux 6.18), so it is not to compare
+  // any.
   if (ipv6) return;
   const size_t tuple = writer.OpenNest((reply ? CTA_TUPLE_REPLY : CTA_TUPLE_ORIG) | NLA_F_NESTED);
   const size_t ip = writer.OpenNest(CTA_TUPLE_IP | NLA_F_NESTED);

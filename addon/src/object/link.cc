@@ -9,7 +9,8 @@ namespace podwire::netlink {
 
 namespace {
 
-/** A veth's peer is decoded as a link without a peer; deeper nesting stays bytes, so that no input makes the decoder recurse. */
+// A veth's peer is decoded as a link without a peer; deeper nesting stays bytes, so that no input makes the decoder
+// recurse.
 enum class Peer { kDecode, kKeep };
 
 std::optional<Link> Decode(ByteView payload, Peer peers);
@@ -32,7 +33,7 @@ bool DecodeData(const Attribute& attribute, LinkInfo& info, Peer peers) {
   LinkInfo found;
   while (const auto inner = reader.Next()) {
     auto peer = veth && inner->raw_type == VETH_INFO_PEER && found.peer.empty() ? Decode(inner->payload, Peer::kKeep)
-                                                                               : std::nullopt;
+                                                                                : std::nullopt;
     if (peer) {
       found.peer.push_back(std::move(*peer));
     } else {

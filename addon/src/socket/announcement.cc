@@ -19,7 +19,7 @@ namespace {
 
 using Mac = std::array<uint8_t, ETH_ALEN>;
 
-/** RFC 826, with Ethernet and IPv4. */
+// RFC 826, with Ethernet and IPv4.
 struct ArpPacket {
   uint16_t hardware = htons(ARPHRD_ETHER);
   uint16_t protocol = htons(ETH_P_IP);
@@ -33,7 +33,7 @@ struct ArpPacket {
 };
 static_assert(sizeof(ArpPacket) == 28);
 
-/** RFC 4861, 4.4 and 4.6.1, with Ethernet. */
+// RFC 4861, 4.4 and 4.6.1, with Ethernet.
 struct Advertisement {
   nd_neighbor_advert head{};
   nd_opt_hdr option{ND_OPT_TARGET_LINKADDR, 1};
@@ -41,7 +41,7 @@ struct Advertisement {
 };
 static_assert(sizeof(Advertisement) == 32);
 
-/** Neighbours take no message that may have crossed a router. */
+// Neighbours take no message that may have crossed a router.
 constexpr int kHopLimit = 255;
 
 constexpr in6_addr kAllNodes = {{{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}};
@@ -60,7 +60,7 @@ bool Set(int fd, int option, const Value& value) {
   return setsockopt(fd, IPPROTO_IPV6, option, &value, sizeof value) == 0;
 }
 
-/** A socket that sends by the link, and receives nothing, and where it is bound: with the link's own MAC address. */
+// A socket that sends by the link, and receives nothing, and where it is bound: with the link's own MAC address.
 Result<sockaddr_ll> BindTo(const UniqueFd& socket, uint32_t link_index) {
   if (!socket) return Failed("cannot open a packet socket (CAP_NET_RAW)");
   sockaddr_ll place{};
@@ -73,7 +73,8 @@ Result<sockaddr_ll> BindTo(const UniqueFd& socket, uint32_t link_index) {
   return place;
 }
 
-/** A gratuitous ARP request: source and target are the address itself. Neighbours update their entry; there is no answer. */
+// A gratuitous ARP request: source and target are the address itself. Neighbours update their entry; there is no
+// answer.
 std::optional<KernelError> AnnounceIpv4(const UniqueFd& socket, sockaddr_ll place, const IpAddress& address) {
   ArpPacket packet;
   std::copy_n(place.sll_addr, ETH_ALEN, packet.sender_mac.begin());
@@ -84,7 +85,7 @@ std::optional<KernelError> AnnounceIpv4(const UniqueFd& socket, sockaddr_ll plac
   return SendTo(socket.Get(), packet, place);
 }
 
-/** An unsolicited advertisement, to all nodes of the link. The kernel computes its checksum. */
+// An unsolicited advertisement, to all nodes of the link. The kernel computes its checksum.
 std::optional<KernelError> AnnounceIpv6(const sockaddr_ll& place, const Announcement& announcement) {
   const UniqueFd socket(::socket(AF_INET6, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_ICMPV6));
   if (!socket) return Failed("cannot open a raw socket (CAP_NET_RAW)");

@@ -20,7 +20,7 @@ constexpr ConntrackFilter::Place kPlaces[] = {
 
 constexpr uint16_t TypeOf(uint16_t message) { return static_cast<uint16_t>(NFNL_SUBSYS_CTNETLINK << 8 | message); }
 
-/** The entries with the address in one place. */
+// The entries with the address in one place.
 Result<std::vector<Request>> FindEntries(Socket& socket, const ConntrackFilter& filter) {
   std::vector<Request> deletions;
   bool malformed = false;

@@ -4,11 +4,11 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <algorithm>
 #include <system_error>
 #include <thread>
 
@@ -19,10 +19,10 @@ namespace podwire::netlink {
 namespace {
 
 constexpr size_t kThreadsMax = 4;
-/** Two messages for each, and their answers, must fit the socket's buffers. */
+// Two messages for each, and their answers, must fit the socket's buffers.
 constexpr size_t kGroupLinksMax = 256;
 constexpr uint32_t kSmallestGroup = 0x10000;
-/** Of the acknowledgement, which is there as soon as `sendmsg` returns. */
+// Of the acknowledgement, which is there as soon as `sendmsg` returns.
 constexpr Socket::Timeout kTimeout{5000};
 
 using Deletions = std::vector<Deletion>;
@@ -59,13 +59,14 @@ std::optional<KernelError> DeleteOne(Socket& socket, uint32_t index, const std::
   return socket.Exchange(DeleteLink(index, name), kTimeout).error;
 }
 
-/** Each link's own outcome; `indexes` are those of veths. */
+// Each link's own outcome; `indexes` are those of veths.
 std::map<uint32_t, std::optional<KernelError>> DeleteTogether(Socket& socket, const std::vector<uint32_t>& indexes) {
   std::map<uint32_t, std::optional<KernelError>> errors;
   const auto group = indexes.size() > 1 ? FreshGroup() : std::nullopt;
   bool deleted = false;
   if (group) {
     std::vector<Request> requests;
+    requests.reserve(indexes.size() + 1);
     for (const uint32_t index : indexes) requests.push_back(SetGroup(index, *group));
     requests.push_back(DeleteGroup(*group));
     const auto replies = socket.Exchange(requests, kTimeout);
@@ -107,7 +108,8 @@ Results DeleteAll(Socket& socket, const Deletions& deletions) {
 
   for (size_t position = 0; position < deletions.size(); ++position) {
     const auto& link = links[position].link;
-    results.push_back({deletions[position].id, link ? errors[static_cast<uint32_t>(link->index)] : links[position].error});
+    results.push_back(
+        {deletions[position].id, link ? errors[static_cast<uint32_t>(link->index)] : links[position].error});
   }
   return results;
 }
@@ -135,7 +137,7 @@ struct Deleter::Shared {
   size_t idle = 0;
   bool ended = false;
 
-  /** Waits for work; empty when there will be none. */
+  // Waits for work; empty when there will be none.
   Deletions Take() {
     std::unique_lock lock(mutex);
     ++idle;
@@ -158,7 +160,7 @@ struct Deleter::Shared {
     eventfd_write(event.Get(), 1);
   }
 
-  /** A thread could not be used; with the last one goes what waits. */
+  // A thread could not be used; with the last one goes what waits.
   void GiveUp(const KernelError& error) {
     Deletions lost;
     {
@@ -210,7 +212,7 @@ std::vector<DeletionResult> Deleter::TakeResults() {
   return std::exchange(shared_->results, {});
 }
 
-void Deleter::RunThread(std::shared_ptr<Shared> shared) {
+void Deleter::RunThread(const std::shared_ptr<Shared>& shared) {
   if (const auto failure = shared->netns->Enter()) return shared->GiveUp(*failure);
   auto socket = Socket::Open();
   if (!socket) return shared->GiveUp(socket.Error());

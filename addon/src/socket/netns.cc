@@ -22,16 +22,16 @@ namespace {
 
 constexpr const char* kOwnPath = "/proc/self/ns/net";
 
-/** O_NONBLOCK: a path that turns out to be a FIFO must not hold the thread. */
+// O_NONBLOCK: a path that turns out to be a FIFO must not hold the thread.
 constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
 
-/** RESOLVE_CACHED of linux/openat2.h since 5.12: fails with EAGAIN rather than wait. */
+// RESOLVE_CACHED of linux/openat2.h since 5.12: fails with EAGAIN rather than wait.
 constexpr uint64_t kResolveCached = 0x20;
 
-/** NS_GET_ID of linux/nsfs.h since 6.18, which headers of older releases lack. */
+// NS_GET_ID of linux/nsfs.h since 6.18, which headers of older releases lack.
 constexpr unsigned long kGetId = _IOR(NSIO, 13, uint64_t);
 
-/** SO_NETNS_COOKIE of asm-generic/socket.h since 5.14. */
+// SO_NETNS_COOKIE of asm-generic/socket.h since 5.14.
 constexpr int kNetnsCookie = 71;
 
 std::optional<uint64_t> CookieOfOwn() {

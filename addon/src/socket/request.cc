@@ -19,7 +19,7 @@ struct IndexSetter {
   void operator()(ConntrackEntry&) const {}
 };
 
-/** A new link has no index yet; the one that it names is the device below its tunnel. */
+// A new link has no index yet; the one that it names is the device below its tunnel.
 void SetParent(Link& link, uint32_t index) {
   AttributeList parent;
   const bool vxlan = link.info->KindName() == "vxlan";

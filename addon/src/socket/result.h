@@ -6,13 +6,13 @@
 
 namespace podwire::netlink {
 
-/** Why the kernel refused: a positive errno value and its extended-ack text, or words of ours; empty for none. */
+// Why the kernel refused: a positive errno value and its extended-ack text, or words of ours; empty for none.
 struct KernelError {
   int number;
   std::string text;
 };
 
-/** A value or the reason why there is none. */
+// A value or the reason why there is none.
 template <typename Value>
 class Result {
  public:

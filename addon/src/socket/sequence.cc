@@ -13,13 +13,13 @@ namespace podwire::netlink {
 
 namespace {
 
-/** A name in a message that selects by index is the new one. */
+// A name in a message that selects by index is the new one.
 bool IsRename(const Request& request) {
   const auto* link = std::get_if<Link>(&request.object);
   return request.type == RTM_SETLINK && link && link->index != 0 && link->name;
 }
 
-/** One run of a sequence: where it is, and the indexes of links that it has met. */
+// One run of a sequence: where it is, and the indexes of links that it has met.
 class Run {
  public:
   Run(std::vector<Step>& steps, Socket::Timeout timeout) : steps_(steps), timeout_(timeout) {}
@@ -31,7 +31,7 @@ class Run {
   }
 
  private:
-  /** Steps in one namespace that follow each other, from the next one on. */
+  // Steps in one namespace that follow each other, from the next one on.
   void RunStretch() {
     const size_t begin = replies_.size();
     const auto& within = steps_[begin].within;
@@ -95,7 +95,7 @@ class Run {
     return index;
   }
 
-  /** A new pair's indexes are in the kernel's echo; a link that is renamed or deleted makes what is known doubtful. */
+  // A new pair's indexes are in the kernel's echo; a link that is renamed or deleted makes what is known doubtful.
   void Learn(const Step& step, const Request& request, const Reply& reply) {
     if (request.type == RTM_DELLINK || IsRename(request)) indexes_.clear();
     if (request.type != RTM_NEWLINK || reply.error || !reply.link || !reply.link->name) return;

@@ -15,17 +15,17 @@ namespace podwire::netlink {
 
 namespace {
 
-/** The kernel's own limit for one datagram of a list is 32 KiB. */
+// The kernel's own limit for one datagram of a list is 32 KiB.
 constexpr size_t kReceiveBufferBytes = 64 * 1024;
-/** Asked for; the kernel counts its overhead too and gives twice that. */
+// Asked for; the kernel counts its overhead too and gives twice that.
 constexpr int kSocketBufferBytes = 4 * 1024 * 1024;
-/** The longest answer there is, a link with everything in it, with the kernel's overhead. */
+// The longest answer there is, a link with everything in it, with the kernel's overhead.
 constexpr size_t kAnswerBytesMax = 8 * 1024;
 constexpr int kDumpAttempts = 5;
-/** For each answer of a list. */
+// For each answer of a list.
 constexpr Socket::Timeout kAnswerTimeout{5000};
 
-/** Why the kernel refused; nothing when it did not. */
+// Why the kernel refused; nothing when it did not.
 std::optional<KernelError> Refusal(const std::optional<Acknowledgement>& acknowledgement) {
   if (!acknowledgement) return KernelError{EBADMSG, "malformed acknowledgement"};
   if (acknowledgement->error == 0) return std::nullopt;
@@ -38,7 +38,7 @@ void EncodeRequest(const Request& request, uint32_t sequence, MessageWriter& wri
   writer.End();
 }
 
-/** How many answers the receive buffer holds for certain. */
+// How many answers the receive buffer holds for certain.
 size_t AnswersThatFit(int fd) {
   int bytes = 0;
   socklen_t size = sizeof bytes;
@@ -116,7 +116,7 @@ Reply Socket::Exchange(const Request& request, Timeout timeout) {
 }
 
 std::optional<KernelError> Socket::ExchangeTogether(const Request* requests, Reply* replies, size_t count,
-                                                     Timeout timeout) {
+                                                    Timeout timeout) {
   const uint32_t first = sequence_;
   MessageWriter writer;
   for (size_t position = 0; position < count; ++position) EncodeRequest(requests[position], sequence_++, writer);

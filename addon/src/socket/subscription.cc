@@ -13,10 +13,10 @@ namespace podwire::netlink {
 
 namespace {
 
-/** The kernel's limit for one notification of a link with everything in it is below this. */
+// The kernel's limit for one notification of a link with everything in it is below this.
 constexpr size_t kReceiveBufferBytes = 64 * 1024;
 constexpr int kSocketBufferBytes = 8 * 1024 * 1024;
-/** So that a storm of notifications does not keep the event loop from its other work. */
+// So that a storm of notifications does not keep the event loop from its other work.
 constexpr int kDatagramsPerRead = 64;
 
 bool FilterType(int fd, uint16_t type) {

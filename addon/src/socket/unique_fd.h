@@ -6,7 +6,7 @@
 
 namespace podwire::netlink {
 
-/** A file descriptor that is closed with its owner. */
+// A file descriptor that is closed with its owner.
 class UniqueFd {
  public:
   UniqueFd() = default;

@@ -28,7 +28,7 @@ using Bytes = std::vector<uint8_t>;
 constexpr unsigned kSeed = 20;
 constexpr int kDamagesPerCapture = 500;
 
-/** A file of captures/, by its path there: the datagram, and the expected values of its messages. */
+// A file of captures/, by its path there: the datagram, and the expected values of its messages.
 struct Capture {
   std::string name;
   Bytes bytes;
@@ -51,7 +51,7 @@ Capture Load(const std::filesystem::path& path) {
 
 ByteView View(const Bytes& bytes) { return {bytes.data(), bytes.size()}; }
 
-/** Netlink header, family header and attributes separately; the attributes sorted, as their order has no meaning. */
+// Netlink header, family header and attributes separately; the attributes sorted, as their order has no meaning.
 std::vector<Bytes> Parts(const Bytes& message, size_t header_size) {
   const size_t start = sizeof(nlmsghdr) + header_size;
   std::vector<Bytes> attributes;
@@ -68,13 +68,13 @@ std::vector<Bytes> Parts(const Bytes& message, size_t header_size) {
   return attributes;
 }
 
-/** ifinfomsg, ifaddrmsg, rtmsg, ndmsg, fib_rule_hdr by message type: four types to each object, from 16 on. */
+// ifinfomsg, ifaddrmsg, rtmsg, ndmsg, fib_rule_hdr by message type: four types to each object, from 16 on.
 size_t HeaderSize(uint16_t type) {
   constexpr size_t kSizes[] = {16, 8, 12, 12, 12};
   return kSizes[(type - 16) / 4];
 }
 
-/** Of a conntrack entry only its identity is written, as the kernel sent it; an acknowledgement is not written at all. */
+// Of a conntrack entry only its identity is written, as the kernel sent it; an acknowledgement is not written at all.
 bool IsPart(const Bytes& written, const Bytes& sent) {
   if (written.empty()) return true;
   constexpr size_t kHeader = sizeof(nfgenmsg);
@@ -86,10 +86,10 @@ bool IsPart(const Bytes& written, const Bytes& sent) {
          });
 }
 
-/** Objects of rtnetlink keep everything. */
+// Objects of rtnetlink keep everything.
 bool IsKeptWhole(const Message& message) { return message.type >= RTM_BASE && message.type <= RTM_GETRULE; }
 
-/** A request of `ip` is written byte for byte; of the kernel's answer every attribute is. */
+// A request of `ip` is written byte for byte; of the kernel's answer every attribute is.
 void CheckMessage(const Capture& capture, const Message& message, const Bytes& original, size_t position) {
   // Sender's port and flags for which the writer has no field.
   Bytes sent = original;
@@ -126,7 +126,7 @@ void CheckCapture(const Capture& capture) {
   Check(position == capture.expected.size(), capture.name + ": has another number of messages than it should");
 }
 
-/** An unknown attribute after those of the first message is kept. */
+// An unknown attribute after those of the first message is kept.
 void CheckUnknownSurvives(const Capture& capture) {
   const Bytes unknown = {0x07, 0x00, 0xfe, 0x3f, 'o', 'd', 'd', 0x00};
   uint32_t length = 0;
@@ -144,7 +144,7 @@ void CheckUnknownSurvives(const Capture& capture) {
   Check(kept, capture.name + ": an unknown attribute is lost");
 }
 
-/** Cut off anywhere and with wrong bytes: the sanitizers and the fuzz entry's own conditions decide. */
+// Cut off anywhere and with wrong bytes: the sanitizers and the fuzz entry's own conditions decide.
 void Damage(const Capture& capture, std::mt19937& random) {
   for (size_t size = 0; size <= capture.bytes.size(); ++size) {
     // A copy of exactly this size, so that one byte too far is seen.
@@ -180,6 +180,7 @@ int main(int argc, char** argv) {
     CheckUnknownSurvives(capture);
     Damage(capture, random);
   }
-  std::printf("%zu captures, %d checks, %d failed, damage seed %u\n", files.size(), test::checks, test::failures, kSeed);
+  std::printf("%zu captures, %d checks, %d failed, damage seed %u\n", files.size(), test::checks, test::failures,
+              kSeed);
   return test::checks > 0 && test::failures == 0 ? 0 : 1;
 }

@@ -78,7 +78,7 @@ std::string Describe(const IpTunnel& tunnel) {
   return fields.Text();
 }
 
-/** The description of a tunnel is the same when it is written and read again. */
+// The description of a tunnel is the same when it is written and read again.
 template <typename Tunnel>
 std::string DescribedTwice(const Tunnel& tunnel, const Tunnel& again) {
   if (Describe(tunnel) != Describe(again)) std::abort();
@@ -168,7 +168,7 @@ std::string Describe(const Neighbour& neighbour) {
   return fields.Text();
 }
 
-/** Only the identity is written, and it has the original tuple. */
+// Only the identity is written, and it has the original tuple.
 std::string Describe(const ConntrackEntry& entry) {
   Fields fields;
   fields.Add("family", entry.family);
@@ -178,7 +178,7 @@ std::string Describe(const ConntrackEntry& entry) {
   return fields.Text();
 }
 
-/** Has no writer: only the kernel sends it. */
+// Has no writer: only the kernel sends it.
 std::optional<Decoded> Describe(const std::optional<Acknowledgement>& acknowledgement) {
   if (!acknowledgement) return std::nullopt;
   Fields fields;

@@ -1,6 +1,6 @@
 // The kernel's part of one pod's network alone: the minimum for every implementation. Each iteration attaches
-// a fresh network namespace and prints, over all, nanoseconds as JSON; creating namespaces and deleting links is not counted
-// in `attachNs`.
+// a fresh network namespace and prints, over all, nanoseconds as JSON; creating namespaces and deleting links is not
+// counted in `attachNs`.
 //
 // usage: floor [ITERATIONS]   in a network namespace of its own, as root
 #include <arpa/inet.h>
@@ -49,7 +49,7 @@ constexpr uint32_t kMtuBytes = 1450;
 constexpr const char* kHostName = "podwfloor";
 constexpr const char* kPodName = "eth0";
 
-/** Messages of one send, each acknowledged. */
+// Messages of one send, each acknowledged.
 class Batch {
  public:
   template <typename Header, typename Attributes>
@@ -161,7 +161,7 @@ void AddPodRoute(Batch& batch, uint32_t index, const in_addr* destination, const
   });
 }
 
-/** The calling thread is in the pod's namespace. */
+// The calling thread is in the pod's namespace.
 void ConfigurePod(int pod) {
   const uint32_t index = if_nametoindex(kPodName);
   ifinfomsg up{};

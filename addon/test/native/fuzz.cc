@@ -8,7 +8,7 @@ namespace {
 
 using namespace podwire::netlink;
 
-/** Objects that have a writer are read again from its output. */
+// Objects that have a writer are read again from its output.
 void CheckAgain(const test::Decoded& first) {
   if (first.encoded.empty()) return;
   MessageReader reader({first.encoded.data(), first.encoded.size()});

@@ -1,6 +1,7 @@
-// The layers below the binding against the real kernel, in network namespaces of their own: lists that change while they are
-// read or are too long, lost notifications, deleted links, forgotten flows, announced addresses. Run under AddressSanitizer by the tests,
-// and under valgrind by leak.mjs; everything that it opens and starts is gone at its end.
+// The layers below the binding against the real kernel, in network namespaces of their own: lists that change while
+// they are read or are too long, lost notifications, deleted links, forgotten flows, announced addresses. Run under
+// AddressSanitizer by the tests, and under valgrind by leak.mjs; everything that it opens and starts is gone at its
+// end.
 //
 // usage: sockets   as root; prints one line per check that failed; exit code 1 when there is any
 #include <linux/netfilter/nfnetlink.h>
@@ -33,12 +34,12 @@ using namespace podwire::netlink::test;
 
 constexpr Socket::Timeout kTimeout{60'000};
 constexpr uint32_t kLoopback = 1;
-/** Of src/socket/socket.cc. */
+// Of src/socket/socket.cc.
 constexpr int kAttemptsMax = 5;
 
 int Number(const std::optional<KernelError>& error) { return error ? error->number : 0; }
 
-/** All must succeed. */
+// All must succeed.
 void Exchange(Namespace& within, std::vector<Request> requests, const std::string& what) {
   const auto replies = within.Exchange(std::move(requests), kTimeout);
   for (const auto& reply : replies) Check(!reply.error, what + ": " + (reply.error ? reply.error->text : ""));
@@ -62,7 +63,7 @@ DumpRequest ListOfAddresses() {
   return {RTM_GETADDR, address};
 }
 
-/** Reads one list and counts how often it was begun, and how many messages the last attempt had. */
+// Reads one list and counts how often it was begun, and how many messages the last attempt had.
 struct Listing {
   std::optional<KernelError> failure;
   int attempts = 0;
@@ -70,7 +71,7 @@ struct Listing {
   std::multiset<std::string> names;
 };
 
-/** `disturb` is called for each message with its attempt, from 1 on, and its position in that, from 0 on. */
+// `disturb` is called for each message with its attempt, from 1 on, and its position in that, from 0 on.
 Listing List(Namespace& within, const DumpRequest& request, const std::function<void(int, size_t)>& disturb) {
   Listing listing;
   DumpSink sink;
@@ -100,7 +101,7 @@ void FillWithLinks(const std::shared_ptr<Namespace>& within, int pairs) {
   Exchange(*within, std::move(requests), "veth pairs");
 }
 
-/** A list beyond its limit leaves the namespace usable, the next list included, and returns no more than was allowed. */
+// A list beyond its limit leaves the namespace usable, the next list included, and returns no more than was allowed.
 void BoundedLists() {
   const auto within = MakeNamespace();
   FillWithLinks(within, 60);
@@ -121,13 +122,13 @@ void BoundedLists() {
   Check(!List(*within, ListOfLinks()).failure, "the list after one that was late");
 }
 
-/** A list of several datagrams, and a second socket that changes the listed objects. */
+// A list of several datagrams, and a second socket that changes the listed objects.
 struct Disturbed {
   std::shared_ptr<Namespace> listed = MakeNamespace();
   std::function<Request(int)> change;
   int changes = 0;
 
-  /** Changes once in each of the first `attempts`, at its first message: more datagrams are still to be made. */
+  // Changes once in each of the first `attempts`, at its first message: more datagrams are still to be made.
   Listing ListDisturbed(const DumpRequest& request, int attempts) {
     auto socket = OpenSecond();
     return List(*listed, request, [&](int attempt, size_t position) {
@@ -160,7 +161,8 @@ void CheckInterrupted(Disturbed& disturbed, const DumpRequest& request, const st
 
   // The socket is still usable.
   auto after = List(*disturbed.listed, request);
-  Check(!after.failure && after.attempts == 1 && after.messages == before + 2 + kAttemptsMax, what + ": not complete again");
+  Check(!after.failure && after.attempts == 1 && after.messages == before + 2 + kAttemptsMax,
+        what + ": not complete again");
 }
 
 void InterruptedLists() {
@@ -172,9 +174,12 @@ void InterruptedLists() {
   Check(std::set<std::string>(names.begin(), names.end()).size() == names.size(), "links: one is listed twice");
 
   Disturbed addresses;
+  constexpr int kCount = 2000;
   std::vector<Request> requests;
-  for (int count = 0; count < 2000; ++count) {
-    requests.push_back(AddAddress(kLoopback, "10.0." + std::to_string(count / 250) + "." + std::to_string(count % 250), 32));
+  requests.reserve(kCount);
+  for (int count = 0; count < kCount; ++count) {
+    requests.push_back(
+        AddAddress(kLoopback, "10.0." + std::to_string(count / 250) + "." + std::to_string(count % 250), 32));
   }
   Exchange(*addresses.listed, std::move(requests), "addresses");
   addresses.change = [](int count) { return AddAddress(kLoopback, "10.1.0." + std::to_string(count), 32); };
@@ -187,7 +192,7 @@ Subscription Subscribe(const Netns& netns, SubscriptionOptions options) {
   return std::move(**subscription);
 }
 
-/** One call of the owner's poll. */
+// One call of the owner's poll.
 struct Heard {
   size_t routes = 0;
   bool overrun = false;
@@ -195,7 +200,8 @@ struct Heard {
 
 Heard Read(Subscription& subscription) {
   Heard heard;
-  auto overrun = subscription.Read([&](const Message& message) { heard.routes += message.type == RTM_NEWROUTE ? 1 : 0; });
+  auto overrun =
+      subscription.Read([&](const Message& message) { heard.routes += message.type == RTM_NEWROUTE ? 1 : 0; });
   Check(static_cast<bool>(overrun), "reading notifications");
   heard.overrun = overrun && *overrun;
   return heard;
@@ -209,12 +215,13 @@ bool IsDrained(const Subscription& subscription) {
 std::vector<Request> Routes(int first, int count) {
   std::vector<Request> requests;
   for (int position = first; position < first + count; ++position) {
-    requests.push_back(AddRoute("10." + std::to_string(position >> 8) + "." + std::to_string(position & 255) + ".0", 24));
+    requests.push_back(
+        AddRoute("10." + std::to_string(position >> 8) + "." + std::to_string(position & 255) + ".0", 24));
   }
   return requests;
 }
 
-/** ENOBUFS, twice: reported once each time, and not before the queue is empty. */
+// ENOBUFS, twice: reported once each time, and not before the queue is empty.
 void LostNotifications() {
   const auto within = MakeNamespace();
   auto subscription = Subscribe(*within->GetNetns(), {{RTNLGRP_IPV4_ROUTE}, std::nullopt});
@@ -243,7 +250,7 @@ void LostNotifications() {
   }
 }
 
-/** As many results as requests, by id. */
+// As many results as requests, by id.
 std::map<uint64_t, int> Collect(Deleter& deleter, size_t count) {
   std::map<uint64_t, int> results;
   while (results.size() < count) {
@@ -267,11 +274,12 @@ void Deletions() {
   Check(List(*within, ListOfLinks()).messages == 1, "only lo is left");
 }
 
-/** Only running work keeps the namespace open; submitted work is completed. */
+// Only running work keeps the namespace open; submitted work is completed.
 void Vanishing() {
   const auto host = MakeNamespace();
   auto pod = MakeNamespace();
-  Exchange(*host, {AddVeth("kept", "eth0", pod->GetNetns()), AddVeth("deleted", "eth1", pod->GetNetns())}, "veth pairs");
+  Exchange(*host, {AddVeth("kept", "eth0", pod->GetNetns()), AddVeth("deleted", "eth1", pod->GetNetns())},
+           "veth pairs");
   auto deleter = std::move(*Deleter::Open(pod->GetNetns()));
   deleter->Submit({{1, 0, "eth1"}});
   deleter.reset();
