@@ -24,6 +24,8 @@
         "src/object/neighbour.cc",
         "src/object/route.cc",
         "src/object/rule.cc",
+        "src/object/set_element.cc",
+        "src/object/set_field.cc",
         "src/object/tunnel.cc",
         "src/socket/announcement.cc",
         "src/socket/conntrack.cc",

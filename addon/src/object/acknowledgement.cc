@@ -36,6 +36,7 @@ std::optional<Acknowledgement> DecodeAcknowledgement(const Message& message) {
   AttributeReader reader(BehindRequest(message, *error, payload));
   while (const auto attribute = reader.Next()) {
     if (attribute->type == NLMSGERR_ATTR_MSG) acknowledgement->text = attribute->Text();
+    if (attribute->type == NLMSGERR_ATTR_OFFS) acknowledgement->offset = attribute->U32();
   }
   return acknowledgement;
 }

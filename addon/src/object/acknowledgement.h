@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,8 @@ struct Acknowledgement {
   int error = 0;
   // NLMSGERR_ATTR_MSG: the kernel's words about it.
   std::optional<std::string> text;
+  // NLMSGERR_ATTR_OFFS: the position in the request of the attribute that it is about.
+  std::optional<uint32_t> offset = std::nullopt;
 };
 
 // Of NLMSG_ERROR: `nlmsgerr`, then the attributes of the extended acknowledgement behind the copy of the request.

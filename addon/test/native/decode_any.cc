@@ -1,5 +1,6 @@
 #include "decode_any.h"
 
+#include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_conntrack.h>
 #include <linux/rtnetlink.h>
@@ -15,6 +16,8 @@
 #include "object/neighbour.h"
 #include "object/route.h"
 #include "object/rule.h"
+#include "object/set_element.h"
+#include "object/set_field.h"
 #include "object/tunnel.h"
 
 namespace podwire::netlink::test {
@@ -178,12 +181,79 @@ std::string Describe(const ConntrackEntry& entry) {
   return fields.Text();
 }
 
+std::string Hex(const std::vector<uint8_t>& bytes) {
+  std::string text;
+  char part[3];
+  for (const uint8_t byte : bytes) {
+    std::snprintf(part, sizeof part, "%02x", byte);
+    text += part;
+  }
+  return text;
+}
+
+std::string Describe(const SetElement& element) {
+  Fields fields;
+  if (element.key) fields.Add("key", Hex(*element.key));
+  if (element.key_end) fields.Add("end", Hex(*element.key_end));
+  if (element.value) fields.Add("value", Hex(*element.value));
+  if (element.verdict) fields.Add("verdict", std::to_string(element.verdict->code));
+  if (element.verdict) fields.Add("chain", element.verdict->chain);
+  fields.Add("flags", element.flags);
+  if (element.timeout_ms) fields.Add("timeout", std::to_string(*element.timeout_ms));
+  if (element.expiration_ms) fields.Add("expiration", std::to_string(*element.expiration_ms));
+  fields.Add("others", static_cast<uint32_t>(element.others.size()));
+  return fields.Text();
+}
+
+// The fields of the first type that all elements have the lengths of.
+std::optional<std::string> DescribeTyped(const std::vector<SetElement>& elements) {
+  constexpr auto kName = FieldType::kIfname;
+  constexpr auto kPort = FieldType::kInetService;
+  const std::vector<SetType> types = {
+      {{kName}, {}, false},
+      {{FieldType::kIpv4Addr}, {}, true},
+      {{kName, FieldType::kIpv4Addr}, {}, true},
+      {{FieldType::kInetProto, kPort}, {FieldType::kIpv4Addr, kPort}, false},
+      {{FieldType::kIpv6Addr}, {}, true},
+  };
+  for (const auto& type : types) {
+    const auto typed = TypedElements(type, elements);
+    if (!typed) continue;
+    std::string text;
+    for (const auto& element : *typed) {
+      for (const auto& field : element.key) text += (text.empty() ? "" : ",") + field;
+      for (const auto& field : element.data) text += ":" + field;
+    }
+    return text;
+  }
+  return std::nullopt;
+}
+
+std::string Describe(const SetElements& list) {
+  Fields fields;
+  fields.Add("family", list.name.family);
+  fields.Add("table", list.name.table);
+  fields.Add("set", list.name.set);
+  for (const auto& element : list.elements) fields.Add("element", "(" + Describe(element) + ")");
+  fields.Add("typed", DescribeTyped(list.elements));
+  return fields.Text();
+}
+
+std::string Describe(const Generation& generation) {
+  Fields fields;
+  fields.Add("id", generation.id);
+  fields.Add("pid", generation.process_id);
+  fields.Add("process", generation.process_name);
+  return fields.Text();
+}
+
 // Has no writer: only the kernel sends it.
 std::optional<Decoded> Describe(const std::optional<Acknowledgement>& acknowledgement) {
   if (!acknowledgement) return std::nullopt;
   Fields fields;
   fields.Add("errno", static_cast<uint32_t>(acknowledgement->error));
   fields.Add("text", acknowledgement->text);
+  fields.Add("offset", acknowledgement->offset);
   return Decoded{fields.Text(), {}};
 }
 
@@ -228,6 +298,11 @@ std::optional<Decoded> DecodeAny(const Message& message) {
       return ThereAndBack(message, DecodeNeighbour(message.payload));
     case NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW:
       return ThereAndBack(message, DecodeConntrack(message.payload));
+    case NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWSETELEM:
+    case NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_DELSETELEM:
+      return ThereAndBack(message, DecodeSetElements(message.payload));
+    case NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN:
+      return ThereAndBack(message, DecodeGeneration(message.payload));
     default:
       return std::nullopt;
   }
