@@ -80,6 +80,9 @@ Napi::FunctionReference NamespaceHandle::Define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::DeleteLink>("deleteLink"),
                                           InstanceMethod<&NamespaceHandle::DeleteConntrack>("deleteConntrack"),
                                           InstanceMethod<&NamespaceHandle::AnnounceAddress>("announceAddress"),
+                                          InstanceMethod<&NamespaceHandle::ChangeElements>("changeElements"),
+                                          InstanceMethod<&NamespaceHandle::ListElements>("listElements"),
+                                          InstanceMethod<&NamespaceHandle::ReadGeneration>("readGeneration"),
                                           InstanceMethod<&NamespaceHandle::Monitor>("monitor"),
                                           InstanceMethod<&NamespaceHandle::Close>("close"),
                                       }));
@@ -255,12 +258,34 @@ Napi::Value NamespaceHandle::AnnounceAddress(const Napi::CallbackInfo& info) {
                                          [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
 }
 
+const NetfilterWorker* NamespaceHandle::OpenNetfilter(const Napi::CallbackInfo& info) {
+  if (!CheckOpen(info)) return nullptr;
+  if (!netfilter_) netfilter_.emplace(namespace_->GetNetns());
+  return &*netfilter_;
+}
+
+Napi::Value NamespaceHandle::ChangeElements(const Napi::CallbackInfo& info) {
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::ChangeElements(*worker, info[0]) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::ListElements(const Napi::CallbackInfo& info) {
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::ListElements(*worker, info[0]) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::ReadGeneration(const Napi::CallbackInfo& info) {
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::ReadGeneration(*worker, info.Env()) : Napi::Value();
+}
+
 Napi::Value NamespaceHandle::Monitor(const Napi::CallbackInfo& info) {
   return CheckOpen(info) ? OpenMonitor(namespace_->GetNetns(), info) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::Close(const Napi::CallbackInfo& info) {
   deletions_.reset();
+  netfilter_.reset();
   // The last job of the queue; with it go the socket and the namespace's file.
   const auto work = [within = std::exchange(namespace_, nullptr)]() -> Result<std::monostate> {
     return std::monostate();

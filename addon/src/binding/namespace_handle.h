@@ -3,9 +3,11 @@
 #include <napi.h>
 
 #include <memory>
+#include <optional>
 
 #include "binding/deletion_batcher.h"
 #include "binding/job.h"
+#include "binding/netfilter.h"
 #include "socket/sequence.h"
 
 namespace podwire::netlink {
@@ -38,11 +40,17 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value DeleteLink(const Napi::CallbackInfo& info);
   Napi::Value DeleteConntrack(const Napi::CallbackInfo& info);
   Napi::Value AnnounceAddress(const Napi::CallbackInfo& info);
+  Napi::Value ChangeElements(const Napi::CallbackInfo& info);
+  Napi::Value ListElements(const Napi::CallbackInfo& info);
+  Napi::Value ReadGeneration(const Napi::CallbackInfo& info);
   Napi::Value Monitor(const Napi::CallbackInfo& info);
   Napi::Value Close(const Napi::CallbackInfo& info);
 
   // All in one send; an empty value leaves a pending exception.
   Napi::Value RunTogether(Napi::Env env, std::vector<Step> steps, Socket::Timeout timeout);
+
+  // Made for the first call. Null leaves a pending exception.
+  const NetfilterWorker* OpenNetfilter(const Napi::CallbackInfo& info);
 
   // False leaves a pending exception.
   bool CheckOpen(const Napi::CallbackInfo& info) const;
@@ -50,6 +58,8 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   std::shared_ptr<JobQueue> queue_ = std::make_shared<JobQueue>();
   // Null once it is closed; jobs under way hold it as well.
   std::shared_ptr<Namespace> namespace_;
+  // There after the first call for it.
+  std::optional<NetfilterWorker> netfilter_;
   // There after the first deletion.
   std::shared_ptr<DeletionBatcher> deletions_;
 };

@@ -90,6 +90,7 @@ Bytes WithHostBits(Bytes bytes, uint64_t length, bool set) {
 }
 
 std::optional<Interval> ParseField(FieldType type, const std::string& text, bool intervals) {
+  if (text.find('\0') != std::string::npos) return std::nullopt;
   const size_t slash = intervals && IsAddress(type) ? text.find('/') : std::string::npos;
   const size_t dash = intervals && type != FieldType::kIfname ? text.find('-') : std::string::npos;
   if (slash != std::string::npos) {
@@ -104,19 +105,23 @@ std::optional<Interval> ParseField(FieldType type, const std::string& text, bool
   return Interval{*first, *last};
 }
 
-// The position of the field that is not of its type; nothing when all are.
-std::optional<size_t> ParseFields(const std::vector<FieldType>& types, const std::vector<std::string>& texts,
-                                  bool intervals, Interval& whole) {
+// What is wrong with the fields; nothing when each is of its type.
+std::optional<WrongField> ParseFields(const std::string& name, const std::vector<FieldType>& types,
+                                      const std::vector<std::string>& texts, bool intervals, Interval& whole) {
+  if (texts.size() != types.size()) return WrongField{name, "a list of " + std::to_string(types.size()) + " fields"};
   for (size_t at = 0; at < types.size(); ++at) {
-    const auto field = at < texts.size() ? ParseField(types[at], texts[at], intervals) : std::nullopt;
-    if (!field) return at;
+    const auto field = ParseField(types[at], texts[at], intervals);
+    if (!field) {
+      const std::string expected = std::string("of the type ") + TraitsOf(types[at]).name;
+      return WrongField{name + "[" + std::to_string(at) + "]", expected + (intervals ? ", or an interval of it" : "")};
+    }
     const size_t size = SizeIn(types, types[at]);
     for (const auto& [from, to] : {std::pair(&field->first, &whole.first), std::pair(&field->last, &whole.last)}) {
       to->insert(to->end(), from->begin(), from->end());
       to->resize(to->size() + size - from->size());
     }
   }
-  return texts.size() > types.size() ? std::optional(types.size()) : std::nullopt;
+  return std::nullopt;
 }
 
 // The next key; nothing behind the last one.
@@ -197,28 +202,24 @@ std::optional<FieldType> FieldTypeOf(const std::string& name) {
   return std::nullopt;
 }
 
-std::optional<std::string> AppendElement(const SetType& type, const TypedElement& element,
-                                         std::vector<SetElement>& elements) {
+std::optional<WrongField> AppendElement(const SetType& type, const TypedElement& element,
+                                        std::vector<SetElement>& elements) {
   Interval key;
   Interval data;
-  if (const auto at = ParseFields(type.key, element.key, type.intervals, key)) {
-    return "key[" + std::to_string(*at) + "]";
-  }
-  if (const auto at = ParseFields(type.data, element.data, false, data)) return "data[" + std::to_string(*at) + "]";
-  SetElement made;
-  if (!type.data.empty()) made.value = std::move(data.first);
-  made.verdict = element.verdict;
-  made.timeout_ms = element.timeout_ms;
-  made.key = std::move(key.first);
+  if (auto wrong = ParseFields("key", type.key, element.key, type.intervals, key)) return wrong;
+  if (auto wrong = ParseFields("data", type.data, element.data, false, data)) return wrong;
   const bool concatenated = type.key.size() > 1;
-  if (type.intervals && concatenated) made.key_end = key.last;
-  elements.push_back(std::move(made));
+  auto& first = elements.emplace_back();
+  first.key = std::move(key.first);
+  if (type.intervals && concatenated) first.key_end = key.last;
+  if (!type.data.empty()) first.value = std::move(data.first);
+  first.verdict = element.verdict;
+  first.timeout_ms = element.timeout_ms;
   auto behind = type.intervals && !concatenated ? Behind(std::move(key.last)) : std::nullopt;
   if (behind) {
-    SetElement end;
+    auto& end = elements.emplace_back();
     end.key = std::move(behind);
     end.flags = NFT_SET_ELEM_INTERVAL_END;
-    elements.push_back(std::move(end));
   }
   return std::nullopt;
 }

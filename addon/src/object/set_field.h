@@ -33,10 +33,15 @@ struct TypedElement {
   std::optional<uint64_t> expiration_ms;
 };
 
-// Appends the element as the kernel takes it: one, or the two ends of an interval. Returns the path of a field that is
-// not of its type, such as `key[1]`; nothing when all are.
-std::optional<std::string> AppendElement(const SetType& type, const TypedElement& element,
-                                         std::vector<SetElement>& elements);
+// A field that is not of its type: its path, such as `key[1]`, and what it must be.
+struct WrongField {
+  std::string path;
+  std::string expected;
+};
+
+// Appends the element as the kernel takes it: one, or the two ends of an interval. Nothing is wrong: it is appended.
+std::optional<WrongField> AppendElement(const SetType& type, const TypedElement& element,
+                                        std::vector<SetElement>& elements);
 
 // The elements of a list, the ends of intervals put together; in the order of keys where the set has such. Nothing when
 // a key or value has not the length of the type.

@@ -9,8 +9,6 @@
 #include <cerrno>
 #include <string>
 
-#include "object/acknowledgement.h"
-
 namespace podwire::netlink {
 
 namespace {
@@ -24,13 +22,6 @@ constexpr size_t kAnswerBytesMax = 8 * 1024;
 constexpr int kDumpAttempts = 5;
 // For each answer of a list.
 constexpr Socket::Timeout kAnswerTimeout{5000};
-
-// Why the kernel refused; nothing when it did not.
-std::optional<KernelError> Refusal(const std::optional<Acknowledgement>& acknowledgement) {
-  if (!acknowledgement) return KernelError{EBADMSG, "malformed acknowledgement"};
-  if (acknowledgement->error == 0) return std::nullopt;
-  return KernelError{acknowledgement->error, acknowledgement->text.value_or("")};
-}
 
 void EncodeRequest(const Request& request, uint32_t sequence, MessageWriter& writer) {
   writer.Begin(request.type, static_cast<uint16_t>(request.flags | NLM_F_REQUEST | NLM_F_ACK), sequence);
@@ -49,6 +40,12 @@ size_t AnswersThatFit(int fd) {
 void SetOption(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
 
 }  // namespace
+
+std::optional<KernelError> Refusal(const std::optional<Acknowledgement>& acknowledgement) {
+  if (!acknowledgement) return KernelError{EBADMSG, "malformed acknowledgement"};
+  if (acknowledgement->error == 0) return std::nullopt;
+  return KernelError{acknowledgement->error, acknowledgement->text.value_or("")};
+}
 
 Result<Socket> Socket::Open(int protocol) {
   UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, protocol));
@@ -115,33 +112,45 @@ Reply Socket::Exchange(const Request& request, Timeout timeout) {
   return reply;
 }
 
+uint32_t Socket::TakeSequences(size_t count) {
+  const uint32_t first = sequence_;
+  sequence_ += static_cast<uint32_t>(count);
+  return first;
+}
+
+std::optional<KernelError> Socket::Converse(const MessageWriter& writer,
+                                            const std::function<bool(const Message&)>& take, Timeout timeout) {
+  if (auto failure = Send(writer)) return failure;
+  for (;;) {
+    auto received = Receive(timeout);
+    if (!received) return received.Error();
+    MessageReader reader(*received);
+    bool done = false;
+    while (const auto message = reader.Next()) done = take(*message) || done;
+    if (done) return std::nullopt;
+  }
+}
+
 std::optional<KernelError> Socket::ExchangeTogether(const Request* requests, Reply* replies, size_t count,
                                                     Timeout timeout) {
-  const uint32_t first = sequence_;
+  const uint32_t first = TakeSequences(count);
   MessageWriter writer;
-  for (size_t position = 0; position < count; ++position) EncodeRequest(requests[position], sequence_++, writer);
-
+  for (size_t position = 0; position < count; ++position) {
+    EncodeRequest(requests[position], first + static_cast<uint32_t>(position), writer);
+  }
   std::vector<bool> answered(count, false);
   size_t missing = count;
-  auto failure = Send(writer);
-  while (missing > 0 && !failure) {
-    auto received = Receive(timeout);
-    if (!received) {
-      failure = received.Error();
-      break;
-    }
-    MessageReader reader(*received);
-    while (const auto message = reader.Next()) {
-      // Unsigned arithmetic, so this holds across the wrap-around of the sequence.
-      const uint32_t position = message->sequence - first;
-      if (position >= count || answered[position]) continue;
-      if (message->type == RTM_NEWLINK) replies[position].link = DecodeLink(message->payload);
-      if (message->type != NLMSG_ERROR) continue;
-      replies[position].error = Refusal(DecodeAcknowledgement(*message));
-      answered[position] = true;
-      --missing;
-    }
-  }
+  const auto take = [&](const Message& message) {
+    // Unsigned arithmetic, so this holds across the wrap-around of the sequence.
+    const uint32_t position = message.sequence - first;
+    if (position >= count || answered[position]) return false;
+    if (message.type == RTM_NEWLINK) replies[position].link = DecodeLink(message.payload);
+    if (message.type != NLMSG_ERROR) return false;
+    replies[position].error = Refusal(DecodeAcknowledgement(message));
+    answered[position] = true;
+    return --missing == 0;
+  };
+  auto failure = Converse(writer, take, timeout);
   for (size_t position = 0; failure && position < count; ++position) {
     if (!answered[position]) replies[position].error = *failure;
   }
@@ -156,7 +165,7 @@ Result<uint32_t> Socket::LookUp(const std::string& name, Timeout timeout) {
 }
 
 Result<Socket::DumpEnd> Socket::DumpOnce(const DumpRequest& request, const DumpSink& sink, Deadline deadline) {
-  const uint32_t sequence = sequence_++;
+  const uint32_t sequence = TakeSequences(1);
   MessageWriter writer;
   writer.Begin(request.type, NLM_F_REQUEST | NLM_F_DUMP, sequence);
   std::visit([&](const auto& filter) { Encode(filter, writer); }, request.filter);

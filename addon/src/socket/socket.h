@@ -12,17 +12,22 @@
 
 #include "message/reader.h"
 #include "message/writer.h"
+#include "object/acknowledgement.h"
+#include "object/set_element.h"
 #include "socket/request.h"
 #include "socket/result.h"
 #include "socket/unique_fd.h"
 
 namespace podwire::netlink {
 
+// Why the kernel refused; nothing when it did not.
+std::optional<KernelError> Refusal(const std::optional<Acknowledgement>& acknowledgement);
+
 // A question for a list.
 struct DumpRequest {
   // RTM_GET*.
   uint16_t type = 0;
-  std::variant<Link, Address, Route, Rule, Neighbour, ConntrackFilter> filter;
+  std::variant<Link, Address, Route, Rule, Neighbour, ConntrackFilter, SetName> filter;
   // Most messages of one attempt; zero for any number. Those that the caller does not keep count too.
   uint32_t max_count = 0;
   // For all attempts together; zero for none but that of each answer.
@@ -66,6 +71,14 @@ class Socket {
 
   // Reads a complete list. E2BIG when it is longer than the request allows, ETIMEDOUT when its time is over.
   std::optional<KernelError> Dump(const DumpRequest& request, const DumpSink& sink);
+
+  // Sends what the writer holds, and passes on each message of the answers until `take` returns true.
+  std::optional<KernelError> Converse(const MessageWriter& writer, const std::function<bool(const Message&)>& take,
+                                      Timeout timeout);
+  // The first of `count` sequence numbers, for messages of a conversation.
+  uint32_t TakeSequences(size_t count);
+  // The messages whose answers the receive buffer holds for certain.
+  size_t TogetherMax() const { return together_max_; }
 
   // Whether a list was given up before its end: the kernel refuses the next one on this socket with EBUSY.
   bool HasUnreadList() const { return has_unread_list_; }
