@@ -17,6 +17,7 @@ const STEPS = [
   },
   { title: 'lint and dependency directions', command: ['npx', 'eslint', '.'] },
   { title: 'format', command: ['npx', 'prettier', '--check', '--log-level', 'warn', '.'] },
+  { title: 'format and faults of C++', command: ['node', '.ci/cpp.mjs'] },
   { title: 'tests', command: ['npm', 'run', '-s', 'test'] },
   { title: 'tests that depend on Node.js, with its other releases', command: ['npm', 'run', '-s', 'test:runtimes'] },
 ];

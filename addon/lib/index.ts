@@ -19,6 +19,19 @@ export type {
   RunOptions,
 } from './namespace.js';
 export type {
+  NftChangeOutcome,
+  NftChangeResult,
+  NftElement,
+  NftElementChange,
+  NftFamily,
+  NftField,
+  NftFieldType,
+  NftListedElement,
+  NftSet,
+  NftTableName,
+  NftVerdict,
+} from './nft-elements.js';
+export type {
   Address,
   AddressGeneration,
   Family,

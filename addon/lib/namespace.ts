@@ -21,6 +21,18 @@ import type {
   NativeRunOptions,
   NativeStep,
 } from './native.js';
+import {
+  checkSet,
+  formatTable,
+  fromNativeElement,
+  toArgumentError,
+  toChangeResult,
+  toNativeChanges,
+  type NftChangeResult,
+  type NftElementChange,
+  type NftListedElement,
+  type NftSet,
+} from './nft-elements.js';
 import type { Address, Family, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
 import type {
   LinkSelector,
@@ -33,7 +45,7 @@ import type {
   SysctlReading,
   SysctlSetting,
 } from './requests.js';
-import { checkAddress, checkFlag, checkInteger, checkSelector, INDEX } from './scalars.js';
+import { checkAddress, checkFlag, checkInteger, checkRecord, checkSelector, INDEX } from './scalars.js';
 import type { NativeOf } from './link-steps.js';
 
 export interface RunOptions {
@@ -255,6 +267,41 @@ export class Namespace implements OpenNamespace {
       object: `${announcement.address} dev ${describeSelector({ index })}`,
     };
     await translated(described, native.announceAddress(announcement));
+  }
+
+  /**
+   * Adds and deletes elements of nf_tables sets and maps in one transaction (`nft -f -`): the kernel makes all changes or none, and
+   * packets see the old state or the new one. At most 1000 changes of 100,000 elements. A failure of the kernel is an outcome, not a
+   * rejection; it rejects when the transaction was not judged (EPERM, EMSGSIZE), or its result is unknown (ETIMEDOUT). Does not wait
+   * for batches, sequences and lists, which use another socket.
+   */
+  async changeElements(changes: readonly NftElementChange[]): Promise<NftChangeResult> {
+    const native = this.#open();
+    const checked = toNativeChanges(changes);
+    try {
+      const result = this.#ask('elements.change', this.#untilDone(native.changeElements(checked)));
+      return toChangeResult(await result, changes);
+    } catch (error) {
+      throw toArgumentError(error);
+    }
+  }
+
+  /**
+   * All elements of a set or map, of one generation: `nft list set`. Order: by key in sets with intervals of one field, otherwise any.
+   * Adjacent intervals are listed as they were added. ENOENT: no such set; EINVAL: its types are not those given.
+   */
+  async elements(set: NftSet): Promise<NftListedElement[]> {
+    const native = this.#open();
+    checkRecord('set', set);
+    const checked = checkSet('set', set);
+    const described = { operation: 'elements.list', object: `${formatTable(set)} ${set.name}` };
+    const listed = await translated(described, this.#untilDone(native.listElements(checked)));
+    return listed.map((element) => fromNativeElement(element, checked));
+  }
+
+  /** The generation of nf_tables: it is equal as long as no program changes any table, also elements. */
+  async generation(): Promise<number> {
+    return this.#ask('generation.get', this.#untilDone(this.#open().readGeneration()));
   }
 
   /** Subscribes to changes: `ip monitor link address route neigh`. Once it resolves, no later change is missed. */

@@ -203,6 +203,44 @@ export interface NativeRunOptions {
   readonly timeoutMs: number;
 }
 
+/** A set or map. `family` is an NFPROTO_* number; `key` and `data` name types of fields, `data` is empty without values. */
+export interface NativeSet {
+  readonly family: number;
+  readonly table: string;
+  readonly name: string;
+  readonly key: readonly string[];
+  readonly data: readonly string[];
+  readonly intervals: boolean;
+}
+
+export interface NativeElement {
+  readonly key: readonly string[];
+  readonly data: readonly string[];
+  /** `accept`, `goto` and so on; `chain` of a jump or goto. */
+  readonly verdict: string | null;
+  readonly chain: string | null;
+  readonly timeoutMs: number | null;
+}
+
+export interface NativeListedElement extends NativeElement {
+  readonly expiresInMs: number | null;
+}
+
+export interface NativeElementChange {
+  readonly set: NativeSet;
+  readonly deletes: boolean;
+  /** NLM_F_EXCL. */
+  readonly exclusive: boolean;
+  readonly elements: readonly NativeElement[];
+}
+
+export interface NativeChangeResult {
+  /** `element`: the position of the refused one, where the kernel says it. */
+  readonly outcomes: readonly { readonly error: NativeError | null; readonly element: number | null }[];
+  /** Null when nothing was changed. */
+  readonly generation: number | null;
+}
+
 /** One notification; `overrun` says that the kernel dropped some. */
 export type NativeEvent =
   | { readonly object: 'link'; readonly deleted: boolean; readonly value: Link }
@@ -232,6 +270,9 @@ export interface NativeNamespace {
   readSysctls(paths: readonly string[]): Promise<NativeReading[]>;
   deleteLink(link: NativeSelector): Promise<void>;
   deleteConntrack(address: string): Promise<number>;
+  changeElements(changes: readonly NativeElementChange[]): Promise<NativeChangeResult>;
+  listElements(set: NativeSet): Promise<NativeListedElement[]>;
+  readGeneration(): Promise<number>;
   announceAddress(announcement: NativeAnnouncement): Promise<void>;
   /** `groups` are RTNLGRP_* numbers; `onEvents` is called on the thread of the environment. */
   monitor(

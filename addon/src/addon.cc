@@ -3,31 +3,31 @@
 
 #include <cerrno>
 
-#include "binding/shape.h"
 #include "binding/namespace_handle.h"
+#include "binding/shape.h"
 #include "binding/values.h"
 #include "socket/peer.h"
 #include "socket/sysctl.h"
 
 namespace {
 
-void set_proc_directory(const Napi::CallbackInfo& info) {
+void SetProcDirectory(const Napi::CallbackInfo& info) {
   if (!info[0].IsString()) {
     Napi::TypeError::New(info.Env(), "directory: must be a string").ThrowAsJavaScriptException();
     return;
   }
-  podwire::netlink::set_proc_directory(info[0].As<Napi::String>().Utf8Value());
+  podwire::netlink::SetProcDirectory(info[0].As<Napi::String>().Utf8Value());
 }
 
-/** NativePeer of lib/native.ts, or its NativeError. */
-Napi::Value peer_credentials(const Napi::CallbackInfo& info) {
+// NativePeer of lib/native.ts, or its NativeError.
+Napi::Value PeerCredentials(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   if (!info[0].IsNumber()) {
     Napi::TypeError::New(env, "descriptor: must be a number").ThrowAsJavaScriptException();
     return env.Undefined();
   }
-  auto peer = podwire::netlink::peer_credentials(info[0].As<Napi::Number>().Int32Value());
-  if (!peer) return to_js(env, peer.error());
+  auto peer = podwire::netlink::ReadPeerCredentials(info[0].As<Napi::Number>().Int32Value());
+  if (!peer) return ToJs(env, peer.Error());
   auto object = Napi::Object::New(env);
   object.Set("pid", Napi::Number::New(env, peer->pid));
   object.Set("uid", Napi::Number::New(env, peer->uid));
@@ -35,8 +35,8 @@ Napi::Value peer_credentials(const Napi::CallbackInfo& info) {
   return object;
 }
 
-/** Whether the lock of an open file was free and is its own now (flock(2)), or a NativeError. */
-Napi::Value lock_file(const Napi::CallbackInfo& info) {
+// Whether the lock of an open file was free and is its own now (flock(2)), or a NativeError.
+Napi::Value LockFile(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   if (!info[0].IsNumber()) {
     Napi::TypeError::New(env, "descriptor: must be a number").ThrowAsJavaScriptException();
@@ -44,21 +44,20 @@ Napi::Value lock_file(const Napi::CallbackInfo& info) {
   }
   if (flock(info[0].As<Napi::Number>().Int32Value(), LOCK_EX | LOCK_NB) == 0) return Napi::Boolean::New(env, true);
   if (errno == EWOULDBLOCK) return Napi::Boolean::New(env, false);
-  return to_js(env, podwire::netlink::KernelError{errno, ""});
+  return ToJs(env, podwire::netlink::KernelError{errno, ""});
 }
 
-Napi::Object initialize(Napi::Env env, Napi::Object exports) {
+Napi::Object Initialize(Napi::Env env, Napi::Object exports) {
   using podwire::netlink::NamespaceHandle;
-  env.SetInstanceData(new podwire::netlink::Environment{NamespaceHandle::define(env), {}});
-  exports.Set("openNamespace", Napi::Function::New<NamespaceHandle::open>(env, "openNamespace"));
-  exports.Set("openNamespaceAtOnce",
-              Napi::Function::New<NamespaceHandle::open_at_once>(env, "openNamespaceAtOnce"));
-  exports.Set("lockFile", Napi::Function::New<lock_file>(env, "lockFile"));
-  exports.Set("peerCredentials", Napi::Function::New<peer_credentials>(env, "peerCredentials"));
-  exports.Set("setProcDirectory", Napi::Function::New<set_proc_directory>(env, "setProcDirectory"));
+  env.SetInstanceData(new podwire::netlink::Environment{NamespaceHandle::Define(env), {}});
+  exports.Set("openNamespace", Napi::Function::New<NamespaceHandle::Open>(env, "openNamespace"));
+  exports.Set("openNamespaceAtOnce", Napi::Function::New<NamespaceHandle::OpenAtOnce>(env, "openNamespaceAtOnce"));
+  exports.Set("lockFile", Napi::Function::New<LockFile>(env, "lockFile"));
+  exports.Set("peerCredentials", Napi::Function::New<PeerCredentials>(env, "peerCredentials"));
+  exports.Set("setProcDirectory", Napi::Function::New<SetProcDirectory>(env, "setProcDirectory"));
   return exports;
 }
 
 }  // namespace
 
-NODE_API_MODULE(podwire_netlink, initialize)
+NODE_API_MODULE(podwire_netlink, Initialize)

@@ -39,7 +39,7 @@ const opened: Namespace[] = [];
 
 /** The output of a program. */
 export function run(program: string, ...args: string[]): string {
-  return execFileSync(program, args, { encoding: 'utf8' });
+  return execFileSync(program, args, { encoding: 'utf8', maxBuffer: 2 ** 26 });
 }
 
 /** The JSON output of `ip -j -d …`. */

@@ -24,7 +24,7 @@ uint16_t Checksum(const void* data, size_t size) {
   return static_cast<uint16_t>(~(sum + (sum >> 16)));
 }
 
-/** Whether a received IPv4 packet is the reply to the request with this id. */
+// Whether a received IPv4 packet is the reply to the request with this id.
 bool IsReply(const unsigned char* packet, ssize_t size, uint16_t id) {
   if (size < static_cast<ssize_t>(sizeof(iphdr))) return false;
   const ssize_t header = (packet[0] & 0x0f) * kBytesPerHeaderWord;

@@ -6,6 +6,9 @@ import process from 'node:process';
 /** Programs to build with, each with the Debian package that brings it. */
 export const BUILD_PROGRAMS = { 'g++': 'g++', make: 'make', python3: 'python3' };
 
+/** What `npm run lint` reads the C++ with, and nothing else. */
+export const CPP_PROGRAMS = { 'clang-format': 'clang-format', 'clang-tidy': 'clang-tidy' };
+
 /** Programs to make network namespaces with. */
 export const NAMESPACE_PROGRAMS = { unshare: 'util-linux', nsenter: 'util-linux', mount: 'mount', ip: 'iproute2' };
 

@@ -1,8 +1,9 @@
-// Runs programs as a container runtime does, and measures each from exec to exit, without the overhead of a JavaScript caller.
+// Runs programs as a container runtime does, and measures each from exec to exit, without the overhead of a JavaScript
+// caller.
 //
 // Requests on standard input, until its end: a count, then that many strings: the program, its standard input, and its
-// environment variables. Answers on standard output: nanoseconds, the exit code (128 + signal for a killed program), and its
-// standard output. Integers are 64 bits in the machine's own order; strings are their length and their bytes.
+// environment variables. Answers on standard output: nanoseconds, the exit code (128 + signal for a killed program),
+// and its standard output. Integers are 64 bits in the machine's own order; strings are their length and their bytes.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -24,7 +25,7 @@ constexpr int kSignalExit = 128;
   std::exit(1);
 }
 
-/** False at the end of the input. */
+// False at the end of the input.
 bool ReadExactly(void* to, size_t size) {
   auto* bytes = static_cast<char*>(to);
   while (size > 0) {
@@ -71,7 +72,7 @@ std::string ReadToEnd(int fd) {
   return all;
 }
 
-/** `fields`: program, standard input, environment. The input has to fit into a pipe, as it is written before it is read. */
+// `fields`: program, standard input, environment. The input has to fit into a pipe, as it is written before it is read.
 Outcome Execute(std::vector<std::string>& fields) {
   int in[2];
   int out[2];

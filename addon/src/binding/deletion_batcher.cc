@@ -13,36 +13,37 @@ namespace podwire::netlink {
 
 namespace {
 
-bool matches(const Deletion& deletion, const Link& link) {
+bool Matches(const Deletion& deletion, const Link& link) {
   return deletion.name.empty() ? deletion.index == static_cast<uint32_t>(link.index) : deletion.name == link.name;
 }
 
-Result<Subscription> subscribe_to_deletions(const Netns& netns) {
+Result<Subscription> SubscribeToDeletions(const Netns& netns) {
   const SubscriptionOptions options{{RTNLGRP_LINK}, RTM_DELLINK};
   std::optional<Result<Subscription>> subscription;
-  if (auto failure = netns.run_inside([&] { subscription = Subscription::open(options); })) return *failure;
+  if (auto failure = netns.RunInside([&] { subscription = Subscription::Open(options); })) return *failure;
   return std::move(*subscription);
 }
 
 }  // namespace
 
-std::shared_ptr<DeletionBatcher> DeletionBatcher::make(Napi::Env env, std::shared_ptr<const Netns> netns) {
+std::shared_ptr<DeletionBatcher> DeletionBatcher::Make(Napi::Env env, std::shared_ptr<const Netns> netns) {
   return std::shared_ptr<DeletionBatcher>(new DeletionBatcher(env, std::move(netns)));
 }
 
-DeletionBatcher::DeletionBatcher(Napi::Env env, std::shared_ptr<const Netns> netns) : env_(env), netns_(std::move(netns)) {
-  napi_add_env_cleanup_hook(env_, on_environment_end, this);
+DeletionBatcher::DeletionBatcher(Napi::Env env, std::shared_ptr<const Netns> netns)
+    : env_(env), netns_(std::move(netns)) {
+  napi_add_env_cleanup_hook(env_, OnEnvironmentEnd, this);
 }
 
-DeletionBatcher::~DeletionBatcher() { napi_remove_env_cleanup_hook(env_, on_environment_end, this); }
+DeletionBatcher::~DeletionBatcher() { napi_remove_env_cleanup_hook(env_, OnEnvironmentEnd, this); }
 
-void DeletionBatcher::on_environment_end(void* batcher) {
+void DeletionBatcher::OnEnvironmentEnd(void* batcher) {
   auto& self = *static_cast<DeletionBatcher*>(batcher);
-  if (self.deleter_) self.submit_collected();
-  self.discard_all();
+  if (self.deleter_) self.SubmitCollected();
+  self.DiscardAll();
 }
 
-Napi::Promise DeletionBatcher::add(uint32_t index, std::string name) {
+Napi::Promise DeletionBatcher::Add(uint32_t index, std::string name) {
   const Napi::Promise::Deferred promise(env_);
   const bool first = pending_.empty();
   const uint64_t id = next_id_++;
@@ -50,42 +51,43 @@ Napi::Promise DeletionBatcher::add(uint32_t index, std::string name) {
   collected_.push_back(id);
   if (first) self_ = shared_from_this();
   if (deleter_) {
-    results_poll_->hold(true);
-    submit_if_idle();
+    results_poll_->Hold(true);
+    SubmitIfIdle();
   } else if (first) {
-    subscribe();
+    Subscribe();
   }
   return promise.Promise();
 }
 
-void DeletionBatcher::subscribe() {
+void DeletionBatcher::Subscribe() {
   auto done = [batcher = shared_from_this()](Napi::Env, Result<Subscription>& subscription) {
     if (subscription) {
-      batcher->start(std::move(*subscription));
+      batcher->Start(std::move(*subscription));
       return;
     }
-    batcher->reject_all(subscription.error());
+    batcher->RejectAll(subscription.Error());
   };
-  auto work = [netns = netns_] { return subscribe_to_deletions(*netns); };
-  std::make_shared<JobQueue>()->add(env_, std::make_unique<CallbackJob<Subscription>>(std::move(work), std::move(done)));
+  auto work = [netns = netns_] { return SubscribeToDeletions(*netns); };
+  std::make_shared<JobQueue>()->Add(env_,
+                                    std::make_unique<CallbackJob<Subscription>>(std::move(work), std::move(done)));
 }
 
-void DeletionBatcher::start(Subscription subscription) {
-  auto deleter = Deleter::open(netns_);
-  if (!deleter) return reject_all(deleter.error());
+void DeletionBatcher::Start(Subscription subscription) {
+  auto deleter = Deleter::Open(netns_);
+  if (!deleter) return RejectAll(deleter.Error());
   subscription_ = std::move(subscription);
   deleter_ = std::move(*deleter);
-  notifications_poll_ = std::make_unique<LoopPoll>(env_, subscription_->fd(), [this] { on_notifications(); });
-  results_poll_ = std::make_unique<LoopPoll>(env_, deleter_->event_fd(), [this] { on_results(); });
-  results_poll_->hold(true);
-  submit_if_idle();
+  notifications_poll_ = std::make_unique<LoopPoll>(env_, subscription_->Fd(), [this] { OnNotifications(); });
+  results_poll_ = std::make_unique<LoopPoll>(env_, deleter_->EventFd(), [this] { OnResults(); });
+  results_poll_->Hold(true);
+  SubmitIfIdle();
 }
 
-void DeletionBatcher::submit_if_idle() {
-  if (unsettled_.empty()) submit_collected();
+void DeletionBatcher::SubmitIfIdle() {
+  if (unsettled_.empty()) SubmitCollected();
 }
 
-void DeletionBatcher::submit_collected() {
+void DeletionBatcher::SubmitCollected() {
   if (collected_.empty()) return;
   std::vector<Deletion> deletions;
   for (const uint64_t id : std::exchange(collected_, {})) {
@@ -98,55 +100,55 @@ void DeletionBatcher::submit_collected() {
       pending_.erase(pending);
     }
   }
-  if (!deletions.empty()) deleter_->submit(std::move(deletions));
+  if (!deletions.empty()) deleter_->Submit(std::move(deletions));
 }
 
-void DeletionBatcher::on_notifications() {
+void DeletionBatcher::OnNotifications() {
   // An overrun or a failure needs no action: the results arrive.
-  (void)subscription_->read([this](const Message& message) {
-    const auto link = message.type == RTM_DELLINK ? decode_link(message.payload) : std::nullopt;
+  (void)subscription_->Read([this](const Message& message) {
+    const auto link = message.type == RTM_DELLINK ? DecodeLink(message.payload) : std::nullopt;
     // A bridge notifies a port that leaves with the same type, in its own family.
     if (!link || link->family != AF_UNSPEC) return;
     for (auto& [id, pending] : pending_) {
-      if (matches(pending.deletion, *link)) settle(pending, std::nullopt);
+      if (Matches(pending.deletion, *link)) Settle(pending, std::nullopt);
     }
   });
-  submit_if_idle();
+  SubmitIfIdle();
 }
 
-void DeletionBatcher::on_results() {
+void DeletionBatcher::OnResults() {
   const auto keep = shared_from_this();
-  for (const auto& result : deleter_->take_results()) {
+  for (const auto& result : deleter_->TakeResults()) {
     const auto found = pending_.find(result.id);
     if (found == pending_.end()) continue;
-    settle(found->second, result.error);
+    Settle(found->second, result.error);
     pending_.erase(found);
   }
-  submit_if_idle();
-  if (pending_.empty()) discard_all();
+  SubmitIfIdle();
+  if (pending_.empty()) DiscardAll();
 }
 
-void DeletionBatcher::settle(Pending& pending, const std::optional<KernelError>& error) {
+void DeletionBatcher::Settle(Pending& pending, const std::optional<KernelError>& error) {
   const auto promise = std::exchange(pending.promise, std::nullopt);
   if (!promise) return;
   unsettled_.erase(pending.deletion.id);
   if (error) {
-    promise->Reject(to_js(env_, *error));
+    promise->Reject(ToJs(env_, *error));
   } else {
     promise->Resolve(env_.Undefined());
   }
 }
 
-void DeletionBatcher::reject_all(const KernelError& error) {
-  for (auto& [id, pending] : pending_) settle(pending, error);
-  discard_all();
+void DeletionBatcher::RejectAll(const KernelError& error) {
+  for (auto& [id, pending] : pending_) Settle(pending, error);
+  DiscardAll();
 }
 
-void DeletionBatcher::discard_all() {
+void DeletionBatcher::DiscardAll() {
   pending_.clear();
   collected_.clear();
   unsettled_.clear();
-  if (results_poll_) results_poll_->hold(false);
+  if (results_poll_) results_poll_->Hold(false);
   // This may be the last reference: no statement may follow.
   self_.reset();
 }

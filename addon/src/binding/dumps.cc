@@ -19,50 +19,50 @@ struct Filter {
   uint32_t table = 0;
   bool proxy = false;
   uint8_t protocol = 0;
-  /** Of routes; the kernel does not filter by it. */
+  // Of routes; the kernel does not filter by it.
   std::optional<IpAddress> destination = std::nullopt;
   uint8_t prefix_length = 0;
   uint32_t max_count = 0;
   std::chrono::milliseconds timeout{0};
 };
 
-std::optional<Filter> read_filter(Napi::Value value) {
+std::optional<Filter> ReadFilter(Napi::Value value) {
   ObjectReader reader(value, "filter");
-  const uint32_t family = reader.number("family");
+  const uint32_t family = reader.Number("family");
   Filter filter;
   filter.family = family == 4 ? AF_INET : family == 6 ? AF_INET6 : AF_UNSPEC;
-  filter.index = reader.number("index");
-  filter.table = reader.number("table");
-  filter.proxy = reader.flag("proxy");
-  filter.protocol = static_cast<uint8_t>(reader.number("protocol"));
-  filter.destination = reader.optional_address("destination");
-  filter.prefix_length = static_cast<uint8_t>(reader.number("prefixLengthBits"));
-  filter.max_count = reader.number("maxCount");
-  filter.timeout = std::chrono::milliseconds(reader.number("timeoutMs"));
-  if (reader.failed()) return std::nullopt;
+  filter.index = reader.Number("index");
+  filter.table = reader.Number("table");
+  filter.proxy = reader.Flag("proxy");
+  filter.protocol = static_cast<uint8_t>(reader.Number("protocol"));
+  filter.destination = reader.OptionalAddress("destination");
+  filter.prefix_length = static_cast<uint8_t>(reader.Number("prefixLengthBits"));
+  filter.max_count = reader.Number("maxCount");
+  filter.timeout = std::chrono::milliseconds(reader.Number("timeoutMs"));
+  if (reader.Failed()) return std::nullopt;
   if (filter.destination) filter.family = filter.destination->family;
   return filter;
 }
 
-bool is_ip(uint8_t family) { return family == AF_INET || family == AF_INET6; }
+bool IsIp(uint8_t family) { return family == AF_INET || family == AF_INET6; }
 
-/** Lists of all families hold some that have no place here, such as a bridge's forwarding entries. */
-bool wanted(const Link&) { return true; }
-bool wanted(const Address& address) { return is_ip(address.family); }
-bool wanted(const Route& route) { return is_ip(route.family); }
-bool wanted(const Rule& rule) { return is_ip(rule.family); }
-bool wanted(const Neighbour& neighbour) { return is_ip(neighbour.family); }
-/** Whether a route is to exactly the destination of a filter, where that has one. */
-bool is_to(const Route& route, const Filter& filter) {
+// Lists of all families hold some that have no place here, such as a bridge's forwarding entries.
+bool IsWanted(const Link&) { return true; }
+bool IsWanted(const Address& address) { return IsIp(address.family); }
+bool IsWanted(const Route& route) { return IsIp(route.family); }
+bool IsWanted(const Rule& rule) { return IsIp(rule.family); }
+bool IsWanted(const Neighbour& neighbour) { return IsIp(neighbour.family); }
+// Whether a route is to exactly the destination of a filter, where that has one.
+bool IsTo(const Route& route, const Filter& filter) {
   if (!filter.destination) return true;
   if (route.family != filter.destination->family || route.destination_length != filter.prefix_length) return false;
   return filter.prefix_length == 0 || (route.destination && route.destination->bytes == filter.destination->bytes);
 }
 
-bool is_fdb(const Neighbour& entry) { return entry.family == AF_BRIDGE; }
+bool IsFdb(const Neighbour& entry) { return entry.family == AF_BRIDGE; }
 
 template <typename Object>
-DumpRequest request_for(uint16_t type, Object object, const Filter& filter) {
+DumpRequest RequestFor(uint16_t type, Object object, const Filter& filter) {
   return {type, std::move(object), filter.max_count, filter.timeout};
 }
 
@@ -72,8 +72,8 @@ template <typename Object>
 using Wanted = bool (*)(const Object&);
 
 template <typename Object>
-Result<std::vector<Object>> collect(Namespace& from, const DumpRequest& request, Decode<Object> decode,
-                                    Wanted<Object> is_wanted = wanted) {
+Result<std::vector<Object>> Collect(Namespace& from, const DumpRequest& request, Decode<Object> decode,
+                                    Wanted<Object> is_wanted = IsWanted) {
   std::vector<Object> objects;
   bool malformed = false;
   DumpSink sink;
@@ -83,14 +83,14 @@ Result<std::vector<Object>> collect(Namespace& from, const DumpRequest& request,
     malformed = malformed || !object;
     if (object && is_wanted(*object)) objects.push_back(std::move(*object));
   };
-  const auto failure = from.dump(request, sink);
+  const auto failure = from.Dump(request, sink);
   if (failure) return *failure;
   if (malformed) return KernelError{EBADMSG, "malformed list"};
   return objects;
 }
 
 template <typename Object, typename Convert>
-Napi::Value convert_each(Napi::Env env, const std::vector<Object>& objects, Convert convert) {
+Napi::Value ConvertEach(Napi::Env env, const std::vector<Object>& objects, Convert convert) {
   auto array = Napi::Array::New(env, objects.size());
   for (uint32_t position = 0; position < objects.size(); ++position) {
     const Napi::HandleScope scope(env);
@@ -100,91 +100,87 @@ Napi::Value convert_each(Napi::Env env, const std::vector<Object>& objects, Conv
 }
 
 template <typename Object>
-Napi::Value to_array(Napi::Env env, std::vector<Object>& objects) {
-  return convert_each(env, objects, [](Napi::Env env, const Object& object) { return to_js(env, object); });
+Napi::Value ToArray(Napi::Env env, std::vector<Object>& objects) {
+  return ConvertEach(env, objects, [](Napi::Env env, const Object& object) { return ToJs(env, object); });
 }
 
-Napi::Value to_fdb_array(Napi::Env env, std::vector<Neighbour>& entries) {
-  return convert_each(env, entries, fdb_to_js);
-}
+Napi::Value ToFdbArray(Napi::Env env, std::vector<Neighbour>& entries) { return ConvertEach(env, entries, FdbToJs); }
 
 }  // namespace
 
-Napi::Value dump_links(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
-  const auto filter = read_filter(value);
+Napi::Value DumpLinks(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
+  const auto filter = ReadFilter(value);
   if (!filter) return {};
   Link link;
   link.extension_mask = RTEXT_FILTER_SKIP_STATS;
-  const auto request = request_for(RTM_GETLINK, link, *filter);
-  return queue.promise<std::vector<Link>>(
-      value.Env(), [from, request] { return collect<Link>(*from, request, decode_link); }, to_array<Link>);
+  const auto request = RequestFor(RTM_GETLINK, link, *filter);
+  return queue.Promise<std::vector<Link>>(
+      value.Env(), [from, request] { return Collect<Link>(*from, request, DecodeLink); }, ToArray<Link>);
 }
 
-Napi::Value dump_addresses(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
-  const auto filter = read_filter(value);
+Napi::Value DumpAddresses(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
+  const auto filter = ReadFilter(value);
   if (!filter) return {};
   Address address;
   address.family = filter->family;
   address.link_index = filter->index;
-  const auto request = request_for(RTM_GETADDR, address, *filter);
-  return queue.promise<std::vector<Address>>(
-      value.Env(), [from, request] { return collect<Address>(*from, request, decode_address); }, to_array<Address>);
+  const auto request = RequestFor(RTM_GETADDR, address, *filter);
+  return queue.Promise<std::vector<Address>>(
+      value.Env(), [from, request] { return Collect<Address>(*from, request, DecodeAddress); }, ToArray<Address>);
 }
 
-Napi::Value dump_routes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
-  const auto filter = read_filter(value);
+Napi::Value DumpRoutes(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
+  const auto filter = ReadFilter(value);
   if (!filter) return {};
   Route route;
   route.family = filter->family;
   route.protocol = filter->protocol;
   if (filter->table != 0) route.table = filter->table;
   if (filter->index != 0) route.output = filter->index;
-  const auto request = request_for(RTM_GETROUTE, route, *filter);
+  const auto request = RequestFor(RTM_GETROUTE, route, *filter);
   const auto work = [from, request, filter = *filter]() -> Result<std::vector<Route>> {
-    auto routes = collect<Route>(*from, request, decode_route);
+    auto routes = Collect<Route>(*from, request, DecodeRoute);
     // A table comes into being with its first route.
-    if (!routes && routes.error().number == ENOENT && filter.table != 0) return std::vector<Route>();
+    if (!routes && routes.Error().number == ENOENT && filter.table != 0) return std::vector<Route>();
     if (!routes) return routes;
-    const auto is_other = [&](const Route& found) { return !is_to(found, filter); };
+    const auto is_other = [&](const Route& found) { return !IsTo(found, filter); };
     routes->erase(std::remove_if(routes->begin(), routes->end(), is_other), routes->end());
     return routes;
   };
-  return queue.promise<std::vector<Route>>(value.Env(), work, to_array<Route>);
+  return queue.Promise<std::vector<Route>>(value.Env(), work, ToArray<Route>);
 }
 
-Napi::Value dump_rules(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
-  const auto filter = read_filter(value);
+Napi::Value DumpRules(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
+  const auto filter = ReadFilter(value);
   if (!filter) return {};
   Rule rule;
   rule.family = filter->family;
-  const auto request = request_for(RTM_GETRULE, rule, *filter);
-  return queue.promise<std::vector<Rule>>(
-      value.Env(), [from, request] { return collect<Rule>(*from, request, decode_rule); }, to_array<Rule>);
+  const auto request = RequestFor(RTM_GETRULE, rule, *filter);
+  return queue.Promise<std::vector<Rule>>(
+      value.Env(), [from, request] { return Collect<Rule>(*from, request, DecodeRule); }, ToArray<Rule>);
 }
 
-Napi::Value dump_fdb(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
-  const auto filter = read_filter(value);
+Napi::Value DumpFdb(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
+  const auto filter = ReadFilter(value);
   if (!filter) return {};
   Neighbour entry;
   entry.family = AF_BRIDGE;
   if (filter->index != 0) entry.filter_index = filter->index;
-  const auto request = request_for(RTM_GETNEIGH, entry, *filter);
-  return queue.promise<std::vector<Neighbour>>(
-      value.Env(), [from, request] { return collect<Neighbour>(*from, request, decode_neighbour, is_fdb); },
-      to_fdb_array);
+  const auto request = RequestFor(RTM_GETNEIGH, entry, *filter);
+  return queue.Promise<std::vector<Neighbour>>(
+      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeNeighbour, IsFdb); }, ToFdbArray);
 }
 
-Napi::Value dump_neighbours(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
-  const auto filter = read_filter(value);
+Napi::Value DumpNeighbours(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
+  const auto filter = ReadFilter(value);
   if (!filter) return {};
   Neighbour neighbour;
   neighbour.family = filter->family;
   neighbour.flags = filter->proxy ? NTF_PROXY : 0;
   if (filter->index != 0) neighbour.filter_index = filter->index;
-  const auto request = request_for(RTM_GETNEIGH, neighbour, *filter);
-  return queue.promise<std::vector<Neighbour>>(
-      value.Env(), [from, request] { return collect<Neighbour>(*from, request, decode_neighbour); },
-      to_array<Neighbour>);
+  const auto request = RequestFor(RTM_GETNEIGH, neighbour, *filter);
+  return queue.Promise<std::vector<Neighbour>>(
+      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeNeighbour); }, ToArray<Neighbour>);
 }
 
 }  // namespace podwire::netlink

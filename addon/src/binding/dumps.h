@@ -9,12 +9,12 @@
 
 namespace podwire::netlink {
 
-/** Promises of lists; an empty value leaves a pending exception about the filter. */
-Napi::Value dump_links(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
-Napi::Value dump_addresses(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
-Napi::Value dump_routes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
-Napi::Value dump_rules(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
-Napi::Value dump_fdb(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
-Napi::Value dump_neighbours(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
+// Promises of lists; an empty value leaves a pending exception about the filter.
+Napi::Value DumpLinks(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
+Napi::Value DumpAddresses(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
+Napi::Value DumpRoutes(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
+Napi::Value DumpRules(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
+Napi::Value DumpFdb(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
+Napi::Value DumpNeighbours(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
 
 }  // namespace podwire::netlink

@@ -2,18 +2,18 @@
 
 namespace podwire::netlink {
 
-/** Deletes itself when it is done (Napi::AsyncWorker); until then it keeps the queue. */
+// Deletes itself when it is done (Napi::AsyncWorker); until then it keeps the queue.
 class JobQueue::Worker : public Napi::AsyncWorker {
  public:
   Worker(Napi::Env env, std::shared_ptr<JobQueue> queue, std::unique_ptr<Job> job)
       : Napi::AsyncWorker(env, "podwire.netlink"), queue_(std::move(queue)), job_(std::move(job)) {}
 
-  void Execute() override { job_->execute(); }
+  void Execute() override { job_->Execute(); }
 
   void OnOK() override {
     // The next one starts first: it need not wait for what the promise's callbacks do.
-    queue_->start_next(Env());
-    job_->settle(Env());
+    queue_->StartNext(Env());
+    job_->Settle(Env());
   }
 
  private:
@@ -21,12 +21,12 @@ class JobQueue::Worker : public Napi::AsyncWorker {
   std::unique_ptr<Job> job_;
 };
 
-void JobQueue::add(Napi::Env env, std::unique_ptr<Job> job) {
+void JobQueue::Add(Napi::Env env, std::unique_ptr<Job> job) {
   waiting_.push_back(std::move(job));
-  if (!busy_) start_next(env);
+  if (!busy_) StartNext(env);
 }
 
-void JobQueue::start_next(Napi::Env env) {
+void JobQueue::StartNext(Napi::Env env) {
   busy_ = !waiting_.empty();
   if (!busy_) return;
   auto job = std::move(waiting_.front());

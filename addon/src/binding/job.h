@@ -12,17 +12,17 @@
 
 namespace podwire::netlink {
 
-/** Work for a thread of libuv's pool, and what follows from it. */
+// Work for a thread of libuv's pool, and what follows from it.
 class Job {
  public:
   virtual ~Job() = default;
-  /** On the pool's thread: only C++ values may be touched. */
-  virtual void execute() = 0;
-  /** Back on the environment's thread. */
-  virtual void settle(Napi::Env env) = 0;
+  // On the pool's thread: only C++ values may be touched.
+  virtual void Execute() = 0;
+  // Back on the environment's thread.
+  virtual void Settle(Napi::Env env) = 0;
 };
 
-/** A job whose answer goes to a function. */
+// A job whose answer goes to a function.
 template <typename Answer>
 class CallbackJob : public Job {
  public:
@@ -30,8 +30,8 @@ class CallbackJob : public Job {
   using Done = std::function<void(Napi::Env, Result<Answer>&)>;
 
   CallbackJob(Work work, Done done) : work_(std::move(work)), done_(std::move(done)) {}
-  void execute() override { answer_ = work_(); }
-  void settle(Napi::Env env) override { done_(env, *answer_); }
+  void Execute() override { answer_ = work_(); }
+  void Settle(Napi::Env env) override { done_(env, *answer_); }
 
  private:
   Work work_;
@@ -39,32 +39,31 @@ class CallbackJob : public Job {
   std::optional<Result<Answer>> answer_;
 };
 
-/**
- * Carries out jobs one at a time, in their order. So a namespace never holds more than one of the four threads of libuv's
- * pool, however many calls wait for the kernel's locks. For the environment's thread only.
- */
+// Carries out jobs one at a time, in their order. So a namespace never holds more than one of the four threads of
+// libuv's pool, however many calls wait for the kernel's locks. For the environment's thread only.
 class JobQueue : public std::enable_shared_from_this<JobQueue> {
  public:
-  void add(Napi::Env env, std::unique_ptr<Job> job);
+  void Add(Napi::Env env, std::unique_ptr<Job> job);
 
-  /** The promise of what `convert` makes of the work's answer; rejected with a NativeError. */
+  // The promise of what `convert` makes of the work's answer; rejected with a NativeError.
   template <typename Answer>
-  Napi::Promise promise(Napi::Env env, std::function<Result<Answer>()> work,
+  Napi::Promise Promise(Napi::Env env, std::function<Result<Answer>()> work,
                         std::function<Napi::Value(Napi::Env, Answer&)> convert) {
     const Napi::Promise::Deferred deferred(env);
-    add(env, std::make_unique<CallbackJob<Answer>>(std::move(work), [deferred, convert](Napi::Env env, Result<Answer>& answer) {
-          if (answer) {
-            deferred.Resolve(convert(env, *answer));
-          } else {
-            deferred.Reject(to_js(env, answer.error()));
-          }
-        }));
+    Add(env, std::make_unique<CallbackJob<Answer>>(std::move(work),
+                                                   [deferred, convert](Napi::Env env, Result<Answer>& answer) {
+                                                     if (answer) {
+                                                       deferred.Resolve(convert(env, *answer));
+                                                     } else {
+                                                       deferred.Reject(ToJs(env, answer.Error()));
+                                                     }
+                                                   }));
     return deferred.Promise();
   }
 
  private:
   class Worker;
-  void start_next(Napi::Env env);
+  void StartNext(Napi::Env env);
 
   std::deque<std::unique_ptr<Job>> waiting_;
   bool busy_ = false;

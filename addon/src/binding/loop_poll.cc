@@ -13,20 +13,20 @@ struct LoopPoll::Handle {
   std::function<void()> ready;
   Napi::AsyncContext context;
   napi_async_cleanup_hook_handle cleanup = nullptr;
-  /** Null when the owner is gone. */
+  // Null when the owner is gone.
   LoopPoll* owner = nullptr;
   bool closing = false;
 
-  void start() {
+  void Start() {
     uv_poll_start(&poll, UV_READABLE, [](uv_poll_t* poll, int status, int) {
       auto* handle = static_cast<Handle*>(poll->data);
       // libuv stops polling at any error, while on a netlink socket ENOBUFS is only something to be read.
-      if (status < 0) handle->start();
-      handle->call();
+      if (status < 0) handle->Start();
+      handle->Call();
     });
   }
 
-  void call() {
+  void Call() {
     const Napi::HandleScope scope(env);
     const Napi::CallbackScope callback(env, context);
     ready();
@@ -47,18 +47,18 @@ LoopPoll::LoopPoll(Napi::Env env, int fd, std::function<void()> ready) : handle_
   uv_unref(reinterpret_cast<uv_handle_t*>(&handle_->poll));
   // The end of the environment waits until libuv has released the handle.
   napi_add_async_cleanup_hook(
-      env, [](napi_async_cleanup_hook_handle, void* data) { close(static_cast<Handle*>(data)); }, handle_,
+      env, [](napi_async_cleanup_hook_handle, void* data) { Close(static_cast<Handle*>(data)); }, handle_,
       &handle_->cleanup);
-  handle_->start();
+  handle_->Start();
 }
 
 LoopPoll::~LoopPoll() {
   if (!handle_) return;
   handle_->owner = nullptr;
-  close(handle_);
+  Close(handle_);
 }
 
-void LoopPoll::close(Handle* handle) {
+void LoopPoll::Close(Handle* handle) {
   if (handle->owner) handle->owner->handle_ = nullptr;
   if (handle->closing) return;
   handle->closing = true;
@@ -69,7 +69,7 @@ void LoopPoll::close(Handle* handle) {
   });
 }
 
-void LoopPoll::hold(bool held) {
+void LoopPoll::Hold(bool held) {
   if (!handle_) return;
   auto* poll = reinterpret_cast<uv_handle_t*>(&handle_->poll);
   if (held) {
@@ -79,10 +79,10 @@ void LoopPoll::hold(bool held) {
   }
 }
 
-void LoopPoll::listen(bool listens) {
+void LoopPoll::Listen(bool listens) {
   if (!handle_) return;
   if (listens) {
-    handle_->start();
+    handle_->Start();
   } else {
     uv_poll_stop(&handle_->poll);
   }

@@ -7,29 +7,27 @@
 
 namespace podwire::netlink {
 
-/**
- * Calls back on the environment's thread when a file descriptor can be read. Does not keep the process alive unless `hold`
- * says so. The descriptor must stay open as long as this object lives. For the environment's thread only.
- */
+// Calls back on the environment's thread when a file descriptor can be read. Does not keep the process alive unless
+// `hold` says so. The descriptor must stay open as long as this object lives. For the environment's thread only.
 class LoopPoll {
  public:
-  /** `ready` runs with a handle scope, and with what it settles followed up as after any callback. */
+  // `ready` runs with a handle scope, and with what it settles followed up as after any callback.
   LoopPoll(Napi::Env env, int fd, std::function<void()> ready);
   ~LoopPoll();
   LoopPoll(const LoopPoll&) = delete;
   LoopPoll& operator=(const LoopPoll&) = delete;
 
-  /** Whether the process stays alive for it. */
-  void hold(bool held);
+  // Whether the process stays alive for it.
+  void Hold(bool held);
 
-  /** Whether it calls back, as it does from the start. */
-  void listen(bool listens);
+  // Whether it calls back, as it does from the start.
+  void Listen(bool listens);
 
  private:
   struct Handle;
-  static void close(Handle* handle);
+  static void Close(Handle* handle);
 
-  /** Null once the environment has ended. libuv frees it, later than this object. */
+  // Null once the environment has ended. libuv frees it, later than this object.
   Handle* handle_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace podwire::netlink {
 
-/** The promise of a NativeMonitor (lib/native.ts); an empty value leaves a pending exception about the arguments. */
-Napi::Value open_monitor(std::shared_ptr<const Netns> netns, const Napi::CallbackInfo& info);
+// The promise of a NativeMonitor (lib/native.ts); an empty value leaves a pending exception about the arguments.
+Napi::Value OpenMonitor(const std::shared_ptr<const Netns>& netns, const Napi::CallbackInfo& info);
 
 }  // namespace podwire::netlink

@@ -1,9 +1,9 @@
 #include "binding/namespace_handle.h"
 
 #include "binding/dumps.h"
-#include "binding/shape.h"
 #include "binding/monitor.h"
 #include "binding/object_reader.h"
+#include "binding/shape.h"
 #include "binding/steps.h"
 #include "socket/announcement.h"
 #include "socket/conntrack.h"
@@ -17,32 +17,32 @@ constexpr napi_type_tag kTypeTag = {0x706f647769726500, 0x6e657473706e6373};
 using Replies = std::vector<Reply>;
 using Readings = std::vector<Result<std::string>>;
 
-Napi::Value to_outcomes(Napi::Env env, Replies& replies) {
+Napi::Value ToOutcomes(Napi::Env env, Replies& replies) {
   auto array = Napi::Array::New(env, replies.size());
   for (uint32_t position = 0; position < replies.size(); ++position) {
     const Napi::HandleScope scope(env);
     const auto& [error, link, previous] = replies[position];
-    array.Set(position, assemble(env, Shape::kOutcome,
-                                 {{"error", to_js_or_null(env, error)},
-                                  {"link", to_js_or_null(env, link)},
-                                  {"previous", text_or_null(env, previous)}}));
+    array.Set(position, Assemble(env, Shape::kOutcome,
+                                 {{"error", ToJsOrNull(env, error)},
+                                  {"link", ToJsOrNull(env, link)},
+                                  {"previous", TextOrNull(env, previous)}}));
   }
   return array;
 }
 
-Napi::Value to_readings(Napi::Env env, Readings& readings) {
+Napi::Value ToReadings(Napi::Env env, Readings& readings) {
   auto array = Napi::Array::New(env, readings.size());
   for (uint32_t position = 0; position < readings.size(); ++position) {
     auto& reading = readings[position];
     auto object = Napi::Object::New(env);
-    object.Set("error", reading ? env.Null() : Napi::Value(to_js(env, reading.error())));
+    object.Set("error", reading ? env.Null() : Napi::Value(ToJs(env, reading.Error())));
     object.Set("value", reading ? Napi::Value(Napi::String::New(env, *reading)) : env.Null());
     array.Set(position, object);
   }
   return array;
 }
 
-std::vector<std::string> read_paths(Napi::Value value) {
+std::vector<std::string> ReadPaths(Napi::Value value) {
   std::vector<std::string> paths;
   if (!value.IsArray()) {
     Napi::TypeError::New(value.Env(), "paths: must be an array").ThrowAsJavaScriptException();
@@ -63,29 +63,32 @@ std::vector<std::string> read_paths(Napi::Value value) {
 
 }  // namespace
 
-Napi::FunctionReference NamespaceHandle::define(Napi::Env env) {
+Napi::FunctionReference NamespaceHandle::Define(Napi::Env env) {
   return Napi::Persistent(DefineClass(env, "NativeNamespace",
                                       {
-                                          InstanceAccessor<&NamespaceHandle::device>("device"),
-                                          InstanceAccessor<&NamespaceHandle::inode>("inode"),
-                                          InstanceAccessor<&NamespaceHandle::cookie>("cookie"),
-                                          InstanceMethod<&NamespaceHandle::run>("run"),
-                                          InstanceMethod<&NamespaceHandle::dump_links>("dumpLinks"),
-                                          InstanceMethod<&NamespaceHandle::dump_addresses>("dumpAddresses"),
-                                          InstanceMethod<&NamespaceHandle::dump_routes>("dumpRoutes"),
-                                          InstanceMethod<&NamespaceHandle::dump_rules>("dumpRules"),
-                                          InstanceMethod<&NamespaceHandle::dump_fdb>("dumpFdb"),
-                                          InstanceMethod<&NamespaceHandle::dump_neighbours>("dumpNeighbours"),
-                                          InstanceMethod<&NamespaceHandle::read_sysctls>("readSysctls"),
-                                          InstanceMethod<&NamespaceHandle::delete_link>("deleteLink"),
-                                          InstanceMethod<&NamespaceHandle::delete_conntrack>("deleteConntrack"),
-                                          InstanceMethod<&NamespaceHandle::announce_address>("announceAddress"),
-                                          InstanceMethod<&NamespaceHandle::monitor>("monitor"),
-                                          InstanceMethod<&NamespaceHandle::close>("close"),
+                                          InstanceAccessor<&NamespaceHandle::Device>("device"),
+                                          InstanceAccessor<&NamespaceHandle::Inode>("inode"),
+                                          InstanceAccessor<&NamespaceHandle::Cookie>("cookie"),
+                                          InstanceMethod<&NamespaceHandle::Run>("run"),
+                                          InstanceMethod<&NamespaceHandle::DumpLinks>("dumpLinks"),
+                                          InstanceMethod<&NamespaceHandle::DumpAddresses>("dumpAddresses"),
+                                          InstanceMethod<&NamespaceHandle::DumpRoutes>("dumpRoutes"),
+                                          InstanceMethod<&NamespaceHandle::DumpRules>("dumpRules"),
+                                          InstanceMethod<&NamespaceHandle::DumpFdb>("dumpFdb"),
+                                          InstanceMethod<&NamespaceHandle::DumpNeighbours>("dumpNeighbours"),
+                                          InstanceMethod<&NamespaceHandle::ReadSysctls>("readSysctls"),
+                                          InstanceMethod<&NamespaceHandle::DeleteLink>("deleteLink"),
+                                          InstanceMethod<&NamespaceHandle::DeleteConntrack>("deleteConntrack"),
+                                          InstanceMethod<&NamespaceHandle::AnnounceAddress>("announceAddress"),
+                                          InstanceMethod<&NamespaceHandle::ChangeElements>("changeElements"),
+                                          InstanceMethod<&NamespaceHandle::ListElements>("listElements"),
+                                          InstanceMethod<&NamespaceHandle::ReadGeneration>("readGeneration"),
+                                          InstanceMethod<&NamespaceHandle::Monitor>("monitor"),
+                                          InstanceMethod<&NamespaceHandle::Close>("close"),
                                       }));
 }
 
-Napi::Value NamespaceHandle::open(const Napi::CallbackInfo& info) {
+Napi::Value NamespaceHandle::Open(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   if (!info[0].IsNull() && !info[0].IsString()) {
     Napi::TypeError::New(env, "path: must be a string or null").ThrowAsJavaScriptException();
@@ -94,26 +97,26 @@ Napi::Value NamespaceHandle::open(const Napi::CallbackInfo& info) {
   std::optional<std::string> path;
   if (info[0].IsString()) path = info[0].As<Napi::String>().Utf8Value();
   using Opened = std::shared_ptr<Namespace>;
-  return std::make_shared<JobQueue>()->promise<Opened>(
-      env, [path] { return Namespace::open(path); },
+  return std::make_shared<JobQueue>()->Promise<Opened>(
+      env, [path] { return Namespace::Open(path); },
       [](Napi::Env env, Opened& opened) -> Napi::Value {
         return env.GetInstanceData<Environment>()->namespaces.New({Napi::External<Opened>::New(env, &opened)});
       });
 }
 
-Napi::Value NamespaceHandle::open_at_once(const Napi::CallbackInfo& info) {
+Napi::Value NamespaceHandle::OpenAtOnce(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   if (!info[0].IsString()) {
     Napi::TypeError::New(env, "path: must be a string").ThrowAsJavaScriptException();
     return {};
   }
-  auto opened = Namespace::open_at_once(info[0].As<Napi::String>().Utf8Value());
+  auto opened = Namespace::OpenAtOnce(info[0].As<Napi::String>().Utf8Value());
   if (!opened) return env.Null();
   using Opened = std::shared_ptr<Namespace>;
   return env.GetInstanceData<Environment>()->namespaces.New({Napi::External<Opened>::New(env, &opened)});
 }
 
-std::shared_ptr<Namespace> NamespaceHandle::namespace_of(Napi::Value value) {
+std::shared_ptr<Namespace> NamespaceHandle::NamespaceOf(Napi::Value value) {
   if (!value.IsObject() || !value.As<Napi::Object>().CheckTypeTag(&kTypeTag)) return nullptr;
   return Unwrap(value.As<Napi::Object>())->namespace_;
 }
@@ -127,44 +130,44 @@ NamespaceHandle::NamespaceHandle(const Napi::CallbackInfo& info) : ObjectWrap(in
   info.This().As<Napi::Object>().TypeTag(&kTypeTag);
 }
 
-bool NamespaceHandle::check_open(const Napi::CallbackInfo& info) const {
+bool NamespaceHandle::CheckOpen(const Napi::CallbackInfo& info) const {
   if (namespace_) return true;
   Napi::Error::New(info.Env(), "the namespace is closed").ThrowAsJavaScriptException();
   return false;
 }
 
-Napi::Value NamespaceHandle::device(const Napi::CallbackInfo& info) {
-  if (!check_open(info)) return {};
-  return Napi::BigInt::New(info.Env(), static_cast<uint64_t>(namespace_->netns()->device()));
+Napi::Value NamespaceHandle::Device(const Napi::CallbackInfo& info) {
+  if (!CheckOpen(info)) return {};
+  return Napi::BigInt::New(info.Env(), static_cast<uint64_t>(namespace_->GetNetns()->Device()));
 }
 
-Napi::Value NamespaceHandle::inode(const Napi::CallbackInfo& info) {
-  if (!check_open(info)) return {};
-  return Napi::BigInt::New(info.Env(), static_cast<uint64_t>(namespace_->netns()->inode()));
+Napi::Value NamespaceHandle::Inode(const Napi::CallbackInfo& info) {
+  if (!CheckOpen(info)) return {};
+  return Napi::BigInt::New(info.Env(), static_cast<uint64_t>(namespace_->GetNetns()->Inode()));
 }
 
-Napi::Value NamespaceHandle::cookie(const Napi::CallbackInfo& info) {
-  if (!check_open(info)) return {};
-  const auto cookie = namespace_->netns()->cookie();
+Napi::Value NamespaceHandle::Cookie(const Napi::CallbackInfo& info) {
+  if (!CheckOpen(info)) return {};
+  const auto cookie = namespace_->GetNetns()->Cookie();
   return cookie ? Napi::Value(Napi::BigInt::New(info.Env(), *cookie)) : info.Env().Null();
 }
 
-Napi::Value NamespaceHandle::run(const Napi::CallbackInfo& info) {
+Napi::Value NamespaceHandle::Run(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  if (!check_open(info)) return {};
-  auto steps = read_steps(info[0], namespace_);
+  if (!CheckOpen(info)) return {};
+  auto steps = ReadSteps(info[0], namespace_);
   ObjectReader options(info[1], "options");
-  const bool sequential = options.flag("sequential");
-  const Socket::Timeout timeout(options.number("timeoutMs"));
-  if (options.failed()) return {};
-  if (!sequential) return run_together(env, std::move(steps), timeout);
+  const bool sequential = options.Flag("sequential");
+  const Socket::Timeout timeout(options.Number("timeoutMs"));
+  if (options.Failed()) return {};
+  if (!sequential) return RunTogether(env, std::move(steps), timeout);
   // Shared only because std::function must be copyable.
   const auto shared = std::make_shared<std::vector<Step>>(std::move(steps));
-  const auto work = [shared, timeout]() -> Result<Replies> { return run_sequence(*shared, timeout); };
-  return queue_->promise<Replies>(env, work, to_outcomes);
+  const auto work = [shared, timeout]() -> Result<Replies> { return RunSequence(*shared, timeout); };
+  return queue_->Promise<Replies>(env, work, ToOutcomes);
 }
 
-Napi::Value NamespaceHandle::run_together(Napi::Env env, std::vector<Step> steps, Socket::Timeout timeout) {
+Napi::Value NamespaceHandle::RunTogether(Napi::Env env, std::vector<Step> steps, Socket::Timeout timeout) {
   std::vector<Request> requests;
   for (auto& step : steps) {
     auto* request = std::get_if<Request>(&step.action);
@@ -175,96 +178,120 @@ Napi::Value NamespaceHandle::run_together(Napi::Env env, std::vector<Step> steps
     requests.push_back(std::move(*request));
   }
   const auto work = [within = namespace_, requests = std::move(requests), timeout]() -> Result<Replies> {
-    return within->exchange(requests, timeout);
+    return within->Exchange(requests, timeout);
   };
-  return queue_->promise<Replies>(env, work, to_outcomes);
+  return queue_->Promise<Replies>(env, work, ToOutcomes);
 }
 
-Napi::Value NamespaceHandle::dump_links(const Napi::CallbackInfo& info) {
-  return check_open(info) ? netlink::dump_links(*queue_, namespace_, info[0]) : Napi::Value();
+Napi::Value NamespaceHandle::DumpLinks(const Napi::CallbackInfo& info) {
+  return CheckOpen(info) ? netlink::DumpLinks(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
-Napi::Value NamespaceHandle::dump_addresses(const Napi::CallbackInfo& info) {
-  return check_open(info) ? netlink::dump_addresses(*queue_, namespace_, info[0]) : Napi::Value();
+Napi::Value NamespaceHandle::DumpAddresses(const Napi::CallbackInfo& info) {
+  return CheckOpen(info) ? netlink::DumpAddresses(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
-Napi::Value NamespaceHandle::dump_routes(const Napi::CallbackInfo& info) {
-  return check_open(info) ? netlink::dump_routes(*queue_, namespace_, info[0]) : Napi::Value();
+Napi::Value NamespaceHandle::DumpRoutes(const Napi::CallbackInfo& info) {
+  return CheckOpen(info) ? netlink::DumpRoutes(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
-Napi::Value NamespaceHandle::dump_rules(const Napi::CallbackInfo& info) {
-  return check_open(info) ? netlink::dump_rules(*queue_, namespace_, info[0]) : Napi::Value();
+Napi::Value NamespaceHandle::DumpRules(const Napi::CallbackInfo& info) {
+  return CheckOpen(info) ? netlink::DumpRules(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
-Napi::Value NamespaceHandle::dump_fdb(const Napi::CallbackInfo& info) {
-  return check_open(info) ? netlink::dump_fdb(*queue_, namespace_, info[0]) : Napi::Value();
+Napi::Value NamespaceHandle::DumpFdb(const Napi::CallbackInfo& info) {
+  return CheckOpen(info) ? netlink::DumpFdb(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
-Napi::Value NamespaceHandle::dump_neighbours(const Napi::CallbackInfo& info) {
-  return check_open(info) ? netlink::dump_neighbours(*queue_, namespace_, info[0]) : Napi::Value();
+Napi::Value NamespaceHandle::DumpNeighbours(const Napi::CallbackInfo& info) {
+  return CheckOpen(info) ? netlink::DumpNeighbours(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
-Napi::Value NamespaceHandle::read_sysctls(const Napi::CallbackInfo& info) {
-  if (!check_open(info)) return {};
-  const auto paths = read_paths(info[0]);
+Napi::Value NamespaceHandle::ReadSysctls(const Napi::CallbackInfo& info) {
+  if (!CheckOpen(info)) return {};
+  const auto paths = ReadPaths(info[0]);
   if (info.Env().IsExceptionPending()) return {};
-  const auto work = [within = namespace_, paths]() -> Result<Readings> { return within->read_sysctls(paths); };
-  return queue_->promise<Readings>(info.Env(), work, to_readings);
+  const auto work = [within = namespace_, paths]() -> Result<Readings> { return within->ReadSysctls(paths); };
+  return queue_->Promise<Readings>(info.Env(), work, ToReadings);
 }
 
-Napi::Value NamespaceHandle::delete_link(const Napi::CallbackInfo& info) {
+Napi::Value NamespaceHandle::DeleteLink(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  if (!check_open(info)) return {};
+  if (!CheckOpen(info)) return {};
   ObjectReader selector(info[0], "link");
-  const uint32_t index = selector.number("index");
-  const std::string name = selector.optional_text("name").value_or("");
-  if (selector.failed()) return {};
-  if (!deletions_) deletions_ = DeletionBatcher::make(env, namespace_->netns());
-  return deletions_->add(index, name);
+  const uint32_t index = selector.Number("index");
+  const std::string name = selector.OptionalText("name").value_or("");
+  if (selector.Failed()) return {};
+  if (!deletions_) deletions_ = DeletionBatcher::Make(env, namespace_->GetNetns());
+  return deletions_->Add(index, name);
 }
 
-Napi::Value NamespaceHandle::delete_conntrack(const Napi::CallbackInfo& info) {
+Napi::Value NamespaceHandle::DeleteConntrack(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  if (!check_open(info)) return {};
-  const auto address = info[0].IsString() ? IpAddress::parse(info[0].As<Napi::String>().Utf8Value()) : std::nullopt;
+  if (!CheckOpen(info)) return {};
+  const auto address = info[0].IsString() ? IpAddress::Parse(info[0].As<Napi::String>().Utf8Value()) : std::nullopt;
   if (!address) {
     Napi::TypeError::New(env, "address: must be an IP address").ThrowAsJavaScriptException();
     return {};
   }
-  const auto work = [netns = namespace_->netns(), address = *address] { return netlink::delete_conntrack(*netns, address); };
-  return queue_->promise<uint32_t>(
+  const auto work = [netns = namespace_->GetNetns(), address = *address] {
+    return netlink::DeleteConntrack(*netns, address);
+  };
+  return queue_->Promise<uint32_t>(
       env, work, [](Napi::Env env, uint32_t& count) -> Napi::Value { return Napi::Number::New(env, count); });
 }
 
-Napi::Value NamespaceHandle::announce_address(const Napi::CallbackInfo& info) {
-  if (!check_open(info)) return {};
+Napi::Value NamespaceHandle::AnnounceAddress(const Napi::CallbackInfo& info) {
+  if (!CheckOpen(info)) return {};
   ObjectReader reader(info[0], "announcement");
-  const uint32_t index = reader.number("index");
-  const auto address = IpAddress::parse(reader.text("address"));
-  const bool router = reader.flag("router");
-  if (!address) reader.fail("address", "an IP address");
-  if (reader.failed()) return {};
+  const uint32_t index = reader.Number("index");
+  const auto address = IpAddress::Parse(reader.Text("address"));
+  const bool router = reader.Flag("router");
+  if (!address) reader.Fail("address", "an IP address");
+  if (reader.Failed()) return {};
   const Announcement announcement{index, *address, router};
-  const auto work = [netns = namespace_->netns(), announcement]() -> Result<std::monostate> {
-    if (auto failure = netlink::announce_address(*netns, announcement)) return *failure;
+  const auto work = [netns = namespace_->GetNetns(), announcement]() -> Result<std::monostate> {
+    if (auto failure = netlink::AnnounceAddress(*netns, announcement)) return *failure;
     return std::monostate();
   };
-  return queue_->promise<std::monostate>(
-      info.Env(), work, [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
+  return queue_->Promise<std::monostate>(info.Env(), work,
+                                         [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
 }
 
-Napi::Value NamespaceHandle::monitor(const Napi::CallbackInfo& info) {
-  return check_open(info) ? open_monitor(namespace_->netns(), info) : Napi::Value();
+const NetfilterWorker* NamespaceHandle::OpenNetfilter(const Napi::CallbackInfo& info) {
+  if (!CheckOpen(info)) return nullptr;
+  if (!netfilter_) netfilter_.emplace(namespace_->GetNetns());
+  return &*netfilter_;
 }
 
-Napi::Value NamespaceHandle::close(const Napi::CallbackInfo& info) {
+Napi::Value NamespaceHandle::ChangeElements(const Napi::CallbackInfo& info) {
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::ChangeElements(*worker, info[0]) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::ListElements(const Napi::CallbackInfo& info) {
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::ListElements(*worker, info[0]) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::ReadGeneration(const Napi::CallbackInfo& info) {
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::ReadGeneration(*worker, info.Env()) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::Monitor(const Napi::CallbackInfo& info) {
+  return CheckOpen(info) ? OpenMonitor(namespace_->GetNetns(), info) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::Close(const Napi::CallbackInfo& info) {
   deletions_.reset();
+  netfilter_.reset();
   // The last job of the queue; with it go the socket and the namespace's file.
   const auto work = [within = std::exchange(namespace_, nullptr)]() -> Result<std::monostate> {
     return std::monostate();
   };
-  return queue_->promise<std::monostate>(
-      info.Env(), work, [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
+  return queue_->Promise<std::monostate>(info.Env(), work,
+                                         [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
 }
 
 }  // namespace podwire::netlink

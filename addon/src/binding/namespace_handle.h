@@ -3,54 +3,64 @@
 #include <napi.h>
 
 #include <memory>
+#include <optional>
 
 #include "binding/deletion_batcher.h"
 #include "binding/job.h"
+#include "binding/netfilter.h"
 #include "socket/sequence.h"
 
 namespace podwire::netlink {
 
-/** NativeNamespace of lib/native.ts. */
+// NativeNamespace of lib/native.ts.
 class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
  public:
-  /** Per environment, so that worker threads have their own. */
-  static Napi::FunctionReference define(Napi::Env env);
-  static Napi::Value open(const Napi::CallbackInfo& info);
-  static Napi::Value open_at_once(const Napi::CallbackInfo& info);
+  // Per environment, so that worker threads have their own.
+  static Napi::FunctionReference Define(Napi::Env env);
+  static Napi::Value Open(const Napi::CallbackInfo& info);
+  static Napi::Value OpenAtOnce(const Napi::CallbackInfo& info);
 
-  /** The namespace behind a JavaScript value; nothing when it is something else or closed. */
-  static std::shared_ptr<Namespace> namespace_of(Napi::Value value);
+  // The namespace behind a JavaScript value; nothing when it is something else or closed.
+  static std::shared_ptr<Namespace> NamespaceOf(Napi::Value value);
 
   explicit NamespaceHandle(const Napi::CallbackInfo& info);
 
  private:
-  Napi::Value device(const Napi::CallbackInfo& info);
-  Napi::Value inode(const Napi::CallbackInfo& info);
-  Napi::Value cookie(const Napi::CallbackInfo& info);
-  Napi::Value run(const Napi::CallbackInfo& info);
-  Napi::Value dump_links(const Napi::CallbackInfo& info);
-  Napi::Value dump_addresses(const Napi::CallbackInfo& info);
-  Napi::Value dump_routes(const Napi::CallbackInfo& info);
-  Napi::Value dump_rules(const Napi::CallbackInfo& info);
-  Napi::Value dump_fdb(const Napi::CallbackInfo& info);
-  Napi::Value dump_neighbours(const Napi::CallbackInfo& info);
-  Napi::Value read_sysctls(const Napi::CallbackInfo& info);
-  Napi::Value delete_link(const Napi::CallbackInfo& info);
-  Napi::Value delete_conntrack(const Napi::CallbackInfo& info);
-  Napi::Value announce_address(const Napi::CallbackInfo& info);
-  Napi::Value monitor(const Napi::CallbackInfo& info);
-  Napi::Value close(const Napi::CallbackInfo& info);
+  Napi::Value Device(const Napi::CallbackInfo& info);
+  Napi::Value Inode(const Napi::CallbackInfo& info);
+  Napi::Value Cookie(const Napi::CallbackInfo& info);
+  Napi::Value Run(const Napi::CallbackInfo& info);
+  Napi::Value DumpLinks(const Napi::CallbackInfo& info);
+  Napi::Value DumpAddresses(const Napi::CallbackInfo& info);
+  Napi::Value DumpRoutes(const Napi::CallbackInfo& info);
+  Napi::Value DumpRules(const Napi::CallbackInfo& info);
+  Napi::Value DumpFdb(const Napi::CallbackInfo& info);
+  Napi::Value DumpNeighbours(const Napi::CallbackInfo& info);
+  Napi::Value ReadSysctls(const Napi::CallbackInfo& info);
+  Napi::Value DeleteLink(const Napi::CallbackInfo& info);
+  Napi::Value DeleteConntrack(const Napi::CallbackInfo& info);
+  Napi::Value AnnounceAddress(const Napi::CallbackInfo& info);
+  Napi::Value ChangeElements(const Napi::CallbackInfo& info);
+  Napi::Value ListElements(const Napi::CallbackInfo& info);
+  Napi::Value ReadGeneration(const Napi::CallbackInfo& info);
+  Napi::Value Monitor(const Napi::CallbackInfo& info);
+  Napi::Value Close(const Napi::CallbackInfo& info);
 
-  /** All in one send; an empty value leaves a pending exception. */
-  Napi::Value run_together(Napi::Env env, std::vector<Step> steps, Socket::Timeout timeout);
+  // All in one send; an empty value leaves a pending exception.
+  Napi::Value RunTogether(Napi::Env env, std::vector<Step> steps, Socket::Timeout timeout);
 
-  /** False leaves a pending exception. */
-  bool check_open(const Napi::CallbackInfo& info) const;
+  // Made for the first call. Null leaves a pending exception.
+  const NetfilterWorker* OpenNetfilter(const Napi::CallbackInfo& info);
+
+  // False leaves a pending exception.
+  bool CheckOpen(const Napi::CallbackInfo& info) const;
 
   std::shared_ptr<JobQueue> queue_ = std::make_shared<JobQueue>();
-  /** Null once it is closed; jobs under way hold it as well. */
+  // Null once it is closed; jobs under way hold it as well.
   std::shared_ptr<Namespace> namespace_;
-  /** There after the first deletion. */
+  // There after the first call for it.
+  std::optional<NetfilterWorker> netfilter_;
+  // There after the first deletion.
   std::shared_ptr<DeletionBatcher> deletions_;
 };
 

@@ -10,7 +10,7 @@ constexpr size_t kFieldsMax = 32;
 
 }  // namespace
 
-const Napi::FunctionReference& Shapes::factory(Napi::Env env, Shape shape, std::initializer_list<Field> fields) {
+const Napi::FunctionReference& Shapes::Factory(Napi::Env env, Shape shape, std::initializer_list<Field> fields) {
   auto& factory = factories_[static_cast<size_t>(shape)];
   if (!factory.IsEmpty()) return factory;
   std::string names;
@@ -20,8 +20,8 @@ const Napi::FunctionReference& Shapes::factory(Napi::Env env, Shape shape, std::
   return factory;
 }
 
-Napi::Object assemble(Napi::Env env, Shape shape, std::initializer_list<Field> fields) {
-  const auto& factory = env.GetInstanceData<Environment>()->shapes.factory(env, shape, fields);
+Napi::Object Assemble(Napi::Env env, Shape shape, std::initializer_list<Field> fields) {
+  const auto& factory = env.GetInstanceData<Environment>()->shapes.Factory(env, shape, fields);
   std::array<napi_value, kFieldsMax> values;
   size_t count = 0;
   for (const auto& field : fields) values[count++] = field.value;

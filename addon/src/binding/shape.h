@@ -7,34 +7,32 @@
 
 namespace podwire::netlink {
 
-/** Kinds of objects that are made in large numbers. */
-enum class Shape { kLink, kAddress, kRoute, kRule, kNeighbour, kFdb, kOutcome, kEvent };
+// Kinds of objects that are made in large numbers.
+enum class Shape { kLink, kAddress, kRoute, kRule, kNeighbour, kFdb, kOutcome, kEvent, kElement };
 
 struct Field {
   const char* name;
   napi_value value;
 };
 
-/** A function for each shape, made when it is first needed. Of one environment. */
+// A function for each shape, made when it is first needed. Of one environment.
 class Shapes {
  public:
-  const Napi::FunctionReference& factory(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
+  const Napi::FunctionReference& Factory(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
 
  private:
-  std::array<Napi::FunctionReference, 8> factories_;
+  std::array<Napi::FunctionReference, 9> factories_;
 };
 
-/** What each environment (the main thread, every worker thread) has for itself. */
+// What each environment (the main thread, every worker thread) has for itself.
 struct Environment {
-  /** The constructor of NativeNamespace. */
+  // The constructor of NativeNamespace.
   Napi::FunctionReference namespaces;
   Shapes shapes;
 };
 
-/**
- * An object with these properties, in one call: setting a dozen properties one by one through Node-API takes many times as
- * long, which a list of ten thousand routes shows. The names of a shape must be the same each time.
- */
-Napi::Object assemble(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
+// An object with these properties, in one call: setting a dozen properties one by one through Node-API takes many times
+// as long, which a list of ten thousand routes shows. The names of a shape must be the same each time.
+Napi::Object Assemble(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
 
 }  // namespace podwire::netlink

@@ -8,10 +8,8 @@
 
 namespace podwire::netlink {
 
-/**
- * The array of NativeStep (lib/native.ts) as steps, those without a namespace of their own in `within`; leaves a pending
- * exception when something in it is wrong.
- */
-std::vector<Step> read_steps(Napi::Value value, const std::shared_ptr<Namespace>& within);
+// The array of NativeStep (lib/native.ts) as steps, those without a namespace of their own in `within`; leaves a
+// pending exception when something in it is wrong.
+std::vector<Step> ReadSteps(Napi::Value value, const std::shared_ptr<Namespace>& within);
 
 }  // namespace podwire::netlink

@@ -19,22 +19,22 @@ constexpr std::array<const char*, 7> kOperStates = {"unknown", "notpresent", "do
                                                     "testing", "dormant",    "up"};
 constexpr size_t kMacBytes = 6;
 
-Napi::Value number_or_null(Napi::Env env, const std::optional<uint32_t>& value) {
+Napi::Value NumberOrNull(Napi::Env env, const std::optional<uint32_t>& value) {
   if (!value) return env.Null();
   return Napi::Number::New(env, *value);
 }
 
-Napi::Value signed_or_null(Napi::Env env, const std::optional<uint32_t>& value) {
+Napi::Value SignedOrNull(Napi::Env env, const std::optional<uint32_t>& value) {
   if (!value) return env.Null();
   return Napi::Number::New(env, static_cast<int32_t>(*value));
 }
 
-Napi::Value address_or_null(Napi::Env env, const std::optional<IpAddress>& value) {
+Napi::Value AddressOrNull(Napi::Env env, const std::optional<IpAddress>& value) {
   if (!value) return env.Null();
-  return Napi::String::New(env, value->text());
+  return Napi::String::New(env, value->Text());
 }
 
-Napi::Value mac_or_null(Napi::Env env, const std::optional<std::vector<uint8_t>>& mac) {
+Napi::Value MacOrNull(Napi::Env env, const std::optional<std::vector<uint8_t>>& mac) {
   if (!mac || mac->size() != kMacBytes) return env.Null();
   const auto& bytes = *mac;
   char text[3 * kMacBytes];
@@ -43,13 +43,13 @@ Napi::Value mac_or_null(Napi::Env env, const std::optional<std::vector<uint8_t>>
   return Napi::String::New(env, text);
 }
 
-Napi::Value prefix(Napi::Env env, const IpAddress& address, uint8_t length) {
-  return Napi::String::New(env, address.text() + "/" + std::to_string(length));
+Napi::Value Prefix(Napi::Env env, const IpAddress& address, uint8_t length) {
+  return Napi::String::New(env, address.Text() + "/" + std::to_string(length));
 }
 
-Napi::Number family(Napi::Env env, uint8_t family) { return Napi::Number::New(env, family == AF_INET ? 4 : 6); }
+Napi::Number Family(Napi::Env env, uint8_t family) { return Napi::Number::New(env, family == AF_INET ? 4 : 6); }
 
-Napi::Value scope(Napi::Env env, uint8_t scope) {
+Napi::Value Scope(Napi::Env env, uint8_t scope) {
   switch (scope) {
     case RT_SCOPE_UNIVERSE:
       return Napi::String::New(env, "global");
@@ -66,7 +66,7 @@ Napi::Value scope(Napi::Env env, uint8_t scope) {
   }
 }
 
-Napi::Value route_type(Napi::Env env, uint8_t type) {
+Napi::Value RouteType(Napi::Env env, uint8_t type) {
   switch (type) {
     case RTN_UNICAST:
       return Napi::String::New(env, "unicast");
@@ -87,7 +87,7 @@ Napi::Value route_type(Napi::Env env, uint8_t type) {
   }
 }
 
-Napi::Value rule_action(Napi::Env env, uint8_t action) {
+Napi::Value RuleAction(Napi::Env env, uint8_t action) {
   switch (action) {
     case FR_ACT_TO_TBL:
       return Napi::String::New(env, "lookup");
@@ -102,30 +102,30 @@ Napi::Value rule_action(Napi::Env env, uint8_t action) {
   }
 }
 
-Napi::Value address_generation_or_null(Napi::Env env, const std::optional<uint8_t>& mode) {
+Napi::Value AddressGenerationOrNull(Napi::Env env, const std::optional<uint8_t>& mode) {
   constexpr std::array<const char*, 4> kModes = {"eui64", "none", "stable-privacy", "random"};
   if (!mode) return env.Null();
   if (*mode < kModes.size()) return Napi::String::New(env, kModes[*mode]);
   return Napi::Number::New(env, *mode);
 }
 
-/** The address that means none is none. */
-std::optional<IpAddress> given(const std::optional<IpAddress>& address) {
+// The address that means none is none.
+std::optional<IpAddress> Given(const std::optional<IpAddress>& address) {
   return address && address->bytes != decltype(address->bytes){} ? address : std::nullopt;
 }
 
-/** The index that means none is none. */
-Napi::Value index_or_null(Napi::Env env, const std::optional<uint32_t>& index) {
-  return number_or_null(env, index.value_or(0) == 0 ? std::nullopt : index);
+// The index that means none is none.
+Napi::Value IndexOrNull(Napi::Env env, const std::optional<uint32_t>& index) {
+  return NumberOrNull(env, index.value_or(0) == 0 ? std::nullopt : index);
 }
 
-Napi::Object to_js(Napi::Env env, const Vxlan& vxlan) {
+Napi::Object ToJs(Napi::Env env, const Vxlan& vxlan) {
   auto object = Napi::Object::New(env);
   object.Set("vni", Napi::Number::New(env, vxlan.vni.value_or(0)));
   object.Set("port", Napi::Number::New(env, vxlan.port.value_or(0)));
-  object.Set("local", address_or_null(env, given(vxlan.local)));
-  object.Set("group", address_or_null(env, given(vxlan.group)));
-  object.Set("parentIndex", index_or_null(env, vxlan.parent));
+  object.Set("local", AddressOrNull(env, Given(vxlan.local)));
+  object.Set("group", AddressOrNull(env, Given(vxlan.group)));
+  object.Set("parentIndex", IndexOrNull(env, vxlan.parent));
   object.Set("learning", Napi::Boolean::New(env, vxlan.learning.value_or(false)));
   object.Set("ttl", Napi::Number::New(env, vxlan.ttl.value_or(0)));
   object.Set("tos", Napi::Number::New(env, vxlan.tos.value_or(0)));
@@ -136,11 +136,11 @@ Napi::Object to_js(Napi::Env env, const Vxlan& vxlan) {
   return object;
 }
 
-Napi::Object to_js(Napi::Env env, const IpTunnel& tunnel) {
+Napi::Object ToJs(Napi::Env env, const IpTunnel& tunnel) {
   auto object = Napi::Object::New(env);
-  object.Set("local", address_or_null(env, given(tunnel.local)));
-  object.Set("remote", address_or_null(env, given(tunnel.remote)));
-  object.Set("parentIndex", index_or_null(env, tunnel.parent));
+  object.Set("local", AddressOrNull(env, Given(tunnel.local)));
+  object.Set("remote", AddressOrNull(env, Given(tunnel.remote)));
+  object.Set("parentIndex", IndexOrNull(env, tunnel.parent));
   object.Set("ttl", Napi::Number::New(env, tunnel.ttl.value_or(0)));
   object.Set("tos", Napi::Number::New(env, tunnel.tos.value_or(0)));
   object.Set("pathMtuDiscovery", Napi::Boolean::New(env, tunnel.path_mtu_discovery.value_or(false)));
@@ -149,82 +149,82 @@ Napi::Object to_js(Napi::Env env, const IpTunnel& tunnel) {
 
 }  // namespace
 
-Napi::Value text_or_null(Napi::Env env, const std::optional<std::string>& value) {
+Napi::Value TextOrNull(Napi::Env env, const std::optional<std::string>& value) {
   if (!value) return env.Null();
   return Napi::String::New(env, *value);
 }
 
-Napi::Object to_js(Napi::Env env, const Link& link) {
-  const std::string kind = link.info ? link.info->kind_name() : std::string();
+Napi::Object ToJs(Napi::Env env, const Link& link) {
+  const std::string kind = link.info ? link.info->KindName() : std::string();
   const uint8_t state = link.oper_state.value_or(0);
-  return assemble(env, Shape::kLink,
+  return Assemble(env, Shape::kLink,
                   {
                       {"index", Napi::Number::New(env, link.index)},
                       {"name", Napi::String::New(env, link.name.value_or(""))},
-                      {"kind", text_or_null(env, kind.empty() ? std::nullopt : std::optional(kind))},
-                      {"mac", mac_or_null(env, link.mac)},
+                      {"kind", TextOrNull(env, kind.empty() ? std::nullopt : std::optional(kind))},
+                      {"mac", MacOrNull(env, link.mac)},
                       {"mtuBytes", Napi::Number::New(env, link.mtu.value_or(0))},
-                      {"alias", text_or_null(env, link.alias ? std::optional(without_zero(*link.alias)) : std::nullopt)},
+                      {"alias", TextOrNull(env, link.alias ? std::optional(WithoutZero(*link.alias)) : std::nullopt)},
                       {"group", Napi::Number::New(env, link.group.value_or(0))},
                       {"up", Napi::Boolean::New(env, (link.flags & IFF_UP) != 0)},
                       {"flags", Napi::Number::New(env, link.flags)},
                       {"operState", Napi::String::New(env, kOperStates[state < kOperStates.size() ? state : 0])},
-                      {"linkedIndex", number_or_null(env, link.linked_index)},
-                      {"linkedNamespaceId", signed_or_null(env, link.linked_namespace)},
-                      {"masterIndex", number_or_null(env, link.master)},
+                      {"linkedIndex", NumberOrNull(env, link.linked_index)},
+                      {"linkedNamespaceId", SignedOrNull(env, link.linked_namespace)},
+                      {"masterIndex", NumberOrNull(env, link.master)},
                       {"txQueueLength", Napi::Number::New(env, link.tx_queue_length.value_or(0))},
                       {"txQueueCount", Napi::Number::New(env, link.tx_queues.value_or(1))},
                       {"rxQueueCount", Napi::Number::New(env, link.rx_queues.value_or(1))},
-                      {"addressGeneration", address_generation_or_null(env, address_generation(link))},
-                      {"vxlan", kind == "vxlan" ? to_js(env, decode_vxlan(link.info->data)) : env.Null()},
-                      {"ipip", kind == "ipip" ? to_js(env, decode_ip_tunnel(link.info->data)) : env.Null()},
+                      {"addressGeneration", AddressGenerationOrNull(env, AddressGeneration(link))},
+                      {"vxlan", kind == "vxlan" ? ToJs(env, DecodeVxlan(link.info->data)) : env.Null()},
+                      {"ipip", kind == "ipip" ? ToJs(env, DecodeIpTunnel(link.info->data)) : env.Null()},
                   });
 }
 
-Napi::Object to_js(Napi::Env env, const Address& address) {
+Napi::Object ToJs(Napi::Env env, const Address& address) {
   const IpAddress none{address.family, {}};
   const IpAddress prefix_address = address.address.value_or(none);
   const IpAddress own = address.local.value_or(prefix_address);
   const bool has_peer = own.bytes != prefix_address.bytes;
-  return assemble(env, Shape::kAddress,
+  return Assemble(env, Shape::kAddress,
                   {
-                      {"family", family(env, address.family)},
+                      {"family", Family(env, address.family)},
                       {"linkIndex", Napi::Number::New(env, address.link_index)},
-                      {"address", prefix(env, own, address.prefix_length)},
-                      {"peer", address_or_null(env, has_peer ? std::optional(prefix_address) : std::nullopt)},
-                      {"scope", scope(env, address.scope)},
+                      {"address", Prefix(env, own, address.prefix_length)},
+                      {"peer", AddressOrNull(env, has_peer ? std::optional(prefix_address) : std::nullopt)},
+                      {"scope", Scope(env, address.scope)},
                       {"flags", Napi::Number::New(env, address.flags.value_or(address.header_flags))},
-                      {"label", text_or_null(env, address.label)},
+                      {"label", TextOrNull(env, address.label)},
                   });
 }
 
-Napi::Object to_js(Napi::Env env, const Route& route) {
+Napi::Object ToJs(Napi::Env env, const Route& route) {
   const IpAddress any{route.family, {}};
-  return assemble(env, Shape::kRoute,
+  return Assemble(env, Shape::kRoute,
                   {
-                      {"family", family(env, route.family)},
-                      {"destination", prefix(env, route.destination.value_or(any), route.destination_length)},
-                      {"outputIndex", number_or_null(env, route.output)},
-                      {"gateway", address_or_null(env, route.gateway)},
-                      {"source", address_or_null(env, route.preferred_source)},
-                      {"scope", scope(env, route.scope)},
+                      {"family", Family(env, route.family)},
+                      {"destination", Prefix(env, route.destination.value_or(any), route.destination_length)},
+                      {"outputIndex", NumberOrNull(env, route.output)},
+                      {"gateway", AddressOrNull(env, route.gateway)},
+                      {"source", AddressOrNull(env, route.preferred_source)},
+                      {"scope", Scope(env, route.scope)},
                       {"protocol", Napi::Number::New(env, route.protocol)},
                       {"table", Napi::Number::New(env, route.table.value_or(route.header_table))},
                       {"metric", Napi::Number::New(env, route.priority.value_or(0))},
-                      {"routeType", route_type(env, route.type)},
+                      {"routeType", RouteType(env, route.type)},
                       {"onlink", Napi::Boolean::New(env, (route.flags & RTNH_F_ONLINK) != 0)},
                       {"flags", Napi::Number::New(env, route.flags)},
                   });
 }
 
-Napi::Object to_js(Napi::Env env, const Rule& rule) {
+Napi::Object ToJs(Napi::Env env, const Rule& rule) {
   const IpAddress any{rule.family, {}};
-  return assemble(env, Shape::kRule,
+  return Assemble(env, Shape::kRule,
                   {
-                      {"family", family(env, rule.family)},
-                      {"source", prefix(env, rule.source.value_or(any), rule.source_length)},
-                      {"destination", prefix(env, rule.destination.value_or(any), rule.destination_length)},
-                      {"action", rule_action(env, rule.action)},
+                      {"family", Family(env, rule.family)},
+                      {"source", Prefix(env, rule.source.value_or(any), rule.source_length)},
+                      {"destination", Prefix(env, rule.destination.value_or(any), rule.destination_length)},
+                      {"action", RuleAction(env, rule.action)},
                       {"table", Napi::Number::New(env, rule.table.value_or(rule.header_table))},
                       {"priority", Napi::Number::New(env, rule.priority.value_or(0))},
                       {"protocol", Napi::Number::New(env, rule.protocol.value_or(0))},
@@ -232,36 +232,36 @@ Napi::Object to_js(Napi::Env env, const Rule& rule) {
                   });
 }
 
-Napi::Object to_js(Napi::Env env, const Neighbour& neighbour) {
+Napi::Object ToJs(Napi::Env env, const Neighbour& neighbour) {
   const IpAddress none{neighbour.family, {}};
-  return assemble(env, Shape::kNeighbour,
+  return Assemble(env, Shape::kNeighbour,
                   {
-                      {"family", family(env, neighbour.family)},
+                      {"family", Family(env, neighbour.family)},
                       {"linkIndex", Napi::Number::New(env, neighbour.link_index)},
-                      {"address", Napi::String::New(env, neighbour.destination.value_or(none).text())},
-                      {"mac", mac_or_null(env, neighbour.mac)},
+                      {"address", Napi::String::New(env, neighbour.destination.value_or(none).Text())},
+                      {"mac", MacOrNull(env, neighbour.mac)},
                       {"proxy", Napi::Boolean::New(env, (neighbour.flags & NTF_PROXY) != 0)},
                       {"permanent", Napi::Boolean::New(env, (neighbour.state & NUD_PERMANENT) != 0)},
                       {"state", Napi::Number::New(env, neighbour.state)},
                   });
 }
 
-Napi::Object fdb_to_js(Napi::Env env, const Neighbour& entry) {
-  return assemble(env, Shape::kFdb,
+Napi::Object FdbToJs(Napi::Env env, const Neighbour& entry) {
+  return Assemble(env, Shape::kFdb,
                   {
                       {"linkIndex", Napi::Number::New(env, entry.link_index)},
-                      {"mac", mac_or_null(env, entry.mac)},
-                      {"destination", address_or_null(env, entry.destination)},
+                      {"mac", MacOrNull(env, entry.mac)},
+                      {"destination", AddressOrNull(env, entry.destination)},
                       {"permanent", Napi::Boolean::New(env, (entry.state & NUD_PERMANENT) != 0)},
                       {"self", Napi::Boolean::New(env, (entry.flags & NTF_SELF) != 0)},
                       {"state", Napi::Number::New(env, entry.state)},
                   });
 }
 
-Napi::Object to_js(Napi::Env env, const KernelError& error) {
+Napi::Object ToJs(Napi::Env env, const KernelError& error) {
   auto object = Napi::Object::New(env);
   object.Set("errno", Napi::Number::New(env, error.number));
-  object.Set("text", text_or_null(env, error.text.empty() ? std::nullopt : std::optional(error.text)));
+  object.Set("text", TextOrNull(env, error.text.empty() ? std::nullopt : std::optional(error.text)));
   return object;
 }
 

@@ -13,22 +13,22 @@
 
 namespace podwire::netlink {
 
-/** The shapes of lib/objects.ts and NativeError of lib/native.ts. */
-Napi::Object to_js(Napi::Env env, const Link& link);
-Napi::Object to_js(Napi::Env env, const Address& address);
-Napi::Object to_js(Napi::Env env, const Route& route);
-Napi::Object to_js(Napi::Env env, const Rule& rule);
-Napi::Object to_js(Napi::Env env, const Neighbour& neighbour);
-/** A neighbour of the family AF_BRIDGE. */
-Napi::Object fdb_to_js(Napi::Env env, const Neighbour& entry);
-Napi::Object to_js(Napi::Env env, const KernelError& error);
+// The shapes of lib/objects.ts and NativeError of lib/native.ts.
+Napi::Object ToJs(Napi::Env env, const Link& link);
+Napi::Object ToJs(Napi::Env env, const Address& address);
+Napi::Object ToJs(Napi::Env env, const Route& route);
+Napi::Object ToJs(Napi::Env env, const Rule& rule);
+Napi::Object ToJs(Napi::Env env, const Neighbour& neighbour);
+// A neighbour of the family AF_BRIDGE.
+Napi::Object FdbToJs(Napi::Env env, const Neighbour& entry);
+Napi::Object ToJs(Napi::Env env, const KernelError& error);
 
-/** Both: `null` for nothing. */
-Napi::Value text_or_null(Napi::Env env, const std::optional<std::string>& value);
+// Both: `null` for nothing.
+Napi::Value TextOrNull(Napi::Env env, const std::optional<std::string>& value);
 template <typename Value>
-Napi::Value to_js_or_null(Napi::Env env, const std::optional<Value>& value) {
+Napi::Value ToJsOrNull(Napi::Env env, const std::optional<Value>& value) {
   if (!value) return env.Null();
-  return to_js(env, *value);
+  return ToJs(env, *value);
 }
 
 }  // namespace podwire::netlink

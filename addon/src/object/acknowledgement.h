@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -7,18 +8,20 @@
 
 namespace podwire::netlink {
 
-/** NLMSG_ERROR and NLMSG_DONE: how a request, or a list, ended. */
+// NLMSG_ERROR and NLMSG_DONE: how a request, or a list, ended.
 struct Acknowledgement {
-  /** A positive errno value; 0 for success. */
+  // A positive errno value; 0 for success.
   int error = 0;
-  /** NLMSGERR_ATTR_MSG: the kernel's words about it. */
+  // NLMSGERR_ATTR_MSG: the kernel's words about it.
   std::optional<std::string> text;
+  // NLMSGERR_ATTR_OFFS: the position in the request of the attribute that it is about.
+  std::optional<uint32_t> offset = std::nullopt;
 };
 
-/** Of NLMSG_ERROR: `nlmsgerr`, then the attributes of the extended acknowledgement behind the copy of the request. */
-std::optional<Acknowledgement> decode_acknowledgement(const Message& message);
+// Of NLMSG_ERROR: `nlmsgerr`, then the attributes of the extended acknowledgement behind the copy of the request.
+std::optional<Acknowledgement> DecodeAcknowledgement(const Message& message);
 
-/** Of NLMSG_DONE, at a list's end: the error alone, and some families leave even that out. */
-std::optional<Acknowledgement> decode_list_end(const Message& message);
+// Of NLMSG_DONE, at a list's end: the error alone, and some families leave even that out.
+std::optional<Acknowledgement> DecodeListEnd(const Message& message);
 
 }  // namespace podwire::netlink

@@ -11,24 +11,24 @@ namespace podwire::netlink {
 
 struct Link;
 
-/** Up to the zero byte that the kernel puts behind aliases and kinds, and iproute2 does not. */
-std::string without_zero(const std::string& text);
+// Up to the zero byte that the kernel puts behind aliases and kinds, and iproute2 does not.
+std::string WithoutZero(const std::string& text);
 
-/** IFLA_LINKINFO. */
+// IFLA_LINKINFO.
 struct LinkInfo {
-  /** As it was sent, perhaps with a zero byte at its end. */
+  // As it was sent, perhaps with a zero byte at its end.
   std::optional<std::string> kind;
-  /** VETH_INFO_PEER of a veth; none or one. */
+  // VETH_INFO_PEER of a veth; none or one.
   std::vector<Link> peer;
-  /** What else IFLA_INFO_DATA holds. */
+  // What else IFLA_INFO_DATA holds.
   std::vector<OtherAttribute> data;
   std::vector<OtherAttribute> others;
 
-  /** Without a zero byte; empty when there is no kind. */
-  std::string kind_name() const;
+  // Without a zero byte; empty when there is no kind.
+  std::string KindName() const;
 };
 
-/** RTM_NEWLINK and its kin: `ifinfomsg` and IFLA_* of linux/if_link.h. */
+// RTM_NEWLINK and its kin: `ifinfomsg` and IFLA_* of linux/if_link.h.
 struct Link {
   uint8_t family = 0;
   uint16_t hardware_type = 0;
@@ -38,31 +38,31 @@ struct Link {
   std::optional<std::string> name;
   std::optional<std::vector<uint8_t>> mac;
   std::optional<uint32_t> mtu;
-  /** As it was sent, perhaps with a zero byte at its end; to be set without one. Empty takes the alias away. */
+  // As it was sent, perhaps with a zero byte at its end; to be set without one. Empty takes the alias away.
   std::optional<std::string> alias;
   std::optional<uint32_t> group;
-  /** Packets that may wait to be sent; 0 is the kernel's own choice. */
+  // Packets that may wait to be sent; 0 is the kernel's own choice.
   std::optional<uint32_t> tx_queue_length;
   std::optional<uint32_t> tx_queues;
   std::optional<uint32_t> rx_queues;
   std::optional<uint8_t> oper_state;
   std::optional<uint32_t> linked_index;
-  /** IFLA_LINK_NETNSID, signed. */
+  // IFLA_LINK_NETNSID, signed.
   std::optional<uint32_t> linked_namespace;
   std::optional<uint32_t> master;
   std::optional<uint32_t> namespace_fd;
-  /** IFLA_EXT_MASK of a request: which costly parts (RTEXT_FILTER_*) the answer is to have or lack. */
+  // IFLA_EXT_MASK of a request: which costly parts (RTEXT_FILTER_*) the answer is to have or lack.
   std::optional<uint32_t> extension_mask;
   std::optional<LinkInfo> info;
   std::vector<OtherAttribute> others;
 };
 
-/** IN6_ADDR_GEN_MODE_*: how the link's own IPv6 addresses come about; nothing when the message does not say. */
-std::optional<uint8_t> address_generation(const Link& link);
-void set_address_generation(Link& link, uint8_t mode);
+// IN6_ADDR_GEN_MODE_*: how the link's own IPv6 addresses come about; nothing when the message does not say.
+std::optional<uint8_t> AddressGeneration(const Link& link);
+void SetAddressGeneration(Link& link, uint8_t mode);
 
-/** Nothing when the payload is malformed. */
-std::optional<Link> decode_link(ByteView payload);
-void encode(const Link& link, MessageWriter& writer);
+// Nothing when the payload is malformed.
+std::optional<Link> DecodeLink(ByteView payload);
+void Encode(const Link& link, MessageWriter& writer);
 
 }  // namespace podwire::netlink

@@ -6,21 +6,21 @@ namespace podwire::netlink {
 
 namespace {
 
-bool decode_attribute(const Attribute& attribute, Route& route) {
+bool DecodeAttribute(const Attribute& attribute, Route& route) {
   if (attribute.raw_type != attribute.type) return false;
   switch (attribute.type) {
     case RTA_DST:
-      return assign(route.destination, IpAddress::from(route.family, attribute.payload));
+      return Assign(route.destination, IpAddress::From(route.family, attribute.payload));
     case RTA_GATEWAY:
-      return assign(route.gateway, IpAddress::from(route.family, attribute.payload));
+      return Assign(route.gateway, IpAddress::From(route.family, attribute.payload));
     case RTA_PREFSRC:
-      return assign(route.preferred_source, IpAddress::from(route.family, attribute.payload));
+      return Assign(route.preferred_source, IpAddress::From(route.family, attribute.payload));
     case RTA_TABLE:
-      return assign(route.table, attribute.u32());
+      return Assign(route.table, attribute.U32());
     case RTA_PRIORITY:
-      return assign(route.priority, attribute.u32());
+      return Assign(route.priority, attribute.U32());
     case RTA_OIF:
-      return assign(route.output, attribute.u32());
+      return Assign(route.output, attribute.U32());
     default:
       return false;
   }
@@ -28,8 +28,8 @@ bool decode_attribute(const Attribute& attribute, Route& route) {
 
 }  // namespace
 
-std::optional<Route> decode_route(ByteView payload) {
-  const auto header = take_header<rtmsg>(payload);
+std::optional<Route> DecodeRoute(ByteView payload) {
+  const auto header = TakeHeader<rtmsg>(payload);
   if (!header) return std::nullopt;
   Route route;
   route.family = header->rtm_family;
@@ -42,14 +42,14 @@ std::optional<Route> decode_route(ByteView payload) {
   route.type = header->rtm_type;
   route.flags = header->rtm_flags;
   AttributeReader reader(payload);
-  while (const auto attribute = reader.next()) {
-    if (!decode_attribute(*attribute, route)) route.others.push_back(keep(*attribute));
+  while (const auto attribute = reader.Next()) {
+    if (!DecodeAttribute(*attribute, route)) route.others.push_back(Keep(*attribute));
   }
-  if (reader.malformed()) return std::nullopt;
+  if (reader.Malformed()) return std::nullopt;
   return route;
 }
 
-void encode(const Route& route, MessageWriter& writer) {
+void Encode(const Route& route, MessageWriter& writer) {
   rtmsg header{};
   header.rtm_family = route.family;
   header.rtm_dst_len = route.destination_length;
@@ -60,14 +60,14 @@ void encode(const Route& route, MessageWriter& writer) {
   header.rtm_scope = route.scope;
   header.rtm_type = route.type;
   header.rtm_flags = route.flags;
-  writer.header(header);
-  if (route.destination) writer.attribute(RTA_DST, route.destination->view());
-  if (route.gateway) writer.attribute(RTA_GATEWAY, route.gateway->view());
-  if (route.preferred_source) writer.attribute(RTA_PREFSRC, route.preferred_source->view());
-  if (route.table) writer.u32(RTA_TABLE, *route.table);
-  if (route.priority) writer.u32(RTA_PRIORITY, *route.priority);
-  if (route.output) writer.u32(RTA_OIF, *route.output);
-  write_others(writer, route.others);
+  writer.Header(header);
+  if (route.destination) writer.Attribute(RTA_DST, route.destination->View());
+  if (route.gateway) writer.Attribute(RTA_GATEWAY, route.gateway->View());
+  if (route.preferred_source) writer.Attribute(RTA_PREFSRC, route.preferred_source->View());
+  if (route.table) writer.U32(RTA_TABLE, *route.table);
+  if (route.priority) writer.U32(RTA_PRIORITY, *route.priority);
+  if (route.output) writer.U32(RTA_OIF, *route.output);
+  WriteOthers(writer, route.others);
 }
 
 }  // namespace podwire::netlink

@@ -9,13 +9,13 @@
 
 namespace podwire::netlink {
 
-/** RTM_NEWROUTE and its kin: `rtmsg` and RTA_* of linux/rtnetlink.h. */
+// RTM_NEWROUTE and its kin: `rtmsg` and RTA_* of linux/rtnetlink.h.
 struct Route {
   uint8_t family = 0;
   uint8_t destination_length = 0;
   uint8_t source_length = 0;
   uint8_t type_of_service = 0;
-  /** Tables up to 255; higher numbers are in `table`. */
+  // Tables up to 255; higher numbers are in `table`.
   uint8_t header_table = 0;
   uint8_t protocol = 0;
   uint8_t scope = 0;
@@ -30,8 +30,8 @@ struct Route {
   std::vector<OtherAttribute> others;
 };
 
-/** Nothing when the payload is malformed. */
-std::optional<Route> decode_route(ByteView payload);
-void encode(const Route& route, MessageWriter& writer);
+// Nothing when the payload is malformed.
+std::optional<Route> DecodeRoute(ByteView payload);
+void Encode(const Route& route, MessageWriter& writer);
 
 }  // namespace podwire::netlink

@@ -6,19 +6,19 @@ namespace podwire::netlink {
 
 namespace {
 
-bool decode_attribute(const Attribute& attribute, Rule& rule) {
+bool DecodeAttribute(const Attribute& attribute, Rule& rule) {
   if (attribute.raw_type != attribute.type) return false;
   switch (attribute.type) {
     case FRA_DST:
-      return assign(rule.destination, IpAddress::from(rule.family, attribute.payload));
+      return Assign(rule.destination, IpAddress::From(rule.family, attribute.payload));
     case FRA_SRC:
-      return assign(rule.source, IpAddress::from(rule.family, attribute.payload));
+      return Assign(rule.source, IpAddress::From(rule.family, attribute.payload));
     case FRA_PRIORITY:
-      return assign(rule.priority, attribute.u32());
+      return Assign(rule.priority, attribute.U32());
     case FRA_TABLE:
-      return assign(rule.table, attribute.u32());
+      return Assign(rule.table, attribute.U32());
     case FRA_PROTOCOL:
-      return assign(rule.protocol, attribute.u8());
+      return Assign(rule.protocol, attribute.U8());
     default:
       return false;
   }
@@ -26,8 +26,8 @@ bool decode_attribute(const Attribute& attribute, Rule& rule) {
 
 }  // namespace
 
-std::optional<Rule> decode_rule(ByteView payload) {
-  const auto header = take_header<fib_rule_hdr>(payload);
+std::optional<Rule> DecodeRule(ByteView payload) {
+  const auto header = TakeHeader<fib_rule_hdr>(payload);
   if (!header) return std::nullopt;
   Rule rule;
   rule.family = header->family;
@@ -38,14 +38,14 @@ std::optional<Rule> decode_rule(ByteView payload) {
   rule.action = header->action;
   rule.flags = header->flags;
   AttributeReader reader(payload);
-  while (const auto attribute = reader.next()) {
-    if (!decode_attribute(*attribute, rule)) rule.others.push_back(keep(*attribute));
+  while (const auto attribute = reader.Next()) {
+    if (!DecodeAttribute(*attribute, rule)) rule.others.push_back(Keep(*attribute));
   }
-  if (reader.malformed()) return std::nullopt;
+  if (reader.Malformed()) return std::nullopt;
   return rule;
 }
 
-void encode(const Rule& rule, MessageWriter& writer) {
+void Encode(const Rule& rule, MessageWriter& writer) {
   fib_rule_hdr header{};
   header.family = rule.family;
   header.dst_len = rule.destination_length;
@@ -54,13 +54,13 @@ void encode(const Rule& rule, MessageWriter& writer) {
   header.table = rule.header_table;
   header.action = rule.action;
   header.flags = rule.flags;
-  writer.header(header);
-  if (rule.destination) writer.attribute(FRA_DST, rule.destination->view());
-  if (rule.source) writer.attribute(FRA_SRC, rule.source->view());
-  if (rule.priority) writer.u32(FRA_PRIORITY, *rule.priority);
-  if (rule.table) writer.u32(FRA_TABLE, *rule.table);
-  if (rule.protocol) writer.u8(FRA_PROTOCOL, *rule.protocol);
-  write_others(writer, rule.others);
+  writer.Header(header);
+  if (rule.destination) writer.Attribute(FRA_DST, rule.destination->View());
+  if (rule.source) writer.Attribute(FRA_SRC, rule.source->View());
+  if (rule.priority) writer.U32(FRA_PRIORITY, *rule.priority);
+  if (rule.table) writer.U32(FRA_TABLE, *rule.table);
+  if (rule.protocol) writer.U8(FRA_PROTOCOL, *rule.protocol);
+  WriteOthers(writer, rule.others);
 }
 
 }  // namespace podwire::netlink

@@ -9,17 +9,17 @@
 
 namespace podwire::netlink {
 
-/** RTM_NEWRULE and its kin: `fib_rule_hdr` and FRA_* of linux/fib_rules.h. */
+// RTM_NEWRULE and its kin: `fib_rule_hdr` and FRA_* of linux/fib_rules.h.
 struct Rule {
   uint8_t family = 0;
   uint8_t destination_length = 0;
   uint8_t source_length = 0;
   uint8_t type_of_service = 0;
-  /** Tables up to 255; higher numbers are in `table`. */
+  // Tables up to 255; higher numbers are in `table`.
   uint8_t header_table = 0;
-  /** FR_ACT_*. */
+  // FR_ACT_*.
   uint8_t action = 0;
-  /** FIB_RULE_*. */
+  // FIB_RULE_*.
   uint32_t flags = 0;
   std::optional<IpAddress> destination;
   std::optional<IpAddress> source;
@@ -29,8 +29,8 @@ struct Rule {
   std::vector<OtherAttribute> others;
 };
 
-/** Nothing when the payload is malformed. */
-std::optional<Rule> decode_rule(ByteView payload);
-void encode(const Rule& rule, MessageWriter& writer);
+// Nothing when the payload is malformed.
+std::optional<Rule> DecodeRule(ByteView payload);
+void Encode(const Rule& rule, MessageWriter& writer);
 
 }  // namespace podwire::netlink

@@ -10,85 +10,85 @@ namespace podwire::netlink {
 
 namespace {
 
-std::optional<uint16_t> from_network(const std::optional<uint16_t>& value) {
+std::optional<uint16_t> FromNetwork(const std::optional<uint16_t>& value) {
   if (!value) return std::nullopt;
   return ntohs(*value);
 }
 
-std::optional<bool> truth(const std::optional<uint8_t>& value) {
+std::optional<bool> Truth(const std::optional<uint8_t>& value) {
   if (!value) return std::nullopt;
   return *value != 0;
 }
 
-void decode_attribute(const Attribute& attribute, Vxlan& vxlan) {
+void DecodeAttribute(const Attribute& attribute, Vxlan& vxlan) {
   switch (attribute.type) {
     case IFLA_VXLAN_ID:
-      vxlan.vni = attribute.u32();
+      vxlan.vni = attribute.U32();
       break;
     case IFLA_VXLAN_LINK:
-      vxlan.parent = attribute.u32();
+      vxlan.parent = attribute.U32();
       break;
     case IFLA_VXLAN_GROUP:
     case IFLA_VXLAN_GROUP6:
-      vxlan.group = IpAddress::of(attribute.payload);
+      vxlan.group = IpAddress::Of(attribute.payload);
       break;
     case IFLA_VXLAN_LOCAL:
     case IFLA_VXLAN_LOCAL6:
-      vxlan.local = IpAddress::of(attribute.payload);
+      vxlan.local = IpAddress::Of(attribute.payload);
       break;
     case IFLA_VXLAN_TTL:
-      vxlan.ttl = attribute.u8();
+      vxlan.ttl = attribute.U8();
       break;
     case IFLA_VXLAN_TOS:
-      vxlan.tos = attribute.u8();
+      vxlan.tos = attribute.U8();
       break;
     case IFLA_VXLAN_LEARNING:
-      vxlan.learning = truth(attribute.u8());
+      vxlan.learning = Truth(attribute.U8());
       break;
     case IFLA_VXLAN_PORT:
-      vxlan.port = from_network(attribute.u16());
+      vxlan.port = FromNetwork(attribute.U16());
       break;
     case IFLA_VXLAN_UDP_CSUM:
-      vxlan.udp_checksum = truth(attribute.u8());
+      vxlan.udp_checksum = Truth(attribute.U8());
       break;
     case IFLA_VXLAN_UDP_ZERO_CSUM6_TX:
-      vxlan.udp6_zero_checksum_tx = truth(attribute.u8());
+      vxlan.udp6_zero_checksum_tx = Truth(attribute.U8());
       break;
     case IFLA_VXLAN_UDP_ZERO_CSUM6_RX:
-      vxlan.udp6_zero_checksum_rx = truth(attribute.u8());
+      vxlan.udp6_zero_checksum_rx = Truth(attribute.U8());
       break;
     case IFLA_VXLAN_COLLECT_METADATA:
-      vxlan.external = attribute.u8().value_or(1) != 0;
+      vxlan.external = attribute.U8().value_or(1) != 0;
       break;
     default:
       break;
   }
 }
 
-bool is_ipv6(const IpAddress& address) { return address.family == AF_INET6; }
+bool IsIpv6(const IpAddress& address) { return address.family == AF_INET6; }
 
-void decode_attribute(const Attribute& attribute, IpTunnel& tunnel) {
+void DecodeAttribute(const Attribute& attribute, IpTunnel& tunnel) {
   switch (attribute.type) {
     case IFLA_IPTUN_LINK:
-      tunnel.parent = attribute.u32();
+      tunnel.parent = attribute.U32();
       break;
     case IFLA_IPTUN_LOCAL:
-      tunnel.local = IpAddress::from(AF_INET, attribute.payload);
+      tunnel.local = IpAddress::From(AF_INET, attribute.payload);
       break;
     case IFLA_IPTUN_REMOTE:
-      tunnel.remote = IpAddress::from(AF_INET, attribute.payload);
+      tunnel.remote = IpAddress::From(AF_INET, attribute.payload);
       break;
     case IFLA_IPTUN_TTL:
-      tunnel.ttl = attribute.u8();
+      tunnel.ttl = attribute.U8();
       break;
     case IFLA_IPTUN_TOS:
-      tunnel.tos = attribute.u8();
+      tunnel.tos = attribute.U8();
       break;
     case IFLA_IPTUN_PMTUDISC:
-      if (const auto value = attribute.u8()) tunnel.path_mtu_discovery = *value != 0;
+      if (const auto value = attribute.U8()) tunnel.path_mtu_discovery = *value != 0;
       break;
     case IFLA_IPTUN_PROTO:
-      tunnel.protocol = attribute.u8();
+      tunnel.protocol = attribute.U8();
       break;
     default:
       break;
@@ -97,45 +97,45 @@ void decode_attribute(const Attribute& attribute, IpTunnel& tunnel) {
 
 }  // namespace
 
-Vxlan decode_vxlan(const std::vector<OtherAttribute>& data) {
+Vxlan DecodeVxlan(const std::vector<OtherAttribute>& data) {
   Vxlan vxlan;
-  for (const auto& other : data) decode_attribute(view(other), vxlan);
+  for (const auto& other : data) DecodeAttribute(View(other), vxlan);
   return vxlan;
 }
 
-std::vector<OtherAttribute> encode_vxlan(const Vxlan& vxlan) {
+std::vector<OtherAttribute> EncodeVxlan(const Vxlan& vxlan) {
   AttributeList list;
-  if (vxlan.parent) list.add(IFLA_VXLAN_LINK, *vxlan.parent);
-  if (vxlan.vni) list.add(IFLA_VXLAN_ID, *vxlan.vni);
-  if (vxlan.group) list.add(is_ipv6(*vxlan.group) ? IFLA_VXLAN_GROUP6 : IFLA_VXLAN_GROUP, vxlan.group->view());
-  if (vxlan.local) list.add(is_ipv6(*vxlan.local) ? IFLA_VXLAN_LOCAL6 : IFLA_VXLAN_LOCAL, vxlan.local->view());
-  if (vxlan.ttl) list.add(IFLA_VXLAN_TTL, *vxlan.ttl);
-  if (vxlan.tos) list.add(IFLA_VXLAN_TOS, *vxlan.tos);
-  if (vxlan.learning) list.add(IFLA_VXLAN_LEARNING, uint8_t{*vxlan.learning});
-  if (vxlan.udp_checksum) list.add(IFLA_VXLAN_UDP_CSUM, uint8_t{*vxlan.udp_checksum});
-  if (vxlan.udp6_zero_checksum_tx) list.add(IFLA_VXLAN_UDP_ZERO_CSUM6_TX, uint8_t{*vxlan.udp6_zero_checksum_tx});
-  if (vxlan.udp6_zero_checksum_rx) list.add(IFLA_VXLAN_UDP_ZERO_CSUM6_RX, uint8_t{*vxlan.udp6_zero_checksum_rx});
-  if (vxlan.external) list.add(IFLA_VXLAN_COLLECT_METADATA, uint8_t{1});
-  if (vxlan.port) list.add(IFLA_VXLAN_PORT, htons(*vxlan.port));
-  return list.take();
+  if (vxlan.parent) list.Add(IFLA_VXLAN_LINK, *vxlan.parent);
+  if (vxlan.vni) list.Add(IFLA_VXLAN_ID, *vxlan.vni);
+  if (vxlan.group) list.Add(IsIpv6(*vxlan.group) ? IFLA_VXLAN_GROUP6 : IFLA_VXLAN_GROUP, vxlan.group->View());
+  if (vxlan.local) list.Add(IsIpv6(*vxlan.local) ? IFLA_VXLAN_LOCAL6 : IFLA_VXLAN_LOCAL, vxlan.local->View());
+  if (vxlan.ttl) list.Add(IFLA_VXLAN_TTL, *vxlan.ttl);
+  if (vxlan.tos) list.Add(IFLA_VXLAN_TOS, *vxlan.tos);
+  if (vxlan.learning) list.Add(IFLA_VXLAN_LEARNING, uint8_t{*vxlan.learning});
+  if (vxlan.udp_checksum) list.Add(IFLA_VXLAN_UDP_CSUM, uint8_t{*vxlan.udp_checksum});
+  if (vxlan.udp6_zero_checksum_tx) list.Add(IFLA_VXLAN_UDP_ZERO_CSUM6_TX, uint8_t{*vxlan.udp6_zero_checksum_tx});
+  if (vxlan.udp6_zero_checksum_rx) list.Add(IFLA_VXLAN_UDP_ZERO_CSUM6_RX, uint8_t{*vxlan.udp6_zero_checksum_rx});
+  if (vxlan.external) list.Add(IFLA_VXLAN_COLLECT_METADATA, uint8_t{1});
+  if (vxlan.port) list.Add(IFLA_VXLAN_PORT, htons(*vxlan.port));
+  return list.Take();
 }
 
-IpTunnel decode_ip_tunnel(const std::vector<OtherAttribute>& data) {
+IpTunnel DecodeIpTunnel(const std::vector<OtherAttribute>& data) {
   IpTunnel tunnel;
-  for (const auto& other : data) decode_attribute(view(other), tunnel);
+  for (const auto& other : data) DecodeAttribute(View(other), tunnel);
   return tunnel;
 }
 
-std::vector<OtherAttribute> encode_ip_tunnel(const IpTunnel& tunnel) {
+std::vector<OtherAttribute> EncodeIpTunnel(const IpTunnel& tunnel) {
   AttributeList list;
-  if (tunnel.parent) list.add(IFLA_IPTUN_LINK, *tunnel.parent);
-  if (tunnel.local) list.add(IFLA_IPTUN_LOCAL, tunnel.local->view());
-  if (tunnel.remote) list.add(IFLA_IPTUN_REMOTE, tunnel.remote->view());
-  if (tunnel.ttl) list.add(IFLA_IPTUN_TTL, *tunnel.ttl);
-  if (tunnel.tos) list.add(IFLA_IPTUN_TOS, *tunnel.tos);
-  if (tunnel.path_mtu_discovery) list.add(IFLA_IPTUN_PMTUDISC, uint8_t{*tunnel.path_mtu_discovery});
-  if (tunnel.protocol) list.add(IFLA_IPTUN_PROTO, *tunnel.protocol);
-  return list.take();
+  if (tunnel.parent) list.Add(IFLA_IPTUN_LINK, *tunnel.parent);
+  if (tunnel.local) list.Add(IFLA_IPTUN_LOCAL, tunnel.local->View());
+  if (tunnel.remote) list.Add(IFLA_IPTUN_REMOTE, tunnel.remote->View());
+  if (tunnel.ttl) list.Add(IFLA_IPTUN_TTL, *tunnel.ttl);
+  if (tunnel.tos) list.Add(IFLA_IPTUN_TOS, *tunnel.tos);
+  if (tunnel.path_mtu_discovery) list.Add(IFLA_IPTUN_PMTUDISC, uint8_t{*tunnel.path_mtu_discovery});
+  if (tunnel.protocol) list.Add(IFLA_IPTUN_PROTO, *tunnel.protocol);
+  return list.Take();
 }
 
 }  // namespace podwire::netlink

@@ -9,45 +9,45 @@
 
 namespace podwire::netlink {
 
-/** What IFLA_INFO_DATA holds for a VXLAN device: IFLA_VXLAN_* of linux/if_link.h. */
+// What IFLA_INFO_DATA holds for a VXLAN device: IFLA_VXLAN_* of linux/if_link.h.
 struct Vxlan {
   std::optional<uint32_t> vni;
-  /** The device that tunnel packets leave by. */
+  // The device that tunnel packets leave by.
   std::optional<uint32_t> parent;
-  /** Where packets go that no forwarding entry fits: IFLA_VXLAN_GROUP, IFLA_VXLAN_GROUP6. */
+  // Where packets go that no forwarding entry fits: IFLA_VXLAN_GROUP, IFLA_VXLAN_GROUP6.
   std::optional<IpAddress> group;
   std::optional<IpAddress> local;
   std::optional<uint8_t> ttl;
   std::optional<uint8_t> tos;
   std::optional<bool> learning;
-  /** UDP port of the far end. Network byte order on the wire, host order here. */
+  // UDP port of the far end. Network byte order on the wire, host order here.
   std::optional<uint16_t> port;
   std::optional<bool> udp_checksum;
   std::optional<bool> udp6_zero_checksum_tx;
   std::optional<bool> udp6_zero_checksum_rx;
-  /** Each packet brings its own tunnel along (`external`). */
+  // Each packet brings its own tunnel along (`external`).
   bool external = false;
 };
 
-/** Attributes that are absent, unknown or of a wrong length are left out. */
-Vxlan decode_vxlan(const std::vector<OtherAttribute>& data);
-std::vector<OtherAttribute> encode_vxlan(const Vxlan& vxlan);
+// Attributes that are absent, unknown or of a wrong length are left out.
+Vxlan DecodeVxlan(const std::vector<OtherAttribute>& data);
+std::vector<OtherAttribute> EncodeVxlan(const Vxlan& vxlan);
 
-/** What IFLA_INFO_DATA holds for an IPIP device: IFLA_IPTUN_* of linux/if_tunnel.h. */
+// What IFLA_INFO_DATA holds for an IPIP device: IFLA_IPTUN_* of linux/if_tunnel.h.
 struct IpTunnel {
-  /** The device that tunnel packets leave by. */
+  // The device that tunnel packets leave by.
   std::optional<uint32_t> parent;
   std::optional<IpAddress> local;
   std::optional<IpAddress> remote;
   std::optional<uint8_t> ttl;
   std::optional<uint8_t> tos;
   std::optional<bool> path_mtu_discovery;
-  /** What is inside: 4 for IPv4, 0 for anything. */
+  // What is inside: 4 for IPv4, 0 for anything.
   std::optional<uint8_t> protocol;
 };
 
-/** Attributes that are absent, unknown or of a wrong length are left out. */
-IpTunnel decode_ip_tunnel(const std::vector<OtherAttribute>& data);
-std::vector<OtherAttribute> encode_ip_tunnel(const IpTunnel& tunnel);
+// Attributes that are absent, unknown or of a wrong length are left out.
+IpTunnel DecodeIpTunnel(const std::vector<OtherAttribute>& data);
+std::vector<OtherAttribute> EncodeIpTunnel(const IpTunnel& tunnel);
 
 }  // namespace podwire::netlink

@@ -7,7 +7,7 @@
 
 namespace podwire::netlink {
 
-/** Deletes the entries that concern an address; how many there were. Waits for the kernel. */
-Result<uint32_t> delete_conntrack(const Netns& netns, const IpAddress& address);
+// Deletes the entries that concern an address; how many there were. Waits for the kernel.
+Result<uint32_t> DeleteConntrack(const Netns& netns, const IpAddress& address);
 
 }  // namespace podwire::netlink

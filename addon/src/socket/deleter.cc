@@ -4,11 +4,11 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <algorithm>
 #include <system_error>
 #include <thread>
 
@@ -19,16 +19,16 @@ namespace podwire::netlink {
 namespace {
 
 constexpr size_t kThreadsMax = 4;
-/** Two messages for each, and their answers, must fit the socket's buffers. */
+// Two messages for each, and their answers, must fit the socket's buffers.
 constexpr size_t kGroupLinksMax = 256;
 constexpr uint32_t kSmallestGroup = 0x10000;
-/** Of the acknowledgement, which is there as soon as `sendmsg` returns. */
+// Of the acknowledgement, which is there as soon as `sendmsg` returns.
 constexpr Socket::Timeout kTimeout{5000};
 
 using Deletions = std::vector<Deletion>;
 using Results = std::vector<DeletionResult>;
 
-std::optional<uint32_t> fresh_group() {
+std::optional<uint32_t> FreshGroup() {
   uint32_t group = 0;
   while (group < kSmallestGroup) {
     if (getrandom(&group, sizeof group, 0) != sizeof group) return std::nullopt;
@@ -36,7 +36,7 @@ std::optional<uint32_t> fresh_group() {
   return group;
 }
 
-Request set_group(uint32_t index, uint32_t group) {
+Request SetGroup(uint32_t index, uint32_t group) {
   Link link;
   link.index = static_cast<int32_t>(index);
   link.group = group;
@@ -46,7 +46,7 @@ Request set_group(uint32_t index, uint32_t group) {
   return request;
 }
 
-Request delete_group(uint32_t group) {
+Request DeleteGroup(uint32_t group) {
   Link link;
   link.group = group;
   Request request;
@@ -55,40 +55,41 @@ Request delete_group(uint32_t group) {
   return request;
 }
 
-std::optional<KernelError> delete_one(Socket& socket, uint32_t index, const std::string& name) {
-  return socket.exchange(delete_link(index, name), kTimeout).error;
+std::optional<KernelError> DeleteOne(Socket& socket, uint32_t index, const std::string& name) {
+  return socket.Exchange(DeleteLink(index, name), kTimeout).error;
 }
 
-/** Each link's own outcome; `indexes` are those of veths. */
-std::map<uint32_t, std::optional<KernelError>> delete_together(Socket& socket, const std::vector<uint32_t>& indexes) {
+// Each link's own outcome; `indexes` are those of veths.
+std::map<uint32_t, std::optional<KernelError>> DeleteTogether(Socket& socket, const std::vector<uint32_t>& indexes) {
   std::map<uint32_t, std::optional<KernelError>> errors;
-  const auto group = indexes.size() > 1 ? fresh_group() : std::nullopt;
+  const auto group = indexes.size() > 1 ? FreshGroup() : std::nullopt;
   bool deleted = false;
   if (group) {
     std::vector<Request> requests;
-    for (const uint32_t index : indexes) requests.push_back(set_group(index, *group));
-    requests.push_back(delete_group(*group));
-    const auto replies = socket.exchange(requests, kTimeout);
+    requests.reserve(indexes.size() + 1);
+    for (const uint32_t index : indexes) requests.push_back(SetGroup(index, *group));
+    requests.push_back(DeleteGroup(*group));
+    const auto replies = socket.Exchange(requests, kTimeout);
     for (size_t position = 0; position < indexes.size(); ++position) {
       errors[indexes[position]] = replies[position].error;
     }
     deleted = !replies.back().error;
   }
   if (deleted) return errors;
-  for (const uint32_t index : indexes) errors[index] = delete_one(socket, index, "");
+  for (const uint32_t index : indexes) errors[index] = DeleteOne(socket, index, "");
   return errors;
 }
 
-Results delete_all(Socket& socket, const Deletions& deletions) {
+Results DeleteAll(Socket& socket, const Deletions& deletions) {
   Results results;
   if (deletions.size() == 1) {
     const auto& only = deletions.front();
-    results.push_back({only.id, delete_one(socket, only.index, only.name)});
+    results.push_back({only.id, DeleteOne(socket, only.index, only.name)});
     return results;
   }
   std::vector<Request> questions;
-  for (const auto& deletion : deletions) questions.push_back(get_link(deletion.index, deletion.name));
-  const auto links = socket.exchange(questions, kTimeout);
+  for (const auto& deletion : deletions) questions.push_back(GetLink(deletion.index, deletion.name));
+  const auto links = socket.Exchange(questions, kTimeout);
 
   std::map<uint32_t, std::optional<KernelError>> errors;
   std::vector<uint32_t> veths;
@@ -97,22 +98,23 @@ Results delete_all(Socket& socket, const Deletions& deletions) {
     if (!link || errors.count(static_cast<uint32_t>(link->index)) > 0) continue;
     const auto index = static_cast<uint32_t>(link->index);
     errors[index] = std::nullopt;
-    if (link->info && link->info->kind_name() == "veth") {
+    if (link->info && link->info->KindName() == "veth") {
       veths.push_back(index);
     } else {
-      errors[index] = delete_one(socket, index, "");
+      errors[index] = DeleteOne(socket, index, "");
     }
   }
-  for (auto& [index, error] : delete_together(socket, veths)) errors[index] = error;
+  for (auto& [index, error] : DeleteTogether(socket, veths)) errors[index] = error;
 
   for (size_t position = 0; position < deletions.size(); ++position) {
     const auto& link = links[position].link;
-    results.push_back({deletions[position].id, link ? errors[static_cast<uint32_t>(link->index)] : links[position].error});
+    results.push_back(
+        {deletions[position].id, link ? errors[static_cast<uint32_t>(link->index)] : links[position].error});
   }
   return results;
 }
 
-Results all_failed(const Deletions& deletions, const KernelError& error) {
+Results AllFailed(const Deletions& deletions, const KernelError& error) {
   Results results;
   for (const auto& deletion : deletions) results.push_back({deletion.id, error});
   return results;
@@ -135,16 +137,16 @@ struct Deleter::Shared {
   size_t idle = 0;
   bool ended = false;
 
-  /** Waits for work; empty when there will be none. */
-  Deletions take() {
+  // Waits for work; empty when there will be none.
+  Deletions Take() {
     std::unique_lock lock(mutex);
     ++idle;
     changed.wait(lock, [this] { return ended || !waiting.empty(); });
     --idle;
-    return take_waiting();
+    return TakeWaiting();
   }
 
-  Deletions take_waiting() {
+  Deletions TakeWaiting() {
     const size_t count = std::min(waiting.size(), kGroupLinksMax);
     const auto end = waiting.begin() + static_cast<Deletions::difference_type>(count);
     Deletions taken(std::make_move_iterator(waiting.begin()), std::make_move_iterator(end));
@@ -152,24 +154,24 @@ struct Deleter::Shared {
     return taken;
   }
 
-  void report(Results more) {
+  void Report(Results more) {
     const std::lock_guard lock(mutex);
     results.insert(results.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-    eventfd_write(event.get(), 1);
+    eventfd_write(event.Get(), 1);
   }
 
-  /** A thread could not be used; with the last one goes what waits. */
-  void give_up(const KernelError& error) {
+  // A thread could not be used; with the last one goes what waits.
+  void GiveUp(const KernelError& error) {
     Deletions lost;
     {
       const std::lock_guard lock(mutex);
       if (--threads == 0) lost.swap(waiting);
     }
-    if (!lost.empty()) report(all_failed(lost, error));
+    if (!lost.empty()) Report(AllFailed(lost, error));
   }
 };
 
-Result<std::unique_ptr<Deleter>> Deleter::open(std::shared_ptr<const Netns> netns) {
+Result<std::unique_ptr<Deleter>> Deleter::Open(std::shared_ptr<const Netns> netns) {
   UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event) return KernelError{errno, "cannot open an eventfd"};
   auto shared = std::make_shared<Shared>(std::move(netns), std::move(event));
@@ -184,9 +186,9 @@ Deleter::~Deleter() {
   shared_->changed.notify_all();
 }
 
-int Deleter::event_fd() const { return shared_->event.get(); }
+int Deleter::EventFd() const { return shared_->event.Get(); }
 
-void Deleter::submit(std::vector<Deletion> deletions) {
+void Deleter::Submit(std::vector<Deletion> deletions) {
   {
     const std::lock_guard lock(shared_->mutex);
     auto& waiting = shared_->waiting;
@@ -197,25 +199,25 @@ void Deleter::submit(std::vector<Deletion> deletions) {
     ++shared_->threads;
   }
   try {
-    std::thread(run_thread, shared_).detach();
+    std::thread(RunThread, shared_).detach();
   } catch (const std::system_error& error) {
-    shared_->give_up({error.code().value(), "cannot start a thread"});
+    shared_->GiveUp({error.code().value(), "cannot start a thread"});
   }
 }
 
-std::vector<DeletionResult> Deleter::take_results() {
+std::vector<DeletionResult> Deleter::TakeResults() {
   eventfd_t count = 0;
-  eventfd_read(shared_->event.get(), &count);
+  eventfd_read(shared_->event.Get(), &count);
   const std::lock_guard lock(shared_->mutex);
   return std::exchange(shared_->results, {});
 }
 
-void Deleter::run_thread(std::shared_ptr<Shared> shared) {
-  if (const auto failure = shared->netns->enter()) return shared->give_up(*failure);
-  auto socket = Socket::open();
-  if (!socket) return shared->give_up(socket.error());
-  for (auto deletions = shared->take(); !deletions.empty(); deletions = shared->take()) {
-    shared->report(delete_all(*socket, deletions));
+void Deleter::RunThread(const std::shared_ptr<Shared>& shared) {
+  if (const auto failure = shared->netns->Enter()) return shared->GiveUp(*failure);
+  auto socket = Socket::Open();
+  if (!socket) return shared->GiveUp(socket.Error());
+  for (auto deletions = shared->Take(); !deletions.empty(); deletions = shared->Take()) {
+    shared->Report(DeleteAll(*socket, deletions));
   }
 }
 

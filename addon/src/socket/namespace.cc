@@ -6,50 +6,50 @@
 
 namespace podwire::netlink {
 
-KernelError not_looked_up(const KernelError& error, const std::string& name) {
+KernelError NotLookedUp(const KernelError& error, const std::string& name) {
   return {error.number, error.text.empty() ? "link " + name : error.text + " (link " + name + ")"};
 }
 
-Result<std::shared_ptr<Namespace>> Namespace::open(const std::optional<std::string>& path) {
-  auto netns = Netns::open(path);
-  if (!netns) return netns.error();
+Result<std::shared_ptr<Namespace>> Namespace::Open(const std::optional<std::string>& path) {
+  auto netns = Netns::Open(path);
+  if (!netns) return netns.Error();
   return std::shared_ptr<Namespace>(new Namespace(std::make_shared<const Netns>(std::move(*netns))));
 }
 
-std::shared_ptr<Namespace> Namespace::open_at_once(const std::string& path) {
-  auto netns = Netns::open_at_once(path);
+std::shared_ptr<Namespace> Namespace::OpenAtOnce(const std::string& path) {
+  auto netns = Netns::OpenAtOnce(path);
   if (!netns) return nullptr;
   return std::shared_ptr<Namespace>(new Namespace(std::make_shared<const Netns>(std::move(*netns))));
 }
 
-bool Namespace::connected() {
+bool Namespace::Connected() {
   const std::lock_guard lock(mutex_);
   return socket_.has_value();
 }
 
-std::optional<KernelError> Namespace::connect() {
+std::optional<KernelError> Namespace::Connect() {
   if (socket_) return std::nullopt;
   std::optional<KernelError> failure;
-  if (auto moved = netns_->run_inside([&] { failure = open_socket(); })) return moved;
+  if (auto moved = netns_->RunInside([&] { failure = OpenSocket(); })) return moved;
   return failure;
 }
 
-std::optional<KernelError> Namespace::open_socket() {
-  auto opened = Socket::open();
-  if (!opened) return opened.error();
+std::optional<KernelError> Namespace::OpenSocket() {
+  auto opened = Socket::Open();
+  if (!opened) return opened.Error();
   socket_ = std::move(*opened);
   return std::nullopt;
 }
 
-std::optional<KernelError> Namespace::connect_from_inside() {
+std::optional<KernelError> Namespace::ConnectFromInside() {
   const std::lock_guard lock(mutex_);
-  return socket_ ? std::nullopt : open_socket();
+  return socket_ ? std::nullopt : OpenSocket();
 }
 
-std::vector<Reply> Namespace::exchange(std::vector<Request> requests, Socket::Timeout timeout) {
+std::vector<Reply> Namespace::Exchange(std::vector<Request> requests, Socket::Timeout timeout) {
   const std::lock_guard lock(mutex_);
   std::vector<Reply> replies(requests.size());
-  if (const auto failure = connect()) {
+  if (const auto failure = Connect()) {
     for (auto& reply : replies) reply.error = failure;
     return replies;
   }
@@ -61,47 +61,47 @@ std::vector<Reply> Namespace::exchange(std::vector<Request> requests, Socket::Ti
     if (request.lookup) {
       auto found = indexes.find(*request.lookup);
       if (found == indexes.end()) {
-        found = indexes.emplace(*request.lookup, socket_->look_up(*request.lookup, timeout)).first;
+        found = indexes.emplace(*request.lookup, socket_->LookUp(*request.lookup, timeout)).first;
       }
       if (!found->second) {
-        replies[position].error = not_looked_up(found->second.error(), *request.lookup);
+        replies[position].error = NotLookedUp(found->second.Error(), *request.lookup);
         continue;
       }
-      request.set_link_index(*found->second);
+      request.SetLinkIndex(*found->second);
     }
     sent.push_back(std::move(request));
     positions.push_back(position);
   }
-  auto answers = socket_->exchange(sent, timeout);
+  auto answers = socket_->Exchange(sent, timeout);
   for (size_t answer = 0; answer < answers.size(); ++answer) replies[positions[answer]] = std::move(answers[answer]);
   return replies;
 }
 
-std::optional<KernelError> Namespace::dump(const DumpRequest& request, const DumpSink& sink) {
+std::optional<KernelError> Namespace::Dump(const DumpRequest& request, const DumpSink& sink) {
   const std::lock_guard lock(mutex_);
-  if (auto failure = connect()) return failure;
-  auto failure = socket_->dump(request, sink);
-  if (socket_->has_unread_list()) socket_.reset();
+  if (auto failure = Connect()) return failure;
+  auto failure = socket_->Dump(request, sink);
+  if (socket_->HasUnreadList()) socket_.reset();
   return failure;
 }
 
-Result<uint32_t> Namespace::look_up(const std::string& name, Socket::Timeout timeout) {
+Result<uint32_t> Namespace::LookUp(const std::string& name, Socket::Timeout timeout) {
   const std::lock_guard lock(mutex_);
-  if (const auto failure = connect()) return *failure;
-  return socket_->look_up(name, timeout);
+  if (const auto failure = Connect()) return *failure;
+  return socket_->LookUp(name, timeout);
 }
 
-Reply Namespace::ask(const Request& request, Socket::Timeout timeout) {
+Reply Namespace::Ask(const Request& request, Socket::Timeout timeout) {
   const std::lock_guard lock(mutex_);
-  if (auto failure = connect()) return {std::move(failure), std::nullopt};
-  return socket_->exchange(request, timeout);
+  if (auto failure = Connect()) return {std::move(failure), std::nullopt};
+  return socket_->Exchange(request, timeout);
 }
 
-std::vector<Result<std::string>> Namespace::read_sysctls(const std::vector<std::string>& paths) const {
+std::vector<Result<std::string>> Namespace::ReadSysctls(const std::vector<std::string>& paths) const {
   std::vector<Result<std::string>> readings;
   readings.reserve(paths.size());
-  const auto failure = netns_->run_inside([&] {
-    for (const auto& path : paths) readings.push_back(read_sysctl(path));
+  const auto failure = netns_->RunInside([&] {
+    for (const auto& path : paths) readings.push_back(ReadSysctl(path));
   });
   if (failure) readings.assign(paths.size(), Result<std::string>(*failure));
   return readings;

@@ -6,7 +6,7 @@
 
 namespace podwire::netlink {
 
-Result<PeerCredentials> peer_credentials(int descriptor) {
+Result<PeerCredentials> ReadPeerCredentials(int descriptor) {
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return KernelError{errno, ""};

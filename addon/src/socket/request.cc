@@ -19,15 +19,15 @@ struct IndexSetter {
   void operator()(ConntrackEntry&) const {}
 };
 
-/** A new link has no index yet; the one that it names is the device below its tunnel. */
-void set_parent(Link& link, uint32_t index) {
+// A new link has no index yet; the one that it names is the device below its tunnel.
+void SetParent(Link& link, uint32_t index) {
   AttributeList parent;
-  const bool vxlan = link.info->kind_name() == "vxlan";
-  parent.add(vxlan ? uint16_t{IFLA_VXLAN_LINK} : uint16_t{IFLA_IPTUN_LINK}, index);
-  for (auto& attribute : parent.take()) link.info->data.push_back(std::move(attribute));
+  const bool vxlan = link.info->KindName() == "vxlan";
+  parent.Add(vxlan ? uint16_t{IFLA_VXLAN_LINK} : uint16_t{IFLA_IPTUN_LINK}, index);
+  for (auto& attribute : parent.Take()) link.info->data.push_back(std::move(attribute));
 }
 
-Link select_link(uint32_t index, const std::string& name) {
+Link SelectLink(uint32_t index, const std::string& name) {
   Link link;
   link.index = static_cast<int32_t>(index);
   if (!name.empty()) link.name = name;
@@ -36,13 +36,13 @@ Link select_link(uint32_t index, const std::string& name) {
 
 }  // namespace
 
-void Request::set_link_index(uint32_t index) {
-  if (type == RTM_NEWLINK) return set_parent(std::get<Link>(object), index);
+void Request::SetLinkIndex(uint32_t index) {
+  if (type == RTM_NEWLINK) return SetParent(std::get<Link>(object), index);
   std::visit(IndexSetter{index}, object);
 }
 
-Request get_link(uint32_t index, const std::string& name) {
-  Link link = select_link(index, name);
+Request GetLink(uint32_t index, const std::string& name) {
+  Link link = SelectLink(index, name);
   // Statistics are the costliest part of the answer, and are unused.
   link.extension_mask = RTEXT_FILTER_SKIP_STATS;
   Request request;
@@ -51,10 +51,10 @@ Request get_link(uint32_t index, const std::string& name) {
   return request;
 }
 
-Request delete_link(uint32_t index, const std::string& name) {
+Request DeleteLink(uint32_t index, const std::string& name) {
   Request request;
   request.type = RTM_DELLINK;
-  request.object = select_link(index, name);
+  request.object = SelectLink(index, name);
   return request;
 }
 

@@ -17,30 +17,30 @@
 
 namespace podwire::netlink {
 
-/** One message to the kernel. */
+// One message to the kernel.
 struct Request {
-  /** RTM_* and NLM_F_*, without NLM_F_REQUEST and NLM_F_ACK. */
+  // RTM_* and NLM_F_*, without NLM_F_REQUEST and NLM_F_ACK.
   uint16_t type = 0;
   uint16_t flags = 0;
   std::variant<Link, Address, Route, Rule, Neighbour, ConntrackEntry> object;
-  /** A link whose index must be put into `object` before it is sent; of a new link, the device below its tunnel. */
+  // A link whose index must be put into `object` before it is sent; of a new link, the device below its tunnel.
   std::optional<std::string> lookup;
-  /** Keeps open what `object` names by file descriptor. */
+  // Keeps open what `object` names by file descriptor.
   std::shared_ptr<const Netns> peer_namespace;
 
-  void set_link_index(uint32_t index);
+  void SetLinkIndex(uint32_t index);
 };
 
-/** What the kernel answered to a request. */
+// What the kernel answered to a request.
 struct Reply {
   std::optional<KernelError> error;
   std::optional<Link> link = std::nullopt;
-  /** Of a sysctl that was written, where it was asked for. */
+  // Of a sysctl that was written, where it was asked for.
   std::optional<std::string> previous = std::nullopt;
 };
 
-/** Both select by index, or by name when that is not empty. */
-Request get_link(uint32_t index, const std::string& name);
-Request delete_link(uint32_t index, const std::string& name);
+// Both select by index, or by name when that is not empty.
+Request GetLink(uint32_t index, const std::string& name);
+Request DeleteLink(uint32_t index, const std::string& name);
 
 }  // namespace podwire::netlink

@@ -6,13 +6,13 @@
 
 namespace podwire::netlink {
 
-/** Why the kernel refused: a positive errno value and its extended-ack text, or words of ours; empty for none. */
+// Why the kernel refused: a positive errno value and its extended-ack text, or words of ours; empty for none.
 struct KernelError {
   int number;
   std::string text;
 };
 
-/** A value or the reason why there is none. */
+// A value or the reason why there is none.
 template <typename Value>
 class Result {
  public:
@@ -22,7 +22,7 @@ class Result {
   explicit operator bool() const { return std::holds_alternative<Value>(content_); }
   Value& operator*() { return std::get<Value>(content_); }
   Value* operator->() { return &std::get<Value>(content_); }
-  const KernelError& error() const { return std::get<KernelError>(content_); }
+  const KernelError& Error() const { return std::get<KernelError>(content_); }
 
  private:
   std::variant<Value, KernelError> content_;

@@ -9,99 +9,96 @@
 #include <cerrno>
 #include <string>
 
-#include "object/acknowledgement.h"
-
 namespace podwire::netlink {
 
 namespace {
 
-/** The kernel's own limit for one datagram of a list is 32 KiB. */
+// The kernel's own limit for one datagram of a list is 32 KiB.
 constexpr size_t kReceiveBufferBytes = 64 * 1024;
-/** Asked for; the kernel counts its overhead too and gives twice that. */
+// Asked for; the kernel counts its overhead too and gives twice that.
 constexpr int kSocketBufferBytes = 4 * 1024 * 1024;
-/** The longest answer there is, a link with everything in it, with the kernel's overhead. */
+// The longest answer there is, a link with everything in it, with the kernel's overhead.
 constexpr size_t kAnswerBytesMax = 8 * 1024;
 constexpr int kDumpAttempts = 5;
-/** For each answer of a list. */
+// For each answer of a list.
 constexpr Socket::Timeout kAnswerTimeout{5000};
 
-/** Why the kernel refused; nothing when it did not. */
-std::optional<KernelError> refusal(const std::optional<Acknowledgement>& acknowledgement) {
-  if (!acknowledgement) return KernelError{EBADMSG, "malformed acknowledgement"};
-  if (acknowledgement->error == 0) return std::nullopt;
-  return KernelError{acknowledgement->error, acknowledgement->text.value_or("")};
+void EncodeRequest(const Request& request, uint32_t sequence, MessageWriter& writer) {
+  writer.Begin(request.type, static_cast<uint16_t>(request.flags | NLM_F_REQUEST | NLM_F_ACK), sequence);
+  std::visit([&](const auto& object) { Encode(object, writer); }, request.object);
+  writer.End();
 }
 
-void encode_request(const Request& request, uint32_t sequence, MessageWriter& writer) {
-  writer.begin(request.type, static_cast<uint16_t>(request.flags | NLM_F_REQUEST | NLM_F_ACK), sequence);
-  std::visit([&](const auto& object) { encode(object, writer); }, request.object);
-  writer.end();
-}
-
-/** How many answers the receive buffer holds for certain. */
-size_t answers_that_fit(int fd) {
+// How many answers the receive buffer holds for certain.
+size_t AnswersThatFit(int fd) {
   int bytes = 0;
   socklen_t size = sizeof bytes;
   if (getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, &size) != 0) return 1;
   return std::max(static_cast<size_t>(bytes) / kAnswerBytesMax, size_t{1});
 }
 
-void set_option(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
+void SetOption(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
 
 }  // namespace
 
-Result<Socket> Socket::open(int protocol) {
+std::optional<KernelError> Refusal(const std::optional<Acknowledgement>& acknowledgement) {
+  if (!acknowledgement) return KernelError{EBADMSG, "malformed acknowledgement"};
+  if (acknowledgement->error == 0) return std::nullopt;
+  return KernelError{acknowledgement->error, acknowledgement->text.value_or("")};
+}
+
+Result<Socket> Socket::Open(int protocol) {
   UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, protocol));
   if (!fd) return KernelError{errno, "cannot open a netlink socket"};
   // None of these is needed to be right: without them errors have no text, and answers are longer.
-  set_option(fd.get(), SOL_NETLINK, NETLINK_EXT_ACK, 1);
-  set_option(fd.get(), SOL_NETLINK, NETLINK_CAP_ACK, 1);
-  set_option(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, kSocketBufferBytes);
-  set_option(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, kSocketBufferBytes);
+  SetOption(fd.Get(), SOL_NETLINK, NETLINK_EXT_ACK, 1);
+  SetOption(fd.Get(), SOL_NETLINK, NETLINK_CAP_ACK, 1);
+  SetOption(fd.Get(), SOL_SOCKET, SO_SNDBUFFORCE, kSocketBufferBytes);
+  SetOption(fd.Get(), SOL_SOCKET, SO_RCVBUFFORCE, kSocketBufferBytes);
   // Without this one the kernel takes no notice of a filter and answers with everything.
   const int strict = 1;
-  if (setsockopt(fd.get(), SOL_NETLINK, NETLINK_GET_STRICT_CHK, &strict, sizeof strict) != 0) {
+  if (setsockopt(fd.Get(), SOL_NETLINK, NETLINK_GET_STRICT_CHK, &strict, sizeof strict) != 0) {
     return KernelError{errno, "the kernel cannot filter lists (needs Linux 4.20)"};
   }
   Socket socket(std::move(fd));
-  socket.together_max_ = answers_that_fit(socket.fd_.get());
+  socket.together_max_ = AnswersThatFit(socket.fd_.Get());
   return socket;
 }
 
-std::optional<KernelError> Socket::send(const MessageWriter& writer) {
-  const auto& bytes = writer.bytes();
+std::optional<KernelError> Socket::Send(const MessageWriter& writer) {
+  const auto& bytes = writer.Bytes();
   ssize_t sent = 0;
   do {
-    sent = ::send(fd_.get(), bytes.data(), bytes.size(), 0);
+    sent = ::send(fd_.Get(), bytes.data(), bytes.size(), 0);
   } while (sent < 0 && errno == EINTR);
   if (sent < 0) return KernelError{errno, "cannot send to the kernel"};
   return std::nullopt;
 }
 
-Result<ByteView> Socket::receive(Timeout timeout) {
+Result<ByteView> Socket::Receive(Timeout timeout) {
   // Answers are mostly there already; polling first would double the calls.
   if (!buffer_) buffer_.reset(new uint8_t[kReceiveBufferBytes]);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
-    const ssize_t size = recv(fd_.get(), buffer_.get(), kReceiveBufferBytes, MSG_DONTWAIT | MSG_TRUNC);
+    const ssize_t size = recv(fd_.Get(), buffer_.get(), kReceiveBufferBytes, MSG_DONTWAIT | MSG_TRUNC);
     if (size > static_cast<ssize_t>(kReceiveBufferBytes)) return KernelError{EMSGSIZE, "an answer is too long"};
     if (size >= 0) return ByteView{buffer_.get(), static_cast<size_t>(size)};
     if (errno == ENOBUFS) return KernelError{ENOBUFS, "the kernel dropped answers"};
     if (errno != EAGAIN && errno != EINTR) return KernelError{errno, "cannot receive from the kernel"};
     const auto left = std::chrono::duration_cast<Timeout>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) return KernelError{ETIMEDOUT, ""};
-    pollfd waiting{fd_.get(), POLLIN, 0};
+    pollfd waiting{fd_.Get(), POLLIN, 0};
     poll(&waiting, 1, static_cast<int>(left.count()));
   }
 }
 
-std::vector<Reply> Socket::exchange(const std::vector<Request>& requests, Timeout timeout) {
+std::vector<Reply> Socket::Exchange(const std::vector<Request>& requests, Timeout timeout) {
   std::vector<Reply> replies(requests.size());
   std::optional<KernelError> failure;
   for (size_t begin = 0; begin < requests.size(); begin += together_max_) {
     const size_t count = std::min(together_max_, requests.size() - begin);
     if (!failure) {
-      failure = exchange_together(&requests[begin], &replies[begin], count, timeout);
+      failure = ExchangeTogether(&requests[begin], &replies[begin], count, timeout);
     } else {
       for (size_t position = begin; position < begin + count; ++position) replies[position].error = *failure;
     }
@@ -109,59 +106,71 @@ std::vector<Reply> Socket::exchange(const std::vector<Request>& requests, Timeou
   return replies;
 }
 
-Reply Socket::exchange(const Request& request, Timeout timeout) {
+Reply Socket::Exchange(const Request& request, Timeout timeout) {
   Reply reply;
-  exchange_together(&request, &reply, 1, timeout);
+  ExchangeTogether(&request, &reply, 1, timeout);
   return reply;
 }
 
-std::optional<KernelError> Socket::exchange_together(const Request* requests, Reply* replies, size_t count,
-                                                     Timeout timeout) {
+uint32_t Socket::TakeSequences(size_t count) {
   const uint32_t first = sequence_;
-  MessageWriter writer;
-  for (size_t position = 0; position < count; ++position) encode_request(requests[position], sequence_++, writer);
+  sequence_ += static_cast<uint32_t>(count);
+  return first;
+}
 
+std::optional<KernelError> Socket::Converse(const MessageWriter& writer,
+                                            const std::function<bool(const Message&)>& take, Timeout timeout) {
+  if (auto failure = Send(writer)) return failure;
+  for (;;) {
+    auto received = Receive(timeout);
+    if (!received) return received.Error();
+    MessageReader reader(*received);
+    bool done = false;
+    while (const auto message = reader.Next()) done = take(*message) || done;
+    if (done) return std::nullopt;
+  }
+}
+
+std::optional<KernelError> Socket::ExchangeTogether(const Request* requests, Reply* replies, size_t count,
+                                                    Timeout timeout) {
+  const uint32_t first = TakeSequences(count);
+  MessageWriter writer;
+  for (size_t position = 0; position < count; ++position) {
+    EncodeRequest(requests[position], first + static_cast<uint32_t>(position), writer);
+  }
   std::vector<bool> answered(count, false);
   size_t missing = count;
-  auto failure = send(writer);
-  while (missing > 0 && !failure) {
-    auto received = receive(timeout);
-    if (!received) {
-      failure = received.error();
-      break;
-    }
-    MessageReader reader(*received);
-    while (const auto message = reader.next()) {
-      // Unsigned arithmetic, so this holds across the wrap-around of the sequence.
-      const uint32_t position = message->sequence - first;
-      if (position >= count || answered[position]) continue;
-      if (message->type == RTM_NEWLINK) replies[position].link = decode_link(message->payload);
-      if (message->type != NLMSG_ERROR) continue;
-      replies[position].error = refusal(decode_acknowledgement(*message));
-      answered[position] = true;
-      --missing;
-    }
-  }
+  const auto take = [&](const Message& message) {
+    // Unsigned arithmetic, so this holds across the wrap-around of the sequence.
+    const uint32_t position = message.sequence - first;
+    if (position >= count || answered[position]) return false;
+    if (message.type == RTM_NEWLINK) replies[position].link = DecodeLink(message.payload);
+    if (message.type != NLMSG_ERROR) return false;
+    replies[position].error = Refusal(DecodeAcknowledgement(message));
+    answered[position] = true;
+    return --missing == 0;
+  };
+  auto failure = Converse(writer, take, timeout);
   for (size_t position = 0; failure && position < count; ++position) {
     if (!answered[position]) replies[position].error = *failure;
   }
   return failure;
 }
 
-Result<uint32_t> Socket::look_up(const std::string& name, Timeout timeout) {
-  const auto reply = exchange(get_link(0, name), timeout);
+Result<uint32_t> Socket::LookUp(const std::string& name, Timeout timeout) {
+  const auto reply = Exchange(GetLink(0, name), timeout);
   if (reply.error) return *reply.error;
   if (!reply.link) return KernelError{EBADMSG, "malformed answer"};
   return static_cast<uint32_t>(reply.link->index);
 }
 
-Result<Socket::DumpEnd> Socket::dump_once(const DumpRequest& request, const DumpSink& sink, Deadline deadline) {
-  const uint32_t sequence = sequence_++;
+Result<Socket::DumpEnd> Socket::DumpOnce(const DumpRequest& request, const DumpSink& sink, Deadline deadline) {
+  const uint32_t sequence = TakeSequences(1);
   MessageWriter writer;
-  writer.begin(request.type, NLM_F_REQUEST | NLM_F_DUMP, sequence);
-  std::visit([&](const auto& filter) { encode(filter, writer); }, request.filter);
-  writer.end();
-  if (const auto failure = send(writer)) return *failure;
+  writer.Begin(request.type, NLM_F_REQUEST | NLM_F_DUMP, sequence);
+  std::visit([&](const auto& filter) { Encode(filter, writer); }, request.filter);
+  writer.End();
+  if (const auto failure = Send(writer)) return *failure;
 
   has_unread_list_ = true;
   bool interrupted = false;
@@ -169,19 +178,19 @@ Result<Socket::DumpEnd> Socket::dump_once(const DumpRequest& request, const Dump
   for (;;) {
     const auto left = std::chrono::duration_cast<Timeout>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) return KernelError{ETIMEDOUT, "the list took too long"};
-    auto received = receive(std::min(left, kAnswerTimeout));
-    if (!received) return received.error();
+    auto received = Receive(std::min(left, kAnswerTimeout));
+    if (!received) return received.Error();
     MessageReader reader(*received);
-    while (const auto message = reader.next()) {
+    while (const auto message = reader.Next()) {
       if (message->sequence != sequence) continue;
       interrupted = interrupted || (message->flags & NLM_F_DUMP_INTR) != 0;
       if (message->type == NLMSG_ERROR) {
         has_unread_list_ = false;
-        return refusal(decode_acknowledgement(*message)).value_or(KernelError{EBADMSG, "a list was acknowledged"});
+        return Refusal(DecodeAcknowledgement(*message)).value_or(KernelError{EBADMSG, "a list was acknowledged"});
       }
       if (message->type == NLMSG_DONE) {
         has_unread_list_ = false;
-        if (auto refused = refusal(decode_list_end(*message))) return *refused;
+        if (auto refused = Refusal(DecodeListEnd(*message))) return *refused;
         return interrupted ? DumpEnd::kInterrupted : DumpEnd::kComplete;
       }
       if (request.max_count != 0 && ++count > request.max_count) {
@@ -189,17 +198,17 @@ Result<Socket::DumpEnd> Socket::dump_once(const DumpRequest& request, const Dump
       }
       sink.take(*message);
     }
-    if (reader.malformed()) return KernelError{EBADMSG, "malformed list"};
+    if (reader.Malformed()) return KernelError{EBADMSG, "malformed list"};
   }
 }
 
-std::optional<KernelError> Socket::dump(const DumpRequest& request, const DumpSink& sink) {
+std::optional<KernelError> Socket::Dump(const DumpRequest& request, const DumpSink& sink) {
   const auto is_timed = request.timeout.count() != 0;
   const auto deadline = is_timed ? std::chrono::steady_clock::now() + request.timeout : Deadline::max();
   for (int attempt = 0; attempt < kDumpAttempts; ++attempt) {
     sink.restart();
-    auto end = dump_once(request, sink, deadline);
-    if (!end) return end.error();
+    auto end = DumpOnce(request, sink, deadline);
+    if (!end) return end.Error();
     if (*end == DumpEnd::kComplete) return std::nullopt;
   }
   return KernelError{EINTR, "the list changed while it was read"};

@@ -13,13 +13,13 @@ namespace podwire::netlink {
 
 namespace {
 
-/** The kernel's limit for one notification of a link with everything in it is below this. */
+// The kernel's limit for one notification of a link with everything in it is below this.
 constexpr size_t kReceiveBufferBytes = 64 * 1024;
 constexpr int kSocketBufferBytes = 8 * 1024 * 1024;
-/** So that a storm of notifications does not keep the event loop from its other work. */
+// So that a storm of notifications does not keep the event loop from its other work.
 constexpr int kDatagramsPerRead = 64;
 
-bool filter_type(int fd, uint16_t type) {
+bool FilterType(int fd, uint16_t type) {
   // The filter's load turns two bytes into host order, and netlink's are in host order already.
   sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_H | BPF_ABS, offsetof(nlmsghdr, nlmsg_type)),
@@ -31,39 +31,39 @@ bool filter_type(int fd, uint16_t type) {
   return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
 }
 
-bool is_drained(int fd) {
+bool IsDrained(int fd) {
   pollfd waiting{fd, POLLIN, 0};
   return poll(&waiting, 1, 0) == 0;
 }
 
 }  // namespace
 
-Result<Subscription> Subscription::open(const SubscriptionOptions& options) {
+Result<Subscription> Subscription::Open(const SubscriptionOptions& options) {
   UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
   if (!fd) return KernelError{errno, "cannot open a netlink socket"};
-  setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kSocketBufferBytes, sizeof kSocketBufferBytes);
-  if (options.only_type && !filter_type(fd.get(), *options.only_type)) {
+  setsockopt(fd.Get(), SOL_SOCKET, SO_RCVBUFFORCE, &kSocketBufferBytes, sizeof kSocketBufferBytes);
+  if (options.only_type && !FilterType(fd.Get(), *options.only_type)) {
     return KernelError{errno, "cannot filter notifications"};
   }
   // Without its own address the socket looks like the kernel, which does not notify itself.
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  if (bind(fd.Get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return KernelError{errno, "cannot bind a netlink socket"};
   }
   for (const uint32_t group : options.groups) {
-    if (setsockopt(fd.get(), SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof group) != 0) {
+    if (setsockopt(fd.Get(), SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof group) != 0) {
       return KernelError{errno, "cannot subscribe to notifications"};
     }
   }
   return Subscription(std::move(fd));
 }
 
-Result<bool> Subscription::read(const std::function<void(const Message&)>& take) {
+Result<bool> Subscription::Read(const std::function<void(const Message&)>& take) {
   buffer_.resize(kReceiveBufferBytes);
   drained_ = false;
   for (int count = 0; count < kDatagramsPerRead && !drained_; ++count) {
-    const ssize_t size = recv(fd_.get(), buffer_.data(), buffer_.size(), MSG_TRUNC);
+    const ssize_t size = recv(fd_.Get(), buffer_.data(), buffer_.size(), MSG_TRUNC);
     if (size < 0 && errno == EAGAIN) {
       drained_ = true;
       continue;
@@ -76,10 +76,10 @@ Result<bool> Subscription::read(const std::function<void(const Message&)>& take)
       continue;
     }
     MessageReader reader({buffer_.data(), static_cast<size_t>(size)});
-    while (const auto message = reader.next()) take(*message);
-    overrun_ = overrun_ || reader.malformed();
+    while (const auto message = reader.Next()) take(*message);
+    overrun_ = overrun_ || reader.Malformed();
   }
-  if (!overrun_ || !is_drained(fd_.get())) return false;
+  if (!overrun_ || !IsDrained(fd_.Get())) return false;
   overrun_ = false;
   return true;
 }

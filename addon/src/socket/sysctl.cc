@@ -11,11 +11,11 @@ namespace podwire::netlink {
 
 namespace {
 
-/** Of the process, so that every thread uses the same mount of proc. */
+// Of the process, so that every thread uses the same mount of proc.
 std::mutex proc_mutex;
 std::string proc_directory = "/proc";
 
-UniqueFd open_sysctl(const std::string& path, int mode) {
+UniqueFd OpenSysctl(const std::string& path, int mode) {
   std::string file;
   {
     const std::lock_guard<std::mutex> guard(proc_mutex);
@@ -26,18 +26,18 @@ UniqueFd open_sysctl(const std::string& path, int mode) {
 
 }  // namespace
 
-void set_proc_directory(const std::string& directory) {
+void SetProcDirectory(const std::string& directory) {
   const std::lock_guard<std::mutex> guard(proc_mutex);
   proc_directory = directory;
 }
 
-Result<std::string> read_sysctl(const std::string& path) {
-  const UniqueFd file = open_sysctl(path, O_RDONLY);
+Result<std::string> ReadSysctl(const std::string& path) {
+  const UniqueFd file = OpenSysctl(path, O_RDONLY);
   if (!file) return KernelError{errno, ""};
   std::string value;
   char part[512];
   for (;;) {
-    const ssize_t size = read(file.get(), part, sizeof part);
+    const ssize_t size = read(file.Get(), part, sizeof part);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0) return KernelError{errno, ""};
     if (size == 0) break;
@@ -47,13 +47,13 @@ Result<std::string> read_sysctl(const std::string& path) {
   return value;
 }
 
-std::optional<KernelError> write_sysctl(const std::string& path, const std::string& value) {
-  const UniqueFd file = open_sysctl(path, O_WRONLY);
+std::optional<KernelError> WriteSysctl(const std::string& path, const std::string& value) {
+  const UniqueFd file = OpenSysctl(path, O_WRONLY);
   if (!file) return KernelError{errno, ""};
   // A sysctl takes a value in one write or not at all.
   ssize_t written = 0;
   do {
-    written = write(file.get(), value.data(), value.size());
+    written = write(file.Get(), value.data(), value.size());
   } while (written < 0 && errno == EINTR);
   if (written < 0) return KernelError{errno, ""};
   if (static_cast<size_t>(written) != value.size()) return KernelError{EIO, "the value was taken in part"};

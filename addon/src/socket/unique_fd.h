@@ -6,7 +6,7 @@
 
 namespace podwire::netlink {
 
-/** A file descriptor that is closed with its owner. */
+// A file descriptor that is closed with its owner.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -14,19 +14,19 @@ class UniqueFd {
   UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
     if (this != &other) {
-      reset();
+      Reset();
       fd_ = std::exchange(other.fd_, -1);
     }
     return *this;
   }
   UniqueFd(const UniqueFd&) = delete;
   UniqueFd& operator=(const UniqueFd&) = delete;
-  ~UniqueFd() { reset(); }
+  ~UniqueFd() { Reset(); }
 
-  int get() const { return fd_; }
+  int Get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
 
-  void reset() {
+  void Reset() {
     if (fd_ >= 0) ::close(fd_);
     fd_ = -1;
   }

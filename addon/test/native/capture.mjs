@@ -87,6 +87,38 @@ const FLOW_LISTS = {
   'conntrack-list-ipv6': 'conntrack -L -f ipv6',
 };
 
+/** Sets and maps of nf_tables. */
+const TABLE = `table inet podwire {
+  chain egress { }
+  set names { type ifname; timeout 1h; }
+  set prefixes { type ipv4_addr; flags interval; }
+  set allowed { type ifname . ipv4_addr; flags interval; }
+  map verdicts { type ifname : verdict; }
+  map hostports { type inet_proto . inet_service : ipv4_addr . inet_service; }
+}`;
+
+/** One element each, as the kernel numbers those of its lists differently. */
+const ELEMENT_REQUESTS = {
+  'elements-add-timeout': 'nft add element inet podwire names { podw0 timeout 1m }',
+  'elements-add-interval': 'nft add element inet podwire prefixes { 10.65.0.0/26 }',
+  'elements-add-concatenated-interval': 'nft add element inet podwire allowed { podw0 . 10.65.0.0/26 }',
+  'elements-add-verdict': 'nft add element inet podwire verdicts { podw0 : goto egress }',
+  'elements-add-value': 'nft add element inet podwire hostports { udp . 53 : 10.65.0.2 . 5353 }',
+};
+
+const ELEMENT_LISTS = {
+  'elements-list-timeout': 'nft list set inet podwire names',
+  'elements-list-interval': 'nft list set inet podwire prefixes',
+  'elements-list-concatenated-interval': 'nft list set inet podwire allowed',
+  'elements-list-verdict': 'nft list map inet podwire verdicts',
+  'elements-list-value': 'nft list map inet podwire hostports',
+  'generation-get': 'nft list set inet podwire names',
+};
+
+const ELEMENT_DELETIONS = {
+  'elements-delete-concatenated-interval': 'nft delete element inet podwire allowed { podw0 . 10.65.0.0/26 }',
+};
+
 const LAST = {
   'rule-delete-ipv4': 'ip rule delete from 10.65.0.1 priority 30087 lookup 1000 protocol 87',
   'link-delete': 'ip link delete dev podw0',
@@ -114,8 +146,10 @@ function trace(command, mayFail = false) {
   return stderr;
 }
 
-/** Of linux/netfilter/nfnetlink.h; IPCTNL_MSG_CT_NEW is 0. */
+/** Of linux/netfilter/nfnetlink.h and nf_tables.h; IPCTNL_MSG_CT_NEW is 0. */
 const NFNL_SUBSYS_CTNETLINK = 1;
+const NFNL_SUBSYS_NFTABLES = 10;
+const [NFT_MSG_NEWSETELEM, NFT_MSG_DELSETELEM, NFT_MSG_NEWGEN] = [12, 14, 15];
 
 /** RTM_NEW* and similar: the types of answers to a list request. */
 const TYPES = {
@@ -126,6 +160,8 @@ const TYPES = {
   rule: 32,
   acknowledgement: 2,
   conntrack: NFNL_SUBSYS_CTNETLINK << 8,
+  elements: (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWSETELEM,
+  generation: (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWGEN,
 };
 
 /** The first datagram of the answer, after those that `ip` reads for itself. */
@@ -133,6 +169,22 @@ function answerTo(name, command, mayFail = false) {
   const type = TYPES[name.split('-')[0]];
   const isWanted = (hex) => Buffer.from(hex.slice(8, 12), 'hex').readUInt16LE() === type;
   return datagrams(trace(command, mayFail), 'recvmsg').find(isWanted);
+}
+
+/** The message about elements in a transaction of `nft`, without the begin and the end of it. */
+function elementsOf(hex) {
+  const bytes = Buffer.from(hex, 'hex');
+  for (let at = 0; at < bytes.length; at += bytes.readUInt32LE(at)) {
+    const type = bytes.readUInt16LE(at + 4) - (NFNL_SUBSYS_NFTABLES << 8);
+    if (type !== NFT_MSG_NEWSETELEM && type !== NFT_MSG_DELSETELEM) continue;
+    return bytes.subarray(at, at + bytes.readUInt32LE(at)).toString('hex');
+  }
+  throw new Error('no elements in the transaction');
+}
+
+function saveElementRequests(requests) {
+  for (const [name, command] of Object.entries(requests))
+    save('request', name, command, elementsOf(datagrams(trace(command), 'sendmsg').at(-1)));
 }
 
 /** As `captures/link/request-add-veth.hex`. */
@@ -158,6 +210,10 @@ for (const [name, command] of Object.entries(LATER_REPLIES)) save('reply', name,
 for (const [name, command] of Object.entries(REFUSALS)) save('reply', name, command, answerTo(name, command, true));
 for (const command of FLOWS.split('\n')) execFileSync(command.split(' ')[0], command.split(' ').slice(1));
 for (const [name, command] of Object.entries(FLOW_LISTS)) save('reply', name, command, answerTo(name, command));
+execFileSync('nft', [TABLE]);
+saveElementRequests(ELEMENT_REQUESTS);
+for (const [name, command] of Object.entries(ELEMENT_LISTS)) save('reply', name, command, answerTo(name, command));
+saveElementRequests(ELEMENT_DELETIONS);
 for (const [name, command] of Object.entries(LAST))
   save('request', name, command, datagrams(trace(command), 'sendmsg').at(-1));
 process.stdout.write(`captures are in ${FOLDER}\n`);

@@ -1,5 +1,6 @@
 #include "decode_any.h"
 
+#include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_conntrack.h>
 #include <linux/rtnetlink.h>
@@ -15,6 +16,8 @@
 #include "object/neighbour.h"
 #include "object/route.h"
 #include "object/rule.h"
+#include "object/set_element.h"
+#include "object/set_field.h"
 #include "object/tunnel.h"
 
 namespace podwire::netlink::test {
@@ -23,18 +26,18 @@ namespace {
 
 class Fields {
  public:
-  void add(const char* name, const std::string& value) { text_ += (text_.empty() ? "" : " ") + (name + ("=" + value)); }
-  void add(const char* name, const std::optional<std::string>& value) {
-    if (value) add(name, *value);
+  void Add(const char* name, const std::string& value) { text_ += (text_.empty() ? "" : " ") + (name + ("=" + value)); }
+  void Add(const char* name, const std::optional<std::string>& value) {
+    if (value) Add(name, *value);
   }
-  void add(const char* name, uint32_t value) { add(name, std::to_string(value)); }
-  void add(const char* name, const std::optional<uint32_t>& value) {
-    if (value) add(name, *value);
+  void Add(const char* name, uint32_t value) { Add(name, std::to_string(value)); }
+  void Add(const char* name, const std::optional<uint32_t>& value) {
+    if (value) Add(name, *value);
   }
-  void add(const char* name, const std::optional<IpAddress>& value) {
-    if (value) add(name, value->text());
+  void Add(const char* name, const std::optional<IpAddress>& value) {
+    if (value) Add(name, value->Text());
   }
-  void add(const char* name, const std::optional<std::vector<uint8_t>>& mac) {
+  void Add(const char* name, const std::optional<std::vector<uint8_t>>& mac) {
     if (!mac) return;
     std::string text;
     char part[4];
@@ -42,192 +45,264 @@ class Fields {
       std::snprintf(part, sizeof part, "%s%02x", text.empty() ? "" : ":", byte);
       text += part;
     }
-    add(name, text);
+    Add(name, text);
   }
-  const std::string& text() const { return text_; }
+  const std::string& Text() const { return text_; }
 
  private:
   std::string text_;
 };
 
-std::string describe(const Vxlan& vxlan) {
+std::string Describe(const Vxlan& vxlan) {
   Fields fields;
-  fields.add("vni", vxlan.vni);
-  fields.add("port", vxlan.port ? std::optional<uint32_t>(*vxlan.port) : std::nullopt);
-  fields.add("parent", vxlan.parent);
-  fields.add("group", vxlan.group);
-  fields.add("local", vxlan.local);
-  if (vxlan.ttl) fields.add("ttl", *vxlan.ttl);
-  if (vxlan.tos) fields.add("tos", *vxlan.tos);
-  if (vxlan.learning) fields.add("learning", *vxlan.learning);
-  if (vxlan.udp_checksum) fields.add("csum", *vxlan.udp_checksum);
-  if (vxlan.udp6_zero_checksum_tx) fields.add("zero6tx", *vxlan.udp6_zero_checksum_tx);
-  if (vxlan.udp6_zero_checksum_rx) fields.add("zero6rx", *vxlan.udp6_zero_checksum_rx);
-  fields.add("external", vxlan.external);
-  return fields.text();
+  fields.Add("vni", vxlan.vni);
+  fields.Add("port", vxlan.port ? std::optional<uint32_t>(*vxlan.port) : std::nullopt);
+  fields.Add("parent", vxlan.parent);
+  fields.Add("group", vxlan.group);
+  fields.Add("local", vxlan.local);
+  if (vxlan.ttl) fields.Add("ttl", *vxlan.ttl);
+  if (vxlan.tos) fields.Add("tos", *vxlan.tos);
+  if (vxlan.learning) fields.Add("learning", *vxlan.learning);
+  if (vxlan.udp_checksum) fields.Add("csum", *vxlan.udp_checksum);
+  if (vxlan.udp6_zero_checksum_tx) fields.Add("zero6tx", *vxlan.udp6_zero_checksum_tx);
+  if (vxlan.udp6_zero_checksum_rx) fields.Add("zero6rx", *vxlan.udp6_zero_checksum_rx);
+  fields.Add("external", vxlan.external);
+  return fields.Text();
 }
 
-std::string describe(const IpTunnel& tunnel) {
+std::string Describe(const IpTunnel& tunnel) {
   Fields fields;
-  fields.add("parent", tunnel.parent);
-  fields.add("local", tunnel.local);
-  fields.add("remote", tunnel.remote);
-  if (tunnel.ttl) fields.add("ttl", *tunnel.ttl);
-  if (tunnel.tos) fields.add("tos", *tunnel.tos);
-  if (tunnel.path_mtu_discovery) fields.add("pmtudisc", *tunnel.path_mtu_discovery);
-  return fields.text();
+  fields.Add("parent", tunnel.parent);
+  fields.Add("local", tunnel.local);
+  fields.Add("remote", tunnel.remote);
+  if (tunnel.ttl) fields.Add("ttl", *tunnel.ttl);
+  if (tunnel.tos) fields.Add("tos", *tunnel.tos);
+  if (tunnel.path_mtu_discovery) fields.Add("pmtudisc", *tunnel.path_mtu_discovery);
+  return fields.Text();
 }
 
-/** The description of a tunnel is the same when it is written and read again. */
+// The description of a tunnel is the same when it is written and read again.
 template <typename Tunnel>
-std::string described_twice(const Tunnel& tunnel, const Tunnel& again) {
-  if (describe(tunnel) != describe(again)) std::abort();
-  return "(" + describe(tunnel) + ")";
+std::string DescribedTwice(const Tunnel& tunnel, const Tunnel& again) {
+  if (Describe(tunnel) != Describe(again)) std::abort();
+  return "(" + Describe(tunnel) + ")";
 }
 
-std::string describe(const Link& link) {
+std::string Describe(const Link& link) {
   Fields fields;
-  fields.add("index", static_cast<uint32_t>(link.index));
-  fields.add("flags", link.flags);
-  fields.add("name", link.name);
-  fields.add("mac", link.mac);
-  fields.add("mtu", link.mtu);
-  if (link.alias) fields.add("alias", without_zero(*link.alias));
-  fields.add("group", link.group);
-  fields.add("txqlen", link.tx_queue_length);
-  fields.add("txq", link.tx_queues);
-  fields.add("rxq", link.rx_queues);
-  if (const auto mode = address_generation(link)) fields.add("addrgenmode", *mode);
-  fields.add("link", link.linked_index);
-  fields.add("netnsid", link.linked_namespace);
-  if (link.info) fields.add("kind", link.info->kind_name());
-  if (link.info && link.info->kind_name() == "vxlan") {
-    const Vxlan vxlan = decode_vxlan(link.info->data);
-    fields.add("vxlan", described_twice(vxlan, decode_vxlan(encode_vxlan(vxlan))));
+  fields.Add("index", static_cast<uint32_t>(link.index));
+  fields.Add("flags", link.flags);
+  fields.Add("name", link.name);
+  fields.Add("mac", link.mac);
+  fields.Add("mtu", link.mtu);
+  if (link.alias) fields.Add("alias", WithoutZero(*link.alias));
+  fields.Add("group", link.group);
+  fields.Add("txqlen", link.tx_queue_length);
+  fields.Add("txq", link.tx_queues);
+  fields.Add("rxq", link.rx_queues);
+  if (const auto mode = AddressGeneration(link)) fields.Add("addrgenmode", *mode);
+  fields.Add("link", link.linked_index);
+  fields.Add("netnsid", link.linked_namespace);
+  if (link.info) fields.Add("kind", link.info->KindName());
+  if (link.info && link.info->KindName() == "vxlan") {
+    const Vxlan vxlan = DecodeVxlan(link.info->data);
+    fields.Add("vxlan", DescribedTwice(vxlan, DecodeVxlan(EncodeVxlan(vxlan))));
   }
-  if (link.info && link.info->kind_name() == "ipip") {
-    const IpTunnel tunnel = decode_ip_tunnel(link.info->data);
-    fields.add("ipip", described_twice(tunnel, decode_ip_tunnel(encode_ip_tunnel(tunnel))));
+  if (link.info && link.info->KindName() == "ipip") {
+    const IpTunnel tunnel = DecodeIpTunnel(link.info->data);
+    fields.Add("ipip", DescribedTwice(tunnel, DecodeIpTunnel(EncodeIpTunnel(tunnel))));
   }
-  if (link.info && !link.info->peer.empty()) fields.add("peer", "(" + describe(link.info->peer.front()) + ")");
-  return fields.text();
+  if (link.info && !link.info->peer.empty()) fields.Add("peer", "(" + Describe(link.info->peer.front()) + ")");
+  return fields.Text();
 }
 
-std::string describe(const Address& address) {
+std::string Describe(const Address& address) {
   Fields fields;
-  fields.add("family", address.family);
-  fields.add("length", address.prefix_length);
-  fields.add("scope", address.scope);
-  fields.add("link", address.link_index);
-  fields.add("local", address.local);
-  fields.add("address", address.address);
-  fields.add("label", address.label);
-  fields.add("flags", address.flags.value_or(address.header_flags));
-  return fields.text();
+  fields.Add("family", address.family);
+  fields.Add("length", address.prefix_length);
+  fields.Add("scope", address.scope);
+  fields.Add("link", address.link_index);
+  fields.Add("local", address.local);
+  fields.Add("address", address.address);
+  fields.Add("label", address.label);
+  fields.Add("flags", address.flags.value_or(address.header_flags));
+  return fields.Text();
 }
 
-std::string describe(const Route& route) {
+std::string Describe(const Route& route) {
   Fields fields;
-  fields.add("family", route.family);
-  fields.add("length", route.destination_length);
-  fields.add("protocol", route.protocol);
-  fields.add("scope", route.scope);
-  fields.add("type", route.type);
-  fields.add("destination", route.destination);
-  fields.add("gateway", route.gateway);
-  fields.add("source", route.preferred_source);
-  fields.add("table", route.table.value_or(route.header_table));
-  fields.add("priority", route.priority);
-  fields.add("output", route.output);
-  return fields.text();
+  fields.Add("family", route.family);
+  fields.Add("length", route.destination_length);
+  fields.Add("protocol", route.protocol);
+  fields.Add("scope", route.scope);
+  fields.Add("type", route.type);
+  fields.Add("destination", route.destination);
+  fields.Add("gateway", route.gateway);
+  fields.Add("source", route.preferred_source);
+  fields.Add("table", route.table.value_or(route.header_table));
+  fields.Add("priority", route.priority);
+  fields.Add("output", route.output);
+  return fields.Text();
 }
 
-std::string describe(const Rule& rule) {
+std::string Describe(const Rule& rule) {
   Fields fields;
-  fields.add("family", rule.family);
-  fields.add("action", rule.action);
-  fields.add("flags", rule.flags);
-  fields.add("sourcelength", rule.source_length);
-  fields.add("source", rule.source);
-  fields.add("destinationlength", rule.destination_length);
-  fields.add("destination", rule.destination);
-  fields.add("priority", rule.priority);
-  fields.add("table", rule.table.value_or(rule.header_table));
-  if (rule.protocol) fields.add("protocol", *rule.protocol);
-  return fields.text();
+  fields.Add("family", rule.family);
+  fields.Add("action", rule.action);
+  fields.Add("flags", rule.flags);
+  fields.Add("sourcelength", rule.source_length);
+  fields.Add("source", rule.source);
+  fields.Add("destinationlength", rule.destination_length);
+  fields.Add("destination", rule.destination);
+  fields.Add("priority", rule.priority);
+  fields.Add("table", rule.table.value_or(rule.header_table));
+  if (rule.protocol) fields.Add("protocol", *rule.protocol);
+  return fields.Text();
 }
 
-std::string describe(const Neighbour& neighbour) {
+std::string Describe(const Neighbour& neighbour) {
   Fields fields;
-  fields.add("family", neighbour.family);
-  fields.add("link", static_cast<uint32_t>(neighbour.link_index));
-  fields.add("state", neighbour.state);
-  fields.add("flags", neighbour.flags);
-  fields.add("destination", neighbour.destination);
-  fields.add("mac", neighbour.mac);
-  return fields.text();
+  fields.Add("family", neighbour.family);
+  fields.Add("link", static_cast<uint32_t>(neighbour.link_index));
+  fields.Add("state", neighbour.state);
+  fields.Add("flags", neighbour.flags);
+  fields.Add("destination", neighbour.destination);
+  fields.Add("mac", neighbour.mac);
+  return fields.Text();
 }
 
-/** Only the identity is written, and it has the original tuple. */
-std::string describe(const ConntrackEntry& entry) {
+// Only the identity is written, and it has the original tuple.
+std::string Describe(const ConntrackEntry& entry) {
   Fields fields;
-  fields.add("family", entry.family);
-  fields.add("source", entry.original_source);
-  fields.add("destination", entry.original_destination);
-  fields.add("identity", static_cast<uint32_t>(entry.identity.size()));
-  return fields.text();
+  fields.Add("family", entry.family);
+  fields.Add("source", entry.original_source);
+  fields.Add("destination", entry.original_destination);
+  fields.Add("identity", static_cast<uint32_t>(entry.identity.size()));
+  return fields.Text();
 }
 
-/** Has no writer: only the kernel sends it. */
-std::optional<Decoded> describe(const std::optional<Acknowledgement>& acknowledgement) {
+std::string Hex(const std::vector<uint8_t>& bytes) {
+  std::string text;
+  char part[3];
+  for (const uint8_t byte : bytes) {
+    std::snprintf(part, sizeof part, "%02x", byte);
+    text += part;
+  }
+  return text;
+}
+
+std::string Describe(const SetElement& element) {
+  Fields fields;
+  if (element.key) fields.Add("key", Hex(*element.key));
+  if (element.key_end) fields.Add("end", Hex(*element.key_end));
+  if (element.value) fields.Add("value", Hex(*element.value));
+  if (element.verdict) fields.Add("verdict", std::to_string(element.verdict->code));
+  if (element.verdict) fields.Add("chain", element.verdict->chain);
+  fields.Add("flags", element.flags);
+  if (element.timeout_ms) fields.Add("timeout", std::to_string(*element.timeout_ms));
+  if (element.expiration_ms) fields.Add("expiration", std::to_string(*element.expiration_ms));
+  fields.Add("others", static_cast<uint32_t>(element.others.size()));
+  return fields.Text();
+}
+
+// The fields of the first type that all elements have the lengths of.
+std::optional<std::string> DescribeTyped(const std::vector<SetElement>& elements) {
+  constexpr auto kName = FieldType::kIfname;
+  constexpr auto kPort = FieldType::kInetService;
+  const std::vector<SetType> types = {
+      {{kName}, {}, false},
+      {{FieldType::kIpv4Addr}, {}, true},
+      {{kName, FieldType::kIpv4Addr}, {}, true},
+      {{FieldType::kInetProto, kPort}, {FieldType::kIpv4Addr, kPort}, false},
+      {{FieldType::kIpv6Addr}, {}, true},
+  };
+  for (const auto& type : types) {
+    const auto typed = TypedElements(type, elements);
+    if (!typed) continue;
+    std::string text;
+    for (const auto& element : *typed) {
+      for (const auto& field : element.key) text += (text.empty() ? "" : ",") + field;
+      for (const auto& field : element.data) text += ":" + field;
+    }
+    return text;
+  }
+  return std::nullopt;
+}
+
+std::string Describe(const SetElements& list) {
+  Fields fields;
+  fields.Add("family", list.name.family);
+  fields.Add("table", list.name.table);
+  fields.Add("set", list.name.set);
+  for (const auto& element : list.elements) fields.Add("element", "(" + Describe(element) + ")");
+  fields.Add("typed", DescribeTyped(list.elements));
+  return fields.Text();
+}
+
+std::string Describe(const Generation& generation) {
+  Fields fields;
+  fields.Add("id", generation.id);
+  fields.Add("pid", generation.process_id);
+  fields.Add("process", generation.process_name);
+  return fields.Text();
+}
+
+// Has no writer: only the kernel sends it.
+std::optional<Decoded> Describe(const std::optional<Acknowledgement>& acknowledgement) {
   if (!acknowledgement) return std::nullopt;
   Fields fields;
-  fields.add("errno", static_cast<uint32_t>(acknowledgement->error));
-  fields.add("text", acknowledgement->text);
-  return Decoded{fields.text(), {}};
+  fields.Add("errno", static_cast<uint32_t>(acknowledgement->error));
+  fields.Add("text", acknowledgement->text);
+  fields.Add("offset", acknowledgement->offset);
+  return Decoded{fields.Text(), {}};
 }
 
 template <typename Object>
-std::optional<Decoded> there_and_back(const Message& message, const std::optional<Object>& object) {
+std::optional<Decoded> ThereAndBack(const Message& message, const std::optional<Object>& object) {
   if (!object) return std::nullopt;
   MessageWriter writer;
-  writer.begin(message.type, message.flags, message.sequence);
-  encode(*object, writer);
-  writer.end();
-  return Decoded{describe(*object), writer.bytes()};
+  writer.Begin(message.type, message.flags, message.sequence);
+  Encode(*object, writer);
+  writer.End();
+  return Decoded{Describe(*object), writer.Bytes()};
 }
 
 }  // namespace
 
-std::optional<Decoded> decode_any(const Message& message) {
+std::optional<Decoded> DecodeAny(const Message& message) {
   switch (message.type) {
     case NLMSG_ERROR:
-      return describe(decode_acknowledgement(message));
+      return Describe(DecodeAcknowledgement(message));
     case NLMSG_DONE:
-      return describe(decode_list_end(message));
+      return Describe(DecodeListEnd(message));
     case RTM_NEWLINK:
     case RTM_DELLINK:
     case RTM_GETLINK:
     case RTM_SETLINK:
-      return there_and_back(message, decode_link(message.payload));
+      return ThereAndBack(message, DecodeLink(message.payload));
     case RTM_NEWADDR:
     case RTM_DELADDR:
     case RTM_GETADDR:
-      return there_and_back(message, decode_address(message.payload));
+      return ThereAndBack(message, DecodeAddress(message.payload));
     case RTM_NEWROUTE:
     case RTM_DELROUTE:
     case RTM_GETROUTE:
-      return there_and_back(message, decode_route(message.payload));
+      return ThereAndBack(message, DecodeRoute(message.payload));
     case RTM_NEWRULE:
     case RTM_DELRULE:
     case RTM_GETRULE:
-      return there_and_back(message, decode_rule(message.payload));
+      return ThereAndBack(message, DecodeRule(message.payload));
     case RTM_NEWNEIGH:
     case RTM_DELNEIGH:
     case RTM_GETNEIGH:
-      return there_and_back(message, decode_neighbour(message.payload));
+      return ThereAndBack(message, DecodeNeighbour(message.payload));
     case NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW:
-      return there_and_back(message, decode_conntrack(message.payload));
+      return ThereAndBack(message, DecodeConntrack(message.payload));
+    case NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWSETELEM:
+    case NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_DELSETELEM:
+      return ThereAndBack(message, DecodeSetElements(message.payload));
+    case NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN:
+      return ThereAndBack(message, DecodeGeneration(message.payload));
     default:
       return std::nullopt;
   }

@@ -8,15 +8,15 @@
 
 namespace podwire::netlink::test {
 
-/** What a message turned into, and turned back. */
+// What a message turned into, and turned back.
 struct Decoded {
-  /** The known fields, as `name=value` in the order of the object's declaration. */
+  // The known fields, as `name=value` in the order of the object's declaration.
   std::string text;
-  /** The message, encoded from the object: all of it, of a conntrack entry its identity, of an acknowledgement nothing. */
+  // The message, encoded from the object: all of it, of a conntrack entry its identity, of an acknowledgement nothing.
   std::vector<uint8_t> encoded;
 };
 
-/** Nothing for a message that is malformed or of a type without an object. */
-std::optional<Decoded> decode_any(const Message& message);
+// Nothing for a message that is malformed or of a type without an object.
+std::optional<Decoded> DecodeAny(const Message& message);
 
 }  // namespace podwire::netlink::test

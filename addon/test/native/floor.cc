@@ -1,6 +1,6 @@
 // The kernel's part of one pod's network alone: the minimum for every implementation. Each iteration attaches
-// a fresh network namespace and prints, over all, nanoseconds as JSON; creating namespaces and deleting links is not counted
-// in `attachNs`.
+// a fresh network namespace and prints, over all, nanoseconds as JSON; creating namespaces and deleting links is not
+// counted in `attachNs`.
 //
 // usage: floor [ITERATIONS]   in a network namespace of its own, as root
 #include <arpa/inet.h>
@@ -33,13 +33,13 @@ using podwire::netlink::MessageReader;
 using podwire::netlink::MessageWriter;
 using Clock = std::chrono::steady_clock;
 
-[[noreturn]] void fail(const char* what, int number) {
+[[noreturn]] void Fail(const char* what, int number) {
   std::fprintf(stderr, "floor: %s: %s\n", what, std::strerror(number));
   std::exit(1);
 }
 
-int check(int result, const char* what) {
-  if (result < 0) fail(what, errno);
+int Check(int result, const char* what) {
+  if (result < 0) Fail(what, errno);
   return result;
 }
 
@@ -49,29 +49,29 @@ constexpr uint32_t kMtuBytes = 1450;
 constexpr const char* kHostName = "podwfloor";
 constexpr const char* kPodName = "eth0";
 
-/** Messages of one send, each acknowledged. */
+// Messages of one send, each acknowledged.
 class Batch {
  public:
   template <typename Header, typename Attributes>
-  void add(uint16_t type, uint16_t flags, const Header& header, Attributes attributes) {
-    writer_.begin(type, static_cast<uint16_t>(NLM_F_REQUEST | NLM_F_ACK | flags), count_++);
-    writer_.header(header);
+  void Add(uint16_t type, uint16_t flags, const Header& header, Attributes attributes) {
+    writer_.Begin(type, static_cast<uint16_t>(NLM_F_REQUEST | NLM_F_ACK | flags), count_++);
+    writer_.Header(header);
     attributes(writer_);
-    writer_.end();
+    writer_.End();
   }
 
-  void run(int fd) const {
-    const auto& bytes = writer_.bytes();
-    check(static_cast<int>(send(fd, bytes.data(), bytes.size(), 0)), "send");
+  void Run(int fd) const {
+    const auto& bytes = writer_.Bytes();
+    Check(static_cast<int>(send(fd, bytes.data(), bytes.size(), 0)), "send");
     std::array<uint8_t, 8192> buffer;
     for (uint32_t answered = 0; answered < count_;) {
-      const int size = check(static_cast<int>(recv(fd, buffer.data(), buffer.size(), 0)), "recv");
+      const int size = Check(static_cast<int>(recv(fd, buffer.data(), buffer.size(), 0)), "recv");
       MessageReader reader({buffer.data(), static_cast<size_t>(size)});
-      while (const auto message = reader.next()) {
+      while (const auto message = reader.Next()) {
         int error = 0;
         if (message->type != NLMSG_ERROR || message->payload.size < sizeof error) continue;
         std::memcpy(&error, message->payload.data, sizeof error);
-        if (error != 0) fail("the kernel refused a request", -error);
+        if (error != 0) Fail("the kernel refused a request", -error);
         ++answered;
       }
     }
@@ -82,30 +82,30 @@ class Batch {
   uint32_t count_ = 0;
 };
 
-int open_netlink() { return check(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE), "netlink socket"); }
+int OpenNetlink() { return Check(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE), "netlink socket"); }
 
-void write_sysctl(const std::string& path, char value) {
-  const int fd = check(open(("/proc/sys/net/" + path).c_str(), O_WRONLY | O_CLOEXEC), path.c_str());
-  check(static_cast<int>(write(fd, &value, 1)), path.c_str());
+void WriteSysctl(const std::string& path, char value) {
+  const int fd = Check(open(("/proc/sys/net/" + path).c_str(), O_WRONLY | O_CLOEXEC), path.c_str());
+  Check(static_cast<int>(write(fd, &value, 1)), path.c_str());
   close(fd);
 }
 
-ByteView bytes_of(const in_addr& address) { return {reinterpret_cast<const uint8_t*>(&address), sizeof address}; }
+ByteView BytesOf(const in_addr& address) { return {reinterpret_cast<const uint8_t*>(&address), sizeof address}; }
 template <size_t Size>
-ByteView bytes_of(const std::array<uint8_t, Size>& bytes) {
+ByteView BytesOf(const std::array<uint8_t, Size>& bytes) {
   return {bytes.data(), bytes.size()};
 }
 
-in_addr ipv4(const char* text) {
+in_addr Ipv4(const char* text) {
   in_addr address{};
   inet_pton(AF_INET, text, &address);
   return address;
 }
 
-const in_addr kPodAddress = ipv4("10.65.0.2");
-const in_addr kGateway = ipv4("169.254.1.1");
+const in_addr kPodAddress = Ipv4("10.65.0.2");
+const in_addr kGateway = Ipv4("169.254.1.1");
 
-rtmsg route_header(uint8_t length, uint8_t scope) {
+rtmsg RouteHeader(uint8_t length, uint8_t scope) {
   rtmsg header{};
   header.rtm_family = AF_INET;
   header.rtm_dst_len = length;
@@ -116,53 +116,53 @@ rtmsg route_header(uint8_t length, uint8_t scope) {
   return header;
 }
 
-void make_pair(int host, int pod_namespace) {
+void MakePair(int host, int pod_namespace) {
   Batch batch;
-  batch.add(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, ifinfomsg{}, [&](MessageWriter& writer) {
-    writer.text(IFLA_IFNAME, kHostName);
-    writer.attribute(IFLA_ADDRESS, bytes_of(kHostMac));
-    writer.u32(IFLA_MTU, kMtuBytes);
-    const size_t info = writer.open_nest(IFLA_LINKINFO);
-    writer.text(IFLA_INFO_KIND, "veth");
-    const size_t data = writer.open_nest(IFLA_INFO_DATA);
-    const size_t peer = writer.open_nest(VETH_INFO_PEER);
-    writer.header(ifinfomsg{});
-    writer.text(IFLA_IFNAME, kPodName);
-    writer.attribute(IFLA_ADDRESS, bytes_of(kPodMac));
-    writer.u32(IFLA_MTU, kMtuBytes);
-    writer.u32(IFLA_NET_NS_FD, static_cast<uint32_t>(pod_namespace));
-    writer.close_nest(peer);
-    writer.close_nest(data);
-    writer.close_nest(info);
+  batch.Add(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, ifinfomsg{}, [&](MessageWriter& writer) {
+    writer.Text(IFLA_IFNAME, kHostName);
+    writer.Attribute(IFLA_ADDRESS, BytesOf(kHostMac));
+    writer.U32(IFLA_MTU, kMtuBytes);
+    const size_t info = writer.OpenNest(IFLA_LINKINFO);
+    writer.Text(IFLA_INFO_KIND, "veth");
+    const size_t data = writer.OpenNest(IFLA_INFO_DATA);
+    const size_t peer = writer.OpenNest(VETH_INFO_PEER);
+    writer.Header(ifinfomsg{});
+    writer.Text(IFLA_IFNAME, kPodName);
+    writer.Attribute(IFLA_ADDRESS, BytesOf(kPodMac));
+    writer.U32(IFLA_MTU, kMtuBytes);
+    writer.U32(IFLA_NET_NS_FD, static_cast<uint32_t>(pod_namespace));
+    writer.CloseNest(peer);
+    writer.CloseNest(data);
+    writer.CloseNest(info);
   });
   ifinfomsg up{};
   up.ifi_flags = IFF_UP;
   up.ifi_change = IFF_UP;
-  batch.add(RTM_SETLINK, 0, up, [](MessageWriter& writer) { writer.text(IFLA_IFNAME, kHostName); });
-  batch.run(host);
+  batch.Add(RTM_SETLINK, 0, up, [](MessageWriter& writer) { writer.Text(IFLA_IFNAME, kHostName); });
+  batch.Run(host);
 }
 
-void write_host_sysctls() {
+void WriteHostSysctls() {
   const std::string name = kHostName;
-  write_sysctl("ipv4/conf/" + name + "/rp_filter", '1');
-  write_sysctl("ipv6/conf/" + name + "/accept_ra", '0');
-  write_sysctl("ipv4/conf/" + name + "/route_localnet", '1');
-  write_sysctl("ipv4/neigh/" + name + "/proxy_delay", '0');
-  write_sysctl("ipv4/conf/" + name + "/proxy_arp", '1');
-  write_sysctl("ipv4/conf/" + name + "/forwarding", '1');
+  WriteSysctl("ipv4/conf/" + name + "/rp_filter", '1');
+  WriteSysctl("ipv6/conf/" + name + "/accept_ra", '0');
+  WriteSysctl("ipv4/conf/" + name + "/route_localnet", '1');
+  WriteSysctl("ipv4/neigh/" + name + "/proxy_delay", '0');
+  WriteSysctl("ipv4/conf/" + name + "/proxy_arp", '1');
+  WriteSysctl("ipv4/conf/" + name + "/forwarding", '1');
 }
 
-void add_pod_route(Batch& batch, uint32_t index, const in_addr* destination, const in_addr* gateway) {
-  const auto header = route_header(destination ? 32 : 0, destination ? RT_SCOPE_LINK : RT_SCOPE_UNIVERSE);
-  batch.add(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, header, [&](MessageWriter& writer) {
-    if (destination) writer.attribute(RTA_DST, bytes_of(*destination));
-    if (gateway) writer.attribute(RTA_GATEWAY, bytes_of(*gateway));
-    writer.u32(RTA_OIF, index);
+void AddPodRoute(Batch& batch, uint32_t index, const in_addr* destination, const in_addr* gateway) {
+  const auto header = RouteHeader(destination ? 32 : 0, destination ? RT_SCOPE_LINK : RT_SCOPE_UNIVERSE);
+  batch.Add(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, header, [&](MessageWriter& writer) {
+    if (destination) writer.Attribute(RTA_DST, BytesOf(*destination));
+    if (gateway) writer.Attribute(RTA_GATEWAY, BytesOf(*gateway));
+    writer.U32(RTA_OIF, index);
   });
 }
 
-/** The calling thread is in the pod's namespace. */
-void configure_pod(int pod) {
+// The calling thread is in the pod's namespace.
+void ConfigurePod(int pod) {
   const uint32_t index = if_nametoindex(kPodName);
   ifinfomsg up{};
   up.ifi_index = static_cast<int>(index);
@@ -173,44 +173,44 @@ void configure_pod(int pod) {
   address.ifa_prefixlen = 32;
   address.ifa_index = index;
   Batch batch;
-  batch.add(RTM_SETLINK, 0, up, [](MessageWriter&) {});
-  batch.add(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, address, [](MessageWriter& writer) {
-    writer.attribute(IFA_LOCAL, bytes_of(kPodAddress));
-    writer.attribute(IFA_ADDRESS, bytes_of(kPodAddress));
+  batch.Add(RTM_SETLINK, 0, up, [](MessageWriter&) {});
+  batch.Add(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, address, [](MessageWriter& writer) {
+    writer.Attribute(IFA_LOCAL, BytesOf(kPodAddress));
+    writer.Attribute(IFA_ADDRESS, BytesOf(kPodAddress));
   });
-  add_pod_route(batch, index, &kGateway, nullptr);
-  add_pod_route(batch, index, nullptr, &kGateway);
-  batch.run(pod);
-  write_sysctl("ipv4/ip_forward", '0');
+  AddPodRoute(batch, index, &kGateway, nullptr);
+  AddPodRoute(batch, index, nullptr, &kGateway);
+  batch.Run(pod);
+  WriteSysctl("ipv4/ip_forward", '0');
 }
 
-void add_host_route(int host) {
+void AddHostRoute(int host) {
   Batch batch;
-  batch.add(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, route_header(32, RT_SCOPE_LINK), [](MessageWriter& writer) {
-    writer.attribute(RTA_DST, bytes_of(kPodAddress));
-    writer.u32(RTA_OIF, if_nametoindex(kHostName));
+  batch.Add(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, RouteHeader(32, RT_SCOPE_LINK), [](MessageWriter& writer) {
+    writer.Attribute(RTA_DST, BytesOf(kPodAddress));
+    writer.U32(RTA_OIF, if_nametoindex(kHostName));
   });
-  batch.run(host);
+  batch.Run(host);
 }
 
-void delete_pair(int host) {
+void DeletePair(int host) {
   Batch batch;
-  batch.add(RTM_DELLINK, 0, ifinfomsg{}, [](MessageWriter& writer) { writer.text(IFLA_IFNAME, kHostName); });
-  batch.run(host);
+  batch.Add(RTM_DELLINK, 0, ifinfomsg{}, [](MessageWriter& writer) { writer.Text(IFLA_IFNAME, kHostName); });
+  batch.Run(host);
 }
 
-int new_namespace(int own) {
-  check(unshare(CLONE_NEWNET), "unshare");
-  const int pod = check(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC), "open namespace");
-  check(setns(own, CLONE_NEWNET), "setns");
+int NewNamespace(int own) {
+  Check(unshare(CLONE_NEWNET), "unshare");
+  const int pod = Check(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC), "open namespace");
+  Check(setns(own, CLONE_NEWNET), "setns");
   return pod;
 }
 
-int64_t ns_since(Clock::time_point start) {
+int64_t NsSince(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
 
-void print(const char* name, std::vector<int64_t> values, const char* end) {
+void Print(const char* name, std::vector<int64_t> values, const char* end) {
   std::sort(values.begin(), values.end());
   std::printf("\"%s\": {\"p50\": %lld, \"p99\": %lld, \"max\": %lld}%s", name,
               static_cast<long long>(values[values.size() / 2]),
@@ -225,30 +225,30 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: floor [ITERATIONS], at least 1\n");
     return 2;
   }
-  const int own = check(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), "open namespace");
-  const int host = open_netlink();
+  const int own = Check(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), "open namespace");
+  const int host = OpenNetlink();
   std::vector<int64_t> attach_ns;
   std::vector<int64_t> delete_ns;
   for (int iteration = 0; iteration < iterations; ++iteration) {
-    const int pod_namespace = new_namespace(own);
+    const int pod_namespace = NewNamespace(own);
     const auto begun = Clock::now();
-    make_pair(host, pod_namespace);
-    write_host_sysctls();
-    check(setns(pod_namespace, CLONE_NEWNET), "setns");
-    const int pod = open_netlink();
-    configure_pod(pod);
-    check(setns(own, CLONE_NEWNET), "setns");
-    add_host_route(host);
-    attach_ns.push_back(ns_since(begun));
+    MakePair(host, pod_namespace);
+    WriteHostSysctls();
+    Check(setns(pod_namespace, CLONE_NEWNET), "setns");
+    const int pod = OpenNetlink();
+    ConfigurePod(pod);
+    Check(setns(own, CLONE_NEWNET), "setns");
+    AddHostRoute(host);
+    attach_ns.push_back(NsSince(begun));
 
     const auto deleting = Clock::now();
-    delete_pair(host);
-    delete_ns.push_back(ns_since(deleting));
+    DeletePair(host);
+    delete_ns.push_back(NsSince(deleting));
     close(pod);
     close(pod_namespace);
   }
   std::printf("{\"iterations\": %d, ", iterations);
-  print("attachNs", attach_ns, ", ");
-  print("deleteAcknowledgedNs", delete_ns, "}\n");
+  Print("attachNs", attach_ns, ", ");
+  Print("deleteAcknowledgedNs", delete_ns, "}\n");
   return 0;
 }

@@ -8,12 +8,12 @@ namespace {
 
 using namespace podwire::netlink;
 
-/** Objects that have a writer are read again from its output. */
-void check_again(const test::Decoded& first) {
+// Objects that have a writer are read again from its output.
+void CheckAgain(const test::Decoded& first) {
   if (first.encoded.empty()) return;
   MessageReader reader({first.encoded.data(), first.encoded.size()});
-  const auto message = reader.next();
-  const auto second = message ? test::decode_any(*message) : std::nullopt;
+  const auto message = reader.Next();
+  const auto second = message ? test::DecodeAny(*message) : std::nullopt;
   if (!second || second->text != first.text || second->encoded != first.encoded) std::abort();
 }
 
@@ -21,8 +21,8 @@ void check_again(const test::Decoded& first) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MessageReader reader({data, size});
-  while (const auto message = reader.next()) {
-    if (const auto decoded = test::decode_any(*message)) check_again(*decoded);
+  while (const auto message = reader.Next()) {
+    if (const auto decoded = test::DecodeAny(*message)) CheckAgain(*decoded);
   }
   return 0;
 }

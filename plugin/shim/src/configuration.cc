@@ -1,14 +1,15 @@
 #include "configuration.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
-#include <unistd.h>
 #include <utility>
 
 #include "http/connection.h"
-#include "text/json_scan.h"
 #include "protocol.h"
 #include "stream.h"
+#include "text/json_scan.h"
 
 namespace podwire {
 namespace {
@@ -18,8 +19,7 @@ constexpr std::size_t kMaxVersionBytes = 64;
 
 Failure BadSocketKey(std::string_view fault) {
   return {CniCode::kInvalidConfiguration, Concat({"the key socket of the network configuration ", fault}),
-          Concat({"give the absolute path of the podwire plugin's unix socket, or omit the key for ",
-                  kDefaultSocket})};
+          Concat({"give the absolute path of the podwire plugin's unix socket, or omit the key for ", kDefaultSocket})};
 }
 
 }  // namespace
@@ -32,14 +32,14 @@ std::optional<Failure> ReadConfiguration(const Deadline& deadline, Buffer& confi
       return Failure{CniCode::kInvalidConfiguration, Concat({"the network configuration is larger than 4 MiB"}),
                      Concat({"make it smaller: a usual one has less than 10 kB"})};
     case ReadOutcome::kTimeout:
-      return Failure{CniCode::kInputOutput,
-                     Concat({"the network configuration on stdin did not end within ", Decimal(kOverallDeadlineMs), " ms"}),
-                     Concat({"close stdin after writing the configuration"})};
+      return Failure{
+          CniCode::kInputOutput,
+          Concat({"the network configuration on stdin did not end within ", Decimal(kOverallDeadlineMs), " ms"}),
+          Concat({"close stdin after writing the configuration"})};
     case ReadOutcome::kError:
       break;
   }
-  return Failure{CniCode::kInputOutput,
-                 Concat({"cannot read the network configuration from stdin: ", strerror(errno)}),
+  return Failure{CniCode::kInputOutput, Concat({"cannot read the network configuration from stdin: ", strerror(errno)}),
                  Concat({"connect stdin to a pipe or a file"})};
 }
 
@@ -47,8 +47,7 @@ Buffer ReadRequestedVersion() {
   Buffer configuration;
   if (isatty(STDIN_FILENO) == 0) {
     // Even if stdin did not end, a complete document read so far counts.
-    static_cast<void>(
-        ReadToEnd(STDIN_FILENO, {kMaxConfigurationBytes, Deadline::In(kVersionInputMs)}, configuration));
+    static_cast<void>(ReadToEnd(STDIN_FILENO, {kMaxConfigurationBytes, Deadline::In(kVersionInputMs)}, configuration));
   }
   return StatedVersion(configuration.View());
 }

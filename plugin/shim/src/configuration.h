@@ -3,9 +3,9 @@
 
 #include <optional>
 
-#include "text/buffer.h"
 #include "deadline.h"
 #include "failure.h"
+#include "text/buffer.h"
 
 namespace podwire {
 
@@ -21,8 +21,8 @@ std::optional<Failure> ReadConfiguration(const Deadline& deadline, Buffer& confi
 // configuration, so it does not wait for a terminal, and at most kVersionInputMs for a stdin that does not end.
 Buffer ReadRequestedVersion();
 
-// The path in the top-level key `socket`, else kDefaultSocket. Without a JSON object it is the default too: the resident
-// reports what is wrong with the configuration better than the shim could.
+// The path in the top-level key `socket`, else kDefaultSocket. Without a JSON object it is the default too: the
+// resident reports what is wrong with the configuration better than the shim could.
 std::optional<Failure> ChooseSocket(std::string_view configuration, SocketChoice& choice);
 
 // The cniVersion of the configuration, or kOwnVersion if it is missing or invalid.

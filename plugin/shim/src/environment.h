@@ -8,7 +8,7 @@ namespace podwire {
 
 enum class Need {
   kCall,    // the call means something else without it: a value that cannot be sent is refused
-  kDetail,  // likewise, but a DEL works without it: there such a value is dropped, or the runtime would repeat it for ever
+  kDetail,  // likewise, but a DEL works without it: there a bad value is dropped, or the runtime would repeat the DEL
   kTrace,   // optional trace context: an invalid value is dropped, so that it cannot fail a pod
 };
 
@@ -21,16 +21,11 @@ struct Variable {
 inline constexpr std::string_view kCommandVariable = "CNI_COMMAND";
 
 inline constexpr Variable kVariables[] = {
-    {kCommandVariable, "CNI-Command", Need::kCall},
-    {"CNI_CONTAINERID", "CNI-ContainerID", Need::kCall},
-    {"CNI_NETNS", "CNI-Netns", Need::kDetail},
-    {"CNI_NETNS_OVERRIDE", "CNI-Netns-Override", Need::kDetail},
-    {"CNI_IFNAME", "CNI-IfName", Need::kCall},
-    {"CNI_ARGS", "CNI-Args", Need::kDetail},
-    {"CNI_PATH", "CNI-Path", Need::kDetail},
-    {"TRACEPARENT", "traceparent", Need::kTrace},
-    {"TRACESTATE", "tracestate", Need::kTrace},
-    {"BAGGAGE", "baggage", Need::kTrace},
+    {kCommandVariable, "CNI-Command", Need::kCall}, {"CNI_CONTAINERID", "CNI-ContainerID", Need::kCall},
+    {"CNI_NETNS", "CNI-Netns", Need::kDetail},      {"CNI_NETNS_OVERRIDE", "CNI-Netns-Override", Need::kDetail},
+    {"CNI_IFNAME", "CNI-IfName", Need::kCall},      {"CNI_ARGS", "CNI-Args", Need::kDetail},
+    {"CNI_PATH", "CNI-Path", Need::kDetail},        {"TRACEPARENT", "traceparent", Need::kTrace},
+    {"TRACESTATE", "tracestate", Need::kTrace},     {"BAGGAGE", "baggage", Need::kTrace},
 };
 
 class Environment {

@@ -3,8 +3,8 @@
 
 #include <string_view>
 
-#include "text/buffer.h"
 #include "failure.h"
+#include "text/buffer.h"
 
 namespace podwire {
 

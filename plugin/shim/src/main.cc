@@ -1,22 +1,23 @@
 // Podwire's CNI executable. The container runtime runs it for each CNI call; it passes the call to the resident plugin
 // and prints the answer. It has no policy: all decisions are the plugin's.
 
-#include <cstring>
 #include <unistd.h>
+
+#include <cstring>
 #include <utility>
 
 #include "configuration.h"
-#include "http/connection.h"
 #include "environment.h"
 #include "error_document.h"
-#include "text/json_scan.h"
+#include "http/connection.h"
+#include "http/request.h"
 #include "probe/probe.h"
 #include "protocol.h"
 #include "ready_lease.h"
-#include "http/request.h"
 #include "spool.h"
 #include "stream.h"
 #include "supervisor.h"
+#include "text/json_scan.h"
 
 namespace podwire {
 namespace {
@@ -92,7 +93,8 @@ Failure Unfinished(std::string_view path) {
 
 // Keeps a DEL whose success was not confirmed for the next resident, which may execute it a second time. Returns the
 // failure of the call, and why the DEL was not kept; nothing when it was.
-std::optional<Failure> SpoolDel(const Call& call, const Connection& connection, const Request& request, Failure unconfirmed) {
+std::optional<Failure> SpoolDel(const Call& call, const Connection& connection, const Request& request,
+                                Failure unconfirmed) {
   const auto attachment = AttachmentOf(call.environment, request.body);
   if (!attachment) return unconfirmed;
   const auto fault = WriteToSpool(connection.path, SpoolName(*attachment).View(), request);
@@ -185,6 +187,6 @@ int main(int argument_count, char** arguments) {
   if (argument_count > 1 && std::string_view(arguments[1]) == "probe") {
     return podwire::RunProbe(argument_count - 2, arguments + 2);
   }
-  return podwire::Run({podwire::Environment(environ), name, exec_time_unix_ns,
-                       podwire::Deadline::In(podwire::kOverallDeadlineMs)});
+  return podwire::Run(
+      {podwire::Environment(environ), name, exec_time_unix_ns, podwire::Deadline::In(podwire::kOverallDeadlineMs)});
 }

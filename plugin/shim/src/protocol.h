@@ -32,10 +32,11 @@ namespace podwire {
 
 // Oldest first; the last one is also the version the shim itself speaks.
 inline constexpr std::string_view kSupportedVersions[] = {"0.1.0", "0.2.0", "0.3.0", "0.3.1",
-                                                        "0.4.0", "1.0.0", "1.1.0"};
+                                                          "0.4.0", "1.0.0", "1.1.0"};
 inline constexpr std::string_view kOwnVersion = "1.1.0";
 
-// Podwire's release, sent in each request (services/shared/rpc/release.ts). The resident plugin rejects incompatible ones.
+// Podwire's release, sent in each request (services/shared/rpc/release.ts). The resident plugin rejects incompatible
+// ones.
 inline constexpr std::string_view kRelease = "1";
 
 inline constexpr std::string_view kDefaultSocket = PODWIRE_DEFAULT_SOCKET;
@@ -47,14 +48,15 @@ inline constexpr int kConnectPauseMs = 10;
 // The same for DEL: longer than a restart of the resident plugin takes. Then the DEL is spooled.
 inline constexpr int kDelWindowMs = PODWIRE_DEL_WINDOW_MS;
 
-// The folder beside the socket for DELs while no process listens, and the names in it (plugin/spool/spool-directory.ts).
+// The folder beside the socket for DELs while no process listens, and the names in it
+// (plugin/spool/spool-directory.ts).
 inline constexpr const char* kSpoolFolder = "spool";
 inline constexpr std::string_view kSpoolSuffix = ".del";
 inline constexpr std::string_view kSpoolWriting = ".writing";
 inline constexpr std::size_t kMaxSpooledCount = 4096;
 
-// The resident plugin's HTTP status for a call that it cut off because it is stopping: the shim repeats the call at the next
-// resident (plugin/routes.ts).
+// The resident plugin's HTTP status for a call that it cut off because it is stopping: the shim repeats the call at the
+// next resident (plugin/routes.ts).
 inline constexpr int kStatusStopping = 421;
 
 // The file beside the socket. STATUS succeeds without the resident plugin until its modification time
@@ -66,10 +68,12 @@ inline constexpr std::uint64_t kMaxReadyLeaseNs = 60'000'000'000;
 inline constexpr int kVersionInputMs = PODWIRE_VERSION_INPUT_MS;
 
 // Counted from the start of the process. The wait for the socket and the longest command of podwire-node take 115 s
-// (plugin/settings.ts). The kubelet ends the removal of a sandbox after 2 minutes: the DEL must be in the spool by then.
+// (plugin/settings.ts). The kubelet ends the removal of a sandbox after 2 minutes: the DEL must be in the spool by
+// then.
 inline constexpr int kOverallDeadlineMs = PODWIRE_OVERALL_DEADLINE_MS;
 
-// How long the resident may be silent: while it executes a call, it sends an interim response every 5 s (plugin/routes.ts).
+// How long the resident may be silent: while it executes a call, it sends an interim response every 5 s
+// (plugin/routes.ts).
 inline constexpr int kSilenceMs = PODWIRE_SILENCE_MS;
 
 // The probe's time for all sockets.

@@ -5,8 +5,8 @@
 
 namespace podwire {
 
-// Whether the lease is valid: the file node-ready beside the socket has a modification time in the future. The resident sets
-// it (plugin/commands/readiness-record.ts).
+// Whether the lease is valid: the file node-ready beside the socket has a modification time in the future. The resident
+// sets it (plugin/commands/readiness-record.ts).
 bool HoldsReadyLease(std::string_view socket_path);
 
 }  // namespace podwire

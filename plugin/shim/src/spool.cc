@@ -1,12 +1,13 @@
 #include "spool.h"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 
 #include "deadline.h"
 #include "descriptor.h"
@@ -32,12 +33,12 @@ Buffer FileSystemFault(std::string_view operation, int error) {
 
 // The resident plugin reads the spool beside the path that it listens at, not beside a link to it.
 bool IsLink(std::string_view path) {
-  struct stat found{};
+  struct stat found {};
   return lstat(Terminated(path).View().data(), &found) == 0 && S_ISLNK(found.st_mode);
 }
 
-// Opens the spool; creates it where the folder of the socket exists. A link is not followed: `socket` may name a folder that
-// other users can write.
+// Opens the spool; creates it where the folder of the socket exists. A link is not followed: `socket` may name a folder
+// that other users can write.
 int OpenSpool(std::string_view socket_path) {
   const Buffer parent_path = Terminated(socket_path.substr(0, socket_path.rfind('/') + 1));
   const Descriptor parent(open(parent_path.View().data(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -47,7 +48,7 @@ int OpenSpool(std::string_view socket_path) {
 }
 
 bool IsOwn(int folder) {
-  struct stat found{};
+  struct stat found {};
   return fstat(folder, &found) == 0 && found.st_uid == geteuid() && (found.st_mode & kWritableByOthers) == 0;
 }
 
@@ -82,7 +83,8 @@ bool WriteWhole(int file, std::string_view bytes) {
 
 // Writes the temporary file, and renames it once it is complete.
 std::optional<Buffer> Put(int folder, const char* temporary_name, const char* name, const Request& request) {
-  const Descriptor file(openat(folder, temporary_name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
+  const Descriptor file(
+      openat(folder, temporary_name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
   if (file.Get() < 0) return FileSystemFault("its file cannot be created", errno);
   // Counted with the own file in place: processes that run at the same time count each other's.
   if (IsFull(folder, temporary_name, name)) {
@@ -109,7 +111,8 @@ std::optional<SpooledAttachment> AttachmentOf(const Environment& environment, st
 }
 
 Buffer SpoolName(const SpooledAttachment& attachment) {
-  return Concat({attachment.network.View(), ",", attachment.container_id, ",", attachment.interface_name, kSpoolSuffix});
+  return Concat(
+      {attachment.network.View(), ",", attachment.container_id, ",", attachment.interface_name, kSpoolSuffix});
 }
 
 std::optional<Buffer> WriteToSpool(std::string_view socket_path, std::string_view name, const Request& request) {
@@ -121,8 +124,8 @@ std::optional<Buffer> WriteToSpool(std::string_view socket_path, std::string_vie
   }
   if (!IsOwn(folder.Get())) return Concat({"its folder belongs to another user, or other users can write to it"});
   // Processes of different PID namespaces may have the same ID.
-  const Buffer temporary_name = Concat({Decimal(static_cast<unsigned>(getpid())), ".", Decimal(UnixTimeNs()), kSpoolWriting,
-                                        std::string_view("\0", 1)});
+  const Buffer temporary_name = Concat(
+      {Decimal(static_cast<unsigned>(getpid())), ".", Decimal(UnixTimeNs()), kSpoolWriting, std::string_view("\0", 1)});
   const Buffer final_name = Terminated(name);
   auto fault = Put(folder.Get(), temporary_name.View().data(), final_name.View().data(), request);
   if (fault) unlinkat(folder.Get(), temporary_name.View().data(), 0);

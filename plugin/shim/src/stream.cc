@@ -1,13 +1,14 @@
 #include "stream.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <climits>
-#include <csignal>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
 
 namespace podwire {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <string_view>
 
-#include "text/buffer.h"
 #include "deadline.h"
+#include "text/buffer.h"
 
 namespace podwire {
 

@@ -1,16 +1,17 @@
 #include "supervisor.h"
 
-#include <cerrno>
-#include <csignal>
-#include <cstring>
-#include <optional>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "text/buffer.h"
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <optional>
+
 #include "deadline.h"
 #include "stream.h"
+#include "text/buffer.h"
 
 namespace podwire {
 namespace {

@@ -22,8 +22,8 @@ void ExpectTrue(const Place& place, bool condition, std::string_view text);
 
 }  // namespace podwire::test
 
-#define PODWIRE_TEST(name)                                                     \
-  static void name();                                                          \
+#define PODWIRE_TEST(name)                                                        \
+  static void name();                                                             \
   static const ::podwire::test::Registration registration_of_##name(#name, name); \
   static void name()
 

@@ -25,7 +25,10 @@ PODWIRE_TEST(EscapesWhatJsonReserves) {
 PODWIRE_TEST(KeepsUtf8AndReplacesEverythingElse) {
   EXPECT_EQUAL(Quoted("\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80").View(), "\"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\"");
   constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-  EXPECT_EQUAL(Quoted("a\xFF" "b").View(), Concat({"\"a", kReplacement, "b\""}).View());
+  EXPECT_EQUAL(Quoted("a\xFF"
+                      "b")
+                   .View(),
+               Concat({"\"a", kReplacement, "b\""}).View());
   EXPECT_EQUAL(Quoted("\xC3").View(), Concat({"\"", kReplacement, "\""}).View());
   EXPECT_EQUAL(Quoted("\xC3\"").View(), Concat({"\"", kReplacement, "\\\"\""}).View());
   for (const std::string_view overlong : {"\xC0\xAF", "\xC1\xBF"}) {
@@ -52,13 +55,15 @@ PODWIRE_TEST(EveryPairOfBytesBecomesAJsonString) {
 }
 
 PODWIRE_TEST(RepeatsTheConfigurationsVersion) {
-  constexpr std::string_view kRest = R"(,"code":11,"msg":"no \"answer\"","details":"wait"})" "\n";
+  constexpr std::string_view kRest = R"(,"code":11,"msg":"no \"answer\"","details":"wait"})"
+                                     "\n";
   const auto expected = [kRest](std::string_view version) {
     return Concat({"{\"cniVersion\":\"", version, "\"", kRest});
   };
   EXPECT_EQUAL(Document(R"({"cniVersion":"0.4.0"})").View(), expected("0.4.0").View());
   for (const std::string_view configuration :
-       {"", "{}", "{\"cniVersion\":4}", "{\"cniVersion\":\"\"}", "{\"cniVersion\":\"0.4.0\"", "{\"a\":{\"cniVersion\":\"0.4.0\"}}",
+       {"", "{}", "{\"cniVersion\":4}", "{\"cniVersion\":\"\"}", "{\"cniVersion\":\"0.4.0\"",
+        "{\"a\":{\"cniVersion\":\"0.4.0\"}}",
         R"({"cniVersion":"0123456789012345678901234567890123456789012345678901234567890123456789"})"}) {
     EXPECT_EQUAL(Document(configuration).View(), expected("1.1.0").View());
   }

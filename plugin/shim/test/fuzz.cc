@@ -11,9 +11,9 @@
 #include "configuration.h"
 #include "deadline.h"
 #include "error_document.h"
-#include "text/json_scan.h"
 #include "http/request.h"
 #include "http/response.h"
+#include "text/json_scan.h"
 
 namespace podwire {
 namespace {

@@ -73,7 +73,9 @@ PODWIRE_TEST(DecodesEscapesInKeysAndValues) {
       {R"({"socket":"\"\\\/\b\f\n\r\t"})", "string \"\\/\b\f\n\r\t"},
       {R"({"socket":"\u00e9\u20AC\uD83D\uDE00"})", "string \xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80"},
       {R"({"socket":"\ud83d!"})", "string \xEF\xBF\xBD!"},
-      {R"({"socket":"\ude00\ud83d\u0041"})", "string \xEF\xBF\xBD\xEF\xBF\xBD" "A"},
+      {R"({"socket":"\ude00\ud83d\u0041"})",
+       "string \xEF\xBF\xBD\xEF\xBF\xBD"
+       "A"},
       {R"({"socket":"\ud83d\n"})", "string \xEF\xBF\xBD\n"},
       {"{\"socket\":\"\xC3\xA9\xFF\"}", "string \xC3\xA9\xFF"},
   });
@@ -93,15 +95,49 @@ PODWIRE_TEST(AcceptsEveryKindOfValue) {
 
 PODWIRE_TEST(RefusesWhatIsNotJson) {
   constexpr std::string_view kMalformed[] = {
-      "", " ", "{", "}", "{]", "[}", "[1", "[1,]", "[,1]", R"({"socket":"/a"} x)", R"({"socket":"/a"}{})",
-      R"({"socket":"/a",})", R"({"socket":"/a")", R"({"socket":"/a)", R"({"socket" "/a"})", R"({"socket":})",
-      R"({socket:"/a"})", R"({'socket':'/a'})", R"({"socket":"/a" "b":1})", R"({1:2})", R"({"a":01,"socket":"/a"})",
-      R"({"a":+1})", R"({"a":.5})", R"({"a":1.})", R"({"a":1e})", R"({"a":-})", R"({"a":NaN})", R"({"a":tru})",
-      R"({"a":truex})", R"({"a":"\x"})", R"({"a":"\u12g4"})", R"({"a":"\ud83d\u12"})", R"({"a":"\)", "{\"a\":\"\n\"}",
-      "{\"a\":\"\x01\"}", "\xEF\xBB\xBF{}", R"({"a":1}/**/)", R"({"socket":"/a"}])", R"({,})", R"({"a"})",
+      "",
+      " ",
+      "{",
+      "}",
+      "{]",
+      "[}",
+      "[1",
+      "[1,]",
+      "[,1]",
+      R"({"socket":"/a"} x)",
+      R"({"socket":"/a"}{})",
+      R"({"socket":"/a",})",
+      R"({"socket":"/a")",
+      R"({"socket":"/a)",
+      R"({"socket" "/a"})",
+      R"({"socket":})",
+      R"({socket:"/a"})",
+      R"({'socket':'/a'})",
+      R"({"socket":"/a" "b":1})",
+      R"({1:2})",
+      R"({"a":01,"socket":"/a"})",
+      R"({"a":+1})",
+      R"({"a":.5})",
+      R"({"a":1.})",
+      R"({"a":1e})",
+      R"({"a":-})",
+      R"({"a":NaN})",
+      R"({"a":tru})",
+      R"({"a":truex})",
+      R"({"a":"\x"})",
+      R"({"a":"\u12g4"})",
+      R"({"a":"\ud83d\u12"})",
+      R"({"a":"\)",
+      "{\"a\":\"\n\"}",
+      "{\"a\":\"\x01\"}",
+      "\xEF\xBB\xBF{}",
+      R"({"a":1}/**/)",
+      R"({"socket":"/a"}])",
+      R"({,})",
+      R"({"a"})",
   };
-  for (const std::string_view json : kMalformed) EXPECT_EQUAL(Concat({json, " -> ", Find(json).View()}).View(),
-                                                              Concat({json, " -> malformed"}).View());
+  for (const std::string_view json : kMalformed)
+    EXPECT_EQUAL(Concat({json, " -> ", Find(json).View()}).View(), Concat({json, " -> malformed"}).View());
   EXPECT_EQUAL(Find(std::string_view("{}\0", 3)).View(), "malformed");
   EXPECT_EQUAL(Find(std::string_view("{\"a\":\"\0\"}", 9)).View(), "malformed");
 }

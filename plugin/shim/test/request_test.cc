@@ -32,12 +32,13 @@ PODWIRE_TEST(CarriesEveryVariableAndNoOther) {
                                  "BAGGAGE=b=c",
                                  "CNI_SECRET=s",
                                  nullptr};
-  EXPECT_EQUAL(Head(entries).View(),
-               Concat({kFixedPart,
-                       "CNI-Command: ADD\r\nCNI-ContainerID: abc\r\nCNI-Netns: /run/netns/x\r\nCNI-Netns-Override: 1\r\n"
-                       "CNI-IfName: eth0\r\nCNI-Args: A=B;C=D\r\nCNI-Path: /opt/cni/bin\r\ntraceparent: 00-1-2-01\r\n"
-                       "tracestate: k=v\r\nbaggage: b=c\r\n\r\n"})
-                   .View());
+  EXPECT_EQUAL(
+      Head(entries).View(),
+      Concat({kFixedPart,
+              "CNI-Command: ADD\r\nCNI-ContainerID: abc\r\nCNI-Netns: /run/netns/x\r\nCNI-Netns-Override: 1\r\n"
+              "CNI-IfName: eth0\r\nCNI-Args: A=B;C=D\r\nCNI-Path: /opt/cni/bin\r\ntraceparent: 00-1-2-01\r\n"
+              "tracestate: k=v\r\nbaggage: b=c\r\n\r\n"})
+          .View());
 }
 
 PODWIRE_TEST(LeavesOutEmptyAndAbsentVariables) {
@@ -84,8 +85,13 @@ PODWIRE_TEST(LeavesOutWhatADelWorksWithout) {
   Buffer path = Concat({"CNI_PATH="});
   for (std::size_t count = 0; count <= kMaxOptionalBytes; ++count) path.Append('b');
   path.Append('\0');
-  const char* const entries[] = {"CNI_COMMAND=DEL",    "CNI_CONTAINERID=abc",  "CNI_IFNAME=eth0", "CNI_ARGS=A=B ",
-                                 "CNI_NETNS=/run/\n/x", path.View().data(), nullptr};
+  const char* const entries[] = {"CNI_COMMAND=DEL",
+                                 "CNI_CONTAINERID=abc",
+                                 "CNI_IFNAME=eth0",
+                                 "CNI_ARGS=A=B ",
+                                 "CNI_NETNS=/run/\n/x",
+                                 path.View().data(),
+                                 nullptr};
   EXPECT_EQUAL(Head(entries).View(),
                Concat({kFixedPart, "CNI-Command: DEL\r\nCNI-ContainerID: abc\r\nCNI-IfName: eth0\r\n\r\n"}).View());
   const char* const unnamed[] = {"CNI_COMMAND=DEL", "CNI_CONTAINERID=abc ", nullptr};

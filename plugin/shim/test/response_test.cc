@@ -69,9 +69,10 @@ PODWIRE_TEST(TakesManySmallChunks) {
 }
 
 PODWIRE_TEST(SkipsInterimResponses) {
-  ExpectParsed("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n"
-               "Content-Length: 2\r\n\r\nok",
-               "200 ok");
+  ExpectParsed(
+      "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n"
+      "Content-Length: 2\r\n\r\nok",
+      "200 ok");
 }
 
 PODWIRE_TEST(KnowsAnswersThatAreCutShort) {
@@ -82,7 +83,8 @@ PODWIRE_TEST(KnowsAnswersThatAreCutShort) {
 PODWIRE_TEST(RefusesWhatIsNotHttp) {
   for (const std::string_view bytes :
        {"garbage", "{}", "H\n", "HTTP/2 200\r\n", "HTTP/1.2 200 OK\r\n", "HTTP/1.1 20 OK\r\n", "HTTP/1.1 099 x\r\n",
-        "HTTP/1.1 2000 x\r\n", "HTTP/1.1  200\r\n", "HTTP/1.1\r\n", "HTTP/1.1 +20 x\r\n", "http/1.1 200 OK\r\n", "\r\n"}) {
+        "HTTP/1.1 2000 x\r\n", "HTTP/1.1  200\r\n", "HTTP/1.1\r\n", "HTTP/1.1 +20 x\r\n", "http/1.1 200 OK\r\n",
+        "\r\n"}) {
     ExpectParsed(bytes, "it is not HTTP/1.1");
   }
 }

@@ -1,14 +1,15 @@
 // Measures what one run of the shim costs from spawn to exit, beside /bin/true: the floor for any executed program.
 // The two alternate, so that a busy machine slows both alike.
 
-#include <algorithm>
-#include <cstdint>
-#include <cstdio>
-#include <ctime>
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
 #include <vector>
 
 namespace {
@@ -69,7 +70,9 @@ int main(int argument_count, char** arguments) {
   }
   const double floor_p50 = QuantileMs(floor, 0.5);
   const double shim_p50 = QuantileMs(shim, 0.5);
-  std::printf("%d runs each, ms      p50    p99\n/bin/true          %6.3f %6.3f\nshim, VERSION      %6.3f %6.3f\nratio of p50       %6.2f\n",
-              kRuns, floor_p50, QuantileMs(floor, 0.99), shim_p50, QuantileMs(shim, 0.99), shim_p50 / floor_p50);
+  std::printf(
+      "%d runs each, ms      p50    p99\n/bin/true          %6.3f %6.3f\nshim, VERSION      %6.3f %6.3f\nratio of p50  "
+      "     %6.2f\n",
+      kRuns, floor_p50, QuantileMs(floor, 0.99), shim_p50, QuantileMs(shim, 0.99), shim_p50 / floor_p50);
   return 0;
 }

@@ -1,15 +1,16 @@
 #include "http/connection.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <iterator>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
 
 #include "protocol.h"
 #include "stream.h"
@@ -33,7 +34,7 @@ bool IsTransient(int error) { return error == ENOENT || error == ECONNREFUSED ||
 
 // The kernel returns ECONNREFUSED for a path that is not a socket, as for a socket without listener.
 bool IsOtherThanSocket(std::string_view path) {
-  struct stat found{};
+  struct stat found {};
   return stat(Concat({path, std::string_view("\0", 1)}).View().data(), &found) == 0 && !S_ISSOCK(found.st_mode);
 }
 
@@ -88,21 +89,20 @@ Failure NoAnswerInTime(Connection& connection) {
   connection.is_late = true;
   if (!connection.deadline.HasPassed()) {
     return {CniCode::kTryAgainLater,
-            Concat({"the podwire plugin at ", path, " accepted the call and sent nothing for ", Decimal(kSilenceMs), " ms"}),
+            Concat({"the podwire plugin at ", path, " accepted the call and sent nothing for ", Decimal(kSilenceMs),
+                    " ms"}),
             Concat({"check that podwire-node owns this socket; restart it if it hangs; ", DebugHint(path).View()})};
   }
   return {CniCode::kTryAgainLater,
           Concat({"the podwire plugin at ", path, " did not answer within ", Decimal(kOverallDeadlineMs), " ms"}),
-          Concat({"it may still execute the call; check its log, and that of podwire-ipam; ",
-                  DebugHint(path).View()})};
+          Concat({"it may still execute the call; check its log, and that of podwire-ipam; ", DebugHint(path).View()})};
 }
 
 // The plugin's process ended, or could not accept the connection.
 Failure ClosedUnanswered(std::string_view path, std::size_t answer_bytes) {
   const Buffer when = answer_bytes == 0 ? Concat({"without an answer"})
                                         : Concat({"after ", Decimal(answer_bytes), " bytes of its answer"});
-  return {CniCode::kTryAgainLater,
-          Concat({"the podwire plugin at ", path, " closed the connection ", when.View()}),
+  return {CniCode::kTryAgainLater, Concat({"the podwire plugin at ", path, " closed the connection ", when.View()}),
           Concat({"it may have stopped, or have no file descriptor left (RLIMIT_NOFILE); see its log. It may have "
                   "executed the call; ",
                   DebugHint(path).View()})};
@@ -193,7 +193,8 @@ std::optional<Failure> Connect(Connection& connection) {
       return IsTrusted(listener) ? std::nullopt : std::optional(UntrustedListener(connection.path, listener));
     }
     connection.is_no_socket = error == ENOTSOCK;
-    if (!IsTransient(error) || window.HasPassed() || connection.deadline.HasPassed()) return Unreachable(connection, error);
+    if (!IsTransient(error) || window.HasPassed() || connection.deadline.HasPassed())
+      return Unreachable(connection, error);
     PauseMs(kConnectPauseMs);
   }
 }

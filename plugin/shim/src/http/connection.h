@@ -22,7 +22,8 @@ struct Connection {
   int window_ms;          // how long to wait for a socket that is missing or refuses connections
   Descriptor socket;
   bool was_open = false;  // whether a process accepted it, at any attempt
-  bool is_late = false;   // whether that process took the call and was then silent for kSilenceMs, or exceeded the deadline
+  bool is_late =
+      false;  // whether that process took the call and was then silent for kSilenceMs, or exceeded the deadline
   bool is_no_socket = false;  // whether the path is that of a file or a directory
 };
 
@@ -35,12 +36,13 @@ int TryToConnect(std::string_view path, Descriptor& socket);
 // Why TryToConnect failed, for a message.
 std::string_view WhyUnreachable(int error);
 
-// Fails with code 11 if the socket is still missing or refuses connections after window_ms, and with code 5 if another user
-// than root or the own one listens at it. Nothing was sent then.
+// Fails with code 11 if the socket is still missing or refuses connections after window_ms, and with code 5 if another
+// user than root or the own one listens at it. Nothing was sent then.
 std::optional<Failure> Connect(Connection& connection);
 
-// Sends the request and receives the response. Fails with code 11 when the deadline passes, the resident is silent for too
-// long, or the connection ends before the response does, and with code 5 when the response is not HTTP. The resident may have executed the call.
+// Sends the request and receives the response. Fails with code 11 when the deadline passes, the resident is silent for
+// too long, or the connection ends before the response does, and with code 5 when the response is not HTTP. The
+// resident may have executed the call.
 std::optional<Failure> Exchange(Connection& connection, const Request& request, ResponseParser& response);
 
 // A command to query the socket manually.

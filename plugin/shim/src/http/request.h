@@ -6,10 +6,10 @@
 #include <optional>
 #include <string_view>
 
-#include "text/buffer.h"
 #include "deadline.h"
 #include "environment.h"
 #include "failure.h"
+#include "text/buffer.h"
 
 namespace podwire {
 

@@ -18,9 +18,9 @@ class ResponseParser {
   // How the bytes are cut into calls makes no difference. Bytes after the response's end are ignored.
   State Feed(std::string_view bytes);
 
-  int Status() const { return status_; }                   // valid once complete
-  std::string_view Body() const { return body_.View(); }   // valid once complete
-  std::string_view Fault() const { return fault_; }        // why it is malformed
+  int Status() const { return status_; }                  // valid once complete
+  std::string_view Body() const { return body_.View(); }  // valid once complete
+  std::string_view Fault() const { return fault_; }       // why it is malformed
 
  private:
   enum class Part { kHeadLine, kBytes, kChunkSize, kChunk, kChunkEnd, kTrailerLine, kEnd, kFault };
@@ -38,7 +38,7 @@ class ResponseParser {
   Part part_ = Part::kHeadLine;
   Buffer line_;
   std::size_t line_bytes_ = 0;  // of the head; then of each chunk's size; then of the trailer
-  int status_ = 0;                    // 0 until the status line is read
+  int status_ = 0;              // 0 until the status line is read
   bool has_length_ = false;
   bool is_chunked_ = false;
   std::size_t length_ = 0;     // Content-Length

@@ -1,14 +1,15 @@
 #include "probe/probe.h"
 
-#include <cerrno>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "http/connection.h"
+#include <cerrno>
+
 #include "deadline.h"
-#include "protocol.h"
+#include "http/connection.h"
 #include "http/response.h"
+#include "protocol.h"
 #include "stream.h"
 
 namespace podwire {
@@ -42,9 +43,9 @@ int Report(const Probe& probe, std::string_view fault) {
 }
 
 int ReportSilence(const Probe& probe) {
-  return Report(probe, Concat({"no answer within ", Decimal(kProbeMs),
-                               " ms; the process is stopped or overloaded, see its log"})
-                           .View());
+  return Report(
+      probe, Concat({"no answer within ", Decimal(kProbeMs), " ms; the process is stopped or overloaded, see its log"})
+                 .View());
 }
 
 int ReportUnreachable(const Probe& probe, int error) {
@@ -71,7 +72,8 @@ int Ask(const Probe& probe) {
     if (count <= 0) return Report(probe, "the connection was closed without an answer; see the log of the process");
     state = response.Feed(std::string_view(bytes, static_cast<std::size_t>(count)));
   }
-  if (state == ResponseParser::State::kMalformed) return Report(probe, "the answer is not HTTP; use the socket of a Podwire process");
+  if (state == ResponseParser::State::kMalformed)
+    return Report(probe, "the answer is not HTTP; use the socket of a Podwire process");
   if (probe.is_live || response.Status() == kServing) return kHealthy;
   if (response.Status() == kNotServing) return Report(probe, "the process is not serving; see its log");
   return Report(probe, Concat({"answered HTTP status ", Decimal(static_cast<unsigned>(response.Status())),

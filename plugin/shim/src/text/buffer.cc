@@ -1,8 +1,9 @@
 #include "text/buffer.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
-#include <unistd.h>
 #include <utility>
 
 namespace podwire {

@@ -150,7 +150,8 @@ bool Scanner::ScanUnicodeEscape(Buffer* decoded) {
   if (code_point >= 0xD800 && code_point <= 0xDFFF) {
     const std::size_t after_first = at_;
     std::uint32_t low = 0;
-    const bool is_pair = code_point < 0xDC00 && Take('\\') && Take('u') && ScanHex4(low) && low >= 0xDC00 && low <= 0xDFFF;
+    const bool is_pair =
+        code_point < 0xDC00 && Take('\\') && Take('u') && ScanHex4(low) && low >= 0xDC00 && low <= 0xDFFF;
     // What is no second half stands for itself, and is scanned, and checked, again.
     if (!is_pair) at_ = after_first;
     code_point = is_pair ? 0x10000 + ((code_point - 0xD800) << 10) + (low - 0xDC00) : kReplacementCharacter;

@@ -4,9 +4,9 @@ namespace podwire {
 namespace {
 
 struct LeadByte {
-  unsigned char first, last;              // range of the first byte
-  std::size_t length;                     // of the whole sequence
-  unsigned char second_min, second_max;   // the second byte's range excludes overlong forms and surrogates
+  unsigned char first, last;             // range of the first byte
+  std::size_t length;                    // of the whole sequence
+  unsigned char second_min, second_max;  // the second byte's range excludes overlong forms and surrogates
 };
 
 // The Unicode standard, table 3-7.

@@ -1,0 +1,287 @@
+/** Elements of sets and maps of nf_tables: their types, checks, and the addon's form of them. */
+import { ArgumentError, NetlinkError } from './errors.js';
+import type {
+  NativeChangeResult,
+  NativeElement,
+  NativeElementChange,
+  NativeListedElement,
+  NativeSet,
+} from './native.js';
+import { checkArray, checkFlag, checkInteger, checkRecord, checkText, optional, UINT32 } from './scalars.js';
+
+/** NFPROTO_* of linux/netfilter.h. */
+const FAMILIES = { inet: 1, ip: 2, arp: 3, netdev: 5, bridge: 7, ip6: 10 } as const;
+
+export type NftFamily = keyof typeof FAMILIES;
+
+/** Types of fields, by the names that nft gives them. */
+const FIELD_TYPES = ['ifname', 'ipv4_addr', 'ipv6_addr', 'inet_proto', 'inet_service'] as const;
+
+export type NftFieldType = (typeof FIELD_TYPES)[number];
+
+/** Protocols by name, as nft accepts them; other protocols have their number. */
+const PROTOCOLS: ReadonlyMap<string, string> = new Map([
+  ['icmp', '1'],
+  ['tcp', '6'],
+  ['udp', '17'],
+  ['icmpv6', '58'],
+  ['sctp', '132'],
+]);
+const PROTOCOL_NAMES: ReadonlyMap<string, string> = new Map([...PROTOCOLS].map(([name, number]) => [number, name]));
+
+export interface NftTableName {
+  readonly family: NftFamily;
+  readonly table: string;
+}
+
+/** A set or map that exists, with the types that it was made with; the kernel checks only their lengths. */
+export interface NftSet extends NftTableName {
+  readonly name: string;
+  /** One type, or those of a concatenation. */
+  readonly key: readonly NftFieldType[];
+  /** Of a map: the types of its values, or `verdict`. */
+  readonly data?: readonly NftFieldType[] | 'verdict';
+  /** Whether the set has `flags interval`. */
+  readonly intervals?: boolean;
+}
+
+/**
+ * A field of a key or value: the name of an interface, an address, a port, a protocol by name (`tcp`, `udp`, `sctp`, `icmp`,
+ * `icmpv6`) or number. In keys of sets with intervals also `10.65.0.0/26`, or `FIRST-LAST`.
+ */
+export type NftField = string | number;
+
+export type NftVerdict =
+  'accept' | 'drop' | 'return' | 'continue' | { readonly goto: string } | { readonly jump: string };
+
+export interface NftElement {
+  /** As many fields as the key has types. */
+  readonly key: readonly NftField[];
+  /** Of a map with values, as many fields as these have types. Not used in deletions. */
+  readonly data?: readonly NftField[];
+  /** Of a verdict map. Not used in deletions. */
+  readonly verdict?: NftVerdict;
+  /** After this time the kernel deletes the element; the set must have `flags timeout`. Milliseconds, 1 to 2^32 - 1. */
+  readonly timeoutMs?: number;
+}
+
+/** An element as the kernel lists it. Protocols that have a name here have it; ports and other protocols are numbers. */
+export interface NftListedElement extends NftElement {
+  /** Time that is left of `timeoutMs`. */
+  readonly expiresInMs?: number;
+}
+
+/**
+ * Elements to add to one set, or to delete from it.
+ *
+ * `elements.add`: idempotent; EEXIST when a map has another value for a key, or an interval overlaps another one. `elements.create`:
+ * EEXIST also for the same element. `elements.delete`: ENOENT for an element that does not exist.
+ */
+export interface NftElementChange {
+  readonly type: 'elements.add' | 'elements.create' | 'elements.delete';
+  readonly set: NftSet;
+  readonly elements: readonly NftElement[];
+}
+
+/** What became of one change. */
+export type NftChangeOutcome =
+  | { readonly ok: true }
+  | {
+      readonly ok: false;
+      /** ECANCELED: the kernel had no objection to this change, but another one failed. */
+      readonly error: NetlinkError;
+      /** Position in `elements` of the first one that the kernel refused; absent when it does not say. */
+      readonly element?: number;
+    };
+
+export interface NftChangeResult {
+  /** Whether all changes were made. Otherwise none was. */
+  readonly applied: boolean;
+  /** One for each change, in their order. */
+  readonly outcomes: readonly NftChangeOutcome[];
+  /** The generation of the rules that the transaction began; absent when it changed nothing, or the kernel does not say. */
+  readonly generation?: number;
+}
+
+const CHANGES_MAX = 1000;
+const ELEMENTS_MAX = 100_000;
+const NAME_BYTES_MAX = 255;
+const FIELDS_MAX = 5;
+const TIMEOUT_MS = { ...UINT32, min: 1 };
+
+function checkName(path: string, value: unknown): string {
+  const name = checkText(path, value);
+  const bytes = Buffer.byteLength(name);
+  if (bytes < 1 || bytes > NAME_BYTES_MAX) throw new ArgumentError(path, `must have 1 to ${NAME_BYTES_MAX} bytes`);
+  return name;
+}
+
+function isFamily(value: unknown): value is NftFamily {
+  return typeof value === 'string' && Object.hasOwn(FAMILIES, value);
+}
+
+export function checkTable(path: string, value: NftTableName): { readonly family: number; readonly table: string } {
+  checkRecord(path, value);
+  if (!isFamily(value.family)) {
+    throw new ArgumentError(`${path}.family`, `must be one of ${Object.keys(FAMILIES).join(', ')}`);
+  }
+  return { family: FAMILIES[value.family], table: checkName(`${path}.table`, value.table) };
+}
+
+export function formatTable({ family, table }: NftTableName): string {
+  return `${family} ${table}`;
+}
+
+const KNOWN_TYPES: ReadonlySet<unknown> = new Set(FIELD_TYPES);
+
+function checkTypes(path: string, value: readonly unknown[]): string[] {
+  checkArray(path, value);
+  if (value.length < 1 || value.length > FIELDS_MAX) {
+    throw new ArgumentError(path, `must have 1 to ${FIELDS_MAX} elements`);
+  }
+  return value.map((type, position) => {
+    if (typeof type === 'string' && KNOWN_TYPES.has(type)) return type;
+    throw new ArgumentError(`${path}[${position}]`, `must be one of ${FIELD_TYPES.join(', ')}`);
+  });
+}
+
+export function checkSet(path: string, set: NftSet): NativeSet {
+  const table = checkTable(path, set);
+  return {
+    ...table,
+    name: checkName(`${path}.name`, set.name),
+    key: checkTypes(`${path}.key`, set.key),
+    data: set.data === undefined || set.data === 'verdict' ? [] : checkTypes(`${path}.data`, set.data),
+    intervals: checkFlag(`${path}.intervals`, set.intervals),
+  };
+}
+
+/** The addon checks each field against its type. */
+function toFields(path: string, fields: readonly unknown[], types: readonly string[]): string[] {
+  checkArray(path, fields);
+  return fields.map((field, position) => {
+    if (typeof field === 'number') return String(field);
+    const text = checkText(`${path}[${position}]`, field);
+    return types[position] === 'inet_proto' ? (PROTOCOLS.get(text) ?? text) : text;
+  });
+}
+
+const PLAIN_VERDICTS: ReadonlySet<unknown> = new Set(['accept', 'drop', 'return', 'continue']);
+
+function toVerdict(path: string, value: unknown): Pick<NativeElement, 'verdict' | 'chain'> {
+  if (typeof value === 'string' && PLAIN_VERDICTS.has(value)) return { verdict: value, chain: null };
+  if (typeof value === 'object' && value !== null) {
+    if ('goto' in value && !('jump' in value)) {
+      return { verdict: 'goto', chain: checkName(`${path}.goto`, value.goto) };
+    }
+    if ('jump' in value && !('goto' in value)) {
+      return { verdict: 'jump', chain: checkName(`${path}.jump`, value.jump) };
+    }
+  }
+  throw new ArgumentError(path, 'must be accept, drop, return, continue, or an object with either goto or jump');
+}
+
+interface Kind {
+  readonly set: NativeSet;
+  readonly hasVerdicts: boolean;
+  readonly deletes: boolean;
+}
+
+/** Of a deletion only the key counts. */
+function toElement(path: string, element: NftElement, { set, hasVerdicts, deletes }: Kind): NativeElement {
+  checkRecord(path, element);
+  const { key, data, verdict, timeoutMs } = element;
+  const bare = { data: [], verdict: null, chain: null, timeoutMs: null };
+  const native = { ...bare, key: toFields(`${path}.key`, key, set.key) };
+  if (deletes) return native;
+  if (!hasVerdicts && verdict !== undefined) throw new ArgumentError(`${path}.verdict`, 'must not be given');
+  if (set.data.length === 0 && data !== undefined) throw new ArgumentError(`${path}.data`, 'must not be given');
+  return {
+    ...native,
+    ...(set.data.length > 0 ? { data: toFields(`${path}.data`, data ?? [], set.data) } : {}),
+    ...(hasVerdicts ? toVerdict(`${path}.verdict`, verdict) : {}),
+    timeoutMs: optional(timeoutMs, (value) => checkInteger(`${path}.timeoutMs`, value, TIMEOUT_MS)),
+  };
+}
+
+function checkLength(path: string, list: readonly unknown[], max: number): void {
+  checkArray(path, list);
+  if (list.length > max) throw new ArgumentError(path, `must have at most ${max} elements`);
+}
+
+const CHANGE_TYPES: ReadonlySet<string> = new Set(['elements.add', 'elements.create', 'elements.delete']);
+
+function toNativeChange(change: NftElementChange, path: string): NativeElementChange {
+  checkRecord(path, change);
+  const { type, elements } = change;
+  if (!CHANGE_TYPES.has(type))
+    throw new ArgumentError(`${path}.type`, `must be one of ${[...CHANGE_TYPES].join(', ')}`);
+  checkRecord(`${path}.set`, change.set);
+  const deletes = type === 'elements.delete';
+  const set = checkSet(`${path}.set`, change.set);
+  checkLength(`${path}.elements`, elements, ELEMENTS_MAX);
+  const kind = { set: deletes ? { ...set, data: [] } : set, hasVerdicts: change.set.data === 'verdict', deletes };
+  return {
+    set: kind.set,
+    deletes,
+    exclusive: type === 'elements.create',
+    elements: elements.map((element, position) => toElement(`${path}.elements[${position}]`, element, kind)),
+  };
+}
+
+export function toNativeChanges(changes: readonly NftElementChange[]): NativeElementChange[] {
+  checkLength('changes', changes, CHANGES_MAX);
+  return changes.map((change, position) => toNativeChange(change, `changes[${position}]`));
+}
+
+/** What the addon throws for a field that is not of its type, with its path. */
+export function toArgumentError(error: unknown): unknown {
+  if (!(error instanceof TypeError)) return error;
+  const [, path, problem] = /^(changes\[[^:]*): (.*)$/.exec(error.message) ?? [];
+  return path === undefined || problem === undefined ? error : new ArgumentError(path, problem);
+}
+
+function describeChange({ set, elements }: NftElementChange, position: number | null): string {
+  const name = `${formatTable(set)} ${set.name}`;
+  const element = position === null ? undefined : elements[position];
+  return element ? `${name} { ${element.key.join(' . ')} }` : `${name} (${elements.length} elements)`;
+}
+
+export function toChangeResult(native: NativeChangeResult, changes: readonly NftElementChange[]): NftChangeResult {
+  const outcomes = changes.map((change, position): NftChangeOutcome => {
+    const { error = null, element = null } = native.outcomes[position] ?? {};
+    if (!error) return { ok: true };
+    const object = describeChange(change, element);
+    const details = { operation: change.type, object, errno: error.errno, kernelMessage: error.text ?? undefined };
+    return { ok: false, error: new NetlinkError(details), ...(element === null ? {} : { element }) };
+  });
+  const applied = outcomes.every(({ ok }) => ok);
+  return { applied, outcomes, ...(native.generation === null ? {} : { generation: native.generation }) };
+}
+
+function fromFields(fields: readonly string[], types: readonly string[]): NftField[] {
+  return fields.map((text, position) => {
+    const isProtocol = types[position] === 'inet_proto';
+    if (!isProtocol && types[position] !== 'inet_service') return text;
+    const name = isProtocol ? PROTOCOL_NAMES.get(text) : undefined;
+    return name ?? (/^\d+$/.test(text) ? Number(text) : text);
+  });
+}
+
+function fromVerdict(verdict: string, chain: string | null): NftVerdict | undefined {
+  if (verdict === 'accept' || verdict === 'drop' || verdict === 'return' || verdict === 'continue') return verdict;
+  if (verdict === 'goto') return { goto: chain ?? '' };
+  return verdict === 'jump' ? { jump: chain ?? '' } : undefined;
+}
+
+export function fromNativeElement(native: NativeListedElement, set: NativeSet): NftListedElement {
+  const { key, data, verdict, chain, timeoutMs, expiresInMs } = native;
+  const known = verdict === null ? undefined : fromVerdict(verdict, chain);
+  return {
+    key: fromFields(key, set.key),
+    ...(data.length > 0 ? { data: fromFields(data, set.data) } : {}),
+    ...(known === undefined ? {} : { verdict: known }),
+    ...(timeoutMs === null ? {} : { timeoutMs }),
+    ...(expiresInMs === null ? {} : { expiresInMs }),
+  };
+}

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <napi.h>
+
+#include <memory>
+
+#include "binding/job.h"
+#include "socket/netfilter.h"
+
+namespace podwire::netlink {
+
+// nf_tables of a namespace, and the queue of the calls for it. Jobs under way hold both.
+struct NetfilterWorker {
+  explicit NetfilterWorker(std::shared_ptr<const Netns> netns)
+      : netfilter(std::make_shared<Netfilter>(std::move(netns))), queue(std::make_shared<JobQueue>()) {}
+
+  std::shared_ptr<Netfilter> netfilter;
+  std::shared_ptr<JobQueue> queue;
+};
+
+// Promises of what lib/native.ts says; an empty value leaves a pending exception about the argument.
+Napi::Value ChangeElements(const NetfilterWorker& worker, Napi::Value changes);
+Napi::Value ListElements(const NetfilterWorker& worker, Napi::Value set);
+Napi::Value ReadGeneration(const NetfilterWorker& worker, Napi::Env env);
+
+}  // namespace podwire::netlink

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "object/attribute.h"
+
+namespace podwire::netlink {
+
+// NFTA_DATA_VERDICT: NF_* and NFT_* of linux/netfilter/nf_tables.h, negative for those of nf_tables.
+struct Verdict {
+  int32_t code = 0;
+  // Of a jump or goto.
+  std::optional<std::string> chain;
+};
+
+// An element of a set or map as a message carries it: NFTA_SET_ELEM_* of linux/netfilter/nf_tables.h. Keys and values
+// are in network byte order.
+struct SetElement {
+  std::optional<std::vector<uint8_t>> key;
+  // The last key of an interval, in a set of concatenations. Elsewhere an interval has two elements, and the second has
+  // the flag NFT_SET_ELEM_INTERVAL_END and the first key after it.
+  std::optional<std::vector<uint8_t>> key_end;
+  std::optional<std::vector<uint8_t>> value;
+  std::optional<Verdict> verdict;
+  std::optional<uint32_t> flags;
+  std::optional<uint64_t> timeout_ms;
+  std::optional<uint64_t> expiration_ms;
+  // Comments, counters and what else rules and programs attach.
+  std::vector<OtherAttribute> others;
+};
+
+// A set of nf_tables by name; also the question for its elements.
+struct SetName {
+  // NFPROTO_*.
+  uint8_t family = 0;
+  std::string table;
+  std::string set;
+};
+
+// NFT_MSG_NEWSETELEM, NFT_MSG_DELSETELEM: elements of one set.
+struct SetElements {
+  SetName name;
+  std::vector<SetElement> elements;
+  std::vector<OtherAttribute> others;
+};
+
+// Nothing when the payload is malformed.
+std::optional<SetElements> DecodeSetElements(ByteView payload);
+void Encode(const SetElements& list, MessageWriter& writer);
+void Encode(const SetName& name, MessageWriter& writer);
+
+// Writes the header, and as many elements from `first` on as one message holds. Appends the position in `writer` of
+// each; an error of the kernel names an element by it.
+void EncodeElements(const SetElements& list, size_t first, MessageWriter& writer, std::vector<size_t>& positions);
+
+// NFT_MSG_NEWGEN: a transaction ended, and by whom.
+struct Generation {
+  uint32_t id = 0;
+  // Of the thread, in the initial PID namespace.
+  std::optional<uint32_t> process_id;
+  std::optional<std::string> process_name;
+};
+
+// Nothing when the payload is malformed.
+std::optional<Generation> DecodeGeneration(ByteView payload);
+void Encode(const Generation& generation, MessageWriter& writer);
+
+// The family and table that a message of nf_tables is about: its first attribute in all kinds of messages. Nothing when
+// the payload is malformed or names no table.
+struct TableName {
+  uint8_t family = 0;
+  std::string name;
+};
+
+std::optional<TableName> DecodeTableName(ByteView payload);
+
+}  // namespace podwire::netlink

@@ -1,0 +1,255 @@
+#include "object/set_field.h"
+
+#include <linux/if.h>
+#include <linux/netfilter/nf_tables.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "object/ip_address.h"
+
+namespace podwire::netlink {
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+struct TypeTraits {
+  const char* name;
+  size_t size;
+};
+
+// In the order of FieldType.
+constexpr std::array<TypeTraits, 5> kTypes = {
+    {{"ifname", IFNAMSIZ}, {"ipv4_addr", 4}, {"ipv6_addr", 16}, {"inet_proto", 1}, {"inet_service", 2}}};
+
+// Fields of a concatenation begin at registers of 32 bits.
+constexpr size_t kRegisterBytes = 4;
+constexpr unsigned kByteBits = 8;
+
+const TypeTraits& TraitsOf(FieldType type) { return kTypes[static_cast<size_t>(type)]; }
+bool IsAddress(FieldType type) { return type == FieldType::kIpv4Addr || type == FieldType::kIpv6Addr; }
+
+size_t SizeIn(const std::vector<FieldType>& fields, FieldType type) {
+  const size_t size = TraitsOf(type).size;
+  return fields.size() == 1 ? size : (size + kRegisterBytes - 1) / kRegisterBytes * kRegisterBytes;
+}
+
+size_t SizeOf(const std::vector<FieldType>& fields) {
+  size_t size = 0;
+  for (const auto type : fields) size += SizeIn(fields, type);
+  return size;
+}
+
+std::optional<uint64_t> ParseNumber(const std::string& text, uint64_t max) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number > max) return std::nullopt;
+  return number;
+}
+
+std::optional<Bytes> ParseValue(FieldType type, const std::string& text) {
+  const size_t size = TraitsOf(type).size;
+  Bytes bytes(size, 0);
+  if (type == FieldType::kIfname) {
+    if (text.empty() || text.size() >= size) return std::nullopt;
+    std::copy(text.begin(), text.end(), bytes.begin());
+    return bytes;
+  }
+  if (IsAddress(type)) {
+    const auto address = IpAddress::Parse(text);
+    if (!address || address->View().size != size) return std::nullopt;
+    std::copy_n(address->bytes.begin(), size, bytes.begin());
+    return bytes;
+  }
+  const auto number = ParseNumber(text, (uint64_t{1} << (kByteBits * size)) - 1);
+  if (!number) return std::nullopt;
+  for (size_t at = 0; at < size; ++at) {
+    bytes[size - 1 - at] = static_cast<uint8_t>(*number >> (kByteBits * at));
+  }
+  return bytes;
+}
+
+// The first and the last value; the same for one value.
+struct Interval {
+  Bytes first;
+  Bytes last;
+};
+
+// Sets or clears the bits behind a prefix.
+Bytes WithHostBits(Bytes bytes, uint64_t length, bool set) {
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    const uint64_t before = at * kByteBits;
+    const uint64_t kept = length <= before ? 0 : std::min<uint64_t>(length - before, kByteBits);
+    const auto host = static_cast<uint8_t>(0xff >> kept);
+    bytes[at] = static_cast<uint8_t>(set ? bytes[at] | host : bytes[at] & ~host);
+  }
+  return bytes;
+}
+
+std::optional<Interval> ParseField(FieldType type, const std::string& text, bool intervals) {
+  if (text.find('\0') != std::string::npos) return std::nullopt;
+  const size_t slash = intervals && IsAddress(type) ? text.find('/') : std::string::npos;
+  const size_t dash = intervals && type != FieldType::kIfname ? text.find('-') : std::string::npos;
+  if (slash != std::string::npos) {
+    const auto address = ParseValue(type, text.substr(0, slash));
+    const auto length = ParseNumber(text.substr(slash + 1), kByteBits * TraitsOf(type).size);
+    if (!address || !length || WithHostBits(*address, *length, false) != *address) return std::nullopt;
+    return Interval{*address, WithHostBits(*address, *length, true)};
+  }
+  const auto first = ParseValue(type, text.substr(0, dash));
+  const auto last = dash == std::string::npos ? first : ParseValue(type, text.substr(dash + 1));
+  if (!first || !last || *last < *first) return std::nullopt;
+  return Interval{*first, *last};
+}
+
+// What is wrong with the fields; nothing when each is of its type.
+std::optional<WrongField> ParseFields(const std::string& name, const std::vector<FieldType>& types,
+                                      const std::vector<std::string>& texts, bool intervals, Interval& whole) {
+  if (texts.size() != types.size()) return WrongField{name, "a list of " + std::to_string(types.size()) + " fields"};
+  for (size_t at = 0; at < types.size(); ++at) {
+    const auto field = ParseField(types[at], texts[at], intervals);
+    if (!field) {
+      const std::string expected = std::string("of the type ") + TraitsOf(types[at]).name;
+      return WrongField{name + "[" + std::to_string(at) + "]", expected + (intervals ? ", or an interval of it" : "")};
+    }
+    const size_t size = SizeIn(types, types[at]);
+    for (const auto& [from, to] : {std::pair(&field->first, &whole.first), std::pair(&field->last, &whole.last)}) {
+      to->insert(to->end(), from->begin(), from->end());
+      to->resize(to->size() + size - from->size());
+    }
+  }
+  return std::nullopt;
+}
+
+// The next key; nothing behind the last one.
+std::optional<Bytes> Behind(Bytes key) {
+  for (auto byte = key.rbegin(); byte != key.rend(); ++byte) {
+    if (++*byte != 0) return key;
+  }
+  return std::nullopt;
+}
+
+Bytes Before(Bytes key) {
+  for (auto byte = key.rbegin(); byte != key.rend(); ++byte) {
+    if ((*byte)-- != 0) break;
+  }
+  return key;
+}
+
+std::string ValueText(FieldType type, const Bytes& bytes) {
+  if (type == FieldType::kIfname) return {bytes.begin(), std::find(bytes.begin(), bytes.end(), 0)};
+  if (IsAddress(type)) return IpAddress::Of({bytes.data(), bytes.size()})->Text();
+  uint64_t number = 0;
+  for (const uint8_t byte : bytes) number = number << kByteBits | byte;
+  return std::to_string(number);
+}
+
+std::string FieldText(FieldType type, const Bytes& first, const Bytes& last) {
+  if (first == last) return ValueText(type, first);
+  if (IsAddress(type)) {
+    for (uint64_t length = 0; length < kByteBits * first.size(); ++length) {
+      if (WithHostBits(first, length, false) == first && WithHostBits(first, length, true) == last) {
+        return ValueText(type, first) + "/" + std::to_string(length);
+      }
+    }
+  }
+  return ValueText(type, first) + "-" + ValueText(type, last);
+}
+
+// Nothing when the length is not that of the types.
+std::optional<std::vector<std::string>> FieldTexts(const std::vector<FieldType>& types, const Bytes& first,
+                                                   const Bytes& last) {
+  if (first.size() != SizeOf(types) || last.size() != first.size()) return std::nullopt;
+  std::vector<std::string> texts;
+  texts.reserve(types.size());
+  Bytes::difference_type at = 0;
+  for (const auto type : types) {
+    const auto end = at + static_cast<Bytes::difference_type>(TraitsOf(type).size);
+    texts.push_back(
+        FieldText(type, Bytes(first.begin() + at, first.begin() + end), Bytes(last.begin() + at, last.begin() + end)));
+    at += static_cast<Bytes::difference_type>(SizeIn(types, type));
+  }
+  return texts;
+}
+
+bool IsEnd(const SetElement& element) { return (element.flags.value_or(0) & NFT_SET_ELEM_INTERVAL_END) != 0; }
+
+std::optional<TypedElement> Typed(const SetType& type, SetElement& element, const Bytes& last) {
+  TypedElement typed;
+  auto key = FieldTexts(type.key, *element.key, last);
+  if (!key || (!type.data.empty() && !element.value)) return std::nullopt;
+  typed.key = std::move(*key);
+  if (!type.data.empty()) {
+    auto data = FieldTexts(type.data, *element.value, *element.value);
+    if (!data) return std::nullopt;
+    typed.data = std::move(*data);
+  }
+  typed.verdict = std::move(element.verdict);
+  typed.timeout_ms = element.timeout_ms;
+  typed.expiration_ms = element.expiration_ms;
+  return typed;
+}
+
+}  // namespace
+
+std::optional<FieldType> FieldTypeOf(const std::string& name) {
+  for (size_t at = 0; at < kTypes.size(); ++at) {
+    if (name == kTypes[at].name) return static_cast<FieldType>(at);
+  }
+  return std::nullopt;
+}
+
+std::optional<WrongField> AppendElement(const SetType& type, const TypedElement& element,
+                                        std::vector<SetElement>& elements) {
+  Interval key;
+  Interval data;
+  if (auto wrong = ParseFields("key", type.key, element.key, type.intervals, key)) return wrong;
+  if (auto wrong = ParseFields("data", type.data, element.data, false, data)) return wrong;
+  const bool concatenated = type.key.size() > 1;
+  auto& first = elements.emplace_back();
+  first.key = std::move(key.first);
+  if (type.intervals && concatenated) first.key_end = key.last;
+  if (!type.data.empty()) first.value = std::move(data.first);
+  first.verdict = element.verdict;
+  first.timeout_ms = element.timeout_ms;
+  auto behind = type.intervals && !concatenated ? Behind(std::move(key.last)) : std::nullopt;
+  if (behind) {
+    auto& end = elements.emplace_back();
+    end.key = std::move(behind);
+    end.flags = NFT_SET_ELEM_INTERVAL_END;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::vector<TypedElement>> TypedElements(const SetType& type, std::vector<SetElement> elements) {
+  const size_t size = SizeOf(type.key);
+  for (const auto& element : elements) {
+    if (!element.key || element.key->size() != size) return std::nullopt;
+  }
+  const bool has_ends = type.intervals && type.key.size() == 1;
+  if (has_ends) {
+    std::sort(elements.begin(), elements.end(), [](const SetElement& one, const SetElement& other) {
+      return *one.key != *other.key ? *one.key < *other.key : IsEnd(one) && !IsEnd(other);
+    });
+  }
+  std::vector<TypedElement> typed;
+  typed.reserve(elements.size());
+  for (size_t at = 0; at < elements.size(); ++at) {
+    // nft marks with an end what lies before the first interval.
+    if (has_ends && IsEnd(elements[at])) continue;
+    Bytes last = elements[at].key_end.value_or(*elements[at].key);
+    if (has_ends) {
+      const bool is_closed = at + 1 < elements.size();
+      last = is_closed ? Before(*elements[at + 1].key) : Bytes(size, 0xff);
+    }
+    auto element = Typed(type, elements[at], last);
+    if (!element) return std::nullopt;
+    typed.push_back(std::move(*element));
+  }
+  return typed;
+}
+
+}  // namespace podwire::netlink
