@@ -27,6 +27,7 @@
         "src/object/rule.cc",
         "src/object/set_element.cc",
         "src/object/set_field.cc",
+        "src/object/table_watch.cc",
         "src/object/tunnel.cc",
         "src/socket/announcement.cc",
         "src/socket/conntrack.cc",

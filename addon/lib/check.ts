@@ -108,8 +108,11 @@ function isMonitorGroup(value: unknown): value is MonitorGroup {
 
 /** Replaces the names of groups by the kernel's numbers. */
 export function checkMonitorOptions(options: MonitorOptions): { readonly groups: number[]; readonly gatherMs: number } {
-  const gatherMs = optional(options.gatherMs, (value) => checkInteger('options.gatherMs', value, GATHER_MS)) ?? 0;
-  return { groups: checkMonitorGroups(options.groups), gatherMs };
+  return { groups: checkMonitorGroups(options.groups), gatherMs: checkGatherMs(options.gatherMs) };
+}
+
+export function checkGatherMs(gatherMs: unknown): number {
+  return optional(gatherMs, (value) => checkInteger('options.gatherMs', value, GATHER_MS)) ?? 0;
 }
 
 const GATHER_MS = { min: 0, max: 1000 };

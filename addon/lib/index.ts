@@ -6,6 +6,7 @@
  */
 export { ArgumentError, NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 export type { Monitor, MonitorEvent, MonitorGroup, MonitorOptions } from './monitor.js';
+export type { NftChangeKind, NftTransaction, TableMonitorOptions } from './nft-monitor.js';
 export { openNamespace, setProcDirectory } from './namespace.js';
 export type {
   AddressFilter,

@@ -1,5 +1,5 @@
 import { NetlinkError } from './errors.js';
-import type { NativeEvent } from './native.js';
+import type { NativeFailure } from './native.js';
 import type { Address, FdbEntry, Link, Neighbour, Route } from './objects.js';
 
 /**
@@ -22,18 +22,23 @@ export interface MonitorOptions {
  * A change as the kernel announced it. `overrun`: some were lost, because they arrived faster than they were read; read the full
  * state again.
  */
-export type MonitorEvent =
+export type MonitorEvent = ObjectChange | Overrun;
+
+export interface Overrun {
+  readonly object: 'overrun';
+}
+
+export type ObjectChange =
   | { readonly object: 'link'; readonly deleted: boolean; readonly value: Link }
   | { readonly object: 'address'; readonly deleted: boolean; readonly value: Address }
   | { readonly object: 'route'; readonly deleted: boolean; readonly value: Route }
   | { readonly object: 'neighbour'; readonly deleted: boolean; readonly value: Neighbour }
-  | { readonly object: 'fdb'; readonly deleted: boolean; readonly value: FdbEntry }
-  | { readonly object: 'overrun' };
+  | { readonly object: 'fdb'; readonly deleted: boolean; readonly value: FdbEntry };
 
 /**
  * A subscription: `ip monitor`. Ends on `close()` or when the iteration is left by `break`. It does not keep the process alive.
  */
-export interface Monitor extends AsyncIterable<MonitorEvent> {
+export interface Monitor<Change = ObjectChange> extends AsyncIterable<Change | Overrun> {
   /** Ends the iteration; unread events are dropped. Idempotent. */
   close(): void;
 }
@@ -49,17 +54,21 @@ export const GROUP_NUMBERS: Readonly<Record<MonitorGroup, readonly number[]>> = 
 /** Most events queued for a slow reader; further ones are dropped, as in the kernel's own queue. */
 const WAITING_EVENTS_MAX = 65_536;
 
-interface Waiter {
-  readonly resolve: (result: IteratorResult<MonitorEvent, undefined>) => void;
+interface Waiter<Event> {
+  readonly resolve: (result: IteratorResult<Event, undefined>) => void;
   readonly reject: (error: Error) => void;
 }
 
+function isFailure(event: { readonly object: string }): event is NativeFailure {
+  return event.object === 'failure';
+}
+
 /** Turns the addon's callbacks into an iteration: either events wait for the reader, or readers for events. */
-export class EventQueue implements Monitor {
-  #events: MonitorEvent[] = [];
+export class EventQueue<Change extends { readonly object: string } = ObjectChange> implements Monitor<Change> {
+  #events: (Change | Overrun)[] = [];
   /** Number of consumed entries of `#events`. Shifting a long array would move all the rest. */
   #taken = 0;
-  #waiters: Waiter[] = [];
+  #waiters: Waiter<Change | Overrun>[] = [];
   #failure: NetlinkError | undefined;
   #closed = false;
   #unsubscribe: () => void = () => undefined;
@@ -74,10 +83,10 @@ export class EventQueue implements Monitor {
     this.#unsubscribe = unsubscribe;
   }
 
-  push(events: readonly NativeEvent[]): void {
+  push(events: readonly (Change | Overrun | NativeFailure)[]): void {
     for (const event of events) {
       if (this.#closed) return;
-      if (event.object === 'failure') this.#fail(event.error.errno, event.error.text);
+      if (isFailure(event)) this.#fail(event.error.errno, event.error.text);
       else this.#offer(event);
     }
   }
@@ -90,7 +99,7 @@ export class EventQueue implements Monitor {
     for (const waiter of this.#waiters.splice(0)) waiter.resolve({ done: true, value: undefined });
   }
 
-  [Symbol.asyncIterator](): AsyncIterator<MonitorEvent, undefined> {
+  [Symbol.asyncIterator](): AsyncIterator<Change | Overrun, undefined> {
     return {
       next: () => this.#next(),
       return: () => {
@@ -100,7 +109,7 @@ export class EventQueue implements Monitor {
     };
   }
 
-  #next(): Promise<IteratorResult<MonitorEvent, undefined>> {
+  #next(): Promise<IteratorResult<Change | Overrun, undefined>> {
     const event = this.#take();
     if (event) return Promise.resolve({ done: false, value: event });
     if (this.#failure) return Promise.reject(this.#failure);
@@ -108,7 +117,7 @@ export class EventQueue implements Monitor {
     return new Promise((resolve, reject) => this.#waiters.push({ resolve, reject }));
   }
 
-  #offer(event: MonitorEvent): void {
+  #offer(event: Change | Overrun): void {
     const waiter = this.#waiters.shift();
     if (waiter) {
       waiter.resolve({ done: false, value: event });
@@ -120,7 +129,7 @@ export class EventQueue implements Monitor {
     }
   }
 
-  #take(): MonitorEvent | undefined {
+  #take(): Change | Overrun | undefined {
     const event = this.#events[this.#taken];
     if (event === undefined) return undefined;
     this.#taken += 1;

@@ -33,6 +33,7 @@ import {
   type NftListedElement,
   type NftSet,
 } from './nft-elements.js';
+import { checkTableMonitor, toTransactions, type NftTransaction, type TableMonitorOptions } from './nft-monitor.js';
 import type { Address, Family, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
 import type {
   LinkSelector,
@@ -312,6 +313,24 @@ export class Namespace implements OpenNamespace {
     const subscription = await this.#ask(
       'monitor',
       native.monitor(groups, gatherMs, (received) => events.push(received)),
+    );
+    events.onClose(() => subscription.close());
+    return events;
+  }
+
+  /**
+   * Subscribes to transactions of nf_tables that change given tables, by any program: `nft monitor`. Once it resolves, no later one is
+   * missed. `overrun`: some were lost; compare the tables themselves.
+   */
+  async monitorTables(options: TableMonitorOptions): Promise<Monitor<NftTransaction>> {
+    const native = this.#open();
+    checkRecord('options', options);
+    const { tables, gatherMs } = checkTableMonitor(options);
+    const names = options.tables.map(({ family, table }) => ({ family, table }));
+    const events = new EventQueue<NftTransaction>(this.#describe());
+    const subscription = await this.#ask(
+      'monitor',
+      native.monitorTables(tables, gatherMs, (received) => events.push(toTransactions(received, names))),
     );
     events.onClose(() => subscription.close());
     return events;

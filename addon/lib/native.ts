@@ -4,6 +4,7 @@
  * Every property is always present. Absent is `null`; `undefined` causes a TypeError that names the path. Promises reject with a
  * {@link NativeError}.
  */
+import type { MonitorEvent, Overrun } from './monitor.js';
 import type { Address, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
 
 /** A failure: a positive errno value and the kernel's extended-ack text, or the addon's own. */
@@ -241,15 +242,23 @@ export interface NativeChangeResult {
   readonly generation: number | null;
 }
 
+/** The subscription failed, and ends. */
+export interface NativeFailure {
+  readonly object: 'failure';
+  readonly error: NativeError;
+}
+
 /** One notification; `overrun` says that the kernel dropped some. */
-export type NativeEvent =
-  | { readonly object: 'link'; readonly deleted: boolean; readonly value: Link }
-  | { readonly object: 'address'; readonly deleted: boolean; readonly value: Address }
-  | { readonly object: 'route'; readonly deleted: boolean; readonly value: Route }
-  | { readonly object: 'neighbour'; readonly deleted: boolean; readonly value: Neighbour }
-  | { readonly object: 'fdb'; readonly deleted: boolean; readonly value: FdbEntry }
-  | { readonly object: 'overrun' }
-  | { readonly object: 'failure'; readonly error: NativeError };
+export type NativeEvent = MonitorEvent | NativeFailure;
+
+export interface NativeTransaction {
+  readonly object: 'transaction';
+  readonly generation: number;
+  readonly threadId: number | null;
+  readonly processName: string | null;
+  /** Kinds of changes of each table, in the order of the call. */
+  readonly changes: readonly (readonly string[])[];
+}
 
 export interface NativeMonitor {
   /** No event follows. Idempotent. */
@@ -279,6 +288,12 @@ export interface NativeNamespace {
     groups: readonly number[],
     gatherMs: number,
     onEvents: (events: NativeEvent[]) => void,
+  ): Promise<NativeMonitor>;
+  /** `family` is an NFPROTO_* number. */
+  monitorTables(
+    tables: readonly { readonly family: number; readonly table: string }[],
+    gatherMs: number,
+    onEvents: (events: (NativeTransaction | Overrun | NativeFailure)[]) => void,
   ): Promise<NativeMonitor>;
   /** Waits for calls in flight. Idempotent. */
   close(): Promise<void>;

@@ -1,10 +1,12 @@
 #include "binding/monitor.h"
 
+#include <linux/netfilter/nfnetlink.h>
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -15,8 +17,10 @@
 
 #include "binding/job.h"
 #include "binding/loop_poll.h"
+#include "binding/object_reader.h"
 #include "binding/shape.h"
 #include "binding/values.h"
+#include "object/table_watch.h"
 #include "socket/subscription.h"
 #include "socket/unique_fd.h"
 
@@ -61,10 +65,37 @@ bool IsWanted(const Address& address) { return IsIp(address.family); }
 bool IsWanted(const Route& route) { return IsIp(route.family); }
 bool IsWanted(const Neighbour& neighbour) { return IsIp(neighbour.family); }
 
+// Names of NFT_MSG_* in their order, without those that are no notifications.
+constexpr std::array<const char*, 25> kTableChanges = {
+    "table.add",     nullptr,      "table.delete",  "chain.add",   nullptr,
+    "chain.delete",  "rule.add",   nullptr,         "rule.delete", "set.add",
+    nullptr,         "set.delete", "elements.add",  nullptr,       "elements.delete",
+    nullptr,         nullptr,      nullptr,         "object.add",  nullptr,
+    "object.delete", nullptr,      "flowtable.add", nullptr,       "flowtable.delete"};
+
 // The events of one turn of the loop, as JavaScript values.
 class Events {
  public:
   explicit Events(Napi::Env env) : env_(env), array_(Napi::Array::New(env)) {}
+
+  void Add(const TableTransaction& transaction) {
+    auto event = Named("transaction");
+    const auto& [id, thread, name] = transaction.generation;
+    event.Set("generation", Napi::Number::New(env_, id));
+    event.Set("threadId", thread ? Napi::Value(Napi::Number::New(env_, *thread)) : env_.Null());
+    event.Set("processName", TextOrNull(env_, name));
+    auto changes = Napi::Array::New(env_, transaction.kinds.size());
+    for (uint32_t table = 0; table < transaction.kinds.size(); ++table) {
+      auto names = Napi::Array::New(env_);
+      for (const uint16_t kind : transaction.kinds[table]) {
+        const char* change = kind < kTableChanges.size() ? kTableChanges[kind] : nullptr;
+        names.Set(names.Length(), Napi::String::New(env_, change ? change : std::to_string(kind)));
+      }
+      changes.Set(table, names);
+    }
+    event.Set("changes", changes);
+    Append(event);
+  }
 
   void Add(const Message& message) {
     switch (message.type) {
@@ -128,9 +159,10 @@ class Events {
   uint32_t length_ = 0;
 };
 
-// Who hears of a subscription, and how long what is announced may gather before it is read.
+// Who hears of a subscription, what is made of its messages, and how long these may gather before they are read.
 struct Listener {
   std::shared_ptr<Napi::FunctionReference> on_events;
+  std::function<void(const Message&, Events&)> take;
   std::chrono::milliseconds gather;
 };
 
@@ -168,7 +200,7 @@ class Monitor {
 
   void Read(Napi::Env env) {
     Events events(env);
-    auto overrun = subscription_->Read([&](const Message& message) { events.Add(message); });
+    auto overrun = subscription_->Read([&](const Message& message) { listener_.take(message, events); });
     emptying_ = !subscription_->Drained();
     if (!overrun) {
       events.AddFailure(overrun.Error());
@@ -201,21 +233,35 @@ std::optional<std::vector<uint32_t>> ReadGroups(Napi::Value value) {
   return groups;
 }
 
-}  // namespace
-
-Napi::Value OpenMonitor(const std::shared_ptr<const Netns>& netns, const Napi::CallbackInfo& info) {
-  const Napi::Env env = info.Env();
-  const auto groups = ReadGroups(info[0]);
-  if (!groups || !info[1].IsNumber() || !info[2].IsFunction()) {
-    Napi::TypeError::New(env, "groups, gatherMs, onEvents: must be an array of numbers, a number, and a function")
-        .ThrowAsJavaScriptException();
-    return {};
+// The family and name of each table.
+std::optional<std::vector<TableName>> ReadTables(Napi::Value value) {
+  if (!value.IsArray()) return std::nullopt;
+  const auto array = value.As<Napi::Array>();
+  std::vector<TableName> tables;
+  for (uint32_t position = 0; position < array.Length(); ++position) {
+    ObjectReader reader(array.Get(position), "tables[" + std::to_string(position) + "]");
+    tables.push_back({static_cast<uint8_t>(reader.Number("family")), reader.Text("table")});
+    if (reader.Failed()) break;
   }
-  const Listener listener{std::make_shared<Napi::FunctionReference>(Napi::Persistent(info[2].As<Napi::Function>())),
-                          std::chrono::milliseconds(info[1].As<Napi::Number>().Uint32Value())};
-  const auto work = [netns, groups]() -> Result<Subscription> {
+  return tables;
+}
+
+// Checks the arguments behind the first, which is good or not already.
+std::optional<Listener> ReadListener(const Napi::CallbackInfo& info, bool good, const char* first) {
+  if (info.Env().IsExceptionPending()) return std::nullopt;
+  if (good && info[1].IsNumber() && info[2].IsFunction()) {
+    return Listener{std::make_shared<Napi::FunctionReference>(Napi::Persistent(info[2].As<Napi::Function>())), nullptr,
+                    std::chrono::milliseconds(info[1].As<Napi::Number>().Uint32Value())};
+  }
+  Napi::TypeError::New(info.Env(), std::string(first) + ", gatherMs, onEvents: must be an array, a number, a function")
+      .ThrowAsJavaScriptException();
+  return std::nullopt;
+}
+
+Napi::Value Open(Napi::Env env, const std::shared_ptr<const Netns>& netns, const SubscriptionOptions& options,
+                 const Listener& listener) {
+  const auto work = [netns, options]() -> Result<Subscription> {
     std::optional<Result<Subscription>> subscription;
-    const SubscriptionOptions options{*groups, std::nullopt};
     if (auto failure = netns->RunInside([&] { subscription = Subscription::Open(options); })) return *failure;
     return std::move(*subscription);
   };
@@ -226,6 +272,27 @@ Napi::Value OpenMonitor(const std::shared_ptr<const Netns>& netns, const Napi::C
     return object;
   };
   return std::make_shared<JobQueue>()->Promise<Subscription>(env, work, convert);
+}
+
+}  // namespace
+
+Napi::Value OpenMonitor(const std::shared_ptr<const Netns>& netns, const Napi::CallbackInfo& info) {
+  const auto groups = ReadGroups(info[0]);
+  auto listener = ReadListener(info, groups.has_value(), "groups");
+  if (!listener) return {};
+  listener->take = [](const Message& message, Events& events) { events.Add(message); };
+  return Open(info.Env(), netns, {*groups}, *listener);
+}
+
+Napi::Value OpenTableMonitor(const std::shared_ptr<const Netns>& netns, const Napi::CallbackInfo& info) {
+  const auto tables = ReadTables(info[0]);
+  auto listener = ReadListener(info, tables.has_value(), "tables");
+  if (!listener) return {};
+  listener->take = [watch = TableWatch(*tables)](const Message& message, Events& events) mutable {
+    if (const auto transaction = watch.Take(message)) events.Add(*transaction);
+    if (watch.TakeMalformed()) events.AddOverrun();
+  };
+  return Open(info.Env(), netns, {{NFNLGRP_NFTABLES}, std::nullopt, NETLINK_NETFILTER}, *listener);
 }
 
 }  // namespace podwire::netlink

@@ -8,7 +8,8 @@
 
 namespace podwire::netlink {
 
-// The promise of a NativeMonitor (lib/native.ts); an empty value leaves a pending exception about the arguments.
+// Promises of a NativeMonitor (lib/native.ts); an empty value leaves a pending exception about the arguments.
 Napi::Value OpenMonitor(const std::shared_ptr<const Netns>& netns, const Napi::CallbackInfo& info);
+Napi::Value OpenTableMonitor(const std::shared_ptr<const Netns>& netns, const Napi::CallbackInfo& info);
 
 }  // namespace podwire::netlink

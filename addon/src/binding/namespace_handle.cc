@@ -84,6 +84,7 @@ Napi::FunctionReference NamespaceHandle::Define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::ListElements>("listElements"),
                                           InstanceMethod<&NamespaceHandle::ReadGeneration>("readGeneration"),
                                           InstanceMethod<&NamespaceHandle::Monitor>("monitor"),
+                                          InstanceMethod<&NamespaceHandle::MonitorTables>("monitorTables"),
                                           InstanceMethod<&NamespaceHandle::Close>("close"),
                                       }));
 }
@@ -281,6 +282,10 @@ Napi::Value NamespaceHandle::ReadGeneration(const Napi::CallbackInfo& info) {
 
 Napi::Value NamespaceHandle::Monitor(const Napi::CallbackInfo& info) {
   return CheckOpen(info) ? OpenMonitor(namespace_->GetNetns(), info) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::MonitorTables(const Napi::CallbackInfo& info) {
+  return CheckOpen(info) ? OpenTableMonitor(namespace_->GetNetns(), info) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::Close(const Napi::CallbackInfo& info) {

@@ -14,8 +14,6 @@ namespace {
 
 // A list is an attribute, whose length has 16 bits; the longest element, with all its padding, fits behind this.
 constexpr size_t kListBytesMax = 64'000;
-// NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on.
-constexpr uint16_t kTableAttribute = 1;
 
 std::vector<uint8_t> BytesOf(ByteView view) { return {view.data, view.data + view.size}; }
 ByteView ViewOf(const std::vector<uint8_t>& bytes) { return {bytes.data(), bytes.size()}; }
@@ -215,18 +213,6 @@ void Encode(const Generation& generation, MessageWriter& writer) {
   writer.U32(NFTA_GEN_ID, htonl(generation.id));
   if (generation.process_id) writer.U32(NFTA_GEN_PROC_PID, htonl(*generation.process_id));
   if (generation.process_name) writer.Text(NFTA_GEN_PROC_NAME, *generation.process_name);
-}
-
-std::optional<TableName> DecodeTableName(ByteView payload) {
-  const auto header = TakeHeader<nfgenmsg>(payload);
-  AttributeReader reader(payload);
-  while (const auto attribute = header ? reader.Next() : std::nullopt) {
-    if (attribute->type != kTableAttribute) continue;
-    auto name = attribute->Text();
-    if (!name) return std::nullopt;
-    return TableName{header->nfgen_family, std::move(*name)};
-  }
-  return std::nullopt;
 }
 
 }  // namespace podwire::netlink

@@ -68,13 +68,4 @@ struct Generation {
 std::optional<Generation> DecodeGeneration(ByteView payload);
 void Encode(const Generation& generation, MessageWriter& writer);
 
-// The family and table that a message of nf_tables is about: its first attribute in all kinds of messages. Nothing when
-// the payload is malformed or names no table.
-struct TableName {
-  uint8_t family = 0;
-  std::string name;
-};
-
-std::optional<TableName> DecodeTableName(ByteView payload);
-
 }  // namespace podwire::netlink

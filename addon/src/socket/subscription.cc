@@ -39,7 +39,7 @@ bool IsDrained(int fd) {
 }  // namespace
 
 Result<Subscription> Subscription::Open(const SubscriptionOptions& options) {
-  UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
+  UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, options.protocol));
   if (!fd) return KernelError{errno, "cannot open a netlink socket"};
   setsockopt(fd.Get(), SOL_SOCKET, SO_RCVBUFFORCE, &kSocketBufferBytes, sizeof kSocketBufferBytes);
   if (options.only_type && !FilterType(fd.Get(), *options.only_type)) {

@@ -12,10 +12,12 @@
 namespace podwire::netlink {
 
 struct SubscriptionOptions {
-  // RTNLGRP_* of linux/rtnetlink.h.
+  // RTNLGRP_* of linux/rtnetlink.h; of another protocol, its groups.
   std::vector<uint32_t> groups;
   // When given, the kernel drops messages of any other type before they reach the queue.
-  std::optional<uint16_t> only_type;
+  std::optional<uint16_t> only_type = std::nullopt;
+  // NETLINK_ROUTE or NETLINK_NETFILTER.
+  int protocol = 0;
 };
 
 // A socket that hears the kernel's notifications. Never waits; its owner polls `fd`. For one thread at a time.

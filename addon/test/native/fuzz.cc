@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "decode_any.h"
+#include "object/table_watch.h"
 
 namespace {
 
@@ -21,7 +22,9 @@ void CheckAgain(const test::Decoded& first) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MessageReader reader({data, size});
+  TableWatch watch({{1, "podwire"}});
   while (const auto message = reader.Next()) {
+    watch.Take(*message);
     if (const auto decoded = test::DecodeAny(*message)) CheckAgain(*decoded);
   }
   return 0;
