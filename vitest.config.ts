@@ -10,7 +10,7 @@ export default defineConfig({
     // Files share the network namespace of test/support/isolated.mjs, however many processors there are.
     fileParallelism: false,
     setupFiles: ['test/support/clean-namespace.ts'],
-    // A guard against tests that hang, no measure of speed: some take ten times as long beside further ones.
+    // A guard against tests that hang, no measure of speed: some take ten times as long beside further tests.
     testTimeout: 60_000,
     // Vitest's own second is less than a busy machine may keep a process from its turn.
     expect: { poll: { timeout: 20_000 } },

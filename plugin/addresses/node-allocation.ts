@@ -42,7 +42,7 @@ async function findAllocation(
   { nodeAddresses, nodeName, limits, clock }: NodeTools,
 ): Promise<NodeAllocation> {
   if (nodeAddresses.refusal) throw nodeAddresses.refusal;
-  // The record, which needs a wire, proves to the next process that the lease is taken.
+  // Only a record, which needs a wire, proves to the next process that the lease is taken.
   if (mode.kind !== 'full') return { reason: 'ipam-only' };
   if (nodeAddresses.recorded(attachment)?.isDead) await returned(attachment, { nodeAddresses, limits, clock });
   const recorded = nodeAddresses.recorded(attachment);

@@ -130,7 +130,7 @@ type GarbageTest = (allocation: NodeEndpoint) => boolean;
 
 /**
  * Selects allocations without a wire. Reads the kernel last: an attachment absent then, with no ADD in flight, has none. The
- * node's inventory releases another boot's: it may be of a machine that had the node's name, and still runs.
+ * node's inventory releases another boot's allocations: a machine that had the node's name may still run with them.
  */
 async function unwiredTest({ nodeName, mode, limits, deps }: Collection): Promise<GarbageTest> {
   const wires = mode.kind === 'ipam-only' ? [] : await deps.dataplane.wires(limits);

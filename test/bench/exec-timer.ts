@@ -56,7 +56,7 @@ export class ExecTimer {
     return { elapsedMs: nanoseconds! / 1e6, exitCode: exitCode!, stdout };
   }
 
-  /** Does {@link time}, and the program has to succeed. @throws Error with its output when it fails */
+  /** Same as {@link time}, and the program has to succeed. @throws Error with its output when it fails */
   async succeed(execution: Execution): Promise<Timed> {
     const timed = await this.time(execution);
     if (timed.exitCode !== 0) throw new Error(`${execution.program} failed (${timed.exitCode}): ${timed.stdout}`);

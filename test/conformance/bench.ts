@@ -254,7 +254,7 @@ export class Bench {
 
   /** Removes everything that the case created. */
   dispose(): void {
-    // A container that is gone does not keep further ones.
+    // The removal continues if a container is gone.
     succeeds('sh', '-c', 'for name; do ip netns delete "$name"; done', 'sh', ...this.#namespaces);
     rmSync(this.#folder, { recursive: true, force: true });
   }

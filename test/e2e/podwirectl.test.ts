@@ -188,7 +188,7 @@ test('shows a pod, its history, and its pending release while IPAM is down', asy
 }, 240_000);
 
 test('discards a release that host-local always refuses, after which GC succeeds', async () => {
-  // host-local refuses without a range every DEL.
+  // host-local refuses every DEL without a range.
   const config = { cniVersion: '1.1.0', name: 'refused', ipam: { type: 'host-local' } };
   const callHostLocal = (command: string) => callCni({ command, pod, config, socket: stack.sockets.node });
   expect(await callHostLocal('DEL')).toMatchObject({ exitCode: 0 });

@@ -30,7 +30,7 @@ export class LeasingNodes {
   readonly nodes: readonly LeasingNode[];
   readonly #options: LeasingNodesOptions;
   readonly #twin: LeasingNode;
-  /** Containers of the other machine, by address. It returns nothing without a session, and the owner of the name keeps foreign addresses. */
+  /** Containers of the other machine, by address. The machine returns nothing without a session, and the name's owner keeps its addresses. */
   readonly #leftovers = new Map<string, string>();
   #isDisturbed = true;
 

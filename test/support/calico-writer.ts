@@ -42,7 +42,7 @@ export class CalicoWriter {
   }
 
   /**
-   * Does `calicoctl ipam release --ip`: block and handle lose the address; endpoints stay as they are.
+   * Same as `calicoctl ipam release --ip`: block and handle lose the address; endpoints stay as they are.
    * @param handle - only while this one has the address, as with a report of `calicoctl ipam check`
    * @returns whether it was released
    */
@@ -79,12 +79,12 @@ export class CalicoWriter {
     return taken;
   }
 
-  /** Does `calicoctl datastore migrate lock`. */
+  /** Same as `calicoctl datastore migrate lock`. */
   lock(): Promise<boolean> {
     return this.#setReady(false);
   }
 
-  /** Does `calicoctl datastore migrate unlock`. */
+  /** Same as `calicoctl datastore migrate unlock`. */
   unlock(): Promise<boolean> {
     return this.#setReady(true);
   }

@@ -187,7 +187,7 @@ export class Stack {
   }
 
   /**
-   * Does {@link reboot} for a machine with an empty /run afterwards, on which podwire-node sees a later boot. The pods' own
+   * Same as {@link reboot} for a machine with an empty /run afterwards, on which podwire-node sees a later boot. The pods' own
    * namespaces are the test's to remove.
    */
   async powerCycle(): Promise<void> {

@@ -66,7 +66,7 @@ export async function removePodOrphanRules(
 }
 
 export interface DetachedRulesOptions {
-  /** Steps in the namespace given by the detach's caller. */
+  /** The pod's namespace, given by the detach's caller. */
   readonly inPod: InPod;
   readonly registry: Pick<AttachmentRegistry, 'all'>;
   readonly events: Events;
@@ -82,7 +82,7 @@ export function netnsToSearch(record: AttachmentRecord | undefined, named: strin
 }
 
 /**
- * Does {@link removeSourceRules} after the wire is gone, in a namespace given by path. Paths are reused, so it may be another
+ * Same as {@link removeSourceRules} after the wire is gone, in a namespace given by path. Paths are reused, so it may be another
  * pod's: removes only rules of this interface's table that are orphans there. Failures are logged, as the pod is detached.
  * Rejects for defects alone.
  */

@@ -206,7 +206,7 @@ export class AttachmentRegistry {
   }
 
   /**
-   * Notes that an address of an ended record went on as another allocation, which belongs to the other records that name their own.
+   * Notes that an ended record's address continues as another allocation, in other records that name the former one.
    * Never rejects.
    */
   async renumber(ended: AttachmentRecord, { address, sequenceNumber }: AllocatedAddress, next: bigint): Promise<void> {

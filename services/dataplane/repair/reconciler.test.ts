@@ -52,7 +52,7 @@ describe('drift later', () => {
     await expect(node.dataplane.detach(a, never())).rejects.toMatchObject({ code: 'HOST_INTERFACE_TAKEN' });
     expect(kernel.host.links).toEqual([link]);
     kernel.host.removeLink(link);
-    // Another pod may by then have its address.
+    // Another pod may have its address by then.
     await node.reconciler.check();
     expect([kernel.host.links, node.ended]).toEqual([[], ['net/a/eth0']]);
   });

@@ -199,7 +199,7 @@ function isBetter(a: BlockClaim, b: BlockClaim | undefined): boolean {
   return ranks < 0 || (ranks === 0 && compareTexts(a.block, b.block) < 0);
 }
 
-/** Keys whose value was added, removed or changed. Identical objects are not compared rest. */
+/** Keys whose value was added, removed or changed. Identical objects are not compared further. */
 export function* changedKeys<V>(
   before: ReadonlyMap<string, V>,
   after: ReadonlyMap<string, V>,

@@ -159,7 +159,7 @@ export class MemoryNamespace {
   }
 
   setLink(link: MemoryLink, { up, alias, mac, mtuBytes, txQueueLength }: LinkChange): void {
-    // A link loses with its MAC address its neighbours, permanent ones too (neigh_changeaddr, net/core/neighbour.c).
+    // A change of a MAC address removes the neighbours of the link, permanent ones too (neigh_changeaddr, net/core/neighbour.c).
     if (mac !== undefined && mac !== link.mac) removeWhere(this.neighbours, ({ device }) => device === link.name);
     if (mac !== undefined) link.mac = mac;
     if (txQueueLength !== undefined) link.txQueueLength = txQueueLength;
@@ -191,7 +191,7 @@ export class MemoryNamespace {
   deleteAddress(device: string, address: string): void {
     const removed = removeWhere(this.addresses, (entry) => entry.device === device && entry.address === address);
     if (removed === 0) throw new Errno('EADDRNOTAVAIL');
-    // A link loses with its last IPv4 address all its IPv4 routes (fib_inetaddr_event, net/ipv4/fib_frontend.c).
+    // The last IPv4 address of a link takes all its IPv4 routes along (fib_inetaddr_event, net/ipv4/fib_frontend.c).
     const isLast = !this.addresses.some((entry) => entry.device === device && !isIpv6(entry.address));
     if (isIpv6(address) || !isLast) return;
     removeWhere(this.routes, (route) => route.device === device && !isIpv6(route.destination));

@@ -191,7 +191,7 @@ export class MemoryNode {
     this.appendForwarding(entry);
   }
 
-  /** Does `bridge fdb append`: the kernel ignores it for a MAC address that has an entry, except zero. */
+  /** Same as `bridge fdb append`: the kernel ignores it for a MAC address that has an entry, except zero. */
   appendForwarding(entry: PeerForwarding): void {
     this.find(entry.device);
     const isTaken = this.forwarding.some((other) => forwardingKey(other) === forwardingKey(entry));
@@ -295,7 +295,7 @@ export class MemoryNode {
     const isIpv6 = address.includes(':');
     removeWhere(this.addresses, (entry) => entry.device === device && entry.address === address);
     const isLast = !this.addresses.some((entry) => entry.device === device && !entry.address.includes(':'));
-    // A device loses with its last IPv4 address its IPv4 routes, without a notification (fib_inetaddr_event, net/ipv4/fib_frontend.c).
+    // The last IPv4 address of a device takes its IPv4 routes along, without a notification (fib_inetaddr_event, net/ipv4/fib_frontend.c).
     if (!isIpv6 && isLast)
       removeWhere(this.routes, (route) => route.device === device && !route.destination.includes(':'));
     for (const route of this.routes.filter((candidate) => candidate.source === bare)) {

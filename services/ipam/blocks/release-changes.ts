@@ -92,7 +92,7 @@ function endAllocations(
   );
   const released = used.length > 0 ? release(kept, used, nowMs) : kept;
   const left = unused.length > 0 ? returnUnused(released, unused) : released;
-  // The time of its claim is kept; without it another node may reclaim the block at once.
+  // Another node may reclaim a block without a claim time at once.
   return used.length === 0 && isIdle(left) ? { ...left, claimTimeMs: undefined } : left;
 }
 

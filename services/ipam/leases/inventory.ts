@@ -263,7 +263,7 @@ export function reportInventory(view: View, input: ReportInput): Decision<Invent
   const isEqual = inventory ? findings.length + unknown.length === 0 : isSameDigest;
   const isReported = inventory !== undefined || isSameDigest;
   const { id = '' } = view.epoch() ?? {};
-  // The node may after a restore still give the address of an ended pod to another one, until its return is sent.
+  // The node may still give, after a restore, the address of an ended pod to another one, until its return is sent.
   const free = session.epoch === id ? unbound : [...unbound, ...unreturned];
   const added = isReported ? unlisted(view, session, { free, nowMs }) : [];
   const listed = inventory ? session.leases.filter(isKnown(view, session, inventory)) : session.leases;

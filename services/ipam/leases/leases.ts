@@ -185,7 +185,7 @@ function vanishedLeases({ leases }: NodeSession, held: readonly HeldAddress[]): 
   return leases.filter(({ address }) => !known.has(formatAddress(address)));
 }
 
-/** Former leases get their cool-down: a pod may have had one whose binding the end of the boot prevented. */
+/** Frees former leases with a cool-down: a pod may have had one whose binding the end of the boot prevented. */
 function freeFormer(
   view: View,
   leases: readonly HeldAddress[],

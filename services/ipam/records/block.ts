@@ -300,14 +300,14 @@ export interface Block {
   readonly owner: BlockOwner | undefined;
   /** When the owner claimed the block, in epoch milliseconds; undefined on old blocks. */
   readonly claimTimeMs: number | undefined;
-  /** The index, for each ordinal, of its attributes, or null when it is free. */
+  /** Index of each ordinal's attributes, or null when it is free. */
   readonly allocations: readonly (number | null)[];
   /** The free ordinals in allocation order: allocated from the head, released to the tail. */
   readonly unallocated: readonly Ordinal[];
   readonly attributes: readonly AllocationAttributes[];
   /** Incremented with every change of the block; starts at the clock, in epoch nanoseconds. */
   readonly sequenceNumber: bigint;
-  /** The block's sequence number, for each ordinal, when it was allocated, or null when it is free. */
+  /** Sequence number of the block at each ordinal's allocation, or null when it is free. */
   readonly sequenceNumbers: readonly (bigint | null)[];
 }
 

@@ -9,7 +9,7 @@ import type { Store } from '../engine/store.js';
 /** The key prefixes of a datastore: Calico's and Podwire's own, in key order. */
 export function rootsOf(prefix: string): readonly string[] {
   const roots = [`${prefix}/`, `/podwire${prefix}/`];
-  // The second lies, with the prefix /podwire, within the first.
+  // The second lies within the first if the prefix is /podwire.
   return roots.filter((root) => !roots.some((other) => other !== root && root.startsWith(other))).sort();
 }
 

@@ -25,7 +25,7 @@ export const QUEUE_LIMITS: QueueLimits = {
  */
 const MAX_CALLERS_PER_TURN = 8;
 
-/** Events of the queue; {@link RpcEvents} turns it into metrics and log lines. */
+/** Events of the queue; {@link RpcEvents} turns them into metrics and log lines. */
 export interface QueueEvents {
   /** A request began to wait, or no longer waits. */
   waitingChanged(caller: NetworkCaller, change: 1 | -1): void;

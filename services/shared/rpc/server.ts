@@ -178,7 +178,7 @@ export class RpcServer {
     this.#streams.drain();
     for (const listener of this.#listeners) listener.close();
     const shutDown = new Promise<void>((resolve) => this.#server.tryShutdown(() => resolve()));
-    // gRPC does not, from Node.js 24 on, wait for injected connections.
+    // Since Node.js 24 gRPC does not wait for injected connections.
     const drained = Promise.all([shutDown, ...this.#listeners.map((listener) => listener.ended())]);
     const overdue = new AbortController();
     const timeout = sleep(this.#options.drainTimeoutMs, 'overdue', { signal: overdue.signal }).catch(() => undefined);

@@ -23,7 +23,7 @@ export interface TlsFiles {
 
 /** Where a side's certificates come from. */
 export interface TlsOrigin {
-  /** Credentials in force now. @throws Failure INVALID_SETTINGS when it cannot be used; the former stays in force */
+  /** Credentials in force now. @throws Failure INVALID_SETTINGS when they cannot be used; the former stay in force */
   readonly read: () => TlsMaterial;
   /** The certificate that this side shows, for messages; undefined where it shows none. */
   readonly certificate: NamedFile | undefined;

@@ -4048,7 +4048,7 @@ export const AddressServiceService = {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
    * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
-   * selectors; a requested address may not be allocated or differs from the address that the attachment holds; the node is being
+   * selectors; a requested address may not be allocated or differs from the address of the attachment; the node is being
    * deleted, or its name belongs to another boot than the pod's, which runs), PERMISSION_DENIED (a request policy forbids
    * a request of the pod; the message names the policy, and what would be allowed), NOT_FOUND (the node is not
    * registered, and the service does not register unknown nodes), ALREADY_EXISTS (a requested address is held by another
@@ -4148,7 +4148,7 @@ export const AddressServiceService = {
   /**
    * ReleaseAddresses releases single addresses, independent of their holder. A handle or a sequence number restricts
    * the release to that holder. Each address is checked separately: an address of another holder stays, and does not
-   * affect the other addresses. If handle and sequence number name an allocation that has ended, an endpoint that still names it
+   * affect the rest. If handle and sequence number name an allocation that has ended, an endpoint that still names it
    * loses the address.
    *
    * Large requests take several transactions. If one fails, repeat the call.
@@ -4221,7 +4221,7 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
    * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
-   * selectors; a requested address may not be allocated or differs from the address that the attachment holds; the node is being
+   * selectors; a requested address may not be allocated or differs from the address of the attachment; the node is being
    * deleted, or its name belongs to another boot than the pod's, which runs), PERMISSION_DENIED (a request policy forbids
    * a request of the pod; the message names the policy, and what would be allowed), NOT_FOUND (the node is not
    * registered, and the service does not register unknown nodes), ALREADY_EXISTS (a requested address is held by another
@@ -4277,7 +4277,7 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
   /**
    * ReleaseAddresses releases single addresses, independent of their holder. A handle or a sequence number restricts
    * the release to that holder. Each address is checked separately: an address of another holder stays, and does not
-   * affect the other addresses. If handle and sequence number name an allocation that has ended, an endpoint that still names it
+   * affect the rest. If handle and sequence number name an allocation that has ended, an endpoint that still names it
    * loses the address.
    *
    * Large requests take several transactions. If one fails, repeat the call.
@@ -4323,7 +4323,7 @@ export interface AddressServiceClient extends Client {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
    * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
-   * selectors; a requested address may not be allocated or differs from the address that the attachment holds; the node is being
+   * selectors; a requested address may not be allocated or differs from the address of the attachment; the node is being
    * deleted, or its name belongs to another boot than the pod's, which runs), PERMISSION_DENIED (a request policy forbids
    * a request of the pod; the message names the policy, and what would be allowed), NOT_FOUND (the node is not
    * registered, and the service does not register unknown nodes), ALREADY_EXISTS (a requested address is held by another
@@ -4449,7 +4449,7 @@ export interface AddressServiceClient extends Client {
   /**
    * ReleaseAddresses releases single addresses, independent of their holder. A handle or a sequence number restricts
    * the release to that holder. Each address is checked separately: an address of another holder stays, and does not
-   * affect the other addresses. If handle and sequence number name an allocation that has ended, an endpoint that still names it
+   * affect the rest. If handle and sequence number name an allocation that has ended, an endpoint that still names it
    * loses the address.
    *
    * Large requests take several transactions. If one fails, repeat the call.
