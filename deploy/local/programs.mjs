@@ -6,7 +6,7 @@ import process from 'node:process';
 /** Programs to build with, each with the Debian package that brings it. */
 export const BUILD_PROGRAMS = { 'g++': 'g++', make: 'make', python3: 'python3' };
 
-/** What `npm run lint` reads the C++ with, and nothing else. */
+/** Programs that only `npm run lint` needs: it reads the C++ with them. */
 export const CPP_PROGRAMS = { 'clang-format': 'clang-format', 'clang-tidy': 'clang-tidy' };
 
 /** Programs to make network namespaces with. */
