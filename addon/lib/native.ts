@@ -5,7 +5,7 @@
  * {@link NativeError}.
  */
 import type { MonitorEvent, Overrun } from './monitor.js';
-import type { Address, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
+import type { Address, Family, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
 
 /** A failure: a positive errno value and the kernel's extended-ack text, or the addon's own. */
 export interface NativeError {
@@ -242,6 +242,33 @@ export interface NativeChangeResult {
   readonly generation: number | null;
 }
 
+/** Null matches any. With an address, `family` does not count. */
+export interface NativeConntrackFilter {
+  readonly family: 0 | 4 | 6;
+  readonly address: string | null;
+  /** False: the address is the original destination. */
+  readonly anywhere: boolean;
+  readonly protocol: number | null;
+  /** With a protocol. */
+  readonly destinationPort: number | null;
+  readonly maxCount: number;
+  readonly timeoutMs: number;
+}
+
+export interface NativeConntrackTuple {
+  readonly source: string | null;
+  readonly sourcePort: number | null;
+  readonly destination: string | null;
+  readonly destinationPort: number | null;
+}
+
+export interface NativeConntrackEntry {
+  readonly family: Family;
+  readonly protocol: number;
+  readonly original: NativeConntrackTuple;
+  readonly reply: NativeConntrackTuple;
+}
+
 /** The subscription failed, and ends. */
 export interface NativeFailure {
   readonly object: 'failure';
@@ -278,7 +305,8 @@ export interface NativeNamespace {
   dumpFdb(filter: NativeDumpFilter): Promise<FdbEntry[]>;
   readSysctls(paths: readonly string[]): Promise<NativeReading[]>;
   deleteLink(link: NativeSelector): Promise<void>;
-  deleteConntrack(address: string): Promise<number>;
+  listConntrack(filter: NativeConntrackFilter): Promise<NativeConntrackEntry[]>;
+  deleteConntrack(filter: NativeConntrackFilter): Promise<number>;
   changeElements(changes: readonly NativeElementChange[]): Promise<NativeChangeResult>;
   listElements(set: NativeSet): Promise<NativeListedElement[]>;
   readGeneration(): Promise<number>;

@@ -7,7 +7,7 @@ import type {
   NativeListedElement,
   NativeSet,
 } from './native.js';
-import { checkArray, checkFlag, checkInteger, checkRecord, checkText, optional, UINT32 } from './scalars.js';
+import { checkArray, checkFlag, checkInteger, checkRecord, checkText, optional, PROTOCOLS, UINT32 } from './scalars.js';
 
 /** NFPROTO_* of linux/netfilter.h. */
 const FAMILIES = { inet: 1, ip: 2, arp: 3, netdev: 5, bridge: 7, ip6: 10 } as const;
@@ -19,15 +19,9 @@ const FIELD_TYPES = ['ifname', 'ipv4_addr', 'ipv6_addr', 'inet_proto', 'inet_ser
 
 export type NftFieldType = (typeof FIELD_TYPES)[number];
 
-/** Protocols by name, as nft accepts them; other protocols have their number. */
-const PROTOCOLS: ReadonlyMap<string, string> = new Map([
-  ['icmp', '1'],
-  ['tcp', '6'],
-  ['udp', '17'],
-  ['icmpv6', '58'],
-  ['sctp', '132'],
-]);
-const PROTOCOL_NAMES: ReadonlyMap<string, string> = new Map([...PROTOCOLS].map(([name, number]) => [number, name]));
+const PROTOCOL_NAMES: ReadonlyMap<string, string> = new Map(
+  [...PROTOCOLS].map(([name, number]) => [String(number), name]),
+);
 
 export interface NftTableName {
   readonly family: NftFamily;
@@ -162,7 +156,7 @@ function toFields(path: string, fields: readonly unknown[], types: readonly stri
   return fields.map((field, position) => {
     if (typeof field === 'number') return String(field);
     const text = checkText(`${path}[${position}]`, field);
-    return types[position] === 'inet_proto' ? (PROTOCOLS.get(text) ?? text) : text;
+    return types[position] === 'inet_proto' ? String(PROTOCOLS.get(text) ?? text) : text;
   });
 }
 

@@ -1,5 +1,7 @@
 #include "binding/netfilter.h"
 
+#include <sys/socket.h>
+
 #include <array>
 #include <cerrno>
 #include <functional>
@@ -8,6 +10,7 @@
 
 #include "binding/object_reader.h"
 #include "binding/shape.h"
+#include "object/conntrack.h"
 #include "object/set_field.h"
 
 namespace podwire::netlink {
@@ -174,7 +177,78 @@ Napi::Value ToElements(Napi::Env env, std::vector<TypedElement>& elements) {
   return array;
 }
 
+struct BoundedFilter {
+  ConntrackFilter filter;
+  ListBounds bounds;
+};
+
+std::optional<BoundedFilter> ReadConntrackFilter(Napi::Value value) {
+  ObjectReader reader(value, "filter");
+  BoundedFilter read;
+  auto& filter = read.filter;
+  filter.address = reader.OptionalAddress("address");
+  filter.anywhere = reader.Flag("anywhere");
+  const uint32_t family = reader.Number("family");
+  filter.family = family == 4 ? AF_INET : family == 6 ? AF_INET6 : AF_UNSPEC;
+  if (filter.address) filter.family = filter.address->family;
+  const auto protocol = reader.OptionalNumber("protocol");
+  if (protocol) filter.protocol = static_cast<uint8_t>(*protocol);
+  const auto port = reader.OptionalNumber("destinationPort");
+  if (port) filter.destination_port = static_cast<uint16_t>(*port);
+  read.bounds.max_count = reader.Number("maxCount");
+  read.bounds.timeout = std::chrono::milliseconds(reader.Number("timeoutMs"));
+  // The kernel compares fields of one family only.
+  if (filter.family == AF_UNSPEC) reader.Fail("family", "4 or 6");
+  if (filter.destination_port && !filter.protocol) reader.Fail("protocol", "a number");
+  if (reader.Failed()) return std::nullopt;
+  return read;
+}
+
+Napi::Object ToJs(Napi::Env env, const ConntrackTuple& tuple) {
+  const auto address = [env](const std::optional<IpAddress>& found) {
+    return TextOrNull(env, found ? std::optional(found->Text()) : std::nullopt);
+  };
+  return Assemble(env, Shape::kTuple,
+                  {{"source", address(tuple.source)},
+                   {"sourcePort", NumberOrNull(env, tuple.source_port)},
+                   {"destination", address(tuple.destination)},
+                   {"destinationPort", NumberOrNull(env, tuple.destination_port)}});
+}
+
+Napi::Value ToEntries(Napi::Env env, std::vector<ConntrackEntry>& entries) {
+  auto array = Napi::Array::New(env, entries.size());
+  for (uint32_t position = 0; position < entries.size(); ++position) {
+    const Napi::HandleScope scope(env);
+    const auto& [family, original, reply, identity] = entries[position];
+    array.Set(position, Assemble(env, Shape::kFlow,
+                                 {{"family", Napi::Number::New(env, family == AF_INET ? 4 : 6)},
+                                  {"protocol", Napi::Number::New(env, original.protocol.value_or(0))},
+                                  {"original", ToJs(env, original)},
+                                  {"reply", ToJs(env, reply)}}));
+  }
+  return array;
+}
+
 }  // namespace
+
+Napi::Value ListConntrack(const NetfilterWorker& worker, Napi::Value value) {
+  const auto read = ReadConntrackFilter(value);
+  if (!read) return {};
+  const auto work = [netfilter = worker.netfilter, read = *read] {
+    return netfilter->ListConntrack(read.filter, read.bounds);
+  };
+  return worker.queue->Promise<std::vector<ConntrackEntry>>(value.Env(), work, ToEntries);
+}
+
+Napi::Value DeleteConntrack(const NetfilterWorker& worker, Napi::Value value) {
+  const auto read = ReadConntrackFilter(value);
+  if (!read) return {};
+  const auto work = [netfilter = worker.netfilter, filter = read->filter] {
+    return netfilter->DeleteConntrack(filter);
+  };
+  return worker.queue->Promise<uint32_t>(
+      value.Env(), work, [](Napi::Env env, uint32_t& count) -> Napi::Value { return Napi::Number::New(env, count); });
+}
 
 Napi::Value ChangeElements(const NetfilterWorker& worker, Napi::Value value) {
   // Shared only because std::function must be copyable.

@@ -28,9 +28,9 @@ struct SetType {
 struct TypedElement {
   std::vector<std::string> key;
   std::vector<std::string> data;
-  std::optional<Verdict> verdict;
-  std::optional<uint64_t> timeout_ms;
-  std::optional<uint64_t> expiration_ms;
+  std::optional<Verdict> verdict = std::nullopt;
+  std::optional<uint64_t> timeout_ms = std::nullopt;
+  std::optional<uint64_t> expiration_ms = std::nullopt;
 };
 
 // A field that is not of its type: its path, such as `key[1]`, and what it must be.
