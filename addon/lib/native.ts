@@ -4,8 +4,7 @@
  * Every property is always present. Absent is `null`; `undefined` causes a TypeError that names the path. Promises reject with a
  * {@link NativeError}.
  */
-import type { MonitorEvent, Overrun } from './monitor.js';
-import type { Address, Family, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
+import type { Address, Family, FdbEntry, Link, Neighbour, ObjectChange, Overrun, Route, Rule } from './objects.js';
 
 /** A failure: a positive errno value and the kernel's extended-ack text, or the addon's own. */
 export interface NativeError {
@@ -276,7 +275,7 @@ export interface NativeFailure {
 }
 
 /** One notification; `overrun` says that the kernel dropped some. */
-export type NativeEvent = MonitorEvent | NativeFailure;
+export type NativeEvent = ObjectChange | Overrun | NativeFailure;
 
 export interface NativeTransaction {
   readonly object: 'transaction';
