@@ -31,7 +31,7 @@ import type {
 import {
   checkSet,
   formatTable,
-  fromNativeElement,
+  fromNativeElements,
   toArgumentError,
   toChangeResult,
   toNativeChanges,
@@ -316,7 +316,7 @@ export class Namespace implements OpenNamespace {
     const checked = checkSet('set', set);
     const described = { operation: 'elements.list', object: `${formatTable(set)} ${set.name}` };
     const listed = await translated(described, this.#untilDone(native.listElements(checked)));
-    return listed.map((element) => fromNativeElement(element, checked));
+    return fromNativeElements(listed, checked);
   }
 
   /** The generation of nf_tables: it is equal as long as no program changes any table, also elements. */

@@ -213,25 +213,16 @@ export interface NativeSet {
   readonly intervals: boolean;
 }
 
-export interface NativeElement {
-  readonly key: readonly string[];
-  readonly data: readonly string[];
-  /** `accept`, `goto` and so on; `chain` of a jump or goto. */
-  readonly verdict: string | null;
-  readonly chain: string | null;
-  readonly timeoutMs: number | null;
-}
-
-export interface NativeListedElement extends NativeElement {
-  readonly expiresInMs: number | null;
-}
-
 export interface NativeElementChange {
   readonly set: NativeSet;
   readonly deletes: boolean;
   /** NLM_F_EXCL. */
   readonly exclusive: boolean;
-  readonly elements: readonly NativeElement[];
+  /**
+   * One text for all: of each element the fields of its key, those of its data, verdict (`accept`, `goto` and so on), chain, timeout and
+   * remaining time in milliseconds. Each ends with a zero byte, and is empty where the element has none.
+   */
+  readonly elements: string;
 }
 
 export interface NativeChangeResult {
@@ -306,8 +297,10 @@ export interface NativeNamespace {
   deleteLink(link: NativeSelector): Promise<void>;
   listConntrack(filter: NativeConntrackFilter): Promise<NativeConntrackEntry[]>;
   deleteConntrack(filter: NativeConntrackFilter): Promise<number>;
+  /** Rejects with EINVAL and `PATH: PROBLEM` for a field that is not of its type. */
   changeElements(changes: readonly NativeElementChange[]): Promise<NativeChangeResult>;
-  listElements(set: NativeSet): Promise<NativeListedElement[]>;
+  /** A text of the same form. */
+  listElements(set: NativeSet): Promise<string>;
   readGeneration(): Promise<number>;
   announceAddress(announcement: NativeAnnouncement): Promise<void>;
   /** `groups` are RTNLGRP_* numbers; `onEvents` is called on the thread of the environment. */

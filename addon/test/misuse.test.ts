@@ -295,8 +295,7 @@ describe('the compiled addon', () => {
   const MONITOR_ARGUMENTS = 'groups, gatherMs, onEvents: must be an array, a number, a function';
   const TABLE_ARGUMENTS = 'tables, gatherMs, onEvents: must be an array, a number, a function';
   const set = { family: 1, table: 't', name: 's', key: ['ifname'], data: [], intervals: false };
-  const change = { set, deletes: false, exclusive: false, elements: [] };
-  const oddVerdict = { key: ['a'], data: [], verdict: 'perhaps', chain: null, timeoutMs: null };
+  const change = { set, deletes: false, exclusive: false, elements: '' };
   const noFilter = {
     family: 4,
     address: null,
@@ -348,9 +347,7 @@ describe('the compiled addon', () => {
     ['changes[0].set: must be an object', 'changeElements', [[{ ...change, set: null }]]],
     ['changes[0].set.key: must be types of fields', 'changeElements', [[{ ...change, set: { ...set, key: ['x'] } }]]],
     ['changes[0].set.key: must be at least one type', 'changeElements', [[{ ...change, set: { ...set, key: [] } }]]],
-    ['changes[0].elements: must be an array', 'changeElements', [[{ ...change, elements: null }]]],
-    ['changes[0].elements[0].key[0]: must be a string', 'changeElements', [[{ ...change, elements: [{ key: [7] }] }]]],
-    ['changes[0].elements[0].verdict: must be a verdict', 'changeElements', [[{ ...change, elements: [oddVerdict] }]]],
+    ['changes[0].elements: must be a string', 'changeElements', [[{ ...change, elements: null }]]],
     ['set.name: must be a string', 'listElements', [{ ...set, name: undefined }]],
     [TABLE_ARGUMENTS, 'monitorTables', [[], 0]],
     [TABLE_ARGUMENTS, 'monitorTables', ['inet', 0, () => undefined]],
@@ -365,6 +362,16 @@ describe('the compiled addon', () => {
   it.each(WRONG)('throws “%s” from %s', (message, method, args) => {
     expect(() => own[method]!(...args)).toThrow(new TypeError(message));
   });
+
+  it.each(['a', 'a\0', 'a\0\0\0\0', 'a\0perhaps\0\0\0\0', 'a\0\0\0soon\0\0', '\0\0\0\0\0', 'a\0\0\0\0\0b'])(
+    'refuses the text %j of elements',
+    async (elements) => {
+      expect(await own.changeElements!([{ ...change, elements }]).catch((reason: unknown) => reason)).toMatchObject({
+        errno: 22,
+        text: expect.stringMatching(/^changes\[0\]\.elements.*: must be/),
+      });
+    },
+  );
 
   it('cannot be used to construct a namespace', () => {
     expect(() => Reflect.construct(own.constructor, [])).toThrow('a namespace is made by openNamespace');

@@ -222,6 +222,8 @@ std::optional<std::string> DescribeTyped(const std::vector<SetElement>& elements
   for (const auto& type : types) {
     const auto typed = TypedElements(type, elements);
     if (!typed) continue;
+    // Not the same again where a name has a zero byte in it, which nft does not make.
+    SplitElements(type, JoinElements(*typed));
     std::string text;
     for (const auto& element : *typed) {
       for (const auto& field : element.key) text += (text.empty() ? "" : ",") + field;
