@@ -366,7 +366,7 @@ describe('the compiled addon', () => {
   it.each(['a', 'a\0', 'a\0\0\0\0', 'a\0perhaps\0\0\0\0', 'a\0\0\0soon\0\0', '\0\0\0\0\0', 'a\0\0\0\0\0b'])(
     'refuses the text %j of elements',
     async (elements) => {
-      expect(await own.changeElements!([{ ...change, elements }]).catch((reason: unknown) => reason)).toMatchObject({
+      expect(await failureOf(Promise.resolve(own.changeElements!([{ ...change, elements }])))).toMatchObject({
         errno: 22,
         text: expect.stringMatching(/^changes\[0\]\.elements.*: must be/),
       });
