@@ -28,7 +28,7 @@ std::optional<KernelError> Netfilter::Collect(const ConntrackFilter& filter, con
     malformed = malformed || !entry;
     if (entry && Matches(*entry, filter)) entries.push_back(std::move(*entry));
   };
-  const auto failure = socket_->Dump({TypeOf(IPCTNL_MSG_CT_GET), filter, bounds.max_count, bounds.timeout}, sink);
+  auto failure = socket_->Dump({TypeOf(IPCTNL_MSG_CT_GET), filter, bounds.max_count, bounds.timeout}, sink);
   if (socket_->HasUnreadList()) socket_.reset();
   if (failure) return failure;
   if (malformed) return KernelError{EBADMSG, "malformed list"};
