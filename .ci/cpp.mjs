@@ -1,5 +1,5 @@
 // Checks the format of the C++ (.clang-format) and searches it for faults (.clang-tidy); `--write` only formats it.
-import { execFile, execFileSync } from 'node:child_process';
+import { execFile, execFileSync, spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -48,8 +48,20 @@ async function tidy() {
   return isClean;
 }
 
-const fault = ensurePrograms(CPP_PROGRAMS);
-if (fault !== undefined) throw new Error(fault);
-const mode = process.argv.includes('--write') ? ['-i'] : ['--dry-run', '--Werror'];
-execFileSync('clang-format', [...mode, ...filesOf('*.cc', '*.h')], { cwd: ROOT, stdio: 'inherit' });
-if (mode[0] !== '-i' && !(await tidy())) process.exitCode = 1;
+/** @returns whether everything is as it should be; what is not is printed */
+async function main(writes) {
+  const fault = ensurePrograms(CPP_PROGRAMS);
+  if (fault !== undefined) throw new Error(fault);
+  const mode = writes ? ['-i'] : ['--dry-run', '--Werror'];
+  const options = { cwd: ROOT, stdio: 'inherit' };
+  const { status } = spawnSync('clang-format', [...mode, ...filesOf('*.cc', '*.h')], options);
+  if (status !== 0) throw new Error('C++ is not formatted; run `npm run format`');
+  return writes || tidy();
+}
+
+try {
+  if (!(await main(process.argv.includes('--write')))) process.exitCode = 1;
+} catch (error) {
+  process.stderr.write(`${error.message}\n`);
+  process.exitCode = 1;
+}

@@ -5,6 +5,7 @@
  * No call blocks the event loop; every method that touches the kernel returns a promise. This package has no notion of pods.
  */
 export { ArgumentError, NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
+export type { ConntrackEntry, ConntrackFilter, ConntrackTuple } from './conntrack.js';
 export type { Monitor, MonitorEvent, MonitorGroup, MonitorOptions } from './monitor.js';
 export type { NftChangeKind, NftTransaction, TableMonitorOptions } from './nft-monitor.js';
 export { openNamespace, setProcDirectory } from './namespace.js';

@@ -1,6 +1,6 @@
 import { NetlinkError } from './errors.js';
 import type { NativeFailure } from './native.js';
-import type { Address, FdbEntry, Link, Neighbour, Route } from './objects.js';
+import type { ObjectChange, Overrun } from './objects.js';
 
 /**
  * Subscribable object kinds, for both IPv4 and IPv6. `neighbours` includes forwarding entries (`fdb`), which share the kernel
@@ -18,22 +18,7 @@ export interface MonitorOptions {
   readonly gatherMs?: number;
 }
 
-/**
- * A change as the kernel announced it. `overrun`: some were lost, because they arrived faster than they were read; read the full
- * state again.
- */
 export type MonitorEvent = ObjectChange | Overrun;
-
-export interface Overrun {
-  readonly object: 'overrun';
-}
-
-export type ObjectChange =
-  | { readonly object: 'link'; readonly deleted: boolean; readonly value: Link }
-  | { readonly object: 'address'; readonly deleted: boolean; readonly value: Address }
-  | { readonly object: 'route'; readonly deleted: boolean; readonly value: Route }
-  | { readonly object: 'neighbour'; readonly deleted: boolean; readonly value: Neighbour }
-  | { readonly object: 'fdb'; readonly deleted: boolean; readonly value: FdbEntry };
 
 /**
  * A subscription: `ip monitor`. Ends on `close()` or when the iteration is left by `break`. It does not keep the process alive.

@@ -9,6 +9,13 @@ import {
   checkSysctlSettings,
   checkTimeout,
 } from './check.js';
+import {
+  checkConntrackFilter,
+  describeConntrack,
+  toConntrackEntry,
+  type ConntrackEntry,
+  type ConntrackFilter,
+} from './conntrack.js';
 import { describe, describeSelector, describeSysctl, type Described } from './describe.js';
 import { NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 import { loadBinding } from './load.js';
@@ -24,7 +31,7 @@ import type {
 import {
   checkSet,
   formatTable,
-  fromNativeElement,
+  fromNativeElements,
   toArgumentError,
   toChangeResult,
   toNativeChanges,
@@ -240,14 +247,26 @@ export class Namespace implements OpenNamespace {
   }
 
   /**
-   * Deletes connection tracking entries with an address, IPv4 or IPv6, as original source or destination or as source of the
-   * replies (`conntrack -D -s ADDRESS`, `-d`, `-r`), and resolves with their number. Idempotent. Rejects with a code such as
+   * Deletes connection tracking entries (`conntrack -D`), and resolves with their number. Idempotent. The kernel filters by IPv4
+   * address, protocol and port since 5.8; otherwise a worker thread reads all entries of the family. Rejects with a code such as
    * EPROTONOSUPPORT, EINVAL or EOPNOTSUPP where connection tracking cannot be queried (`nf_conntrack_netlink`).
    */
-  async deleteConntrack({ address }: { readonly address: string }): Promise<number> {
+  async deleteConntrack(filter: ConntrackFilter): Promise<number> {
     const native = this.#open();
-    const checked = checkAddress('address', address);
-    return translated({ operation: 'conntrack.delete', object: checked }, native.deleteConntrack(checked));
+    const filters = checkConntrackFilter(filter);
+    const described = { operation: 'conntrack.delete', object: describeConntrack(filter) };
+    const deletions = Promise.all(filters.map((each) => native.deleteConntrack(each)));
+    const counts = await translated(described, this.#untilDone(deletions));
+    return counts.reduce((sum, count) => sum + count, 0);
+  }
+
+  /** Connection tracking entries (`conntrack -L`), filtered like those to delete. `maxCount` is for each family. */
+  async conntrackEntries(filter: ConntrackFilter & ListBounds): Promise<ConntrackEntry[]> {
+    const native = this.#open();
+    const filters = checkConntrackFilter(filter);
+    const described = { operation: 'conntrack.list', object: describeConntrack(filter) };
+    const lists = Promise.all(filters.map((each) => native.listConntrack(each)));
+    return (await translated(described, this.#untilDone(lists))).flat().map(toConntrackEntry);
   }
 
   /**
@@ -297,7 +316,7 @@ export class Namespace implements OpenNamespace {
     const checked = checkSet('set', set);
     const described = { operation: 'elements.list', object: `${formatTable(set)} ${set.name}` };
     const listed = await translated(described, this.#untilDone(native.listElements(checked)));
-    return listed.map((element) => fromNativeElement(element, checked));
+    return fromNativeElements(listed, checked);
   }
 
   /** The generation of nf_tables: it is equal as long as no program changes any table, also elements. */

@@ -4,8 +4,7 @@
  * Every property is always present. Absent is `null`; `undefined` causes a TypeError that names the path. Promises reject with a
  * {@link NativeError}.
  */
-import type { MonitorEvent, Overrun } from './monitor.js';
-import type { Address, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
+import type { Address, Family, FdbEntry, Link, Neighbour, ObjectChange, Overrun, Route, Rule } from './objects.js';
 
 /** A failure: a positive errno value and the kernel's extended-ack text, or the addon's own. */
 export interface NativeError {
@@ -214,25 +213,16 @@ export interface NativeSet {
   readonly intervals: boolean;
 }
 
-export interface NativeElement {
-  readonly key: readonly string[];
-  readonly data: readonly string[];
-  /** `accept`, `goto` and so on; `chain` of a jump or goto. */
-  readonly verdict: string | null;
-  readonly chain: string | null;
-  readonly timeoutMs: number | null;
-}
-
-export interface NativeListedElement extends NativeElement {
-  readonly expiresInMs: number | null;
-}
-
 export interface NativeElementChange {
   readonly set: NativeSet;
   readonly deletes: boolean;
   /** NLM_F_EXCL. */
   readonly exclusive: boolean;
-  readonly elements: readonly NativeElement[];
+  /**
+   * One text for all: of each element the fields of its key, those of its data, verdict (`accept`, `goto` and so on), chain, timeout and
+   * remaining time in milliseconds. Each ends with a zero byte, and is empty where the element has none.
+   */
+  readonly elements: string;
 }
 
 export interface NativeChangeResult {
@@ -242,6 +232,33 @@ export interface NativeChangeResult {
   readonly generation: number | null;
 }
 
+/** Null matches any. With an address, `family` does not count. */
+export interface NativeConntrackFilter {
+  readonly family: 0 | 4 | 6;
+  readonly address: string | null;
+  /** False: the address is the original destination. */
+  readonly anywhere: boolean;
+  readonly protocol: number | null;
+  /** With a protocol. */
+  readonly destinationPort: number | null;
+  readonly maxCount: number;
+  readonly timeoutMs: number;
+}
+
+export interface NativeConntrackTuple {
+  readonly source: string | null;
+  readonly sourcePort: number | null;
+  readonly destination: string | null;
+  readonly destinationPort: number | null;
+}
+
+export interface NativeConntrackEntry {
+  readonly family: Family;
+  readonly protocol: number;
+  readonly original: NativeConntrackTuple;
+  readonly reply: NativeConntrackTuple;
+}
+
 /** The subscription failed, and ends. */
 export interface NativeFailure {
   readonly object: 'failure';
@@ -249,7 +266,7 @@ export interface NativeFailure {
 }
 
 /** One notification; `overrun` says that the kernel dropped some. */
-export type NativeEvent = MonitorEvent | NativeFailure;
+export type NativeEvent = ObjectChange | Overrun | NativeFailure;
 
 export interface NativeTransaction {
   readonly object: 'transaction';
@@ -278,9 +295,12 @@ export interface NativeNamespace {
   dumpFdb(filter: NativeDumpFilter): Promise<FdbEntry[]>;
   readSysctls(paths: readonly string[]): Promise<NativeReading[]>;
   deleteLink(link: NativeSelector): Promise<void>;
-  deleteConntrack(address: string): Promise<number>;
+  listConntrack(filter: NativeConntrackFilter): Promise<NativeConntrackEntry[]>;
+  deleteConntrack(filter: NativeConntrackFilter): Promise<number>;
+  /** Rejects with EINVAL and `PATH: PROBLEM` for a field that is not of its type. */
   changeElements(changes: readonly NativeElementChange[]): Promise<NativeChangeResult>;
-  listElements(set: NativeSet): Promise<NativeListedElement[]>;
+  /** A text of the same form. */
+  listElements(set: NativeSet): Promise<string>;
   readGeneration(): Promise<number>;
   announceAddress(announcement: NativeAnnouncement): Promise<void>;
   /** `groups` are RTNLGRP_* numbers; `onEvents` is called on the thread of the environment. */

@@ -1,13 +1,7 @@
 /** Elements of sets and maps of nf_tables: their types, checks, and the addon's form of them. */
 import { ArgumentError, NetlinkError } from './errors.js';
-import type {
-  NativeChangeResult,
-  NativeElement,
-  NativeElementChange,
-  NativeListedElement,
-  NativeSet,
-} from './native.js';
-import { checkArray, checkFlag, checkInteger, checkRecord, checkText, optional, UINT32 } from './scalars.js';
+import type { NativeChangeResult, NativeElementChange, NativeSet } from './native.js';
+import { checkArray, checkFlag, checkInteger, checkRecord, checkText, PROTOCOLS, UINT32 } from './scalars.js';
 
 /** NFPROTO_* of linux/netfilter.h. */
 const FAMILIES = { inet: 1, ip: 2, arp: 3, netdev: 5, bridge: 7, ip6: 10 } as const;
@@ -19,15 +13,9 @@ const FIELD_TYPES = ['ifname', 'ipv4_addr', 'ipv6_addr', 'inet_proto', 'inet_ser
 
 export type NftFieldType = (typeof FIELD_TYPES)[number];
 
-/** Protocols by name, as nft accepts them; other protocols have their number. */
-const PROTOCOLS: ReadonlyMap<string, string> = new Map([
-  ['icmp', '1'],
-  ['tcp', '6'],
-  ['udp', '17'],
-  ['icmpv6', '58'],
-  ['sctp', '132'],
-]);
-const PROTOCOL_NAMES: ReadonlyMap<string, string> = new Map([...PROTOCOLS].map(([name, number]) => [number, name]));
+const PROTOCOL_NAMES: ReadonlyMap<string, string> = new Map(
+  [...PROTOCOLS].map(([name, number]) => [String(number), name]),
+);
 
 export interface NftTableName {
   readonly family: NftFamily;
@@ -156,27 +144,29 @@ export function checkSet(path: string, set: NftSet): NativeSet {
   };
 }
 
-/** The addon checks each field against its type. */
-function toFields(path: string, fields: readonly unknown[], types: readonly string[]): string[] {
+const END = '\0';
+
+/** The addon checks each field against its type; here only their number, and what their text cannot hold. */
+function toFields(path: string, fields: readonly unknown[], types: readonly string[]): string {
   checkArray(path, fields);
-  return fields.map((field, position) => {
-    if (typeof field === 'number') return String(field);
-    const text = checkText(`${path}[${position}]`, field);
-    return types[position] === 'inet_proto' ? (PROTOCOLS.get(text) ?? text) : text;
-  });
+  if (fields.length !== types.length) throw new ArgumentError(path, `must have ${types.length} fields`);
+  let text = '';
+  for (const [position, field] of fields.entries()) {
+    const value = typeof field === 'number' ? String(field) : checkText(`${path}[${position}]`, field);
+    text += types[position] === 'inet_proto' ? String(PROTOCOLS.get(value) ?? value) : value;
+    text += END;
+  }
+  return text;
 }
 
 const PLAIN_VERDICTS: ReadonlySet<unknown> = new Set(['accept', 'drop', 'return', 'continue']);
 
-function toVerdict(path: string, value: unknown): Pick<NativeElement, 'verdict' | 'chain'> {
-  if (typeof value === 'string' && PLAIN_VERDICTS.has(value)) return { verdict: value, chain: null };
+/** The name and the chain. */
+function toVerdict(path: string, value: unknown): string {
+  if (typeof value === 'string' && PLAIN_VERDICTS.has(value)) return value + END + END;
   if (typeof value === 'object' && value !== null) {
-    if ('goto' in value && !('jump' in value)) {
-      return { verdict: 'goto', chain: checkName(`${path}.goto`, value.goto) };
-    }
-    if ('jump' in value && !('goto' in value)) {
-      return { verdict: 'jump', chain: checkName(`${path}.jump`, value.jump) };
-    }
+    if ('goto' in value && !('jump' in value)) return `goto${END}${checkName(`${path}.goto`, value.goto)}${END}`;
+    if ('jump' in value && !('goto' in value)) return `jump${END}${checkName(`${path}.jump`, value.jump)}${END}`;
   }
   throw new ArgumentError(path, 'must be accept, drop, return, continue, or an object with either goto or jump');
 }
@@ -188,20 +178,17 @@ interface Kind {
 }
 
 /** Of a deletion only the key counts. */
-function toElement(path: string, element: NftElement, { set, hasVerdicts, deletes }: Kind): NativeElement {
+function toElement(path: string, element: NftElement, { set, hasVerdicts, deletes }: Kind): string {
   checkRecord(path, element);
   const { key, data, verdict, timeoutMs } = element;
-  const bare = { data: [], verdict: null, chain: null, timeoutMs: null };
-  const native = { ...bare, key: toFields(`${path}.key`, key, set.key) };
-  if (deletes) return native;
+  const text = toFields(`${path}.key`, key, set.key);
+  if (deletes) return text + END + END + END + END;
   if (!hasVerdicts && verdict !== undefined) throw new ArgumentError(`${path}.verdict`, 'must not be given');
   if (set.data.length === 0 && data !== undefined) throw new ArgumentError(`${path}.data`, 'must not be given');
-  return {
-    ...native,
-    ...(set.data.length > 0 ? { data: toFields(`${path}.data`, data ?? [], set.data) } : {}),
-    ...(hasVerdicts ? toVerdict(`${path}.verdict`, verdict) : {}),
-    timeoutMs: optional(timeoutMs, (value) => checkInteger(`${path}.timeoutMs`, value, TIMEOUT_MS)),
-  };
+  const value = set.data.length > 0 ? toFields(`${path}.data`, data ?? [], set.data) : '';
+  const target = hasVerdicts ? toVerdict(`${path}.verdict`, verdict) : END + END;
+  const timeout = timeoutMs === undefined ? '' : String(checkInteger(`${path}.timeoutMs`, timeoutMs, TIMEOUT_MS));
+  return text + value + target + timeout + END + END;
 }
 
 function checkLength(path: string, list: readonly unknown[], max: number): void {
@@ -225,7 +212,7 @@ function toNativeChange(change: NftElementChange, path: string): NativeElementCh
     set: kind.set,
     deletes,
     exclusive: type === 'elements.create',
-    elements: elements.map((element, position) => toElement(`${path}.elements[${position}]`, element, kind)),
+    elements: elements.map((element, position) => toElement(`${path}.elements[${position}]`, element, kind)).join(''),
   };
 }
 
@@ -234,10 +221,10 @@ export function toNativeChanges(changes: readonly NftElementChange[]): NativeEle
   return changes.map((change, position) => toNativeChange(change, `changes[${position}]`));
 }
 
-/** What the addon throws for a field that is not of its type, with its path. */
+/** What the addon refuses a field with that is not of its type, with its path. */
 export function toArgumentError(error: unknown): unknown {
-  if (!(error instanceof TypeError)) return error;
-  const [, path, problem] = /^(changes\[[^:]*): (.*)$/.exec(error.message) ?? [];
+  if (!(error instanceof NetlinkError) || error.code !== 'EINVAL') return error;
+  const [, path, problem] = /^(changes\[[^:]*): (.*)$/.exec(error.kernelMessage ?? '') ?? [];
   return path === undefined || problem === undefined ? error : new ArgumentError(path, problem);
 }
 
@@ -268,20 +255,26 @@ function fromFields(fields: readonly string[], types: readonly string[]): NftFie
   });
 }
 
-function fromVerdict(verdict: string, chain: string | null): NftVerdict | undefined {
+function fromVerdict(verdict: string, chain: string): NftVerdict | undefined {
   if (verdict === 'accept' || verdict === 'drop' || verdict === 'return' || verdict === 'continue') return verdict;
-  if (verdict === 'goto') return { goto: chain ?? '' };
-  return verdict === 'jump' ? { jump: chain ?? '' } : undefined;
+  if (verdict === 'goto') return { goto: chain };
+  return verdict === 'jump' ? { jump: chain } : undefined;
 }
 
-export function fromNativeElement(native: NativeListedElement, set: NativeSet): NftListedElement {
-  const { key, data, verdict, chain, timeoutMs, expiresInMs } = native;
-  const known = verdict === null ? undefined : fromVerdict(verdict, chain);
-  return {
-    key: fromFields(key, set.key),
-    ...(data.length > 0 ? { data: fromFields(data, set.data) } : {}),
-    ...(known === undefined ? {} : { verdict: known }),
-    ...(timeoutMs === null ? {} : { timeoutMs }),
-    ...(expiresInMs === null ? {} : { expiresInMs }),
-  };
+export function fromNativeElements(text: string, { key, data }: NativeSet): NftListedElement[] {
+  const texts = text.split(END);
+  const width = key.length + data.length + 4;
+  return Array.from({ length: Math.floor(texts.length / width) }, (_, position) => {
+    const begin = position * width;
+    const rest = begin + key.length + data.length;
+    const [verdict = '', chain = '', timeoutMs = '', expiresInMs = ''] = texts.slice(rest, rest + 4);
+    const known = fromVerdict(verdict, chain);
+    return {
+      key: fromFields(texts.slice(begin, begin + key.length), key),
+      ...(data.length > 0 ? { data: fromFields(texts.slice(begin + key.length, rest), data) } : {}),
+      ...(known === undefined ? {} : { verdict: known }),
+      ...(timeoutMs === '' ? {} : { timeoutMs: Number(timeoutMs) }),
+      ...(expiresInMs === '' ? {} : { expiresInMs: Number(expiresInMs) }),
+    };
+  });
 }

@@ -1,8 +1,8 @@
 /** Subscriptions to transactions of nf_tables. */
 import { checkGatherMs } from './check.js';
 import { ArgumentError } from './errors.js';
-import type { Overrun } from './monitor.js';
 import type { NativeFailure, NativeTransaction } from './native.js';
+import type { Overrun } from './objects.js';
 import { checkTable, type NftTableName } from './nft-elements.js';
 import { checkArray } from './scalars.js';
 

@@ -178,3 +178,16 @@ export interface FdbEntry {
   /** NUD_* bits of linux/neighbour.h. */
   readonly state: number;
 }
+
+/** A change as the kernel announced it. */
+export type ObjectChange =
+  | { readonly object: 'link'; readonly deleted: boolean; readonly value: Link }
+  | { readonly object: 'address'; readonly deleted: boolean; readonly value: Address }
+  | { readonly object: 'route'; readonly deleted: boolean; readonly value: Route }
+  | { readonly object: 'neighbour'; readonly deleted: boolean; readonly value: Neighbour }
+  | { readonly object: 'fdb'; readonly deleted: boolean; readonly value: FdbEntry };
+
+/** Changes were lost, because they arrived faster than they were read; read the full state again. */
+export interface Overrun {
+  readonly object: 'overrun';
+}

@@ -37,6 +37,15 @@ const ADDRESS_GENERATIONS: ReadonlyMap<unknown, number> = new Map<AddressGenerat
   ['random', 3],
 ]);
 
+/** Protocols by name, as nft and conntrack accept them; other protocols have their number. */
+export const PROTOCOLS: ReadonlyMap<string, number> = new Map([
+  ['icmp', 1],
+  ['tcp', 6],
+  ['udp', 17],
+  ['icmpv6', 58],
+  ['sctp', 132],
+]);
+
 export interface Prefix {
   readonly address: string;
   readonly prefixLengthBits: number;

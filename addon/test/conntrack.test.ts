@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 
-import { makePod, open, run } from './ip.js';
+import type { ConntrackFilter } from '../lib/index.js';
+import { failureOf, makePod, open, run } from './ip.js';
 
 /** The flows of a family that Debian's `conntrack` lists; one line each. */
 function flows(router: string, family: 4 | 6): string[] {
@@ -65,5 +66,70 @@ describe('deleteConntrack', () => {
     expect(flows(router, 6).filter((line) => /(src|dst)=fd02::2 /.test(line))).toEqual([]);
     expect(await node.deleteConntrack({ address: '10.9.0.2' })).toBe(1);
     expect(flows(router, 4)).toEqual([]);
+  });
+});
+
+/** The UDP flows of a namespace to its own loopback addresses, made by datagrams to these ports. */
+async function makeUdp(ports: readonly number[]) {
+  const { name, path } = makePod();
+  run('ip', '-n', name, 'link', 'set', 'lo', 'up');
+  run('ip', 'netns', 'exec', name, 'nft', UDP_RULES);
+  for (const port of ports)
+    for (const host of ['127.0.0.1', '127.0.0.2', '::1']) inside(name, `bash -c echo>/dev/udp/${host}/${port}`);
+  return { pod: name, node: await open(path) };
+}
+
+const UDP_RULES = `table inet flows {
+  chain translated { type nat hook output priority -100; ip daddr 127.0.0.2 udp dport 53 dnat ip to 127.0.0.3:5353; }
+  chain seen { type filter hook input priority 0; ct state new counter accept; }
+}`;
+
+describe('conntrackEntries and deleteConntrack by port', () => {
+  it('list and delete by protocol, original destination and port, in both families', async () => {
+    const { pod, node } = await makeUdp([53, 54]);
+    const udp53 = { protocol: 'udp', destinationPort: 53 };
+    const entries = await node.conntrackEntries(udp53);
+    expect(entries.map(({ original }) => original.destination).toSorted()).toEqual(['127.0.0.1', '127.0.0.2', '::1']);
+    const toSecond = { ...udp53, destination: '127.0.0.2' };
+    expect(await node.conntrackEntries(toSecond)).toMatchObject([
+      {
+        family: 4,
+        protocol: 17,
+        original: { destination: '127.0.0.2', destinationPort: 53 },
+        reply: { source: '127.0.0.3', sourcePort: 5353 },
+      },
+    ]);
+    expect(await node.conntrackEntries({ ...udp53, address: '127.0.0.3' })).toHaveLength(1);
+    expect(await node.conntrackEntries({ address: '127.0.0.1', protocol: 17 })).toHaveLength(4);
+    expect(await node.conntrackEntries({ protocol: 'udp', family: 6 })).toHaveLength(2);
+    // The kernel filters: what it does not send does not count.
+    for (const filter of [toSecond, { ...udp53, address: '127.0.0.3' }])
+      expect(await node.conntrackEntries({ ...filter, maxCount: 1 })).toHaveLength(1);
+    expect(await node.conntrackEntries({ ...udp53, family: 4, maxCount: 2 })).toHaveLength(2);
+    await expect(node.conntrackEntries({ protocol: 'udp', family: 4, maxCount: 3 })).rejects.toMatchObject({
+      code: 'E2BIG',
+    });
+    // The translated port is not the original one.
+    expect(await node.deleteConntrack({ protocol: 'udp', destinationPort: 5353 })).toBe(0);
+    expect(await node.deleteConntrack({ protocol: 'tcp', destinationPort: 53 })).toBe(0);
+    expect(await node.deleteConntrack(toSecond)).toBe(1);
+    expect(await node.deleteConntrack(udp53)).toBe(2);
+    expect(await node.deleteConntrack(udp53)).toBe(0);
+    expect([...flows(pod, 4), ...flows(pod, 6)].filter((line) => line.includes('dport=54'))).toHaveLength(3);
+    expect([...flows(pod, 4), ...flows(pod, 6)].filter((line) => line.includes('dport=53 '))).toEqual([]);
+  });
+
+  it.each<[string, ConntrackFilter, string]>([
+    ['nothing', {}, 'filter'],
+    ['a port alone', { address: '10.0.0.1', destinationPort: 53 }, 'filter.protocol'],
+    ['port 0', { protocol: 'udp', destinationPort: 0 }, 'filter.destinationPort'],
+    ['an unknown protocol', { protocol: 'gre' }, 'filter.protocol'],
+    ['two addresses', { address: '10.0.0.1', destination: '10.0.0.1' }, 'filter.destination'],
+    ['another family', { address: '10.0.0.1', family: 6 }, 'filter.family'],
+    ['no address', { address: '10.0.0.0/8' }, 'filter.address'],
+  ])('refuse %s', async (_, filter, path) => {
+    const node = await open(makePod().path);
+    expect(await failureOf(node.deleteConntrack(filter))).toMatchObject({ name: 'ArgumentError', path });
+    expect(await failureOf(node.conntrackEntries(filter))).toMatchObject({ name: 'ArgumentError', path });
   });
 });

@@ -75,14 +75,22 @@ describe('memory, files and threads stay constant', () => {
         const { status, stderr } = spawnSync('ip', ['-batch', '-'], { input, encoding: 'utf8' });
         if (status !== 0) throw new Error(stderr);
       };
+      const bounds = { maxCount: 0, timeoutMs: 0 };
+      const FLOWS = { family: 4, address: '192.0.2.1', anywhere: true, protocol: null, destinationPort: null, ...bounds };
+      const SET = { family: 1, table: 'none', name: 'none', key: ['ifname'], data: [], intervals: false };
+      const ELEMENTS = Array.from({ length: 1000 }, (_, n) => 'podw' + n + '\\0\\0\\0\\0\\0').join('');
       const use = async (name, position) => {
         const pod = await binding.openNamespace('/run/netns/' + name);
         const monitor = await pod.monitor([1], 0, () => {});
         await run(pod, 2);
         await pod.dumpLinks(FILTER);
         await pod.deleteLink({ index: 7777, name: null }).catch(() => {});
-        await pod.deleteConntrack('192.0.2.1');
+        await pod.deleteConntrack(FLOWS);
+        await pod.changeElements([{ set: SET, deletes: false, exclusive: false, elements: ELEMENTS }]);
+        await pod.listElements(SET).catch(() => {});
+        const tables = await pod.monitorTables([SET], 0, () => {});
         monitor.close();
+        tables.close();
         if (position % 2) await pod.close();
       };
       compare(async () => {

@@ -4,7 +4,14 @@ import { runInNewContext } from 'node:vm';
 
 import { beforeAll, describe, expect, it } from 'vitest';
 
-import { NamespaceClosedError, NetlinkError, openNamespace, type Namespace, type Step } from '../lib/index.js';
+import {
+  NamespaceClosedError,
+  NetlinkError,
+  openNamespace,
+  type Namespace,
+  type NftSet,
+  type Step,
+} from '../lib/index.js';
 import { ADDON_FOLDER, codes, failureOf, link0, makePod, noLink, open, vethPair } from './ip.js';
 
 setFlagsFromString('--expose-gc');
@@ -20,6 +27,8 @@ async function misuse(namespace: Namespace, method: string, ...args: unknown[]):
 function codeOf(failure: unknown): unknown {
   return failure instanceof NetlinkError ? failure.code : failure;
 }
+
+const NO_SET: NftSet = { family: 'inet', table: 'none', name: 'none', key: ['ifname'] };
 
 /** Every method that calls the kernel, with valid arguments and a known outcome. */
 const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown>>> = {
@@ -39,6 +48,16 @@ const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown
   announceAddress: async (namespace) =>
     codeOf(await failureOf(namespace.announceAddress({ index: 2 ** 31 - 1, address: '192.0.2.1' }))),
   deleteConntrack: async (namespace) => namespace.deleteConntrack({ address: '192.0.2.1' }),
+  conntrackEntries: async (namespace) => namespace.conntrackEntries({ protocol: 'udp' }),
+  changeElements: async (namespace) =>
+    (await namespace.changeElements([{ type: 'elements.add', set: NO_SET, elements: [{ key: ['a'] }] }])).applied,
+  elements: async (namespace) =>
+    namespace.elements(NO_SET).catch((error: unknown) => {
+      if (error instanceof NetlinkError) return error.code;
+      throw error;
+    }),
+  generation: async (namespace) => namespace.generation(),
+  monitorTables: async (namespace) => (await namespace.monitorTables({ tables: [NO_SET] })).close(),
   monitor: async (namespace) => (await namespace.monitor({ groups: ['links'] })).close(),
 };
 
@@ -56,6 +75,11 @@ const EXPECTED: Readonly<Record<keyof typeof METHODS, unknown>> = {
   deleteLink: 'ENODEV',
   announceAddress: 'ENODEV',
   deleteConntrack: 0,
+  conntrackEntries: [],
+  changeElements: false,
+  elements: 'ENOENT',
+  generation: 1,
+  monitorTables: undefined,
   monitor: undefined,
 };
 
@@ -228,8 +252,12 @@ describe('arguments', () => {
     });
     expect(await call('writeSysctls', [{ key: ['net'], value: 1 }])).toMatchObject({ path: 'settings[0].value' });
     expect(await call('deleteLink', {})).toMatchObject({ path: 'link' });
-    expect(await call('deleteConntrack', { address: '10.0.0.0/8' })).toMatchObject({ path: 'address' });
-    expect(await call('deleteConntrack', {})).toMatchObject({ path: 'address' });
+    expect(await call('deleteConntrack', { address: '10.0.0.0/8' })).toMatchObject({ path: 'filter.address' });
+    expect(await call('deleteConntrack', {})).toMatchObject({ path: 'filter' });
+    expect(await call('changeElements', [{ type: 'elements.move' }])).toMatchObject({ path: 'changes[0].type' });
+    expect(await call('changeElements', [{ type: 'elements.add' }])).toMatchObject({ path: 'changes[0].set' });
+    expect(await call('elements', { ...NO_SET, key: ['mark'] })).toMatchObject({ path: 'set.key[0]' });
+    expect(await call('elements', { ...NO_SET, family: 'ip5' })).toMatchObject({ path: 'set.family' });
     expect(await call('announceAddress', { index: 0, address: '192.0.2.1' })).toMatchObject({
       path: 'announcement.index',
     });
@@ -264,7 +292,19 @@ describe('the compiled addon', () => {
   const ruleFields = { source: '10.0.0.1', sourceLengthBits: 32, table: 100, priority: null, protocol: null };
   const rule = { op: 'rule', verb: 'add', optional: false, within: null, ...ruleFields };
   const get = { op: 'link.get', optional: false, within: null, link: { index: 1, name: null } };
-  const MONITOR_ARGUMENTS = 'groups, gatherMs, onEvents: must be an array of numbers, a number, and a function';
+  const MONITOR_ARGUMENTS = 'groups, gatherMs, onEvents: must be an array, a number, a function';
+  const TABLE_ARGUMENTS = 'tables, gatherMs, onEvents: must be an array, a number, a function';
+  const set = { family: 1, table: 't', name: 's', key: ['ifname'], data: [], intervals: false };
+  const change = { set, deletes: false, exclusive: false, elements: '' };
+  const noFilter = {
+    family: 4,
+    address: null,
+    anywhere: false,
+    protocol: null,
+    destinationPort: null,
+    maxCount: 0,
+    timeoutMs: 0,
+  };
   const WRONG: readonly (readonly [string, string, unknown[]])[] = [
     ['steps: must be an array', 'run', [null, options]],
     ['steps[0]: must be an object', 'run', [[7], options]],
@@ -298,7 +338,20 @@ describe('the compiled addon', () => {
     ['steps[0].priority: must be a whole number of 32 bits', 'run', [[{ ...rule, priority: undefined }], options]],
     ['paths[1]: must be a string', 'readSysctls', [['net', 7]]],
     ['link.index: must be a whole number of 32 bits', 'deleteLink', [{}]],
-    ['address: must be an IP address', 'deleteConntrack', ['pod']],
+    ['filter: must be an object', 'deleteConntrack', ['pod']],
+    ['filter.address: must be an IP address', 'listConntrack', [{ address: 'pod' }]],
+    ['filter.family: must be 4 or 6', 'listConntrack', [{ ...noFilter, family: 0 }]],
+    ['filter.protocol: must be a number', 'deleteConntrack', [{ ...noFilter, destinationPort: 53 }]],
+    ['changes: must be an array', 'changeElements', [{}]],
+    ['changes[0]: must be an object', 'changeElements', [[7]]],
+    ['changes[0].set: must be an object', 'changeElements', [[{ ...change, set: null }]]],
+    ['changes[0].set.key: must be types of fields', 'changeElements', [[{ ...change, set: { ...set, key: ['x'] } }]]],
+    ['changes[0].set.key: must be at least one type', 'changeElements', [[{ ...change, set: { ...set, key: [] } }]]],
+    ['changes[0].elements: must be a string', 'changeElements', [[{ ...change, elements: null }]]],
+    ['set.name: must be a string', 'listElements', [{ ...set, name: undefined }]],
+    [TABLE_ARGUMENTS, 'monitorTables', [[], 0]],
+    [TABLE_ARGUMENTS, 'monitorTables', ['inet', 0, () => undefined]],
+    ['tables[0].table: must be a string', 'monitorTables', [[{ family: 1 }], 0, () => undefined]],
     ['announcement: must be an object', 'announceAddress', ['::1']],
     ['announcement.address: must be an IP address', 'announceAddress', [{ index: 1, address: 'lo', router: false }]],
     ['announcement.router: must be true or false', 'announceAddress', [{ index: 1, address: '::1' }]],
@@ -309,6 +362,16 @@ describe('the compiled addon', () => {
   it.each(WRONG)('throws “%s” from %s', (message, method, args) => {
     expect(() => own[method]!(...args)).toThrow(new TypeError(message));
   });
+
+  it.each(['a', 'a\0', 'a\0\0\0\0', 'a\0perhaps\0\0\0\0', 'a\0\0\0soon\0\0', '\0\0\0\0\0', 'a\0\0\0\0\0b'])(
+    'refuses the text %j of elements',
+    async (elements) => {
+      expect(await failureOf(Promise.resolve(own.changeElements!([{ ...change, elements }])))).toMatchObject({
+        errno: 22,
+        text: expect.stringMatching(/^changes\[0\]\.elements.*: must be/),
+      });
+    },
+  );
 
   it('cannot be used to construct a namespace', () => {
     expect(() => Reflect.construct(own.constructor, [])).toThrow('a namespace is made by openNamespace');

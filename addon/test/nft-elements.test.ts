@@ -1,3 +1,6 @@
+import { execFile } from 'node:child_process';
+import { promisify } from 'node:util';
+
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 
@@ -192,9 +195,12 @@ describe('changeElements', () => {
     await inside.changeElements([add(HOST_PORTS, old)]);
     const create: NftElementChange = { type: 'elements.create', set: HOST_PORTS, elements: [old] };
     expect((await inside.changeElements([create])).outcomes).toMatchObject([{ error: { code: 'EEXIST' } }]);
-    expect(await inside.changeElements([remove(HOST_PORTS, old), add(HOST_PORTS, other)])).toMatchObject({
-      applied: true,
-    });
+    const monitor = await inside.monitorTables({ tables: [TABLE] });
+    const { generation } = await inside.changeElements([remove(HOST_PORTS, old), add(HOST_PORTS, other)]);
+    const seen = await monitor[Symbol.asyncIterator]().next();
+    monitor.close();
+    // One generation has both: no packet sees the time between them.
+    expect(seen.value).toMatchObject({ generation, changes: [{ kinds: ['elements.add', 'elements.delete'] }] });
     expect(listedByNft(pod, HOST_PORTS)).toEqual(expected([other]));
   });
 
@@ -212,6 +218,26 @@ describe('changeElements', () => {
       'ENOENT',
     ]);
     await expect(inside.elements(NAMES)).rejects.toMatchObject({ code: 'ENOENT', object: 'inet podwire names' });
+  });
+
+  it('changes all or nothing of a table that another program deletes and makes again meanwhile', async () => {
+    const { pod, inside } = await makeTable();
+    const churn = promisify(execFile)('ip', [
+      ...['netns', 'exec', pod, 'sh', '-c'],
+      `for n in $(seq 30); do nft delete table inet podwire; nft -f - <<'EOF'\n${RULES}\nEOF\ndone`,
+    ]);
+    const state = { isRunning: true };
+    const ended = churn.finally(() => (state.isRunning = false));
+    const codes = new Set<string>();
+    while (state.isRunning) {
+      const { applied, outcomes } = await inside.changeElements([
+        add(NAMES, { key: ['podw0'] }),
+        add(PROFILES, { key: ['podw0'], verdict: GOTO }),
+      ]);
+      codes.add(applied ? 'ok' : outcomes.map((outcome) => (outcome.ok ? 'ok' : outcome.error.code)).join());
+    }
+    await ended;
+    expect([...codes].toSorted()).toEqual(['ENOENT,ENOENT', 'ok']);
   });
 
   it('adds 50,000 elements in one transaction, and lists and deletes them', async () => {

@@ -52,6 +52,7 @@ const CALLS: Readonly<Record<string, { call: (inside: Namespace) => Promise<unkn
     call: async (inside) => failureOf(inside.announceAddress({ index: 1, address: '192.0.2.1' })),
     answer: expect.objectContaining({ code: 'EOPNOTSUPP' }),
   },
+  'the generation of nf_tables': { call: (inside) => inside.generation(), answer: 1 },
   'the deletion of flows': { call: (inside) => inside.deleteConntrack({ address: '192.0.2.1' }), answer: 0 },
 };
 

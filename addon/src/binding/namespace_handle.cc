@@ -6,7 +6,6 @@
 #include "binding/shape.h"
 #include "binding/steps.h"
 #include "socket/announcement.h"
-#include "socket/conntrack.h"
 
 namespace podwire::netlink {
 
@@ -78,6 +77,7 @@ Napi::FunctionReference NamespaceHandle::Define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::DumpNeighbours>("dumpNeighbours"),
                                           InstanceMethod<&NamespaceHandle::ReadSysctls>("readSysctls"),
                                           InstanceMethod<&NamespaceHandle::DeleteLink>("deleteLink"),
+                                          InstanceMethod<&NamespaceHandle::ListConntrack>("listConntrack"),
                                           InstanceMethod<&NamespaceHandle::DeleteConntrack>("deleteConntrack"),
                                           InstanceMethod<&NamespaceHandle::AnnounceAddress>("announceAddress"),
                                           InstanceMethod<&NamespaceHandle::ChangeElements>("changeElements"),
@@ -227,19 +227,14 @@ Napi::Value NamespaceHandle::DeleteLink(const Napi::CallbackInfo& info) {
   return deletions_->Add(index, name);
 }
 
+Napi::Value NamespaceHandle::ListConntrack(const Napi::CallbackInfo& info) {
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::ListConntrack(*worker, info[0]) : Napi::Value();
+}
+
 Napi::Value NamespaceHandle::DeleteConntrack(const Napi::CallbackInfo& info) {
-  const Napi::Env env = info.Env();
-  if (!CheckOpen(info)) return {};
-  const auto address = info[0].IsString() ? IpAddress::Parse(info[0].As<Napi::String>().Utf8Value()) : std::nullopt;
-  if (!address) {
-    Napi::TypeError::New(env, "address: must be an IP address").ThrowAsJavaScriptException();
-    return {};
-  }
-  const auto work = [netns = namespace_->GetNetns(), address = *address] {
-    return netlink::DeleteConntrack(*netns, address);
-  };
-  return queue_->Promise<uint32_t>(
-      env, work, [](Napi::Env env, uint32_t& count) -> Napi::Value { return Napi::Number::New(env, count); });
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::DeleteConntrack(*worker, info[0]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::AnnounceAddress(const Napi::CallbackInfo& info) {

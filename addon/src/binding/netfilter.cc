@@ -1,6 +1,7 @@
 #include "binding/netfilter.h"
 
-#include <array>
+#include <sys/socket.h>
+
 #include <cerrno>
 #include <functional>
 #include <string>
@@ -8,15 +9,12 @@
 
 #include "binding/object_reader.h"
 #include "binding/shape.h"
+#include "object/conntrack.h"
 #include "object/set_field.h"
 
 namespace podwire::netlink {
 
 namespace {
-
-// NF_* of linux/netfilter.h and NFT_* of linux/netfilter/nf_tables.h.
-constexpr std::array<std::pair<const char*, int32_t>, 7> kVerdicts = {
-    {{"drop", 0}, {"accept", 1}, {"continue", -1}, {"break", -2}, {"jump", -3}, {"goto", -4}, {"return", -5}}};
 
 // Calls back for each value of an array; stops at a pending exception.
 void ForEach(Napi::Value value, const std::string& path, const std::function<void(Napi::Value, std::string)>& take) {
@@ -75,24 +73,21 @@ TypedSet ReadSet(ObjectReader reader) {
   return set;
 }
 
-std::optional<Verdict> ReadVerdict(ObjectReader& reader) {
-  const auto name = reader.OptionalText("verdict");
-  const auto chain = reader.OptionalText("chain");
-  if (!name) return std::nullopt;
-  for (const auto& [known, code] : kVerdicts) {
-    if (*name == known) return Verdict{code, chain};
-  }
-  reader.Fail("verdict", "a verdict");
-  return std::nullopt;
-}
+// A change as JavaScript gives it. Its elements are read on the thread of the pool.
+struct TextChange {
+  TypedSet set;
+  bool deletes = false;
+  bool exclusive = false;
+  std::string elements;
+};
 
-TypedElement ReadElement(ObjectReader& reader) {
-  TypedElement element;
-  element.key = ReadTexts(reader, "key");
-  element.data = ReadTexts(reader, "data");
-  element.verdict = ReadVerdict(reader);
-  element.timeout_ms = reader.OptionalNumber("timeoutMs");
-  return element;
+TextChange ReadChange(ObjectReader reader) {
+  TextChange change;
+  change.set = ReadSet(reader.Object("set"));
+  change.deletes = reader.Flag("deletes");
+  change.exclusive = reader.Flag("exclusive");
+  change.elements = reader.Text("elements");
+  return change;
 }
 
 // The changes as the kernel takes them, and for each of their elements its position in JavaScript's list.
@@ -101,39 +96,54 @@ struct Changes {
   std::vector<std::vector<size_t>> sources;
 };
 
-void ReadChange(ObjectReader reader, Changes& read) {
-  const auto set = ReadSet(reader.Object("set"));
-  ElementChange change;
-  change.deletes = reader.Flag("deletes");
-  change.exclusive = reader.Flag("exclusive");
-  change.list.name = set.name;
-  std::vector<size_t> sources;
-  size_t source = 0;
-  ForEach(reader.Value("elements"), reader.Path("elements"), [&](Napi::Value value, const std::string& path) {
-    ObjectReader element(value, path);
-    const auto typed = ReadElement(element);
-    if (element.Failed()) return;
-    if (const auto wrong = AppendElement(set.type, typed, change.list.elements)) {
-      element.Fail(wrong->path.c_str(), wrong->expected.c_str());
+// EINVAL with the path of a field that is not of its type.
+std::optional<KernelError> Convert(const TextChange& text, const std::string& path, Changes& changes) {
+  const auto elements = SplitElements(text.set.type, text.elements);
+  if (!elements) return KernelError{EINVAL, path + ".elements: must be a text of the form of elements"};
+  auto& change = changes.changes.emplace_back();
+  auto& sources = changes.sources.emplace_back();
+  change.deletes = text.deletes;
+  change.exclusive = text.exclusive;
+  change.list.name = text.set.name;
+  for (size_t source = 0; source < elements->size(); ++source) {
+    if (const auto wrong = AppendElement(text.set.type, (*elements)[source], change.list.elements)) {
+      const std::string element = path + ".elements[" + std::to_string(source) + "].";
+      return KernelError{EINVAL, element + wrong->path + ": must be " + wrong->expected};
     }
-    sources.resize(change.list.elements.size(), source++);
-  });
-  read.changes.push_back(std::move(change));
-  read.sources.push_back(std::move(sources));
+    sources.resize(change.list.elements.size(), source);
+  }
+  return std::nullopt;
+}
+
+struct Changed {
+  ChangeResult result;
+  std::vector<std::vector<size_t>> sources;
+};
+
+Result<Changed> Change(Netfilter& netfilter, const std::vector<TextChange>& texts) {
+  Changes changes;
+  for (size_t position = 0; position < texts.size(); ++position) {
+    const std::string path = "changes[" + std::to_string(position) + "]";
+    if (const auto wrong = Convert(texts[position], path, changes)) return *wrong;
+  }
+  auto result = netfilter.ChangeElements(changes.changes);
+  if (!result) return result.Error();
+  return Changed{std::move(*result), std::move(changes.sources)};
 }
 
 Napi::Value NumberOrNull(Napi::Env env, const std::optional<double>& number) {
   return number ? Napi::Value(Napi::Number::New(env, *number)) : env.Null();
 }
 
-Napi::Value ToResult(Napi::Env env, const ChangeResult& result, const Changes& changes) {
+Napi::Value ToResult(Napi::Env env, const Changed& changed) {
+  const auto& [result, sources] = changed;
   auto outcomes = Napi::Array::New(env, result.outcomes.size());
   for (uint32_t position = 0; position < result.outcomes.size(); ++position) {
     const auto& [error, element] = result.outcomes[position];
     auto outcome = Napi::Object::New(env);
     outcome.Set("error", ToJsOrNull(env, error));
-    outcome.Set("element", element ? Napi::Number::New(env, static_cast<double>(changes.sources[position][*element]))
-                                   : env.Null());
+    outcome.Set("element",
+                element ? Napi::Number::New(env, static_cast<double>(sources[position][*element])) : env.Null());
     outcomes.Set(position, outcome);
   }
   auto object = Napi::Object::New(env);
@@ -142,63 +152,103 @@ Napi::Value ToResult(Napi::Env env, const ChangeResult& result, const Changes& c
   return object;
 }
 
-Napi::Array ToTexts(Napi::Env env, const std::vector<std::string>& texts) {
-  auto array = Napi::Array::New(env, texts.size());
-  for (uint32_t position = 0; position < texts.size(); ++position) {
-    array.Set(position, Napi::String::New(env, texts[position]));
-  }
-  return array;
+struct BoundedFilter {
+  ConntrackFilter filter;
+  ListBounds bounds;
+};
+
+std::optional<BoundedFilter> ReadConntrackFilter(Napi::Value value) {
+  ObjectReader reader(value, "filter");
+  BoundedFilter read;
+  auto& filter = read.filter;
+  filter.address = reader.OptionalAddress("address");
+  filter.anywhere = reader.Flag("anywhere");
+  const uint32_t family = reader.Number("family");
+  filter.family = family == 4 ? AF_INET : family == 6 ? AF_INET6 : AF_UNSPEC;
+  if (filter.address) filter.family = filter.address->family;
+  const auto protocol = reader.OptionalNumber("protocol");
+  if (protocol) filter.protocol = static_cast<uint8_t>(*protocol);
+  const auto port = reader.OptionalNumber("destinationPort");
+  if (port) filter.destination_port = static_cast<uint16_t>(*port);
+  read.bounds.max_count = reader.Number("maxCount");
+  read.bounds.timeout = std::chrono::milliseconds(reader.Number("timeoutMs"));
+  // The kernel compares fields of one family only.
+  if (filter.family == AF_UNSPEC) reader.Fail("family", "4 or 6");
+  if (filter.destination_port && !filter.protocol) reader.Fail("protocol", "a number");
+  if (reader.Failed()) return std::nullopt;
+  return read;
 }
 
-Napi::Value VerdictName(Napi::Env env, const std::optional<Verdict>& verdict) {
-  if (!verdict) return env.Null();
-  for (const auto& [name, code] : kVerdicts) {
-    if (verdict->code == code) return Napi::String::New(env, name);
-  }
-  return Napi::String::New(env, std::to_string(verdict->code));
+Napi::Object ToJs(Napi::Env env, const ConntrackTuple& tuple) {
+  const auto address = [env](const std::optional<IpAddress>& found) {
+    return TextOrNull(env, found ? std::optional(found->Text()) : std::nullopt);
+  };
+  return Assemble(env, Shape::kTuple,
+                  {{"source", address(tuple.source)},
+                   {"sourcePort", NumberOrNull(env, tuple.source_port)},
+                   {"destination", address(tuple.destination)},
+                   {"destinationPort", NumberOrNull(env, tuple.destination_port)}});
 }
 
-Napi::Value ToElements(Napi::Env env, std::vector<TypedElement>& elements) {
-  auto array = Napi::Array::New(env, elements.size());
-  for (uint32_t position = 0; position < elements.size(); ++position) {
+Napi::Value ToEntries(Napi::Env env, std::vector<ConntrackEntry>& entries) {
+  auto array = Napi::Array::New(env, entries.size());
+  for (uint32_t position = 0; position < entries.size(); ++position) {
     const Napi::HandleScope scope(env);
-    const auto& element = elements[position];
-    array.Set(position, Assemble(env, Shape::kElement,
-                                 {{"key", ToTexts(env, element.key)},
-                                  {"data", ToTexts(env, element.data)},
-                                  {"verdict", VerdictName(env, element.verdict)},
-                                  {"chain", TextOrNull(env, element.verdict ? element.verdict->chain : std::nullopt)},
-                                  {"timeoutMs", NumberOrNull(env, element.timeout_ms)},
-                                  {"expiresInMs", NumberOrNull(env, element.expiration_ms)}}));
+    const auto& [family, original, reply, identity] = entries[position];
+    array.Set(position, Assemble(env, Shape::kFlow,
+                                 {{"family", Napi::Number::New(env, family == AF_INET ? 4 : 6)},
+                                  {"protocol", Napi::Number::New(env, original.protocol.value_or(0))},
+                                  {"original", ToJs(env, original)},
+                                  {"reply", ToJs(env, reply)}}));
   }
   return array;
 }
 
 }  // namespace
 
+Napi::Value ListConntrack(const NetfilterWorker& worker, Napi::Value value) {
+  const auto read = ReadConntrackFilter(value);
+  if (!read) return {};
+  const auto work = [netfilter = worker.netfilter, read = *read] {
+    return netfilter->ListConntrack(read.filter, read.bounds);
+  };
+  return worker.queue->Promise<std::vector<ConntrackEntry>>(value.Env(), work, ToEntries);
+}
+
+Napi::Value DeleteConntrack(const NetfilterWorker& worker, Napi::Value value) {
+  const auto read = ReadConntrackFilter(value);
+  if (!read) return {};
+  const auto work = [netfilter = worker.netfilter, filter = read->filter] {
+    return netfilter->DeleteConntrack(filter);
+  };
+  return worker.queue->Promise<uint32_t>(
+      value.Env(), work, [](Napi::Env env, uint32_t& count) -> Napi::Value { return Napi::Number::New(env, count); });
+}
+
 Napi::Value ChangeElements(const NetfilterWorker& worker, Napi::Value value) {
   // Shared only because std::function must be copyable.
-  const auto read = std::make_shared<Changes>();
-  ForEach(value, "changes",
-          [&](Napi::Value change, std::string path) { ReadChange(ObjectReader(change, std::move(path)), *read); });
+  const auto texts = std::make_shared<std::vector<TextChange>>();
+  ForEach(value, "changes", [&](Napi::Value change, std::string path) {
+    texts->push_back(ReadChange(ObjectReader(change, std::move(path))));
+  });
   if (value.Env().IsExceptionPending()) return {};
-  const auto work = [netfilter = worker.netfilter, read] { return netfilter->ChangeElements(read->changes); };
-  const auto convert = [read](Napi::Env env, ChangeResult& result) { return ToResult(env, result, *read); };
-  return worker.queue->Promise<ChangeResult>(value.Env(), work, convert);
+  const auto work = [netfilter = worker.netfilter, texts] { return Change(*netfilter, *texts); };
+  const auto convert = [](Napi::Env env, Changed& changed) { return ToResult(env, changed); };
+  return worker.queue->Promise<Changed>(value.Env(), work, convert);
 }
 
 Napi::Value ListElements(const NetfilterWorker& worker, Napi::Value value) {
   const auto set = ReadSet(ObjectReader(value, "set"));
   if (value.Env().IsExceptionPending()) return {};
-  using Elements = std::vector<TypedElement>;
-  const auto work = [netfilter = worker.netfilter, set]() -> Result<Elements> {
+  const auto work = [netfilter = worker.netfilter, set]() -> Result<std::string> {
     auto listed = netfilter->ListElements(set.name);
     if (!listed) return listed.Error();
-    auto elements = TypedElements(set.type, std::move(*listed));
+    const auto elements = TypedElements(set.type, std::move(*listed));
     if (!elements) return KernelError{EINVAL, "the set has keys or values of other types"};
-    return std::move(*elements);
+    return JoinElements(*elements);
   };
-  return worker.queue->Promise<Elements>(value.Env(), work, ToElements);
+  return worker.queue->Promise<std::string>(
+      value.Env(), work, [](Napi::Env env, std::string& text) -> Napi::Value { return Napi::String::New(env, text); });
 }
 
 Napi::Value ReadGeneration(const NetfilterWorker& worker, Napi::Env env) {

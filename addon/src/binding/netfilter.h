@@ -9,7 +9,7 @@
 
 namespace podwire::netlink {
 
-// nf_tables of a namespace, and the queue of the calls for it. Jobs under way hold both.
+// Netfilter of a namespace, and the queue of the calls for it. Jobs under way hold both.
 struct NetfilterWorker {
   explicit NetfilterWorker(std::shared_ptr<const Netns> netns)
       : netfilter(std::make_shared<Netfilter>(std::move(netns))), queue(std::make_shared<JobQueue>()) {}
@@ -22,5 +22,7 @@ struct NetfilterWorker {
 Napi::Value ChangeElements(const NetfilterWorker& worker, Napi::Value changes);
 Napi::Value ListElements(const NetfilterWorker& worker, Napi::Value set);
 Napi::Value ReadGeneration(const NetfilterWorker& worker, Napi::Env env);
+Napi::Value ListConntrack(const NetfilterWorker& worker, Napi::Value filter);
+Napi::Value DeleteConntrack(const NetfilterWorker& worker, Napi::Value filter);
 
 }  // namespace podwire::netlink

@@ -8,7 +8,7 @@
 namespace podwire::netlink {
 
 // Kinds of objects that are made in large numbers.
-enum class Shape { kLink, kAddress, kRoute, kRule, kNeighbour, kFdb, kOutcome, kEvent, kElement };
+enum class Shape { kLink, kAddress, kRoute, kRule, kNeighbour, kFdb, kOutcome, kEvent, kFlow, kTuple };
 
 struct Field {
   const char* name;
@@ -21,7 +21,7 @@ class Shapes {
   const Napi::FunctionReference& Factory(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
 
  private:
-  std::array<Napi::FunctionReference, 9> factories_;
+  std::array<Napi::FunctionReference, 10> factories_;
 };
 
 // What each environment (the main thread, every worker thread) has for itself.

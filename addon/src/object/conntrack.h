@@ -9,22 +9,39 @@
 
 namespace podwire::netlink {
 
+// One direction of a flow.
+struct ConntrackTuple {
+  std::optional<IpAddress> source;
+  std::optional<IpAddress> destination;
+  // IPPROTO_*.
+  std::optional<uint8_t> protocol;
+  // Of protocols that have ports. Network byte order on the wire, host order here.
+  std::optional<uint16_t> source_port;
+  std::optional<uint16_t> destination_port;
+};
+
 // IPCTNL_MSG_CT_*: `nfgenmsg` and CTA_* of linux/netfilter/nfnetlink_conntrack.h. A flow that the kernel remembers.
 struct ConntrackEntry {
   uint8_t family = 0;
-  std::optional<IpAddress> original_source;
-  std::optional<IpAddress> original_destination;
-  std::optional<IpAddress> reply_source;
+  ConntrackTuple original;
+  ConntrackTuple reply;
   // What says which entry is meant: the original tuple, the zone and the id, as they were sent.
   std::vector<OtherAttribute> identity;
 };
 
-// Entries with an address in one place, which the kernel compares (since 5.8); of IPv6 all entries, as it compares
-// wrongly.
+// Entries that are wanted. The kernel compares since 5.8, one place of an address alone, and IPv6 addresses wrongly; an
+// older one answers with all entries of the family. So `Matches` has the last word.
 struct ConntrackFilter {
-  enum class Place { kOriginalSource, kOriginalDestination, kReplySource };
-  IpAddress address;
-  Place place;
+  enum class Place { kOriginalDestination, kOriginalSource, kReplySource };
+  uint8_t family = 0;
+  // In the first place alone, or in any of them.
+  std::optional<IpAddress> address = std::nullopt;
+  bool anywhere = false;
+  std::optional<uint8_t> protocol = std::nullopt;
+  // Of the original direction; with a protocol.
+  std::optional<uint16_t> destination_port = std::nullopt;
+  // Where the kernel is to look for the address.
+  Place place = Place::kOriginalDestination;
 };
 
 // Nothing when the payload is malformed.
@@ -33,7 +50,10 @@ std::optional<ConntrackEntry> DecodeConntrack(ByteView payload);
 void Encode(const ConntrackEntry& entry, MessageWriter& writer);
 void Encode(const ConntrackFilter& filter, MessageWriter& writer);
 
-// The address is in one of the three places. An older kernel answers a filter with everything.
-bool Concerns(const ConntrackEntry& entry, const IpAddress& address);
+// Whether the entry is wanted. With an address anywhere, of all places that hold it only the first counts, so that
+// filters that differ in the place never match the same entry.
+bool Matches(const ConntrackEntry& entry, const ConntrackFilter& filter);
+// The filters that find everything together, one for each place that the kernel has to look at.
+std::vector<ConntrackFilter> ByPlace(const ConntrackFilter& filter);
 
 }  // namespace podwire::netlink

@@ -153,8 +153,8 @@ std::optional<SetElements> DecodeSetElements(ByteView payload) {
     bool taken = false;
     if (attribute->type == NFTA_SET_ELEM_LIST_TABLE) taken = Assign(table, attribute->Text());
     if (attribute->type == NFTA_SET_ELEM_LIST_SET) taken = Assign(set, attribute->Text());
-    if (attribute->type == NFTA_SET_ELEM_LIST_ELEMENTS && !has_list) {
-      if (!DecodeList(attribute->payload, list.elements)) return std::nullopt;
+    if (attribute->type == NFTA_SET_ELEM_LIST_ELEMENTS) {
+      if (has_list || !DecodeList(attribute->payload, list.elements)) return std::nullopt;
       taken = has_list = true;
     }
     if (!taken) list.others.push_back(Keep(*attribute));

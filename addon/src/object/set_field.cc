@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdint>
+#include <utility>
 
 #include "object/ip_address.h"
 
@@ -24,6 +26,20 @@ struct TypeTraits {
 // In the order of FieldType.
 constexpr std::array<TypeTraits, 5> kTypes = {
     {{"ifname", IFNAMSIZ}, {"ipv4_addr", 4}, {"ipv6_addr", 16}, {"inet_proto", 1}, {"inet_service", 2}}};
+
+struct VerdictName {
+  const char* name;
+  int32_t code;
+};
+
+// NF_* of linux/netfilter.h and NFT_* of linux/netfilter/nf_tables.h.
+constexpr std::array<VerdictName, 7> kVerdicts = {{{"drop", 0},
+                                                   {"accept", 1},
+                                                   {"continue", NFT_CONTINUE},
+                                                   {"break", NFT_BREAK},
+                                                   {"jump", NFT_JUMP},
+                                                   {"goto", NFT_GOTO},
+                                                   {"return", NFT_RETURN}}};
 
 // Fields of a concatenation begin at registers of 32 bits.
 constexpr size_t kRegisterBytes = 4;
@@ -250,6 +266,97 @@ std::optional<std::vector<TypedElement>> TypedElements(const SetType& type, std:
     typed.push_back(std::move(*element));
   }
   return typed;
+}
+
+namespace {
+
+// Takes the texts up to the next zero bytes; fails when there is none.
+class TextReader {
+ public:
+  explicit TextReader(const std::string& text) : text_(text) {}
+
+  std::string Next() {
+    const size_t end = text_.find('\0', at_);
+    if (end == std::string::npos) {
+      failed_ = true;
+      return {};
+    }
+    const size_t begin = std::exchange(at_, end + 1);
+    return text_.substr(begin, end - begin);
+  }
+
+  std::vector<std::string> Next(size_t count) {
+    std::vector<std::string> texts(count);
+    for (auto& text : texts) text = Next();
+    return texts;
+  }
+
+  // Nothing for an empty text.
+  std::optional<uint64_t> NextNumber() {
+    const auto text = Next();
+    const auto number = ParseNumber(text, UINT64_MAX);
+    failed_ = failed_ || (!number && !text.empty());
+    return number;
+  }
+
+  std::optional<Verdict> NextVerdict() {
+    const auto name = Next();
+    const auto chain = Next();
+    if (name.empty()) return std::nullopt;
+    for (const auto& known : kVerdicts) {
+      if (name == known.name) return Verdict{known.code, chain.empty() ? std::nullopt : std::optional(chain)};
+    }
+    failed_ = true;
+    return std::nullopt;
+  }
+
+  bool Failed() const { return failed_; }
+  bool Ended() const { return at_ == text_.size(); }
+
+ private:
+  const std::string& text_;
+  size_t at_ = 0;
+  bool failed_ = false;
+};
+
+std::string NameOf(const Verdict& verdict) {
+  for (const auto& known : kVerdicts) {
+    if (verdict.code == known.code) return known.name;
+  }
+  return std::to_string(verdict.code);
+}
+
+std::string NumberText(const std::optional<uint64_t>& number) { return number ? std::to_string(*number) : ""; }
+
+}  // namespace
+
+std::optional<std::vector<TypedElement>> SplitElements(const SetType& type, const std::string& text) {
+  std::vector<TypedElement> elements;
+  TextReader reader(text);
+  while (!reader.Ended()) {
+    auto& element = elements.emplace_back();
+    element.key = reader.Next(type.key.size());
+    element.data = reader.Next(type.data.size());
+    element.verdict = reader.NextVerdict();
+    element.timeout_ms = reader.NextNumber();
+    element.expiration_ms = reader.NextNumber();
+    if (reader.Failed()) return std::nullopt;
+  }
+  return elements;
+}
+
+std::string JoinElements(const std::vector<TypedElement>& elements) {
+  std::string joined;
+  const auto append = [&](const std::string& text) { joined.append(text).push_back('\0'); };
+  for (const auto& element : elements) {
+    for (const auto& field : element.key) append(field);
+    for (const auto& field : element.data) append(field);
+    append(element.verdict ? NameOf(*element.verdict) : "");
+    append(element.verdict ? element.verdict->chain.value_or("") : "");
+    append(NumberText(element.timeout_ms));
+    append(NumberText(element.expiration_ms));
+  }
+  return joined;
 }
 
 }  // namespace podwire::netlink

@@ -28,9 +28,9 @@ struct SetType {
 struct TypedElement {
   std::vector<std::string> key;
   std::vector<std::string> data;
-  std::optional<Verdict> verdict;
-  std::optional<uint64_t> timeout_ms;
-  std::optional<uint64_t> expiration_ms;
+  std::optional<Verdict> verdict = std::nullopt;
+  std::optional<uint64_t> timeout_ms = std::nullopt;
+  std::optional<uint64_t> expiration_ms = std::nullopt;
 };
 
 // A field that is not of its type: its path, such as `key[1]`, and what it must be.
@@ -46,5 +46,11 @@ std::optional<WrongField> AppendElement(const SetType& type, const TypedElement&
 // The elements of a list, the ends of intervals put together; in the order of keys where the set has such. Nothing when
 // a key or value has not the length of the type.
 std::optional<std::vector<TypedElement>> TypedElements(const SetType& type, std::vector<SetElement> elements);
+
+// Elements as one text, which takes the event loop a fraction of the time of as many objects: for each the fields of
+// its key, those of its data, the verdict's name, its chain, timeout and remaining time in ms; empty for none. All of
+// them end with a zero byte. Nothing when it has not the form.
+std::optional<std::vector<TypedElement>> SplitElements(const SetType& type, const std::string& text);
+std::string JoinElements(const std::vector<TypedElement>& elements);
 
 }  // namespace podwire::netlink

@@ -5,6 +5,7 @@
 #include <linux/netfilter/nfnetlink_conntrack.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <netinet/in.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -17,6 +18,7 @@
 
 #include "checks.h"
 #include "decode_any.h"
+#include "object/conntrack.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -147,6 +149,27 @@ void CheckUnknownSurvives(const Capture& capture) {
   Check(kept, capture.name + ": an unknown attribute is lost");
 }
 
+// What an old kernel, which takes no notice of a filter, answers with is filtered here: the flow of `ping 127.0.0.1`.
+void CheckConntrackFilters(const Capture& capture) {
+  MessageReader reader(View(capture.bytes));
+  const auto message = reader.Next();
+  const auto entry = message ? DecodeConntrack(message->payload) : std::nullopt;
+  Check(entry.has_value(), capture.name + ": cannot be read");
+  if (!entry) return;
+  const auto matching = [&](const ConntrackFilter& filter) {
+    const auto parts = ByPlace(filter);
+    return std::count_if(parts.begin(), parts.end(), [&](const auto& part) { return Matches(*entry, part); });
+  };
+  const auto own = IpAddress::Parse("127.0.0.1");
+  const auto other = IpAddress::Parse("127.0.0.2");
+  Check(matching({AF_INET}) == 1, "a filter without fields");
+  Check(matching({AF_INET, own, true}) == 1, "an address in several places counts once");
+  Check(matching({AF_INET, own, false, IPPROTO_ICMP}) == 1, "a destination and a protocol");
+  Check(matching({AF_INET, other, true}) == 0 && matching({AF_INET, other}) == 0, "another address");
+  Check(matching({AF_INET, own, true, IPPROTO_UDP}) == 0, "another protocol");
+  Check(matching({AF_INET, own, true, IPPROTO_ICMP, 53}) == 0, "a port where there is none");
+}
+
 // Cut off anywhere and with wrong bytes: the sanitizers and the fuzz entry's own conditions decide.
 void Damage(const Capture& capture, std::mt19937& random) {
   for (size_t size = 0; size <= capture.bytes.size(); ++size) {
@@ -181,6 +204,7 @@ int main(int argc, char** argv) {
     const auto capture = Load(file);
     CheckCapture(capture);
     CheckUnknownSurvives(capture);
+    if (capture.name == "conntrack/reply-list-ipv4") CheckConntrackFilters(capture);
     Damage(capture, random);
   }
   std::printf("%zu captures, %d checks, %d failed, damage seed %u\n", files.size(), test::checks, test::failures,

@@ -175,8 +175,11 @@ std::string Describe(const Neighbour& neighbour) {
 std::string Describe(const ConntrackEntry& entry) {
   Fields fields;
   fields.Add("family", entry.family);
-  fields.Add("source", entry.original_source);
-  fields.Add("destination", entry.original_destination);
+  fields.Add("source", entry.original.source);
+  fields.Add("destination", entry.original.destination);
+  if (entry.original.protocol) fields.Add("protocol", *entry.original.protocol);
+  if (entry.original.source_port) fields.Add("sport", *entry.original.source_port);
+  if (entry.original.destination_port) fields.Add("dport", *entry.original.destination_port);
   fields.Add("identity", static_cast<uint32_t>(entry.identity.size()));
   return fields.Text();
 }
@@ -219,6 +222,8 @@ std::optional<std::string> DescribeTyped(const std::vector<SetElement>& elements
   for (const auto& type : types) {
     const auto typed = TypedElements(type, elements);
     if (!typed) continue;
+    // Not the same again where a name has a zero byte in it, which nft does not make.
+    SplitElements(type, JoinElements(*typed));
     std::string text;
     for (const auto& element : *typed) {
       for (const auto& field : element.key) text += (text.empty() ? "" : ",") + field;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "decode_any.h"
+#include "object/set_field.h"
 #include "object/table_watch.h"
 
 namespace {
@@ -18,10 +19,22 @@ void CheckAgain(const test::Decoded& first) {
   if (!second || second->text != first.text || second->encoded != first.encoded) std::abort();
 }
 
+// JavaScript's text of elements, with each kind of field.
+void CheckElements(const std::string& text) {
+  const SetType type{{FieldType::kIfname, FieldType::kIpv4Addr, FieldType::kInetService}, {FieldType::kIpv6Addr}, true};
+  std::vector<SetElement> made;
+  for (const auto& element : SplitElements(type, text).value_or(std::vector<TypedElement>())) {
+    AppendElement(type, element, made);
+  }
+  // What was accepted is read again.
+  if (!TypedElements(type, made)) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MessageReader reader({data, size});
+  CheckElements({reinterpret_cast<const char*>(data), size});
   TableWatch watch({{1, "podwire"}});
   while (const auto message = reader.Next()) {
     watch.Take(*message);

@@ -20,10 +20,11 @@
 
 #include "checks.h"
 #include "object/link.h"
+#include "object/set_field.h"
 #include "objects.h"
 #include "socket/announcement.h"
-#include "socket/conntrack.h"
 #include "socket/deleter.h"
+#include "socket/netfilter.h"
 #include "socket/sequence.h"
 #include "socket/subscription.h"
 
@@ -371,12 +372,64 @@ void Flows() {
   int status = -1;
   Check(!within->GetNetns()->RunInside([&] { status = std::system(command); }), "a thread inside");
   Check(status == 0, "flows");
-  for (const auto* address : {"127.0.0.1", "::1"}) {
-    auto first = DeleteConntrack(*within->GetNetns(), *IpAddress::Parse(address));
-    Check(first && *first >= 1, std::string("flows of ") + address);
-    auto second = DeleteConntrack(*within->GetNetns(), *IpAddress::Parse(address));
-    Check(second && *second == 0, std::string("no flows of ") + address);
+  Netfilter netfilter(within->GetNetns());
+  for (const auto* text : {"127.0.0.1", "::1"}) {
+    const auto address = *IpAddress::Parse(text);
+    const ConntrackFilter filter{address.family, address, true};
+    auto listed = netfilter.ListConntrack(filter, {});
+    Check(listed && !listed->empty(), std::string("a list of flows of ") + text);
+    auto first = netfilter.DeleteConntrack(filter);
+    Check(first && *first == listed->size(), std::string("flows of ") + text);
+    auto second = netfilter.DeleteConntrack(filter);
+    Check(second && *second == 0, std::string("no flows of ") + text);
   }
+}
+
+// Elements `x0` to `xN`, as src/binding makes them.
+std::vector<SetElement> Names(int count) {
+  std::vector<SetElement> elements;
+  for (int at = 0; at < count; ++at) {
+    const auto wrong = AppendElement({{FieldType::kIfname}, {}, false}, {{"x" + std::to_string(at)}, {}}, elements);
+    Check(!wrong, "an element");
+  }
+  return elements;
+}
+
+void Elements() {
+  const auto within = MakeNamespace();
+  int status = -1;
+  const char* command = "nft 'table inet own { set names { type ifname; }; }'";
+  Check(!within->GetNetns()->RunInside([&] { status = std::system(command); }), "a thread inside");
+  Check(status == 0, "a table");
+  constexpr uint8_t kInet = 1;
+  constexpr int kCount = 5000;
+  const SetName name{kInet, "own", "names"};
+  Netfilter netfilter(within->GetNetns());
+  const auto change = [&](bool deletes, std::vector<SetElement> elements) {
+    return netfilter.ChangeElements({{deletes, false, {name, std::move(elements), {}}}});
+  };
+  auto before = netfilter.ReadGeneration();
+  auto added = change(false, Names(kCount));
+  Check(added && !added->outcomes[0].error && added->generation == *before + 1, "elements are added");
+  auto listed = netfilter.ListElements(name);
+  Check(listed && listed->size() == kCount, "elements are listed");
+  auto missing = Names(kCount + 1);
+  missing.erase(missing.begin(), missing.end() - 1);
+  auto refused =
+      netfilter.ChangeElements({{true, false, {name, Names(kCount), {}}}, {true, false, {name, missing, {}}}});
+  Check(refused && Number(refused->outcomes[0].error) == ECANCELED, "nothing is changed");
+  Check(refused && Number(refused->outcomes[1].error) == ENOENT && refused->outcomes[1].element == 0, "one is named");
+  auto all = Names(kCount);
+  all.push_back(missing.front());
+  auto last = change(true, std::move(all));
+  Check(last && Number(last->outcomes[0].error) == ENOENT && last->outcomes[0].element == kCount, "in a later message");
+  auto deleted = change(true, Names(kCount));
+  listed = netfilter.ListElements(name);
+  Check(deleted && !deleted->outcomes[0].error && listed && listed->empty(), "elements are deleted");
+  auto nothing = change(false, {});
+  Check(nothing && !nothing->outcomes[0].error && !nothing->generation, "no elements");
+  auto none = netfilter.ListElements({kInet, "none", "names"});
+  Check(!none && none.Error().number == ENOENT, "no table");
 }
 
 void Announcements() {
@@ -417,6 +470,7 @@ int main() {
   Deletions();
   Vanishing();
   Flows();
+  Elements();
   Announcements();
   // Threads that delete end by themselves, and own what they need until then.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
