@@ -267,7 +267,9 @@ export function reportInventory(view: View, input: ReportInput): Decision<Invent
   const { nodeName, digest, inventory, nowMs } = input;
   const session = requireSession(view, nodeName, input.session);
   const isSameDigest = !inventory && storedDigest(view, nodeName).equals(digest);
-  const { findings, unknown, conflicts, ...lists } = inventory ? compareInventory(view, { nodeName, inventory }) : EQUAL;
+  const { findings, unknown, conflicts, ...lists } = inventory
+    ? compareInventory(view, { nodeName, inventory })
+    : EQUAL;
   const isEqual = inventory ? findings.length + unknown.length === 0 : isSameDigest;
   const isReported = inventory !== undefined || isSameDigest;
   const { id = '' } = view.epoch() ?? {};
