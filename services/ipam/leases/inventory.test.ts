@@ -283,6 +283,21 @@ describe('after a restore that lost more addresses of a node than one report lis
     expect(isAwaited(view, 'n1') || free.length === 0, `${free.length} free`).toBe(true);
   });
 
+  test('the node is awaited until a second report, if its addresses are in more blocks than one transaction writes', () => {
+    const view = lostView();
+    view.put(poolRecord('wide', '10.1.0.0/16', { blockSizeBits: 26 }));
+    const blockOf = (at: number) => `10.1.${at}.0/26`;
+    for (let at = 0; at < 65; at++) for (const record of claimedBlock(block(blockOf(at), 'n1'))) view.put(record);
+    const attachments = Array.from({ length: 65 }, (_, at): HeldAttachment => {
+      const addresses = [{ address: address(`10.1.${at}.7`), sequenceNumber: 1n }];
+      return { attachment: attachment(`c${at}`), pod: undefined, addresses, isEnded: false };
+    });
+    report(view, { attachments, leases: [] });
+    expect([isAwaited(view, 'n1'), view.session('n1')?.leases.length]).toEqual([true, 64]);
+    report(view, { attachments, leases: [] });
+    expect([isAwaited(view, 'n1'), view.session('n1')?.leases.length]).toEqual([false, 65]);
+  });
+
   test('addresses of ended pods are kept too', () => {
     const view = lostView();
     const inventory = { attachments: [...held(64, false), ...held(4, true, 64)], leases: [] };
