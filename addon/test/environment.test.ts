@@ -59,6 +59,28 @@ describe('worker threads', () => {
       })();`;
     expect(runNode(script)).toMatchObject({ status: 0, signal: null, stdout: 'done\n', stderr: '' });
   });
+
+  it('may be terminated while the addon reads the arguments of a call', () => {
+    const { path } = makePod();
+    const work = `binding.openNamespace(${JSON.stringify(path)}).then((pod) => {
+        const set = { family: 1, table: 't', name: 's', key: ['inet_service'], data: [], intervals: false };
+        const bare = { data: [], verdict: null, chain: null, timeoutMs: null };
+        const elements = Array.from({ length: 20_000 }, (_, n) => ({ ...bare, key: [String(n)] }));
+        require('node:worker_threads').parentPort.postMessage('busy');
+        for (;;) pod.changeElements([{ set, deletes: false, exclusive: false, elements }]).catch(() => {});
+      });`;
+    const script = `const { Worker } = require('node:worker_threads');
+      (async () => {
+        for (let round = 0; round < 10; round++) {
+          const worker = new Worker(${JSON.stringify(LOAD + work)}, { eval: true });
+          await new Promise((resolve) => worker.once('message', resolve));
+          await new Promise((resolve) => setTimeout(resolve, 5 + round));
+          await worker.terminate();
+        }
+        console.log('done');
+      })();`;
+    expect(runNode(script)).toMatchObject({ status: 0, signal: null, stdout: 'done\n', stderr: '' });
+  });
 });
 
 describe('a handle that is dropped', () => {

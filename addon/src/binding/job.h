@@ -50,6 +50,8 @@ class JobQueue : public std::enable_shared_from_this<JobQueue> {
   Napi::Promise Promise(Napi::Env env, std::function<Result<Answer>()> work,
                         std::function<Napi::Value(Napi::Env, Answer&)> convert) {
     const Napi::Promise::Deferred deferred(env);
+    // At the end of a worker thread there is none, and what the work was read from may be incomplete.
+    if (deferred.Promise().IsEmpty()) return deferred.Promise();
     Add(env, std::make_unique<CallbackJob<Answer>>(std::move(work),
                                                    [deferred, convert](Napi::Env env, Result<Answer>& answer) {
                                                      if (answer) {

@@ -226,7 +226,7 @@ std::optional<std::vector<uint32_t>> ReadGroups(Napi::Value value) {
   const auto array = value.As<Napi::Array>();
   std::vector<uint32_t> groups;
   for (uint32_t position = 0; position < array.Length(); ++position) {
-    const Napi::Value group = array.Get(position);
+    const Napi::Value group = ElementAt(array, position);
     if (!group.IsNumber()) return std::nullopt;
     groups.push_back(group.As<Napi::Number>().Uint32Value());
   }
@@ -239,7 +239,7 @@ std::optional<std::vector<TableName>> ReadTables(Napi::Value value) {
   const auto array = value.As<Napi::Array>();
   std::vector<TableName> tables;
   for (uint32_t position = 0; position < array.Length(); ++position) {
-    ObjectReader reader(array.Get(position), "tables[" + std::to_string(position) + "]");
+    ObjectReader reader(ElementAt(array, position), "tables[" + std::to_string(position) + "]");
     tables.push_back({static_cast<uint8_t>(reader.Number("family")), reader.Text("table")});
     if (reader.Failed()) break;
   }

@@ -49,7 +49,7 @@ std::vector<std::string> ReadPaths(Napi::Value value) {
   }
   const auto array = value.As<Napi::Array>();
   for (uint32_t position = 0; position < array.Length(); ++position) {
-    const Napi::Value path = array.Get(position);
+    const Napi::Value path = ElementAt(array, position);
     if (!path.IsString()) {
       const std::string where = "paths[" + std::to_string(position) + "]";
       Napi::TypeError::New(value.Env(), where + ": must be a string").ThrowAsJavaScriptException();

@@ -27,7 +27,7 @@ void ForEach(Napi::Value value, const std::string& path, const std::function<voi
   const uint32_t length = array.Length();
   for (uint32_t position = 0; position < length && !value.Env().IsExceptionPending(); ++position) {
     const Napi::HandleScope scope(value.Env());
-    take(array.Get(position), path + "[" + std::to_string(position) + "]");
+    take(ElementAt(array, position), path + "[" + std::to_string(position) + "]");
   }
 }
 

@@ -4,6 +4,11 @@
 
 namespace podwire::netlink {
 
+Napi::Value ElementAt(const Napi::Array& array, uint32_t position) {
+  const Napi::Value found = array.Get(position);
+  return found.IsEmpty() ? array.Env().Null() : found;
+}
+
 ObjectReader::ObjectReader(Napi::Value value, std::string path) : env_(value.Env()), path_(std::move(path)) {
   if (Failed()) return;
   if (value.IsObject()) {
@@ -17,7 +22,11 @@ void ObjectReader::Fail(const char* name, const char* expected) {
   if (!Failed()) Napi::TypeError::New(env_, Path(name) + ": must be " + expected).ThrowAsJavaScriptException();
 }
 
-Napi::Value ObjectReader::Value(const char* name) { return Failed() ? env_.Null() : object_.Get(name); }
+Napi::Value ObjectReader::Value(const char* name) {
+  if (Failed() || object_.IsEmpty()) return env_.Null();
+  const Napi::Value found = object_.Get(name);
+  return found.IsEmpty() ? env_.Null() : found;
+}
 
 bool ObjectReader::Flag(const char* name) {
   const auto found = Value(name);

@@ -295,7 +295,7 @@ std::vector<Step> ReadSteps(Napi::Value value, const std::shared_ptr<Namespace>&
   const uint32_t length = array.Length();
   steps.reserve(length);
   for (uint32_t position = 0; position < length && !value.Env().IsExceptionPending(); ++position) {
-    ObjectReader reader(array.Get(position), "steps[" + std::to_string(position) + "]");
+    ObjectReader reader(ElementAt(array, position), "steps[" + std::to_string(position) + "]");
     Step step;
     step.within = ReadNamespace(reader, "within").value_or(within);
     step.optional = reader.Flag("optional");

@@ -6,6 +6,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate/allocate.js';
+import { isAwaited } from '../blocks/epoch.js';
 import { attributesFor } from '../addresses/allocate/allocate.js';
 import { coolAddresses, takeOrdinals } from '../records/block.js';
 import { leaseAttributes } from '../records/lease.js';
@@ -243,5 +244,65 @@ describe('a report', () => {
     const view = viewOf([]);
     view.put({ kind: 'nodeSession', value: sessionOf('n1', { generation: 2 }) });
     expect(failureOf(() => report(view, undefined)).code).toBe('SESSION_SUPERSEDED');
+  });
+});
+
+test('after a restore, keeps a lost lease for its node: an ADD in progress may have it', () => {
+  const view = viewOf(['free', 'free']);
+  view.put({ kind: 'storeEpoch', value: { id: 'e2', importId: '', phase: 'waiting' } });
+  const { findings } = report(view, inventoryOf([{ id: 'lease', ordinal: 0, isCurrent: true, isEnded: false }]));
+  expect(findings).toHaveLength(1);
+  expect(isAwaited(view, 'n1')).toBe(false);
+  expect(view.lessee(address('10.0.0.0'))).toBe('n1');
+  const bound = inventoryOf([{ id: 'a', ordinal: 0, isCurrent: true, isEnded: false }]);
+  report(view, bound);
+  expect(view.lessee(address('10.0.0.0'))).toBe('n1');
+});
+
+describe('after a restore that lost more addresses of a node than one report lists', () => {
+  const POD_COUNT = 110;
+  const lostView = () =>
+    new TestView([
+      poolRecord('p', '10.0.0.0/24', { blockSizeBits: 26 }),
+      nodeRecord('n1'),
+      { kind: 'nodeSession', value: sessionOf('n1') },
+      { kind: 'storeEpoch', value: { id: 'e2', importId: '', phase: 'waiting' } },
+    ]);
+  const held = (count: number, isEnded: boolean, from = 0): HeldAttachment[] =>
+    Array.from({ length: count }, (_, at) => ({
+      attachment: attachment(`c${from + at}`),
+      pod: undefined,
+      addresses: [{ address: address(`10.0.0.${from + at}`), sequenceNumber: 1n }],
+      isEnded,
+    }));
+
+  test('no address of a pod is free once the node counts as reported', () => {
+    const view = lostView();
+    report(view, { attachments: held(POD_COUNT, false), leases: [] });
+    const free = held(POD_COUNT, false).filter(({ addresses: [each] }) => view.lessee(each!.address) === undefined);
+    expect(isAwaited(view, 'n1') || free.length === 0, `${free.length} free`).toBe(true);
+  });
+
+  test('the node is awaited until a second report, if its addresses are in more blocks than one transaction writes', () => {
+    const view = lostView();
+    view.put(poolRecord('wide', '10.1.0.0/16', { blockSizeBits: 26 }));
+    const blockOf = (at: number) => `10.1.${at}.0/26`;
+    for (let at = 0; at < 65; at++) for (const record of claimedBlock(block(blockOf(at), 'n1'))) view.put(record);
+    const attachments = Array.from({ length: 65 }, (_, at): HeldAttachment => {
+      const addresses = [{ address: address(`10.1.${at}.7`), sequenceNumber: 1n }];
+      return { attachment: attachment(`c${at}`), pod: undefined, addresses, isEnded: false };
+    });
+    report(view, { attachments, leases: [] });
+    expect([isAwaited(view, 'n1'), view.session('n1')?.leases.length]).toEqual([true, 64]);
+    report(view, { attachments, leases: [] });
+    expect([isAwaited(view, 'n1'), view.session('n1')?.leases.length]).toEqual([false, 65]);
+  });
+
+  test('addresses of ended pods are kept too', () => {
+    const view = lostView();
+    const inventory = { attachments: [...held(64, false), ...held(4, true, 64)], leases: [] };
+    report(view, inventory);
+    report(view, inventory);
+    expect(['10.0.0.64', '10.0.0.67'].map((each) => view.lessee(address(each)))).toEqual(['n1', 'n1']);
   });
 });

@@ -68,6 +68,8 @@ export interface InventoryDifference {
   readonly unbound: readonly AllocationName[];
   /** Addresses of ended pods that are free. */
   readonly unreturned: readonly AllocationName[];
+  /** Leases that are free. An ADD in progress may have one. */
+  readonly lost: readonly AllocationName[];
 }
 
 interface Comparison {
@@ -82,24 +84,31 @@ export function compareInventory(view: View, { nodeName, inventory }: Comparison
   const conflicts: AddressConflict[] = [];
   const unbound: AllocationName[] = [];
   const unreturned: AllocationName[] = [];
+  const lost: AllocationName[] = [];
   const reported = reportedOwners({ attachments, leases });
   for (const { attachment, pod, addresses, isEnded } of attachments)
     for (const allocation of addresses) {
       const found = findDifference(view, { nodeName, attachment, allocation, reported, isEnded });
       if (!found) continue;
-      const isFree = found.holder === '' && found.currentSequenceNumber === 0n;
-      if (isFree) (isEnded ? unreturned : unbound).push(allocation);
+      if (isFree(found)) (isEnded ? unreturned : unbound).push(allocation);
       // The node is about to return it: there is nothing to bind.
-      if (!(isFree && isEnded)) findings.push(found);
+      if (!(isFree(found) && isEnded)) findings.push(found);
       if (found.holder === '' || isEnded) continue;
       conflicts.push({ address: allocation.address, attachment: describeHeld(attachment, pod), holder: found.holder });
     }
   for (const allocation of leases) {
     const found = findDifference(view, { nodeName, attachment: undefined, allocation, reported, isEnded: false });
-    if (found) findings.push(found);
+    if (!found) continue;
+    findings.push(found);
+    if (isFree(found)) lost.push(allocation);
   }
-  const unknown = allocationsOf(view, nodeName).filter((held) => !isReported(reported, held));
-  return { findings, unknown: unknown.map((held) => describeUnknown(view, held)), conflicts, unbound, unreturned };
+  const held = allocationsOf(view, nodeName).filter((each) => !isReported(reported, each));
+  const unknown = held.map((each) => describeUnknown(view, each));
+  return { findings, unknown, conflicts, unbound, unreturned, lost };
+}
+
+function isFree({ holder, currentSequenceNumber }: InventoryFinding): boolean {
+  return holder === '' && currentSequenceNumber === 0n;
 }
 
 /** Owners by address: the attachments that the node reports for it; undefined for a lease. */
@@ -250,25 +259,28 @@ export interface InventoryReport extends Pick<InventoryDifference, 'findings' | 
 /**
  * Compares a node's inventory with the datastore, and records in its session that the node runs, the conflicts, and that
  * the node reported in the store's epoch. Free addresses of its pods join its list of leases, so that no other holder
- * gets them before the node has bound them. The first report of an epoch adds addresses of ended pods, until their return.
+ * gets them before the node has bound them. The first report of an epoch adds addresses of ended pods, until their return,
+ * and leases, which ADDs in progress may have.
  * @throws Failure SESSION_SUPERSEDED
  */
 export function reportInventory(view: View, input: ReportInput): Decision<InventoryReport> {
   const { nodeName, digest, inventory, nowMs } = input;
   const session = requireSession(view, nodeName, input.session);
   const isSameDigest = !inventory && storedDigest(view, nodeName).equals(digest);
-  const { findings, unknown, conflicts, unbound, unreturned } = inventory
+  const { findings, unknown, conflicts, ...lists } = inventory
     ? compareInventory(view, { nodeName, inventory })
     : EQUAL;
   const isEqual = inventory ? findings.length + unknown.length === 0 : isSameDigest;
   const isReported = inventory !== undefined || isSameDigest;
   const { id = '' } = view.epoch() ?? {};
   // The node may still give, after a restore, the address of an ended pod to another one, until its return is sent.
-  const free = session.epoch === id ? unbound : [...unbound, ...unreturned];
-  const added = isReported ? unlisted(view, session, { free, nowMs }) : [];
+  const free = session.epoch === id ? lists.unbound : [...lists.unbound, ...lists.lost, ...lists.unreturned];
+  const { added, leftOutCount } = isReported ? unlisted(view, session, { free, nowMs }) : NOTHING_ADDED;
   const listed = inventory ? session.leases.filter(isKnown(view, session, inventory)) : session.leases;
   const leases = [...listed, ...added].sort((a, b) => compareAddresses(a.address, b.address));
-  const patch = isReported ? { leases, conflicts, reportedAtMs: nowMs, epoch: id } : {};
+  // Until all are listed, the node is awaited: other nodes would get the remaining addresses.
+  const epoch = leftOutCount === 0 ? id : session.epoch;
+  const patch = isReported ? { leases, conflicts, reportedAtMs: nowMs, epoch } : {};
   const { changes, isWritten, revision } = updateSession(view, { session, patch, nowMs });
   return {
     changes: isWritten ? [...changes, ...rewriteBlocks(view, added)] : [],
@@ -276,7 +288,7 @@ export function reportInventory(view: View, input: ReportInput): Decision<Invent
   };
 }
 
-const EQUAL: InventoryDifference = { findings: [], unknown: [], conflicts: [], unbound: [], unreturned: [] };
+const EQUAL: InventoryDifference = { findings: [], unknown: [], conflicts: [], unbound: [], unreturned: [], lost: [] };
 
 /**
  * Whether a listed lease stays in the list: the node reports its address, or the block has it for the node. A lease of a
@@ -292,28 +304,45 @@ function isKnown(view: View, { name }: NodeSession, { attachments, leases }: Inv
   };
 }
 
-/** Addresses that one report adds to the list. Each may take a write of its block. */
-const LISTED_PER_REPORT = 64;
+/** Blocks of the addresses that one report adds to the list: each takes a write. */
+const BLOCKS_PER_REPORT = 64;
 
 interface FreeAddresses {
   readonly free: readonly AllocationName[];
   readonly nowMs: number;
 }
 
+interface AddedAddresses {
+  readonly added: readonly ListedLease[];
+  /** Addresses whose blocks one transaction does not hold. */
+  readonly leftOutCount: number;
+}
+
+const NOTHING_ADDED: AddedAddresses = { added: [], leftOutCount: 0 };
+
 /**
  * Addresses kept for other nodes are excluded: a node must not withhold a pool by reporting its addresses.
  */
-function unlisted(view: View, { name, leases }: NodeSession, { free, nowMs }: FreeAddresses): ListedLease[] {
+function unlisted(view: View, { name, leases }: NodeSession, { free, nowMs }: FreeAddresses): AddedAddresses {
   const known = new Set(leases.map(({ address }) => formatAddress(address)));
   const claims = new AddressClaims(view, { nodeName: name, nowMs });
+  const blocks = new Set<Block>();
   const added: ListedLease[] = [];
+  let leftOutCount = 0;
   for (const { address, sequenceNumber } of free) {
-    if (added.length === LISTED_PER_REPORT) break;
     const pool = known.has(formatAddress(address)) ? undefined : poolOf(view.pools(), hostPrefix(address));
-    if (!pool || claims.take(pool, address) !== undefined) continue;
+    if (!pool) continue;
+    const block = blockOf(view, address);
+    if (block && !blocks.has(block) && blocks.size === BLOCKS_PER_REPORT) {
+      leftOutCount++;
+      continue;
+    }
+    if (claims.take(pool, address) !== undefined) continue;
+    if (block) blocks.add(block);
+    known.add(formatAddress(address));
     added.push({ address: { family: address.family, value: address.value }, sequenceNumber });
   }
-  return added;
+  return { added, leftOutCount };
 }
 
 /**

@@ -121,7 +121,7 @@ test('a server is healthy from setServing to stop', async () => {
   await expect(health('podwire.ipam.v1.Nothing')).resolves.toMatchObject({ code: 'not_found' });
 });
 
-test('a unix socket answers GET with the health, also when a client connects and sends nothing', async () => {
+test('a unix socket answers GET with the health, and stops while clients send nothing, or do not close', async () => {
   const { server } = await servers.serve({ drainTimeoutMs: 60_000 });
   const socketPath = servers.address().slice('unix:'.length);
   const ask = async () => {
@@ -137,8 +137,13 @@ test('a unix socket answers GET with the health, also when a client connects and
   await once(silent, 'connect');
   expect(await ask()).toBe(200);
   const ended = once(silent, 'close');
+  const frozen = connect({ path: socketPath, allowHalfOpen: true });
+  frozen.write('GET /healthz HTTP/1.1\r\n\r\n');
+  const [answer]: Buffer[] = await once(frozen, 'data');
+  expect(String(answer)).toContain('200 OK');
   await server.stop();
   await ended;
+  frozen.destroy();
 });
 
 describe('listening', () => {

@@ -211,6 +211,8 @@ export class RpcServer {
       if (bytes.subarray(0, HEALTH_REQUEST.length).equals(HEALTH_REQUEST)) {
         const status = this.#isServing ? '200 OK' : '503 Service Unavailable';
         connection.end(`HTTP/1.1 ${status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n`).resume();
+        // A stop does not wait for a client that keeps its end open.
+        connection.once('finish', () => connection.destroy());
       } else {
         connection.unshift(bytes);
         connection.off('error', closeSilently);
