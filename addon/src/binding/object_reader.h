@@ -9,7 +9,7 @@
 
 namespace podwire::netlink {
 
-// Reads the properties of a JavaScript object. What is wrong, `undefined` included, leaves a pending TypeError that
+// Reads the properties of a JavaScript object. A wrong value, `undefined` included, leaves a pending TypeError that
 // names the path; the reader then gives empty values, and `failed` is true for it and every reader of the same call.
 class ObjectReader {
  public:
