@@ -48,7 +48,7 @@ async function tidy() {
   return isClean;
 }
 
-/** @returns whether everything is as it should be; what is not is printed */
+/** Prints the faults. @returns whether there are none */
 async function main(writes) {
   const fault = ensurePrograms(CPP_PROGRAMS);
   if (fault !== undefined) throw new Error(fault);

@@ -2,7 +2,8 @@
  * Raw rtnetlink for Node.js: links, addresses, routes, rules, neighbours, forwarding entries and sysctls of any network
  * namespace.
  *
- * No call blocks the event loop; every method that touches the kernel returns a promise. This package has no notion of pods.
+ * No call waits for the kernel on the event loop; every method that touches the kernel returns a promise. This package has no
+ * notion of pods.
  */
 export { ArgumentError, NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 export type { ConntrackEntry, ConntrackFilter, ConntrackTuple } from './conntrack.js';

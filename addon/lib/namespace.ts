@@ -71,7 +71,7 @@ export interface ListBounds {
 
 export interface AddressFilter extends ListBounds {
   readonly family?: Family;
-  /** Only those of this link. */
+  /** Restricts the list to the addresses of this link. */
   readonly index?: number;
 }
 
@@ -95,7 +95,7 @@ export interface RuleFilter extends ListBounds {
 }
 
 export interface FdbFilter extends ListBounds {
-  /** Only those of this link. */
+  /** Restricts the list to the entries of this link. */
   readonly index?: number;
 }
 
@@ -166,8 +166,8 @@ export class Namespace implements OpenNamespace {
   /**
    * Applies the steps one after the other, in one call to a worker thread, and stops at the first failure of a step that is not
    * `optional`; the outcomes of later steps have the code ECANCELED, and nothing was sent for them. Names are looked up at each
-   * step's turn, so a step may use a link that an earlier one created. Steps may be `within` other namespaces; group those of one
-   * namespace. At most 1000 steps.
+   * step's turn, so a step may use a link that an earlier one created. Steps may be `within` other namespaces; group the steps
+   * of each namespace. At most 1000 steps.
    */
   async sequence(steps: readonly Step[], options: RunOptions = {}): Promise<Outcome[]> {
     const native = this.#open();

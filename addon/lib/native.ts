@@ -219,8 +219,8 @@ export interface NativeElementChange {
   /** NLM_F_EXCL. */
   readonly exclusive: boolean;
   /**
-   * One text for all: of each element the fields of its key, those of its data, verdict (`accept`, `goto` and so on), chain, timeout and
-   * remaining time in milliseconds. Each ends with a zero byte, and is empty where the element has none.
+   * One text for all elements. Each has the fields of its key and of its data, verdict (`accept`, `goto` and so on), chain, timeout and
+   * remaining time in milliseconds. Every part ends with a zero byte; a part that the element lacks is empty.
    */
   readonly elements: string;
 }

@@ -25,9 +25,9 @@ export interface NftTableName {
 /** A set or map that exists, with the types that it was made with; the kernel checks only their lengths. */
 export interface NftSet extends NftTableName {
   readonly name: string;
-  /** One type, or those of a concatenation. */
+  /** One type, or the types of a concatenation. */
   readonly key: readonly NftFieldType[];
-  /** Of a map: the types of its values, or `verdict`. */
+  /** Types of a map's values, or `verdict`. */
   readonly data?: readonly NftFieldType[] | 'verdict';
   /** Whether the set has `flags interval`. */
   readonly intervals?: boolean;
@@ -45,9 +45,9 @@ export type NftVerdict =
 export interface NftElement {
   /** As many fields as the key has types. */
   readonly key: readonly NftField[];
-  /** Of a map with values, as many fields as these have types. Not used in deletions. */
+  /** Value of a map's element: as many fields as the map's values have types. Not used in deletions. */
   readonly data?: readonly NftField[];
-  /** Of a verdict map. Not used in deletions. */
+  /** Verdict of a verdict map's element. Not used in deletions. */
   readonly verdict?: NftVerdict;
   /** After this time the kernel deletes the element; the set must have `flags timeout`. Milliseconds, 1 to 2^32 - 1. */
   readonly timeoutMs?: number;
@@ -71,7 +71,7 @@ export interface NftElementChange {
   readonly elements: readonly NftElement[];
 }
 
-/** What became of one change. */
+/** Outcome of one change. */
 export type NftChangeOutcome =
   | { readonly ok: true }
   | {
@@ -177,7 +177,7 @@ interface Kind {
   readonly deletes: boolean;
 }
 
-/** Of a deletion only the key counts. */
+/** A deletion uses the key alone. */
 function toElement(path: string, element: NftElement, { set, hasVerdicts, deletes }: Kind): string {
   checkRecord(path, element);
   const { key, data, verdict, timeoutMs } = element;
@@ -221,7 +221,7 @@ export function toNativeChanges(changes: readonly NftElementChange[]): NativeEle
   return changes.map((change, position) => toNativeChange(change, `changes[${position}]`));
 }
 
-/** What the addon refuses a field with that is not of its type, with its path. */
+/** The error for a field that the addon refuses because of its type: names the field's path. */
 export function toArgumentError(error: unknown): unknown {
   if (!(error instanceof NetlinkError) || error.code !== 'EINVAL') return error;
   const [, path, problem] = /^(changes\[[^:]*): (.*)$/.exec(error.kernelMessage ?? '') ?? [];

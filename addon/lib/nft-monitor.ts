@@ -15,13 +15,13 @@ export interface TableMonitorOptions {
 
 const OBJECTS = ['table', 'chain', 'rule', 'set', 'elements', 'object', 'flowtable'] as const;
 
-/** What the kernel announced. A deleted table is `table.delete`, with deletions of what it held except elements. */
+/** Kind of a change. A deleted table is `table.delete`, with deletions of its contents except elements. */
 export type NftChangeKind = `${(typeof OBJECTS)[number]}.${'add' | 'delete'}`;
 
-/** A transaction that changed at least one of the tables. Those that changed only other tables are left out. */
+/** A transaction that changed at least one of the tables. Transactions of other tables are left out. */
 export interface NftTransaction {
   readonly object: 'transaction';
-  /** That of `NftChangeResult.generation`, by which a program knows its own transactions. */
+  /** The number of `NftChangeResult.generation`, by which a program knows its own transactions. */
   readonly generation: number;
   /** The thread that made it, in the initial PID namespace; absent when the kernel does not say. */
   readonly threadId?: number;

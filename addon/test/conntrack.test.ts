@@ -44,7 +44,7 @@ function makeRouted() {
 }
 
 describe('deleteConntrack', () => {
-  it('deletes flows from, to and behind an address, of its family, and no others', async () => {
+  it('deletes flows from, to and behind an address, of its family, and no other flows', async () => {
     const { left, router, right, path } = makeRouted();
     const node = await open(path);
     const ping = (from: string, to: string) => inside(from, `ping -c 1 -W 5 ${to}`);

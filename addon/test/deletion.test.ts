@@ -100,7 +100,7 @@ describe('deleteLink', () => {
     const select = (name: string) => JSON.stringify({ index: 0, name });
     const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
       binding.openNamespace(${JSON.stringify(node.path)}).then(async (host) => {
-        // The first one is announced long before it is answered, so that the others are requested in between.
+        // The first one is announced long before it is answered, so that the other two are requested in between.
         const first = host.deleteLink(${select(names[0]!)});
         setTimeout(() => process.exit(4), 30_000);
         setTimeout(async () => {

@@ -105,7 +105,7 @@ describe('links', () => {
     });
   });
 
-  it('sets the given attributes and no others, and reads them back', async () => {
+  it('sets the given attributes alone, and reads them back', async () => {
     const [host, pod] = [await open(), await open(makePod().path)];
     const link = { name: link0 };
     const alias = 'ü'.repeat(127);

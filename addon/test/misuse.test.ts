@@ -90,9 +90,9 @@ describe.each(Object.entries(METHODS))('%s', (name, call) => {
 
   it('answers on a namespace with other calls in flight', async () => {
     const namespace = await open(makePod().path);
-    const others = Array.from({ length: 20 }, () => namespace.links());
+    const inFlight = Array.from({ length: 20 }, () => namespace.links());
     expect(await call(namespace)).toEqual(EXPECTED[name]);
-    expect((await Promise.all(others)).flat()).toHaveLength(20);
+    expect((await Promise.all(inFlight)).flat()).toHaveLength(20);
   });
 
   it('completes on one that is closed meanwhile', async () => {

@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest';
 import type { Monitor, MonitorEvent } from '../lib/index.js';
 import { makePod, open, run } from './ip.js';
 
-/** Of src/socket/subscription.cc. */
+/** Limit in src/socket/subscription.cc. */
 const DATAGRAMS_PER_TURN = 64;
 
 /** Gather time of these tests. */

@@ -158,7 +158,7 @@ describe('changeElements', () => {
     expect(listedByNft(pod, set)).toEqual(expected(elements));
     const listed = await inside.elements(set);
     expect(listed.map(textOf).toSorted()).toEqual(elements.map(textOf).toSorted());
-    // Adding again changes nothing, deleting what was listed leaves nothing.
+    // Adding again changes nothing, deleting the listed elements leaves nothing.
     expect(await inside.changeElements([add(set, ...elements)])).toEqual({ applied: true, outcomes: [{ ok: true }] });
     expect(await inside.changeElements([remove(set, ...listed)])).toMatchObject({ applied: true });
     expect(await inside.elements(set)).toEqual([]);

@@ -50,7 +50,7 @@ const CONNECT_AS = `const [user, group, path] = process.argv.slice(1);
   require('net').connect(path).on('error', () => process.exit(1));`;
 
 describe('the credentials of a peer', () => {
-  it('are those of the process at the other end, on both sides', async () => {
+  it('name the process at the other end, on both sides', async () => {
     const client = connect(path);
     const socket = await accepted;
     const own = { pid: process.pid, uid: process.geteuid?.(), gid: process.getegid?.() };
@@ -60,7 +60,7 @@ describe('the credentials of a peer', () => {
     socket.destroy();
   });
 
-  it.runIf(hasOtherUsers)('are those of another user', async () => {
+  it.runIf(hasOtherUsers)('name another user', async () => {
     const child = spawn(process.execPath, ['-e', CONNECT_AS, '1234', '2345', path], { stdio: 'ignore' });
     const socket = await accepted;
     expect(read(descriptorOf(socket))).toEqual({ pid: child.pid, uid: 1234, gid: 2345 });
@@ -68,7 +68,7 @@ describe('the credentials of a peer', () => {
     socket.destroy();
   });
 
-  it.runIf(hasOtherUsers)('are those of the time of the connection', async () => {
+  it.runIf(hasOtherUsers)('date from the time of the connection', async () => {
     const script = `const socket = require('net').connect(${JSON.stringify(path)}, () => {
       process.setuid(1234);
       socket.write('changed');
@@ -133,7 +133,7 @@ describe('refused is', () => {
     );
   });
 
-  it('what is open no more, no socket, or connected to no process', async () => {
+  it('a closed descriptor, a file, and a socket that is not connected to a process', async () => {
     const file = openSync('/dev/null', 'r');
     expect(() => read(file)).toThrow(expect.objectContaining({ name: 'NetlinkError', code: 'ENOTSOCK' }));
     expect(() => read(1_000_000)).toThrow(expect.objectContaining({ code: 'EBADF' }));

@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { setProcDirectory } from '../lib/index.js';
 import { ADDON_FOLDER, codes, link0, makePod, noLink, open, run, vethPair } from './ip.js';
 
-/** Of each namespace, and without effect on tests that run beside these. */
+/** A sysctl of each namespace, without effect on tests that run at the same time. */
 const TTL = ['net', 'ipv4', 'ip_default_ttl'];
 
 function sysctlIn(pod: string, key: string): string {
@@ -13,7 +13,7 @@ function sysctlIn(pod: string, key: string): string {
 }
 
 describe('sysctls', () => {
-  it('are those of the namespace, not of the process', async () => {
+  it('belong to the namespace, not to the process', async () => {
     const pod = makePod();
     const [host, inside] = [await open(), await open(pod.path)];
     expect(codes(await host.writeSysctls([{ key: TTL, value: '61' }]))).toEqual(['ok']);

@@ -1,4 +1,4 @@
-// What a node may do to the shim: unusual environments, limits, streams, paths and peers.
+// Hostile surroundings of the shim: unusual environments, limits, streams, paths and peers.
 import { execFileSync, spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, symlinkSync, writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
@@ -47,7 +47,7 @@ describe('the runtime’s environment', () => {
     ).toEqual(ANSWERED);
   });
 
-  it('may have 10,000 variables before those that count', async () => {
+  it('may have 10,000 variables before the CNI variables', async () => {
     const { requests } = await resident();
     const many = Object.fromEntries(Array.from({ length: 10_000 }, (_, n) => [`CNI_COMMAND${n}`, 'DEL'.repeat(20)]));
     expect(await run({ program: shim.build.shim, environment: { ...many, ...ADD }, stdin: CONFIGURATION })).toEqual(

@@ -16,7 +16,7 @@ beforeAll(() => {
 });
 afterAll(() => removeBuild(build));
 
-/** What JSON.parse reads as the document's version; the default where it has none. */
+/** The document's version, as JSON.parse reads it; the default without one. */
 function versionByParse(document: string): string {
   let parsed: unknown;
   try {

@@ -432,7 +432,7 @@ describe.runIf(hasOtherUsers)('a socket of another user', () => {
   it.each<[string, number, Record<string, unknown>]>([
     ['gets the calls of that user', 1234, { code: 11, msg: expect.stringContaining('without an answer') }],
     [
-      'gets no call where the user stands for those that a user namespace does not map',
+      'gets no call when the user is the overflow user of a user namespace',
       65_534,
       { code: 5, msg: expect.stringContaining('a process of user 65534') },
     ],

@@ -1,4 +1,4 @@
-import { FILES, isGenerated, isTest, read, workspaceOf } from './tree.js';
+import { FILES, isGenerated } from './tree.js';
 
 /** Phrases that hide the actor, the object or the field's word, each with what to write instead. */
 const DIALECT: readonly (readonly [phrase: RegExp, instead: string])[] = [
@@ -24,41 +24,20 @@ const DIALECT: readonly (readonly [phrase: RegExp, instead: string])[] = [
   [/^\s*(<{7}|(> ?){7})/, 'resolve the conflict of the merge'],
 ];
 
-/** A line with a phrase of the dialect. */
-interface Hit {
-  readonly file: string;
-  readonly line: number;
-  readonly phrase: string;
-  readonly instead: string;
-}
-
-export function hitsIn(file: string, text: string): Hit[] {
-  return text.split('\n').flatMap((content, index) => {
-    const found = DIALECT.map(([phrase, instead]) => [phrase.exec(content)?.[0], instead] as const);
-    return found.flatMap(([phrase, instead]) =>
-      phrase === undefined ? [] : [{ file, line: index + 1, phrase, instead }],
-    );
-  });
+/** The phrases in a file's text, each with its line and replacement. */
+export function phrasesIn(file: string, text: string): string[] {
+  return text.split('\n').flatMap((content, index) =>
+    DIALECT.flatMap(([phrase, instead]) => {
+      const found = phrase.exec(content);
+      return found ? [`${file}:${index + 1}: "${found[0]}": write ${instead}`] : [];
+    }),
+  );
 }
 
 /** Files that have to contain the phrases: the word list and its test. */
-const EXEMPT = ['CHANGELOG.md', 'LICENSE', 'test/architecture/dialect.ts', 'test/documents.test.ts'];
+const EXEMPT = ['CHANGELOG.md', 'test/architecture/dialect.ts', 'test/documents.test.ts'];
 
-/** Where a file is counted: documents together, sources and tests by workspace. Undefined for a file without prose. */
-export function areaOf(file: string): string | undefined {
-  if (EXEMPT.includes(file) || isGenerated(file)) return undefined;
-  if (file.endsWith('.md')) return 'documents';
-  if (!/\.(ts|mjs|cc|c|h|go|proto)$/.test(file)) return undefined;
-  return isTest(file) ? `tests of ${workspaceOf(file)}` : workspaceOf(file);
-}
-
-/** All hits of the repository, by area. */
-export function hitsByArea(): ReadonlyMap<string, readonly Hit[]> {
-  const areas = new Map<string, Hit[]>();
-  for (const file of FILES) {
-    const area = areaOf(file);
-    if (area === undefined) continue;
-    areas.set(area, [...(areas.get(area) ?? []), ...hitsIn(file, read(file))]);
-  }
-  return areas;
-}
+/** Documents, sources and tests that are written by hand. */
+export const PROSE = FILES.filter(
+  (file) => /\.(md|ts|mjs|cc|c|h|go|proto)$/.test(file) && !isGenerated(file) && !EXEMPT.includes(file),
+);

@@ -19,7 +19,7 @@ struct Filter {
   uint32_t table = 0;
   bool proxy = false;
   uint8_t protocol = 0;
-  // Of routes; the kernel does not filter by it.
+  // Destination of routes; the kernel does not filter by it.
   std::optional<IpAddress> destination = std::nullopt;
   uint8_t prefix_length = 0;
   uint32_t max_count = 0;

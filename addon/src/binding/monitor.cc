@@ -65,7 +65,7 @@ bool IsWanted(const Address& address) { return IsIp(address.family); }
 bool IsWanted(const Route& route) { return IsIp(route.family); }
 bool IsWanted(const Neighbour& neighbour) { return IsIp(neighbour.family); }
 
-// Names of NFT_MSG_* in their order, without those that are no notifications.
+// Names of the notifications among NFT_MSG_*, in their order.
 constexpr std::array<const char*, 25> kTableChanges = {
     "table.add",     nullptr,      "table.delete",  "chain.add",   nullptr,
     "chain.delete",  "rule.add",   nullptr,         "rule.delete", "set.add",
@@ -129,7 +129,7 @@ class Events {
  private:
   template <typename Object>
   void Add(const char* name, bool deleted, const std::optional<Object>& object) {
-    // What cannot be read is as good as lost.
+    // A malformed message counts as lost.
     if (!object) return AddOverrun();
     if (!IsWanted(*object)) return;
     Append(name, deleted, ToJs(env_, *object));
@@ -159,14 +159,14 @@ class Events {
   uint32_t length_ = 0;
 };
 
-// Who hears of a subscription, what is made of its messages, and how long these may gather before they are read.
+// A subscription's callback, the decoder of its messages, and how long messages may gather before they are read.
 struct Listener {
   std::shared_ptr<Napi::FunctionReference> on_events;
   std::function<void(const Message&, Events&)> take;
   std::chrono::milliseconds gather;
 };
 
-// A subscription, and the function that hears of it. Freed with the function that closes it; the socket, which keeps
+// A subscription, and its listener. Freed with the function that closes it; the socket, which keeps
 // the namespace, goes at once when it is closed.
 class Monitor {
  public:

@@ -12,7 +12,7 @@ namespace podwire::netlink {
 // An element of an array. Null when the end of the worker thread has taken away the values, which raises no exception.
 Napi::Value ElementAt(const Napi::Array& array, uint32_t position);
 
-// Reads the properties of a JavaScript object. What is wrong, `undefined` included, leaves a pending TypeError that
+// Reads the properties of a JavaScript object. A wrong value, `undefined` included, leaves a pending TypeError that
 // names the path; the reader then gives empty values, and `failed` is true for it and every reader of the same call.
 class ObjectReader {
  public:

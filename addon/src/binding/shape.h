@@ -24,7 +24,7 @@ class Shapes {
   std::array<Napi::FunctionReference, 10> factories_;
 };
 
-// What each environment (the main thread, every worker thread) has for itself.
+// State of one environment (the main thread, a worker thread).
 struct Environment {
   // The constructor of NativeNamespace.
   Napi::FunctionReference namespaces;

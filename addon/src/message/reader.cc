@@ -6,7 +6,7 @@ namespace podwire::netlink {
 
 namespace {
 
-// What is left behind a part of `length` bytes and its padding; the last part may come without padding.
+// The bytes behind a part of `length` bytes and its padding; the last part may lack padding.
 ByteView Behind(ByteView bytes, size_t length) {
   const size_t aligned = NLMSG_ALIGN(length);
   const size_t step = aligned < bytes.size ? aligned : bytes.size;

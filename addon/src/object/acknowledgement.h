@@ -18,10 +18,10 @@ struct Acknowledgement {
   std::optional<uint32_t> offset = std::nullopt;
 };
 
-// Of NLMSG_ERROR: `nlmsgerr`, then the attributes of the extended acknowledgement behind the copy of the request.
+// Decodes NLMSG_ERROR: `nlmsgerr`, then the attributes of the extended acknowledgement behind the copy of the request.
 std::optional<Acknowledgement> DecodeAcknowledgement(const Message& message);
 
-// Of NLMSG_DONE, at a list's end: the error alone, and some families leave even that out.
+// Decodes NLMSG_DONE, the end of a list: the error alone, which some families leave out.
 std::optional<Acknowledgement> DecodeListEnd(const Message& message);
 
 }  // namespace podwire::netlink

@@ -35,7 +35,7 @@ std::optional<Address> DecodeAddress(ByteView payload) {
   address.link_index = header->ifa_index;
   AttributeReader reader(payload);
   while (const auto attribute = reader.Next()) {
-    if (!DecodeAttribute(*attribute, address)) address.others.push_back(Keep(*attribute));
+    if (!DecodeAttribute(*attribute, address)) address.unknown_attributes.push_back(Keep(*attribute));
   }
   if (reader.Malformed()) return std::nullopt;
   return address;
@@ -53,7 +53,7 @@ void Encode(const Address& address, MessageWriter& writer) {
   if (address.label) writer.Text(IFA_LABEL, *address.label);
   if (address.flags) writer.U32(IFA_FLAGS, *address.flags);
   if (address.address) writer.Attribute(IFA_ADDRESS, address.address->View());
-  WriteOthers(writer, address.others);
+  WriteAttributes(writer, address.unknown_attributes);
 }
 
 }  // namespace podwire::netlink

@@ -24,7 +24,7 @@ struct Address {
   std::optional<IpAddress> address;
   std::optional<std::string> label;
   std::optional<uint32_t> flags;
-  std::vector<OtherAttribute> others;
+  std::vector<OtherAttribute> unknown_attributes;
 };
 
 // Nothing when the payload is malformed.

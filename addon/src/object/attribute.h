@@ -31,8 +31,8 @@ inline Attribute View(const OtherAttribute& other) {
           {other.payload.data(), other.payload.size()}};
 }
 
-inline void WriteOthers(MessageWriter& writer, const std::vector<OtherAttribute>& others) {
-  for (const auto& other : others) writer.Attribute(other.raw_type, {other.payload.data(), other.payload.size()});
+inline void WriteAttributes(MessageWriter& writer, const std::vector<OtherAttribute>& attributes) {
+  for (const auto& other : attributes) writer.Attribute(other.raw_type, {other.payload.data(), other.payload.size()});
 }
 
 // Assigns a present value to the field; false: the attribute belongs into the list of unknown ones.

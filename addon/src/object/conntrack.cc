@@ -89,7 +89,7 @@ std::optional<ConntrackEntry> DecodeConntrack(ByteView payload) {
 
 void Encode(const ConntrackEntry& entry, MessageWriter& writer) {
   WriteHeader(entry.family, writer);
-  WriteOthers(writer, entry.identity);
+  WriteAttributes(writer, entry.identity);
 }
 
 namespace {

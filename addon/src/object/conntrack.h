@@ -15,7 +15,7 @@ struct ConntrackTuple {
   std::optional<IpAddress> destination;
   // IPPROTO_*.
   std::optional<uint8_t> protocol;
-  // Of protocols that have ports. Network byte order on the wire, host order here.
+  // Ports, of protocols that have them. Network byte order on the wire, host order here.
   std::optional<uint16_t> source_port;
   std::optional<uint16_t> destination_port;
 };
@@ -25,7 +25,7 @@ struct ConntrackEntry {
   uint8_t family = 0;
   ConntrackTuple original;
   ConntrackTuple reply;
-  // What says which entry is meant: the original tuple, the zone and the id, as they were sent.
+  // Attributes that identify the entry: the original tuple, the zone and the id, as the kernel sent them.
   std::vector<OtherAttribute> identity;
 };
 
@@ -38,7 +38,7 @@ struct ConntrackFilter {
   std::optional<IpAddress> address = std::nullopt;
   bool anywhere = false;
   std::optional<uint8_t> protocol = std::nullopt;
-  // Of the original direction; with a protocol.
+  // Port in the original direction; needs a protocol.
   std::optional<uint16_t> destination_port = std::nullopt;
   // Where the kernel is to look for the address.
   Place place = Place::kOriginalDestination;

@@ -53,7 +53,7 @@ std::optional<LinkInfo> DecodeInfo(const Attribute& attribute, Peer peers) {
     bool known = false;
     if (inner->type == IFLA_INFO_KIND) known = Assign(info.kind, std::optional(RawText(*inner)));
     if (inner->type == IFLA_INFO_DATA && inner->raw_type == inner->type) known = DecodeData(*inner, info, peers);
-    if (!known) info.others.push_back(Keep(*inner));
+    if (!known) info.unknown_attributes.push_back(Keep(*inner));
   }
   if (reader.Malformed()) return std::nullopt;
   return info;
@@ -109,7 +109,7 @@ std::optional<Link> Decode(ByteView payload, Peer peers) {
   link.change = header->ifi_change;
   AttributeReader reader(payload);
   while (const auto attribute = reader.Next()) {
-    if (!DecodeAttribute(*attribute, link, peers)) link.others.push_back(Keep(*attribute));
+    if (!DecodeAttribute(*attribute, link, peers)) link.unknown_attributes.push_back(Keep(*attribute));
   }
   if (reader.Malformed()) return std::nullopt;
   return link;
@@ -129,10 +129,10 @@ void EncodeInfo(const LinkInfo& info, MessageWriter& writer) {
       Encode(peer, writer);
       writer.CloseNest(position);
     }
-    WriteOthers(writer, info.data);
+    WriteAttributes(writer, info.data);
     writer.CloseNest(data);
   }
-  WriteOthers(writer, info.others);
+  WriteAttributes(writer, info.unknown_attributes);
   writer.CloseNest(nest);
 }
 
@@ -147,7 +147,7 @@ std::string WithoutZero(const std::string& text) { return text.substr(0, text.fi
 std::string LinkInfo::KindName() const { return kind ? WithoutZero(*kind) : std::string(); }
 
 std::optional<uint8_t> AddressGeneration(const Link& link) {
-  for (const auto& other : link.others) {
+  for (const auto& other : link.unknown_attributes) {
     if (View(other).type != IFLA_AF_SPEC) continue;
     const auto inet6 = Find(View(other).payload, AF_INET6);
     const auto mode = inet6 ? Find(inet6->payload, IFLA_INET6_ADDR_GEN_MODE) : std::nullopt;
@@ -161,7 +161,7 @@ void SetAddressGeneration(Link& link, uint8_t mode) {
   inner.U8(IFLA_INET6_ADDR_GEN_MODE, mode);
   MessageWriter families;
   families.Attribute(AF_INET6, {inner.Bytes().data(), inner.Bytes().size()});
-  link.others.push_back({IFLA_AF_SPEC, families.Bytes()});
+  link.unknown_attributes.push_back({IFLA_AF_SPEC, families.Bytes()});
 }
 
 std::optional<Link> DecodeLink(ByteView payload) { return Decode(payload, Peer::kDecode); }
@@ -189,7 +189,7 @@ void Encode(const Link& link, MessageWriter& writer) {
   if (link.name) writer.Text(IFLA_IFNAME, *link.name);
   Put(writer, IFLA_EXT_MASK, link.extension_mask);
   if (link.info) EncodeInfo(*link.info, writer);
-  WriteOthers(writer, link.others);
+  WriteAttributes(writer, link.unknown_attributes);
 }
 
 }  // namespace podwire::netlink

@@ -20,9 +20,9 @@ struct LinkInfo {
   std::optional<std::string> kind;
   // VETH_INFO_PEER of a veth; none or one.
   std::vector<Link> peer;
-  // What else IFLA_INFO_DATA holds.
+  // Remaining attributes of IFLA_INFO_DATA.
   std::vector<OtherAttribute> data;
-  std::vector<OtherAttribute> others;
+  std::vector<OtherAttribute> unknown_attributes;
 
   // Without a zero byte; empty when there is no kind.
   std::string KindName() const;
@@ -54,7 +54,7 @@ struct Link {
   // IFLA_EXT_MASK of a request: which costly parts (RTEXT_FILTER_*) the answer is to have or lack.
   std::optional<uint32_t> extension_mask;
   std::optional<LinkInfo> info;
-  std::vector<OtherAttribute> others;
+  std::vector<OtherAttribute> unknown_attributes;
 };
 
 // IN6_ADDR_GEN_MODE_*: how the link's own IPv6 addresses come about; nothing when the message does not say.

@@ -37,7 +37,7 @@ std::optional<Neighbour> DecodeNeighbour(ByteView payload) {
   neighbour.type = header->ndm_type;
   AttributeReader reader(payload);
   while (const auto attribute = reader.Next()) {
-    if (!DecodeAttribute(*attribute, neighbour)) neighbour.others.push_back(Keep(*attribute));
+    if (!DecodeAttribute(*attribute, neighbour)) neighbour.unknown_attributes.push_back(Keep(*attribute));
   }
   if (reader.Malformed()) return std::nullopt;
   return neighbour;
@@ -59,7 +59,7 @@ void Encode(const Neighbour& neighbour, MessageWriter& writer) {
   if (neighbour.destination) writer.Attribute(NDA_DST, neighbour.destination->View());
   if (neighbour.family != AF_BRIDGE) write_mac();
   if (neighbour.filter_index) writer.U32(NDA_IFINDEX, *neighbour.filter_index);
-  WriteOthers(writer, neighbour.others);
+  WriteAttributes(writer, neighbour.unknown_attributes);
 }
 
 }  // namespace podwire::netlink

@@ -21,7 +21,7 @@ struct Neighbour {
   std::optional<std::vector<uint8_t>> mac;
   // The link as a filter of a dump; elsewhere `link_index` says it.
   std::optional<uint32_t> filter_index;
-  std::vector<OtherAttribute> others;
+  std::vector<OtherAttribute> unknown_attributes;
 };
 
 // Nothing when the payload is malformed.

@@ -43,7 +43,7 @@ std::optional<Route> DecodeRoute(ByteView payload) {
   route.flags = header->rtm_flags;
   AttributeReader reader(payload);
   while (const auto attribute = reader.Next()) {
-    if (!DecodeAttribute(*attribute, route)) route.others.push_back(Keep(*attribute));
+    if (!DecodeAttribute(*attribute, route)) route.unknown_attributes.push_back(Keep(*attribute));
   }
   if (reader.Malformed()) return std::nullopt;
   return route;
@@ -67,7 +67,7 @@ void Encode(const Route& route, MessageWriter& writer) {
   if (route.table) writer.U32(RTA_TABLE, *route.table);
   if (route.priority) writer.U32(RTA_PRIORITY, *route.priority);
   if (route.output) writer.U32(RTA_OIF, *route.output);
-  WriteOthers(writer, route.others);
+  WriteAttributes(writer, route.unknown_attributes);
 }
 
 }  // namespace podwire::netlink

@@ -27,7 +27,7 @@ struct Route {
   std::optional<uint32_t> table;
   std::optional<uint32_t> priority;
   std::optional<uint32_t> output;
-  std::vector<OtherAttribute> others;
+  std::vector<OtherAttribute> unknown_attributes;
 };
 
 // Nothing when the payload is malformed.

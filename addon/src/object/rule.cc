@@ -39,7 +39,7 @@ std::optional<Rule> DecodeRule(ByteView payload) {
   rule.flags = header->flags;
   AttributeReader reader(payload);
   while (const auto attribute = reader.Next()) {
-    if (!DecodeAttribute(*attribute, rule)) rule.others.push_back(Keep(*attribute));
+    if (!DecodeAttribute(*attribute, rule)) rule.unknown_attributes.push_back(Keep(*attribute));
   }
   if (reader.Malformed()) return std::nullopt;
   return rule;
@@ -60,7 +60,7 @@ void Encode(const Rule& rule, MessageWriter& writer) {
   if (rule.priority) writer.U32(FRA_PRIORITY, *rule.priority);
   if (rule.table) writer.U32(FRA_TABLE, *rule.table);
   if (rule.protocol) writer.U8(FRA_PROTOCOL, *rule.protocol);
-  WriteOthers(writer, rule.others);
+  WriteAttributes(writer, rule.unknown_attributes);
 }
 
 }  // namespace podwire::netlink

@@ -26,7 +26,7 @@ struct Rule {
   std::optional<uint32_t> priority;
   std::optional<uint32_t> table;
   std::optional<uint8_t> protocol;
-  std::vector<OtherAttribute> others;
+  std::vector<OtherAttribute> unknown_attributes;
 };
 
 // Nothing when the payload is malformed.

@@ -94,7 +94,7 @@ bool DecodeList(ByteView nest, std::vector<SetElement>& elements) {
     SetElement element;
     AttributeReader attributes(item->payload);
     while (const auto attribute = attributes.Next()) {
-      if (!DecodeAttribute(*attribute, element)) element.others.push_back(Keep(*attribute));
+      if (!DecodeAttribute(*attribute, element)) element.unknown_attributes.push_back(Keep(*attribute));
     }
     if (attributes.Malformed()) return false;
     elements.push_back(std::move(element));
@@ -127,7 +127,7 @@ void EncodeElement(const SetElement& element, uint16_t type, MessageWriter& writ
   if (element.key_end) EncodeValue(NFTA_SET_ELEM_KEY_END, *element.key_end, writer);
   if (element.verdict) EncodeVerdict(*element.verdict, writer);
   if (element.value) EncodeValue(NFTA_SET_ELEM_DATA, *element.value, writer);
-  WriteOthers(writer, element.others);
+  WriteAttributes(writer, element.unknown_attributes);
   writer.CloseNest(nest);
 }
 
@@ -157,7 +157,7 @@ std::optional<SetElements> DecodeSetElements(ByteView payload) {
       if (has_list || !DecodeList(attribute->payload, list.elements)) return std::nullopt;
       taken = has_list = true;
     }
-    if (!taken) list.others.push_back(Keep(*attribute));
+    if (!taken) list.unknown_attributes.push_back(Keep(*attribute));
   }
   if (reader.Malformed() || !table || !set) return std::nullopt;
   list.name.table = std::move(*table);
@@ -173,7 +173,7 @@ void Encode(const SetName& name, MessageWriter& writer) {
 
 void EncodeElements(const SetElements& list, size_t first, MessageWriter& writer, std::vector<size_t>& positions) {
   Encode(list.name, writer);
-  WriteOthers(writer, list.others);
+  WriteAttributes(writer, list.unknown_attributes);
   const size_t nest = writer.OpenNest(NFTA_SET_ELEM_LIST_ELEMENTS | NLA_F_NESTED);
   uint16_t type = NFTA_LIST_UNSPEC;
   for (size_t at = first; at < list.elements.size() && writer.Bytes().size() - nest < kListBytesMax; ++at) {

@@ -9,10 +9,10 @@
 
 namespace podwire::netlink {
 
-// NFTA_DATA_VERDICT: NF_* and NFT_* of linux/netfilter/nf_tables.h, negative for those of nf_tables.
+// NFTA_DATA_VERDICT: NF_*, or NFT_* of linux/netfilter/nf_tables.h, which are negative.
 struct Verdict {
   int32_t code = 0;
-  // Of a jump or goto.
+  // Target of a jump or goto.
   std::optional<std::string> chain;
 };
 
@@ -28,8 +28,8 @@ struct SetElement {
   std::optional<uint32_t> flags;
   std::optional<uint64_t> timeout_ms;
   std::optional<uint64_t> expiration_ms;
-  // Comments, counters and what else rules and programs attach.
-  std::vector<OtherAttribute> others;
+  // Comments, counters and further attributes that rules and programs attach.
+  std::vector<OtherAttribute> unknown_attributes;
 };
 
 // A set of nf_tables by name; also the question for its elements.
@@ -44,7 +44,7 @@ struct SetName {
 struct SetElements {
   SetName name;
   std::vector<SetElement> elements;
-  std::vector<OtherAttribute> others;
+  std::vector<OtherAttribute> unknown_attributes;
 };
 
 // Nothing when the payload is malformed.
@@ -59,7 +59,7 @@ void EncodeElements(const SetElements& list, size_t first, MessageWriter& writer
 // NFT_MSG_NEWGEN: a transaction ended, and by whom.
 struct Generation {
   uint32_t id = 0;
-  // Of the thread, in the initial PID namespace.
+  // ID of the thread, in the initial PID namespace.
   std::optional<uint32_t> process_id;
   std::optional<std::string> process_name;
 };

@@ -121,7 +121,7 @@ std::optional<Interval> ParseField(FieldType type, const std::string& text, bool
   return Interval{*first, *last};
 }
 
-// What is wrong with the fields; nothing when each is of its type.
+// The first wrong field; nothing when each is of its type.
 std::optional<WrongField> ParseFields(const std::string& name, const std::vector<FieldType>& types,
                                       const std::vector<std::string>& texts, bool intervals, Interval& whole) {
   if (texts.size() != types.size()) return WrongField{name, "a list of " + std::to_string(types.size()) + " fields"};

@@ -14,10 +14,10 @@ enum class FieldType { kIfname, kIpv4Addr, kIpv6Addr, kInetProto, kInetService }
 
 std::optional<FieldType> FieldTypeOf(const std::string& name);
 
-// What the elements of a set are made of.
+// Types of the elements of a set.
 struct SetType {
   std::vector<FieldType> key;
-  // Of a map with values; empty for sets and verdict maps.
+  // Types of a map's values; empty for sets and verdict maps.
   std::vector<FieldType> data;
   // Whether keys are intervals (`flags interval`).
   bool intervals = false;
@@ -47,9 +47,9 @@ std::optional<WrongField> AppendElement(const SetType& type, const TypedElement&
 // a key or value has not the length of the type.
 std::optional<std::vector<TypedElement>> TypedElements(const SetType& type, std::vector<SetElement> elements);
 
-// Elements as one text, which takes the event loop a fraction of the time of as many objects: for each the fields of
-// its key, those of its data, the verdict's name, its chain, timeout and remaining time in ms; empty for none. All of
-// them end with a zero byte. Nothing when it has not the form.
+// Elements as one text, which takes the event loop a fraction of the time of as many objects. Each element has the
+// fields of its key and of its data, the verdict's name, its chain, timeout and remaining time in ms; an absent part is
+// empty. Every part ends with a zero byte. Nothing when the text is malformed.
 std::optional<std::vector<TypedElement>> SplitElements(const SetType& type, const std::string& text);
 std::string JoinElements(const std::vector<TypedElement>& elements);
 

@@ -26,7 +26,7 @@ struct TableTransaction {
   std::vector<std::set<uint16_t>> kinds;
 };
 
-// Puts the notifications of nf_tables together to transactions, and leaves out those of other tables.
+// Groups the notifications of nf_tables into transactions, and leaves out changes of other tables.
 class TableWatch {
  public:
   explicit TableWatch(std::vector<TableName> tables) : tables_(std::move(tables)), kinds_(tables_.size()) {}

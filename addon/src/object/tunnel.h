@@ -9,7 +9,7 @@
 
 namespace podwire::netlink {
 
-// What IFLA_INFO_DATA holds for a VXLAN device: IFLA_VXLAN_* of linux/if_link.h.
+// IFLA_INFO_DATA of a VXLAN device: IFLA_VXLAN_* of linux/if_link.h.
 struct Vxlan {
   std::optional<uint32_t> vni;
   // The device that tunnel packets leave by.
@@ -33,7 +33,7 @@ struct Vxlan {
 Vxlan DecodeVxlan(const std::vector<OtherAttribute>& data);
 std::vector<OtherAttribute> EncodeVxlan(const Vxlan& vxlan);
 
-// What IFLA_INFO_DATA holds for an IPIP device: IFLA_IPTUN_* of linux/if_tunnel.h.
+// IFLA_INFO_DATA of an IPIP device: IFLA_IPTUN_* of linux/if_tunnel.h.
 struct IpTunnel {
   // The device that tunnel packets leave by.
   std::optional<uint32_t> parent;
@@ -42,7 +42,7 @@ struct IpTunnel {
   std::optional<uint8_t> ttl;
   std::optional<uint8_t> tos;
   std::optional<bool> path_mtu_discovery;
-  // What is inside: 4 for IPv4, 0 for anything.
+  // Protocol of the inner packets: 4 for IPv4, 0 for any.
   std::optional<uint8_t> protocol;
 };
 

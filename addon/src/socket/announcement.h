@@ -17,7 +17,7 @@ struct Announcement {
 };
 
 // Announces to all neighbours of a link that an address has the link's own MAC address. Does not wait: there is no
-// answer. Neighbours with an entry update it, all others ignore it. EOPNOTSUPP for a link that is not Ethernet,
+// answer. Neighbours with an entry update it; the rest ignore the message. EOPNOTSUPP for a link that is not Ethernet,
 // ENETDOWN for a link that is down.
 std::optional<KernelError> AnnounceAddress(const Netns& netns, const Announcement& announcement);
 

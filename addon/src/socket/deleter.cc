@@ -22,7 +22,7 @@ constexpr size_t kThreadsMax = 4;
 // Two messages for each, and their answers, must fit the socket's buffers.
 constexpr size_t kGroupLinksMax = 256;
 constexpr uint32_t kSmallestGroup = 0x10000;
-// Of the acknowledgement, which is there as soon as `sendmsg` returns.
+// Timeout of the acknowledgement, which has arrived when `sendmsg` returns.
 constexpr Socket::Timeout kTimeout{5000};
 
 using Deletions = std::vector<Deletion>;
@@ -59,7 +59,7 @@ std::optional<KernelError> DeleteOne(Socket& socket, uint32_t index, const std::
   return socket.Exchange(DeleteLink(index, name), kTimeout).error;
 }
 
-// Each link's own outcome; `indexes` are those of veths.
+// Each link's own outcome; the links must be veths.
 std::map<uint32_t, std::optional<KernelError>> DeleteTogether(Socket& socket, const std::vector<uint32_t>& indexes) {
   std::map<uint32_t, std::optional<KernelError>> errors;
   const auto group = indexes.size() > 1 ? FreshGroup() : std::nullopt;

@@ -13,7 +13,7 @@ namespace podwire::netlink {
 
 struct Deletion {
   uint64_t id = 0;
-  // By index, or by name when that is not empty.
+  // Selects by index, or by name when that is not empty.
   uint32_t index = 0;
   std::string name;
 };
@@ -26,7 +26,7 @@ struct DeletionResult {
 
 // Deletes links on dedicated threads.
 //
-// What made it hard:
+// Difficulties:
 // - The kernel holds the sender of RTM_DELLINK inside `sendmsg` for an RCU barrier, 13 to 40 ms, though the link is
 //   gone after 0.5 ms. libuv's pool has four threads for everything; so there are up to four dedicated ones, started on
 //   demand.
@@ -40,7 +40,7 @@ struct DeletionResult {
 class Deleter {
  public:
   static Result<std::unique_ptr<Deleter>> Open(std::shared_ptr<const Netns> netns);
-  // What was submitted is still carried out.
+  // Submitted deletions are still carried out.
   ~Deleter();
   Deleter(const Deleter&) = delete;
   Deleter& operator=(const Deleter&) = delete;

@@ -48,7 +48,7 @@ class Namespace {
   std::optional<Socket> socket_;
 };
 
-// What a look-up of a link's name failed with, with the name.
+// The error of a failed look-up of a link, with the link's name.
 KernelError NotLookedUp(const KernelError& error, const std::string& name);
 
 }  // namespace podwire::netlink

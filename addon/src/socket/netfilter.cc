@@ -13,7 +13,7 @@ namespace podwire::netlink {
 
 namespace {
 
-// For each answer. A transaction waits for those of other programs, such as a large one of kube-proxy.
+// For each answer. A transaction waits for transactions of other programs, such as a large one of kube-proxy.
 constexpr Socket::Timeout kTimeout{20'000};
 
 constexpr uint16_t TypeOf(uint16_t message) { return static_cast<uint16_t>(NFNL_SUBSYS_NFTABLES << 8 | message); }
@@ -64,7 +64,7 @@ class Transaction {
     }
     if (message.type != NLMSG_ERROR) return false;
     if (number == kBegin || number == kEcho) {
-      // What is wrong with the echo is also wrong with the first part, which says it better.
+      // An error of the echo is also an error of the first part, whose answer says more.
       refusal_ = Refusal(DecodeAcknowledgement(message));
       return number == kBegin && refusal_.has_value();
     }

@@ -16,7 +16,7 @@ namespace podwire::netlink {
 // Elements that are added to one set, or deleted from it.
 struct ElementChange {
   bool deletes = false;
-  // Refuses elements that exist (EEXIST); otherwise the kernel refuses only those with another value.
+  // Refuses elements that exist (EEXIST); otherwise the kernel refuses only elements with another value.
   bool exclusive = false;
   SetElements list;
 };

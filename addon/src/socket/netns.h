@@ -14,11 +14,11 @@ namespace podwire::netlink {
 
 // A network namespace, held open.
 //
-// What must happen inside a foreign one happens on a thread made for it, which ends there: a thread of libuv's pool
-// that moved and could not move back would serve its next task in the wrong namespace.
+// Work inside a foreign namespace runs on a thread made for it, which ends there: a thread of libuv's pool that moved
+// and could not move back would serve its next task in the wrong namespace.
 class Netns {
  public:
-  // By path, or the process's own. EINVAL: the file is not a network namespace.
+  // Opens the namespace of the path, or the process's own. EINVAL: the file is not a network namespace.
   static Result<Netns> Open(const std::optional<std::string>& path);
 
   // Like `open`, but never blocks: for the event loop. Empty on any failure, when the kernel does not have the path in
@@ -36,7 +36,7 @@ class Netns {
   int Fd() const { return fd_.Get(); }
   dev_t Device() const { return device_; }
   ino_t Inode() const { return inode_; }
-  // What no other network namespace of this boot ever has, as inodes are used again. Nothing on kernels before 5.14.
+  // Unique to a network namespace in one boot; inodes are reused. Nothing on kernels before 5.14.
   std::optional<uint64_t> Cookie() const { return cookie_; }
 
  private:

@@ -10,7 +10,7 @@ Result<PeerCredentials> ReadPeerCredentials(int descriptor) {
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return KernelError{errno, ""};
-  // What the kernel answers for a socket without such a peer: no user has this ID (setuid(2)).
+  // The kernel's answer for a socket without a peer process: no user has this ID (setuid(2)).
   if (credentials.uid == static_cast<uid_t>(-1)) return KernelError{ENOTCONN, "not a connected unix socket"};
   return PeerCredentials{credentials.pid, credentials.uid, credentials.gid};
 }

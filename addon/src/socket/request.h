@@ -31,11 +31,11 @@ struct Request {
   void SetLinkIndex(uint32_t index);
 };
 
-// What the kernel answered to a request.
+// The kernel's answer to a request.
 struct Reply {
   std::optional<KernelError> error;
   std::optional<Link> link = std::nullopt;
-  // Of a sysctl that was written, where it was asked for.
+  // Former value of a sysctl that was written, if requested.
   std::optional<std::string> previous = std::nullopt;
 };
 

@@ -95,7 +95,7 @@ class Run {
     return index;
   }
 
-  // A new pair's indexes are in the kernel's echo; a link that is renamed or deleted makes what is known doubtful.
+  // A new pair's indexes are in the kernel's echo; a rename or deletion invalidates the known indexes.
   void Learn(const Step& step, const Request& request, const Reply& reply) {
     if (request.type == RTM_DELLINK || IsRename(request)) indexes_.clear();
     if (request.type != RTM_NEWLINK || reply.error || !reply.link || !reply.link->name) return;

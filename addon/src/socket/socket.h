@@ -28,7 +28,7 @@ struct DumpRequest {
   // RTM_GET*.
   uint16_t type = 0;
   std::variant<Link, Address, Route, Rule, Neighbour, ConntrackFilter, SetName> filter;
-  // Most messages of one attempt; zero for any number. Those that the caller does not keep count too.
+  // Most messages of one attempt; zero for any number. Messages that the caller discards count too.
   uint32_t max_count = 0;
   // For all attempts together; zero for none but that of each answer.
   std::chrono::milliseconds timeout{0};
@@ -42,7 +42,7 @@ struct DumpSink {
 
 // A socket for kernel requests. Belongs to the namespace in which it was opened, and to one thread at a time.
 //
-// What made it hard:
+// Difficulties:
 // - Answers are matched by sequence number, so late answers to a request that timed out (ETIMEDOUT) are recognised.
 // - The kernel processes the messages of one send inside `sendmsg`, all of them in spite of failures; only RTM_DELLINK
 //   makes that long.
@@ -87,7 +87,7 @@ class Socket {
   enum class DumpEnd { kComplete, kInterrupted };
 
   explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
-  // What came between the socket and the kernel, if anything did.
+  // The error of the exchange itself, if it failed.
   std::optional<KernelError> ExchangeTogether(const Request* requests, Reply* replies, size_t count, Timeout timeout);
   Result<ByteView> Receive(Timeout timeout);
   std::optional<KernelError> Send(const MessageWriter& writer);
@@ -98,7 +98,7 @@ class Socket {
   bool has_unread_list_ = false;
   // Requests that may be sent together.
   size_t together_max_ = 1;
-  // Not zeroed, so that only what is used costs memory. Made with the first answer.
+  // Not zeroed, so that only used pages cost memory. Made with the first answer.
   std::unique_ptr<uint8_t[]> buffer_;
 };
 

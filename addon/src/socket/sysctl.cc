@@ -11,7 +11,7 @@ namespace podwire::netlink {
 
 namespace {
 
-// Of the process, so that every thread uses the same mount of proc.
+// Shared by all threads of the process, so that they use the same mount of proc.
 std::mutex proc_mutex;
 std::string proc_directory = "/proc";
 

@@ -97,7 +97,7 @@ const TABLE = `table inet podwire {
   map hostports { type inet_proto . inet_service : ipv4_addr . inet_service; }
 }`;
 
-/** One element each, as the kernel numbers those of its lists differently. */
+/** Each adds or deletes one element: the kernel numbers the elements of its lists differently. */
 const ELEMENT_REQUESTS = {
   'elements-add-timeout': 'nft add element inet podwire names { podw0 timeout 1m }',
   'elements-add-interval': 'nft add element inet podwire prefixes { 10.65.0.0/26 }',
@@ -146,7 +146,7 @@ function trace(command, mayFail = false) {
   return stderr;
 }
 
-/** Of linux/netfilter/nfnetlink.h and nf_tables.h; IPCTNL_MSG_CT_NEW is 0. */
+/** Numbers from linux/netfilter/nfnetlink.h and nf_tables.h; IPCTNL_MSG_CT_NEW is 0. */
 const NFNL_SUBSYS_CTNETLINK = 1;
 const NFNL_SUBSYS_NFTABLES = 10;
 const [NFT_MSG_NEWSETELEM, NFT_MSG_DELSETELEM, NFT_MSG_NEWGEN] = [12, 14, 15];
@@ -164,7 +164,7 @@ const TYPES = {
   generation: (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWGEN,
 };
 
-/** The first datagram of the answer, after those that `ip` reads for itself. */
+/** The first datagram of the answer; `ip` reads other lists before it. */
 function answerTo(name, command, mayFail = false) {
   const type = TYPES[name.split('-')[0]];
   const isWanted = (hex) => Buffer.from(hex.slice(8, 12), 'hex').readUInt16LE() === type;

@@ -8,7 +8,7 @@ namespace podwire::netlink::test {
 inline int checks = 0;
 inline int failures = 0;
 
-// Counts checks, and prints those that fail. For one thread.
+// Counts checks, and prints failed ones. For one thread.
 inline void Check(bool holds, const std::string& what) {
   ++checks;
   if (holds) return;

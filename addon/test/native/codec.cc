@@ -77,7 +77,7 @@ size_t HeaderSize(uint16_t type) {
   return kSizes[(type - 16) / 4];
 }
 
-// Of a conntrack entry only its identity is written, as the kernel sent it.
+// The codec writes only the identity of a conntrack entry, as the kernel sent it.
 bool IsPart(const Bytes& written, const Bytes& sent) {
   constexpr size_t kHeader = sizeof(nfgenmsg);
   const auto part = Parts(written, kHeader);
@@ -131,7 +131,7 @@ void CheckCapture(const Capture& capture) {
   Check(position == capture.expected.size(), capture.name + ": has another number of messages than it should");
 }
 
-// An unknown attribute after those of the first message is kept.
+// An unknown attribute after the first message's own attributes is kept.
 void CheckUnknownSurvives(const Capture& capture) {
   const Bytes unknown = {0x07, 0x00, 0xfe, 0x3f, 'o', 'd', 'd', 0x00};
   uint32_t length = 0;
@@ -149,7 +149,7 @@ void CheckUnknownSurvives(const Capture& capture) {
   Check(kept, capture.name + ": an unknown attribute is lost");
 }
 
-// What an old kernel, which takes no notice of a filter, answers with is filtered here: the flow of `ping 127.0.0.1`.
+// The answer of an old kernel, which ignores filters, is filtered here: the flow of `ping 127.0.0.1`.
 void CheckConntrackFilters(const Capture& capture) {
   MessageReader reader(View(capture.bytes));
   const auto message = reader.Next();

@@ -204,7 +204,7 @@ std::string Describe(const SetElement& element) {
   fields.Add("flags", element.flags);
   if (element.timeout_ms) fields.Add("timeout", std::to_string(*element.timeout_ms));
   if (element.expiration_ms) fields.Add("expiration", std::to_string(*element.expiration_ms));
-  fields.Add("others", static_cast<uint32_t>(element.others.size()));
+  fields.Add("unknown", static_cast<uint32_t>(element.unknown_attributes.size()));
   return fields.Text();
 }
 

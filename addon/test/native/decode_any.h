@@ -8,7 +8,7 @@
 
 namespace podwire::netlink::test {
 
-// What a message turned into, and turned back.
+// A decoded message, and its encoding.
 struct Decoded {
   // The known fields, as `name=value` in the order of the object's declaration.
   std::string text;

@@ -26,7 +26,7 @@ void CheckElements(const std::string& text) {
   for (const auto& element : SplitElements(type, text).value_or(std::vector<TypedElement>())) {
     AppendElement(type, element, made);
   }
-  // What was accepted is read again.
+  // Accepted elements can be read again.
   if (!TypedElements(type, made)) std::abort();
 }
 

@@ -35,7 +35,7 @@ using namespace podwire::netlink::test;
 
 constexpr Socket::Timeout kTimeout{60'000};
 constexpr uint32_t kLoopback = 1;
-// Of src/socket/socket.cc.
+// Limit in src/socket/socket.cc.
 constexpr int kAttemptsMax = 5;
 
 int Number(const std::optional<KernelError>& error) { return error ? error->number : 0; }

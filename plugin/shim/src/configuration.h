@@ -22,7 +22,7 @@ std::optional<Failure> ReadConfiguration(const Deadline& deadline, Buffer& confi
 Buffer ReadRequestedVersion();
 
 // The path in the top-level key `socket`, else kDefaultSocket. Without a JSON object it is the default too: the
-// resident reports what is wrong with the configuration better than the shim could.
+// resident reports errors of the configuration better than the shim could.
 std::optional<Failure> ChooseSocket(std::string_view configuration, SocketChoice& choice);
 
 // The cniVersion of the configuration, or kOwnVersion if it is missing or invalid.

@@ -1,4 +1,4 @@
-// What went wrong, in the terms of the CNI specification's error document.
+// A failure, in the terms of the CNI specification's error document.
 #pragma once
 
 #include "text/buffer.h"

@@ -84,7 +84,7 @@ inline constexpr std::size_t kMaxAnswerBytes = 4u << 20;
 
 // Node.js refuses more than 16 KiB of headers with a bare 431. Refusing earlier lets the message name the variable.
 inline constexpr std::size_t kMaxRequestHeadBytes = 15u << 10;
-// What a call works without shares that space with what it needs. A longer value is left out.
+// Limit of an optional value, so that the required values have room. A longer value is left out.
 inline constexpr std::size_t kMaxOptionalBytes = 2u << 10;
 inline constexpr std::size_t kMaxAnswerHeadBytes = 16u << 10;
 

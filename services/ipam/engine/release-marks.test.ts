@@ -57,7 +57,7 @@ describe('marks of releases', () => {
   it.each([
     ['ahead', 2],
     ['behind', -2],
-  ])('of a replica whose clock is hours %s are kept as long as others', async (_, hours) => {
+  ])('of a replica whose clock is hours %s are kept as long as other marks', async (_, hours) => {
     const scene = new EtcdFixture();
     await scene.put(mark('c1', scene.nowMs + hours * HOUR_MS));
     await scene.run(KEPT_RUNS);

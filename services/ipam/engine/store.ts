@@ -47,7 +47,7 @@ export interface Store {
   close(): Promise<void>;
 }
 
-/** What a kind of datastore allows, and what it requires of its users. */
+/** Limits of a kind of datastore, and the requirements on its users. */
 export interface StoreTraits {
   /** Maximum number of operations of one transaction. */
   readonly maxOperationsCount: number;

@@ -19,7 +19,7 @@ describeStoreContract('a store that is timed', () => {
   return Promise.resolve({ store, forgetChanges, dispose: () => store.close() });
 });
 
-test('calls that requests wait for are reported with their duration, successful or not; others are not', async () => {
+test('calls that requests wait for are reported with their duration, successful or not; background calls are not', async () => {
   const clock = new ManualClock();
   const memory = new MemoryStore({
     before: (operation) => {

@@ -38,7 +38,7 @@ export function effectiveChanges(
 export interface ComparisonState {
   readonly revision: number;
   get(key: string): StoredRecord | undefined;
-  /** Of the record with this key; 0 where there is none. */
+  /** Revision of the record with this key; 0 where there is none. */
   modRevision(key: string): number;
   /** The records under a prefix that were made or changed after a revision. */
   changedUnder(prefix: string, revision: number): Iterable<StoredRecord>;

@@ -37,7 +37,7 @@ async function release(store: MemoryStore, day: number, entries = 1): Promise<vo
   }
 }
 
-/** Of a replica that has run for nearly an hour, unless it is new. */
+/** Expiry on a replica that has run for nearly an hour, unless it is new. */
 function expiryOn(
   store: MemoryStore,
   { aheadDays = 0, keptDays = KEPT_DAYS, maxRemovedCount = 10_000, isNew = false } = {},

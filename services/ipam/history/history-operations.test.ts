@@ -155,7 +155,7 @@ describe('the holders of an address', () => {
     expect(await within(releases[2]! - 1, releases[1]! - 999)).toEqual([2, 3]);
   });
 
-  test('include what is released during the query', async () => {
+  test('include a holder that releases during the query', async () => {
     const started = await withPool('10.0.0.0/32');
     const { ipam, store, time } = started;
     await ipam.addresses.allocate(request('c1'), forever);
@@ -174,7 +174,7 @@ describe('the holders of an address', () => {
     expect(tenures.map(({ handleId, releasedAtMs }) => [handleId, releasedAtMs])).toEqual([['net.c1', NOW_MS + 1000]]);
   });
 
-  test('leave out unreadable entries and return the others', async () => {
+  test('leave out unreadable entries and return the rest', async () => {
     const started = await withPool('10.0.0.0/26');
     await write(started.store, [entry('10.0.0.1', NOW_MS - 2000), entry('10.0.0.1', NOW_MS - 1000)]);
     for (const text of ['{', '[]', '{"address":"10.0.0.1"}', '{"address":"10.0.0.1","block":"x","releasedAt":"y"}']) {

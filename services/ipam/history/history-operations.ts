@@ -32,7 +32,7 @@ export interface HistoryIpamOptions extends IpamOptions {
 
 /** The holder of an address at a moment. */
 interface HolderResult {
-  /** Undefined when no holder is known. */
+  /** Tenure of the holder; undefined when no holder is known. */
   readonly tenure: Tenure | undefined;
   /** Whether the history covers the moment. */
   readonly isCovered: boolean;

@@ -20,7 +20,7 @@ export type TenureSubject =
   | { readonly kind: 'handle'; readonly handleId: string }
   | { readonly kind: 'pod'; readonly pod: Pick<PodIdentity, 'namespace' | 'name'> };
 
-/** What the subject holds now, in address order. For a pod, all allocations are examined. */
+/** Current tenures of the subject, in address order. For a pod, all allocations are examined. */
 export function currentTenures(view: View, subject: TenureSubject): Tenure[] {
   return heldBySubject(view, subject)
     .map(currentTenure)

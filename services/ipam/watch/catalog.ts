@@ -44,7 +44,7 @@ export class Catalog implements StreamedObjects {
   readonly recent: RecentChanges;
   readonly #keys: RecordKeys;
   readonly #encode: (change: EncodableChange) => Uint8Array;
-  /** By the keys of their records; a route by that of its block. */
+  /** Items by the key of their record; a route by the key of its block. */
   readonly #items: Readonly<Record<WatchedKind, Map<string, WatchedItem>>> = {
     pool: new Map(),
     node: new Map(),
@@ -116,7 +116,7 @@ export class Catalog implements StreamedObjects {
 
   #applyChanges(changes: readonly ObservedRecord[], revision: number): void {
     const blocks = new Map<string, Block | undefined>();
-    /** Of pools that are new, moved or gone. */
+    /** Ranges of pools that are new, moved or gone. */
     const ranges: Prefix[] = [];
     for (const { key, record } of changes) {
       if (key === this.#keys.clusterInformation)

@@ -439,7 +439,7 @@ describe('a client that does not read', () => {
 });
 
 describe('many streams', () => {
-  test('of different kinds keep no message for others', async () => {
+  test('of different kinds share no message', async () => {
     const readers = await Promise.all(
       [query('pool'), query('route'), query()].map((wanted) => new Reader(wanted).whole()),
     );

@@ -25,9 +25,9 @@ export function nameOfRecord(name: RecordName): Omit<Deletion, 'type'> | undefin
 /** The route to the addresses of a block. Allocations of its owner do not change it. */
 export interface BlockRoute {
   readonly prefix: Prefix;
-  /** Undefined when the pool was deleted. */
+  /** Name of the pool; undefined after its deletion. */
   readonly poolName: string | undefined;
-  /** Undefined when no node owns the block. */
+  /** Owner of the block; undefined when no node owns it. */
   readonly nodeName: string | undefined;
   /** Addresses used by nodes other than the owner, in address order. */
   readonly borrowed: readonly BorrowedAddress[];

@@ -152,7 +152,7 @@ bool Scanner::ScanUnicodeEscape(Buffer* decoded) {
     std::uint32_t low = 0;
     const bool is_pair =
         code_point < 0xDC00 && Take('\\') && Take('u') && ScanHex4(low) && low >= 0xDC00 && low <= 0xDFFF;
-    // What is no second half stands for itself, and is scanned, and checked, again.
+    // An escape that is not a second half is scanned again, on its own.
     if (!is_pair) at_ = after_first;
     code_point = is_pair ? 0x10000 + ((code_point - 0xD800) << 10) + (low - 0xDC00) : kReplacementCharacter;
   }

@@ -55,7 +55,7 @@ describe('the embedded store on disk', () => {
     await store.close();
   });
 
-  it('evaluates a transaction after those that are still being written when it comes', async () => {
+  it('evaluates a transaction after earlier ones that are still being written', async () => {
     const store = await openStore();
     const puts = ['/0', '/1', '/2', '/3', '/4'].map((key) => ({ key, value: Buffer.from(key) }));
     const comparisons = [{ type: 'record', key: '/0', modRevision: 0 } as const];

@@ -54,7 +54,7 @@ describe('while the files are being replaced', () => {
     ['the key is gone', /KEY_FILE .*cannot be read/, () => rmSync(own().key)],
     ['the certificate is empty yet', /CERT_FILE .*without a certificate/, () => writeFileSync(own().cert, '')],
     ['the authority is empty yet', /CA_FILE .*without a certificate/, () => writeFileSync(own().ca, '')],
-  ])('those of before are used: %s', async (_, told, half) => {
+  ])('the former files are used: %s', async (_, told, half) => {
     const authority = new CertificateAuthority(join(directory, 'authority'));
     const server = await scene.start({ tls: authority.issue('server') });
     copy(authority.issue('before'), 'ca', 'cert', 'key');
@@ -74,7 +74,7 @@ describe('while the files are being replaced', () => {
     expect(refused()).toHaveLength(1);
   });
 
-  it('the new ones are used once they are whole, though etcd takes those of before no more', async () => {
+  it('the new files are used once they are complete, though etcd refuses the former ones', async () => {
     const authority = (name: string): CertificateAuthority => new CertificateAuthority(join(directory, name));
     const files = authority('server').issue('server');
     const server = await scene.start({ tls: files });
@@ -83,7 +83,7 @@ describe('while the files are being replaced', () => {
     await commit(store, put('/a'));
 
     await server.stop();
-    // Another authority, in the files of the first: for the server's own certificate, and for those that it is shown.
+    // Another authority, in the files of the first: for the server's own certificate, and for the clients' certificates.
     authority('server').issue('server');
     await server.restart();
     copy(files, 'ca', 'cert');

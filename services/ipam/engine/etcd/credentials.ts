@@ -10,12 +10,12 @@ import {
 
 /** File names of the credentials of this process and of etcd's authorities. */
 export interface CredentialFiles {
-  /** Certificates of the authorities that sign etcd's certificate; undefined for those of Node.js. */
+  /** Certificates of the authorities that sign etcd's certificate; undefined for Node.js's own authorities. */
   readonly caFile: string | undefined;
   /** This process's certificate and its key, both or neither. */
   readonly certFile: string | undefined;
   readonly keyFile: string | undefined;
-  /** Undefined for none. */
+  /** User of etcd; undefined without authentication. */
   readonly username: string | undefined;
   readonly passwordFile: string | undefined;
 }

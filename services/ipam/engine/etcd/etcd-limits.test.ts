@@ -54,7 +54,7 @@ describe('limits', () => {
   const puts = (count: number, bytes = 1) =>
     Array.from({ length: count }, (_, index) => ({ key: `/many/${index}`, value: Buffer.alloc(bytes) }));
 
-  it('are known: what is larger is refused, and changes nothing', async () => {
+  it('are known: a larger transaction is refused, and changes nothing', async () => {
     const server = await scene.start();
     const store = await scene.open([server]);
     expect(store.maxOperationsCount).toBe(127);
@@ -65,7 +65,7 @@ describe('limits', () => {
     expect(server.dump('/many/').size).toBe(0);
   });
 
-  it('let through what is just within', async () => {
+  it('allow a transaction that is just within', async () => {
     const store = await scene.open([await scene.start()]);
     const comparisons = puts(store.maxOperationsCount).map(({ key }) => ({
       type: 'record' as const,
@@ -182,14 +182,14 @@ describe('TLS', () => {
     expect((await store.read(['/w/1'], never)).records).toHaveLength(1);
   });
 
-  it.each<[string, RegExp, (ours: TlsFiles, others: TlsFiles) => TlsFiles]>([
-    ['the client’s certificate', /_ETCD_CERT_FILE .*--trusted-ca-file/, (ours, others) => ({ ...others, ca: ours.ca })],
-    ['the authority', /PODWIRE_IPAM_ETCD_CA_FILE/, (ours, others) => ({ ...ours, ca: others.ca })],
+  it.each<[string, RegExp, (ours: TlsFiles, theirs: TlsFiles) => TlsFiles]>([
+    ['the client’s certificate', /_ETCD_CERT_FILE .*--trusted-ca-file/, (ours, theirs) => ({ ...theirs, ca: ours.ca })],
+    ['the authority', /PODWIRE_IPAM_ETCD_CA_FILE/, (ours, theirs) => ({ ...ours, ca: theirs.ca })],
   ])('with another authority for %s is refused, and the settings named', async (_, named, mix) => {
     const { server, files } = await tlsServer();
-    const others = new CertificateAuthority(join(directory, 'others')).issue('podwire');
+    const theirs = new CertificateAuthority(join(directory, 'theirs')).issue('podwire');
     const opening = scene.open([server], {
-      ...withTls(mix(files, others)),
+      ...withTls(mix(files, theirs)),
       dialTimeoutMs: DIAL_MS,
       clock: afterFailure(),
     });

@@ -49,7 +49,7 @@ const MAX_PAGE_COUNT = 20_000;
 /** Maximum attempts at a list whose first page's revision is compacted before the last page. */
 const MAX_LIST_ATTEMPTS = 3;
 
-/** Of an endpoint without a port. */
+/** Port of an endpoint that names none. */
 const DEFAULT_PORT = 2379;
 
 /**

@@ -8,7 +8,7 @@ import { EtcdEndpoint } from './connection.js';
 
 /** Servers that end, stand still, or are cut off, while they are used. */
 
-/** What gives a server up that stands still, before a test is over. */
+/** Timeouts short enough to give up a hung server during a test. */
 const HASTY = { requestTimeoutMs: 300, dialTimeoutMs: 300 };
 
 let scene: EtcdFixture;
@@ -250,7 +250,7 @@ describe('requests that have nothing to do with a fault', () => {
     await expect(waiting).resolves.toHaveProperty('header.revision');
   });
 
-  it('are not disturbed by others that are given up, nor by watches that end', async () => {
+  it('are not disturbed by other requests that are given up, nor by watches that end', async () => {
     const server = await scene.start();
     const store = await scene.open([server], { requestTimeoutMs: 45_000 });
     const revision = await store.revision(never);

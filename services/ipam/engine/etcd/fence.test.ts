@@ -8,7 +8,7 @@ import { commit, HoldingProxy, never, put, EtcdFixture, UNAVAILABLE, untilAnswer
 import type { EtcdServer } from '../testing/etcd-server.js';
 import type { EtcdStore } from './etcd-store.js';
 
-/** The time that a request has. Only {@link commitInVain} lets it pass, however long the machine takes for the others. */
+/** Timeout of a request. It elapses only in {@link commitInVain}, however slow the machine is. */
 const REQUEST_TIMEOUT_MS = 500;
 
 let time: ManualClock;
@@ -46,7 +46,7 @@ async function commitInVain(key: string): Promise<void> {
   const committing = store.commit(put(key, 'late', 0), never);
   const failed = expect(committing).rejects.toMatchObject(UNAVAILABLE);
   await expect.poll(() => slow.holds('late')).toBe(true);
-  // What ends the request may follow it.
+  // The end of the request may follow its data.
   await sleep(100);
   slow.freeze();
   time.advance(REQUEST_TIMEOUT_MS);
@@ -57,7 +57,7 @@ async function commitInVain(key: string): Promise<void> {
 const fences = (): string[] => [...server.dump('/podwire/calico/fences/').keys()];
 
 describe('a transaction that arrives after it was given up', () => {
-  it('is executed as long as nothing has been asked since, and found by what is asked then', async () => {
+  it('is executed if no request was answered since, and is seen by the next request', async () => {
     await commitInVain('/a');
     expect(slow.deliver()).toBeGreaterThan(100);
     await expect.poll(() => server.dump('/a').size).toBe(1);
@@ -74,7 +74,7 @@ describe('a transaction that arrives after it was given up', () => {
     await commitInVain('/a');
     await ask();
     expect(slow.deliver()).toBeGreaterThan(100);
-    // What comes after it on the same way would be executed after it.
+    // Time for its execution: no later request follows it on the same connection.
     await sleep(500);
     expect(server.dump('/a').size).toBe(0);
     expect(await commit(store, put('/a', 'again', 0))).toBeGreaterThan(1);

@@ -64,7 +64,7 @@ describe('a transaction that only compares', () => {
 });
 
 describe('the conflicts that a lost transaction reads', () => {
-  it('is asked for once for each comparison: only what is later than the comparison says', () => {
+  it('are requested once for each comparison: only records that changed after it', () => {
     const comparisons = [compared('/a'), { type: 'prefix' as const, prefix: '/p/', notAfterRevision: 7 }];
     const { failure } = encodeTransaction({ comparisons, puts: [put('/a')], deletes: [] }, { guard, limits });
     expect(failure).toEqual([
@@ -73,7 +73,7 @@ describe('the conflicts that a lost transaction reads', () => {
     ]);
   });
 
-  it('counts against what etcd lets a request hold', () => {
+  it('count against etcd’s limit of a request', () => {
     const comparisons = ['a', 'b', 'c'].map((name) => compared(`/${name.repeat(1500)}`));
     const refuse = () => encodeTransaction({ comparisons, puts: [put('a', 500)], deletes: [] }, { guard, limits });
     expect(refuse).toThrow(/bytes and etcd allows 10000/);

@@ -79,7 +79,7 @@ describe('responses are sorted', () => {
     ]);
   });
 
-  it('without what was delivered before', () => {
+  it('without changes that were delivered before', () => {
     expect(sort(3, [{ events: [[2, 'a'], [3, 'b'], [4, 'c']] }])).toEqual([[4, 'c']]); // prettier-ignore
   });
 
@@ -132,7 +132,7 @@ describe('a watch on a real server', () => {
     expect(scene.events.filter(({ type }) => type === 'endpointLost').length).toBeGreaterThan(3);
   });
 
-  it('brings large transactions whole, also those of long ago', async () => {
+  it('delivers large transactions whole, also old ones', async () => {
     const server = await scene.start();
     const store = await scene.open([server]);
     const start = await store.revision(never);

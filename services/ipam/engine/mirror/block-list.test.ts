@@ -138,7 +138,7 @@ const PLACES = 2048;
 const smallCidrAt = (place: number): string =>
   `${formatAddress({ family: 4, value: BigInt(0x0a000000 + place * 4) })}/30`;
 
-test('property: the sums of any range are those of its blocks, after any additions, changes and removals', () => {
+test('property: the sums of any range equal the sums of its blocks, after any additions, changes and removals', () => {
   const change = fc.record({ place: fc.nat(PLACES - 1), become: fc.constantFrom('full', 'empty', 'gone') });
   fc.assert(
     fc.property(

@@ -14,21 +14,21 @@ import {
 import type { Affinity, Block } from '../../records/block.js';
 import { SortedList, type ListOrder, type Run } from './sorted-list.js';
 
-/** What a search asks for: blocks with room, idle ones, or ones without an affinity (see `records/block-stats.ts`). */
+/** Kinds of blocks to search for: blocks with room, idle ones, or ones without an affinity (see `records/block-stats.ts`). */
 export type BlockQuality = 'withRoom' | 'idle' | 'withoutAffinity';
 
 interface Entry {
   readonly block: Block;
   readonly withoutAffinity: boolean;
-  /** Of the block: counting them reads every allocation. */
+  /** Kept with the block: counting them reads every allocation. */
   readonly stats: BlockStats;
 }
 
 interface Sum extends Readonly<Record<BlockQuality, number>> {
   readonly stats: BlockStats;
-  /** Of the blocks' prefix lengths. */
+  /** Sum of the blocks' prefix lengths. */
   readonly lengths: number;
-  /** Of the squares of these. */
+  /** Sum of the squares of the prefix lengths. */
   readonly squares: number;
 }
 

@@ -84,13 +84,13 @@ export class Mirror {
   /** Keys of known and recently deleted records. */
   readonly knownKeys = (): Iterable<string> => this.#entries.keys();
   readonly #options: MirrorOptions;
-  /** Of the view: by it, a node that was not heard of is silent. */
+  /** Clock of the view, which decides by it whether a node is silent. */
   readonly #clock: ReachableClock;
   readonly #entries = new Map<string, Entry>();
   /** Keys of the entries in state `deleted`. */
   readonly #deleted = new Set<string>();
   readonly #marks = new ReleaseRevisions();
-  /** By key: revisions of changes that lost commits and reads have brought, and the watch has not yet. */
+  /** Revisions by key, of changes that lost commits and reads have brought, and the watch has not yet. */
   readonly #met = new Map<string, number>();
   readonly #stop = new AbortController();
   #position = 0;
@@ -174,7 +174,7 @@ export class Mirror {
   }
 
   /**
-   * What is stored under the key.
+   * The record that is stored under the key.
    * @throws Failure STORE_CORRUPT when the record cannot be read
    */
   stored(key: string): DecodedRecord | undefined {
@@ -454,7 +454,7 @@ export class Mirror {
 }
 
 /**
- * What a mirror reports: durable, and exactly the state at the revision. The view may be ahead of it by own commits and
+ * A report of a mirror: durable, and exactly the state at the revision. The view may be ahead of it by own commits and
  * reads.
  */
 export type Observed =
@@ -471,7 +471,7 @@ export interface ObservedList {
 
 export interface ObservedRecord {
   readonly key: string;
-  /** Undefined when there is no such record, when it cannot be read, or has no meaning here. */
+  /** The record; undefined if it is absent, unreadable, or has no meaning here. */
   readonly record: RecordValue | undefined;
 }
 

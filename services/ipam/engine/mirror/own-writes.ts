@@ -13,14 +13,14 @@ export interface OwnWrite {
 const MAX_COMMITS_COUNT = 256;
 
 /**
- * What this process writes, until the watch has reported it. This saves decoding it again; decoding a block is most of
+ * Writes of this process, until the watch has reported them. This saves decoding them again; decoding a block is most of
  * the cost of a commit. The watch may report a commit before its answer arrives, and after the next commit of the same
  * records.
  */
 export class OwnWrites {
   /** Writes of transactions in flight, by key. */
   readonly #sent = new Map<string, OwnWrite>();
-  /** By revision; by key. */
+  /** Records by revision, then by key. */
   readonly #committed = new Map<number, ReadonlyMap<string, DecodedRecord>>();
 
   /** A transaction is about to be sent. */

@@ -66,9 +66,9 @@ export class Snapshot implements View {
   #reservations: readonly Reservation[] = [];
   #nodes: readonly Node[] = [];
   #blocks = new BlockList();
-  /** By what begins every affinity's key of the owner; in the order of their blocks. */
+  /** Affinities by the owner's key prefix, in the order of their blocks. */
   #affinities = new LayeredMap<string, readonly Affinity[]>();
-  /** Those of blocks that may have a free address. */
+  /** Affinities of blocks that may have a free address. */
   #usableAffinities = new LayeredMap<string, readonly Affinity[]>();
   /** Keys of all endpoints. */
   #endpoints = new SortedList(TEXT_ORDER);
@@ -76,7 +76,7 @@ export class Snapshot implements View {
   #foreignEndpoints = new SortedList(TEXT_ORDER);
   /** Keys of endpoints by a hash of the container's ID, which takes a fraction of the memory of the ID. */
   #ofContainers = new LayeredMap<number, readonly string[]>();
-  /** By the names of the nodes. */
+  /** Sessions by the name of the node. */
   #sessions = new LayeredMap<string, SeenSession>();
   /** Names of the nodes that have an address, once for their record and once for their session, by {@link addressKey}. */
   #lessees = new LayeredMap<bigint, readonly string[]>();

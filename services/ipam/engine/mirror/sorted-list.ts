@@ -1,6 +1,6 @@
 import { compareTexts, lastIndex } from '@podwire/shared/words/order';
 
-/** How the items of a list are ordered by their keys, and what is known of many of them together. */
+/** Order of the items of a list by their keys, and sums over many items. */
 export interface ListOrder<Item, Key, Sum> {
   readonly keyOf: (item: Item) => Key;
   readonly compare: (a: Key, b: Key) => number;
@@ -29,8 +29,8 @@ export const TEXT_ORDER: ListOrder<string, string, undefined> = {
 };
 
 /**
- * An immutable list of items in the order of their keys, each key once. A changed list shares all items but those of one
- * run with the list it was made from, so that keeping both is cheap.
+ * An immutable list of items in the order of their keys, each key once. A changed list shares all items but one run
+ * with the list it was made from, so that keeping both is cheap.
  */
 export class SortedList<Item, Key, Sum> {
   readonly #order: ListOrder<Item, Key, Sum>;

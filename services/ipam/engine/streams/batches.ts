@@ -15,7 +15,7 @@ export interface Batch {
 export interface SharedBatch {
   readonly from: number;
   readonly next: number;
-  /** Undefined when no change matches the query. */
+  /** Encoded changes; undefined when none matches the query. */
   readonly message: Uint8Array | undefined;
 }
 

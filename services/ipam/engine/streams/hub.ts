@@ -37,7 +37,7 @@ export interface StreamSource {
 
 export interface Subscription {
   readonly query: StreamQuery;
-  /** Undefined for a snapshot. */
+  /** Position to resume from; undefined for a snapshot. */
   readonly from: StreamPosition | undefined;
 }
 

@@ -15,10 +15,10 @@ export interface Item {
 
 /** A change of an object, with its current state, not that of the change; or of the datastore's lock. */
 export interface RecentChange {
-  /** Undefined for the lock, which concerns every stream, whatever its query. */
+  /** Kind of the object; undefined for the lock, which concerns every stream, whatever its query. */
   readonly kind: string | undefined;
   readonly key: string;
-  /** Undefined when there is no such object any more. */
+  /** The object; undefined after its deletion. */
   readonly item: Item | undefined;
 }
 

@@ -45,7 +45,7 @@ const BOOKMARK_ROUND_PART = 1 / 10;
  */
 export class WaitQueue {
   readonly #options: WaitersOptions;
-  /** By the query key. */
+  /** Groups by the query key. */
   readonly #groups = new Map<string, Group>();
   /** In the order of their waiting time, longest first. */
   readonly #all = new Set<WaitingStream>();

@@ -11,7 +11,7 @@ import { EtcdStore, type EtcdStoreOptions } from '../etcd/etcd-store.js';
 import { RevisionCompacted, type RevisionChanges, type Store, type Transaction } from '../store.js';
 import { EtcdServer } from './etcd-server.js';
 
-/** What the tests of a failing etcd share. */
+/** Fixtures of the tests of a failing etcd. */
 
 export const never: AbortSignal = new AbortController().signal;
 setMaxListeners(0, never);
@@ -136,7 +136,7 @@ const NO_CREDENTIALS = {
   passwordFile: undefined,
 };
 
-/** A store on servers of a test, with etcd's own limits, and time for a disk that others write to. */
+/** A store on servers of a test, with etcd's own limits, and time for a disk that other processes write to. */
 export function openEtcdStore(
   servers: readonly Pick<EtcdServer, 'url'>[],
   options: Partial<EtcdStoreOptions> = {},
@@ -158,7 +158,7 @@ export function openEtcdStore(
 export class HoldingProxy {
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
-  /** What is held, each with the way on which it goes. */
+  /** Held bytes, each with the socket that they go to. */
   #held: { readonly to: Socket; readonly bytes: Buffer }[] = [];
   #state: 'open' | 'holding' | 'frozen' = 'open';
 
@@ -182,12 +182,12 @@ export class HoldingProxy {
     return `http://127.0.0.1:${address.port}`;
   }
 
-  /** From now on, holds the bytes of clients; those of servers pass. */
+  /** From now on, holds the bytes of clients; bytes of servers pass. */
   hold(): void {
     this.#state = 'holding';
   }
 
-  /** Whether it is among what is held, byte for byte. */
+  /** Whether the held bytes contain the text. */
   holds(text: string): boolean {
     return Buffer.concat(this.#held.map(({ bytes }) => bytes)).includes(text);
   }
@@ -197,7 +197,7 @@ export class HoldingProxy {
     this.#state = 'frozen';
   }
 
-  /** Lets through what was held. @returns how many bytes */
+  /** Delivers the held bytes. @returns their number */
   deliver(): number {
     const held = this.#held.splice(0);
     for (const { to, bytes } of held) to.write(bytes);

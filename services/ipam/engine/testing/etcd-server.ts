@@ -51,7 +51,7 @@ const TIMEOUT_FLAGS = ['--dial-timeout=45s', '--command-timeout=45s'];
 
 const CTL_ENV = { PATH: process.env.PATH ?? '', ETCDCTL_API: '3' };
 
-/** Ends those that a test has left running, so that nothing outlives the tests. */
+/** Servers that a test has left running. They end with the process. */
 const running = new Set<ChildProcess>();
 process.on('exit', () => {
   for (const child of running) child.kill('SIGKILL');
@@ -220,7 +220,7 @@ export class EtcdServer {
       `--initial-advertise-peer-urls=${peer}`,
       `--initial-cluster=${cluster ?? `${name}=${peer}`}`,
       '--logger=zap',
-      // Alone it need not wait for others before it is the leader again.
+      // A single server need not wait for other members before it is the leader again.
       ...(cluster === undefined ? ['--heartbeat-interval=10', '--election-timeout=100'] : []),
       '--log-level=warn',
       ...(tls

@@ -230,7 +230,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect(await commitLosing(store, { if: [unchanged] })).toMatchObject({ changed: [['/p/3', '1']], missing: [] });
       });
 
-      it('lets exactly one of many concurrent transactions win a comparison, and returns its record to the others', async () => {
+      it('lets exactly one of many concurrent transactions win a comparison, and returns its record to the losers', async () => {
         const revision = await commit(store, { puts: { '/a': '0' } });
         const race = (index: number) => transaction({ puts: { '/a': `${index}` }, if: [record('/a', revision)] });
         const results = await Promise.all(Array.from({ length: 20 }, (_, index) => store.commit(race(index), signal)));
@@ -243,7 +243,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         }
       });
 
-      it('returns the conflicts of lost comparisons, of one moment, and none of those that hold', async () => {
+      it('returns the conflicts of lost comparisons, of one moment, and none of comparisons that hold', async () => {
         const first = await commit(store, { puts: { '/made': '1', '/same': '1', '/changed': '1', '/gone': '1' } });
         const second = await commit(store, { puts: { '/changed': '2', '/p/1': '1', '/pp': '1' }, deletes: ['/gone'] });
         const third = await commit(store, { puts: { '/p/2': 'two' } });

@@ -94,7 +94,7 @@ describe('a draft', () => {
       nodeRecord(name),
       endpoint(name),
     ];
-    const [compared, others] = [recordsOf('a', '10.0.0.0/30'), recordsOf('b', '10.0.0.8/30')];
+    const [compared, written] = [recordsOf('a', '10.0.0.0/30'), recordsOf('b', '10.0.0.8/30')];
     const listed = (view: View): string[] =>
       [
         ...view.pools(),
@@ -106,10 +106,10 @@ describe('a draft', () => {
       ]
         .map(({ name }) => name)
         .sort();
-    const draft = await draftOver([...compared, ...others]);
+    const draft = await draftOver([...compared, ...written]);
     const before = listed(draft.view);
     draft.fold(compared.map((record) => change('expect', record)));
-    draft.fold(others.map((record) => change('put', record)));
+    draft.fold(written.map((record) => change('put', record)));
     expect(listed(draft.view)).toEqual(before);
     expect(before).toHaveLength(16);
   });

@@ -26,7 +26,7 @@ export interface DraftedTransaction {
   readonly doubtful: DoubtfulRecords;
 }
 
-/** What the folded decisions do with a record that they name. */
+/** Use of a record by the folded decisions. */
 interface TouchedRecord {
   /** Whether it is put or deleted, not only compared. */
   readonly written: boolean;
@@ -48,10 +48,10 @@ export class Draft {
   readonly #keys: RecordKeys;
   /** The mirror's until the first change, then a clone of it. */
   #view: Snapshot;
-  /** By key. */
+  /** Touched records by key. */
   readonly #touched = new Map<string, TouchedRecord>();
   readonly #history: HistoryEntry[] = [];
-  /** By the key of the mark: when it was released, in epoch milliseconds. */
+  /** Times of the releases by the key of the mark, in epoch milliseconds. */
   readonly #released = new Map<string, number>();
   /** Keys of the marks. */
   readonly #unreleased = new Set<string>();
@@ -67,7 +67,7 @@ export class Draft {
     changes: [],
     keyed: [],
   };
-  /** Of changes that have not been folded. */
+  /** Size of changes that have not been folded. */
   #lastEstimate: { readonly changes: readonly Change[]; readonly bytes: number } | undefined;
 
   constructor(mirror: Mirror, keys: RecordKeys, { marksReleases, keepsHistory = true }: DraftOptions) {
@@ -188,7 +188,7 @@ export class Draft {
     if (this.#keepsHistory) this.#history.push(entry);
   }
 
-  /** What to commit: every record that was named is compared with the revision the decisions saw. */
+  /** The transaction to commit: every named record is compared with the revision the decisions saw. */
   build(): DraftedTransaction {
     const comparisons: Comparison[] = [];
     const puts: Transaction['puts'][number][] = [];

@@ -26,7 +26,7 @@ async function freshViewOf(store: MemoryStore) {
 }
 
 describe('a fresh view', () => {
-  it('waits until the watch has delivered what was acknowledged before', async () => {
+  it('waits until the watch has delivered every commit acknowledged before', async () => {
     const { store, letWatchGo } = countingStore();
     const { mirror, fresh } = await freshViewOf(store);
     await writeHandle(store, handle('a', 3));
@@ -122,7 +122,7 @@ describe('an answer without a comparison', () => {
       updater.update('n', readCount('a'), { signal: forever }),
       updater.read((view) => view.handle('a')?.blocks.size, { signal: forever }),
     ];
-    // Both have been decided, on what is known so far.
+    // Both have been decided, on the state known so far.
     await new Promise((resolve) => setTimeout(resolve, 20));
     expect(await updater.peek((view) => view.handle('a'))).toBeUndefined();
     letWatchGo();

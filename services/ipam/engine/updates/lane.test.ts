@@ -54,7 +54,7 @@ describe('a lane', () => {
     expect([lane.isReady, lane.isExclusive(1499), lane.isExclusive(1500)]).toEqual([false, true, false]);
   });
 
-  it('is served with others after two transactions without a loss, and keeps the order', () => {
+  it('is served with other lanes after two transactions without a loss, and keeps the order', () => {
     const lane = new Lane('n');
     lane.markLost(0);
     expect([lane.markCommitted(), lane.isExclusive(0)]).toEqual([true, true]);

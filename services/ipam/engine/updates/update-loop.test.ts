@@ -36,7 +36,7 @@ describe('folding', () => {
     expect((await store.list('', forever)).revision).toBe(2);
   });
 
-  it('puts those that arrive during a transaction into the next one', async () => {
+  it('puts requests that arrive during a transaction into the next one', async () => {
     const { store, releaseNext, blockedCount } = blockingStore();
     const { updater } = await startReplica(store);
     const first = updater.update('n', increment('a'), always);
@@ -52,7 +52,7 @@ describe('folding', () => {
     expect((await store.list('', forever)).revision).toBe(3);
   });
 
-  it('commits those of several lanes together', async () => {
+  it('commits requests of several lanes together', async () => {
     const store = new MemoryStore();
     const { updater } = await startReplica(store);
     const counts = await Promise.all(['a', 'b', 'c'].map((id) => updater.update(`node ${id}`, increment(id), always)));
@@ -127,7 +127,7 @@ describe('folding', () => {
     expect((await store.list('', forever)).revision).toBe(1 + 3);
   });
 
-  it('refuses a decision that is over the limit alone, and serves the others', async () => {
+  it('refuses a decision that is over the limit alone, and serves the other requests', async () => {
     const { updater } = await startReplica(new MemoryStore(), { maxOperationsCount: 2 });
     const large: Decide<string> = () => ({
       changes: ['x', 'y', 'z'].map((id) => put(handle(id, 1))),
@@ -180,7 +180,7 @@ describe('lost comparisons', () => {
     const { updater } = await startReplica(store, { clock });
     for (let attempt = 0; attempt < 10; attempt++) store.injectFault('commit', { type: 'losesRace' });
     await updater.update('n', increment('a'), always);
-    // The iteration that it leaves to others, after a transaction that took no time.
+    // It yields once to the event loop after a transaction that took no time.
     expect(waits).toEqual([0]);
     for (let attempt = 0; attempt < 13; attempt++) store.injectFault('commit', { type: 'losesRace' });
     await updater.update('n', increment('a'), always);
@@ -196,7 +196,7 @@ describe('lost comparisons', () => {
     expect(store.unusedFaults()).toEqual([]);
   });
 
-  it('serves a lane that lost alone, so that the others do not lose with it', async () => {
+  it('serves a lane that lost alone, so that the other lanes do not lose with it', async () => {
     const never = new Promise<void>(() => undefined);
     const before = (operation: Operation) => (operation === 'watch' ? never : Promise.resolve());
     const store = new MemoryStore({ before });

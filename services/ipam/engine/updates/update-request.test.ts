@@ -31,7 +31,7 @@ function unrecorded(): Context {
   return trace.setSpanContext(ROOT_CONTEXT, parent);
 }
 
-test('a commit is a span of the first request’s trace, and is linked with the others’', async () => {
+test('a commit is a span of the first request’s trace, and is linked with the spans of the other requests', async () => {
   const [first, second] = [recorded('first'), recorded('second')];
   expect(await withCommitSpan(TRANSACTION, [first.context, second.context], commit)).toMatchObject({ revision: 7 });
   second.span?.end();

@@ -175,7 +175,7 @@ function inSpan(
   commit: () => Promise<CommitResult>,
 ): Promise<CommitResult> {
   const recorded = requests.filter((each) => trace.getSpan(each)?.isRecording() === true);
-  const [first, ...others] = [...recorded, ...requests.filter((each) => !trace.getSpan(each))];
+  const [first, ...rest] = [...recorded, ...requests.filter((each) => !trace.getSpan(each))];
   if (!first) return commit();
   const attributes = {
     'db.operation.name': 'txn',
@@ -185,7 +185,7 @@ function inSpan(
     'podwire.store.group_size': requests.length,
   };
   const work = async (span: Span): Promise<CommitResult> => {
-    for (const other of others.flatMap((each) => trace.getSpan(each) ?? [])) {
+    for (const other of rest.flatMap((each) => trace.getSpan(each) ?? [])) {
       span.addLink({ context: other.spanContext() });
       other.addLink({ context: span.spanContext() });
     }
