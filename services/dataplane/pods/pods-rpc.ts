@@ -49,7 +49,7 @@ import type { ObservedLink } from '../wiring/observed.js';
 import type { DetachRequest } from './conflicts.js';
 import type { GarbageCollector, GarbageRequest } from './garbage.js';
 import type { AttachedLink } from './kernel.js';
-import type { Dataplane } from './pods.js';
+import type { PodWiring } from './pods.js';
 
 /** Messages of the contract to values and back. Field names are the contract's, from the request's root. */
 
@@ -278,7 +278,7 @@ function interfaceMessage({ name, index, mac, mtuBytes }: ObservedLink): Interfa
   return { name, index, macAddress: mac ?? '', mtuBytes };
 }
 
-export function attachPod(dataplane: Dataplane): Handler<AttachPodRequest, AttachPodResponse> {
+export function attachPod(dataplane: PodWiring): Handler<AttachPodRequest, AttachPodResponse> {
   return async ({ pod }, { signal }) => {
     const network = readChecked('AttachPod', (checks) => readPodNetwork(pod, checks));
     const attached = await dataplane.attach(network, signal);
@@ -291,7 +291,7 @@ export function attachPod(dataplane: Dataplane): Handler<AttachPodRequest, Attac
 }
 
 export function checkPod(
-  dataplane: Dataplane,
+  dataplane: PodWiring,
   recorded: RecordedNetworkLookup,
 ): Handler<CheckPodRequest, CheckPodResponse> {
   return async (request, { signal }) => {
@@ -321,7 +321,7 @@ function readGarbageRequest({ validAttachments, network }: CollectGarbageRequest
   });
 }
 
-export function detachPod(dataplane: Dataplane): Handler<DetachPodRequest, DetachPodResponse> {
+export function detachPod(dataplane: PodWiring): Handler<DetachPodRequest, DetachPodResponse> {
   return async (message, { signal }) => ({ removed: await dataplane.detach(readDetachment(message), signal) });
 }
 
@@ -337,7 +337,7 @@ export function readDetachment({ attachment, hostInterfaceName, netns }: DetachP
 }
 
 /** Fails with ATTACHMENT_NOT_FOUND when the kernel holds no pair of the attachment. */
-export function getPod(dataplane: Dataplane): Handler<GetPodRequest, GetPodResponse> {
+export function getPod(dataplane: PodWiring): Handler<GetPodRequest, GetPodResponse> {
   return async (message) => {
     const attachment = readChecked('GetPod', (check) =>
       readAttachment(message.attachment, { at: 'attachment', check }),
@@ -350,7 +350,7 @@ export function getPod(dataplane: Dataplane): Handler<GetPodRequest, GetPodRespo
 
 const SCOPE: ListScope = ['pods'];
 
-export function listPods(dataplane: Dataplane): Handler<ListPodsRequest, ListPodsResponse> {
+export function listPods(dataplane: PodWiring): Handler<ListPodsRequest, ListPodsResponse> {
   return async (message) => {
     const { limit, after } = readChecked('ListPods', (checks) => readPage(message, SCOPE, checks));
     const following = (await dataplane.list()).filter(({ link }) => link.name > after);
@@ -368,7 +368,7 @@ function attachedPodMessage({ attachment, link, addresses }: AttachedLink): Atta
 }
 
 export function repairPod(
-  dataplane: Dataplane,
+  dataplane: PodWiring,
   recorded: RecordedNetworkLookup,
 ): Handler<RepairPodRequest, RepairPodResponse> {
   return async (request, { signal }) => {
