@@ -1,13 +1,11 @@
 import type { PodName } from '@podwire/shared/attachment/allocation';
-import { Failure } from '@podwire/shared/failure/failure';
-import { RELEASE, releaseFault } from '@podwire/shared/rpc/release';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { NS_PER_MS } from '@podwire/shared/runtime/wall-clock';
 import { IntervalRecorder } from '@podwire/shared/telemetry/intervals';
 import { timeByPhase, type Phase } from '@podwire/shared/telemetry/phases';
 import { counter, histogram, upDownCounter } from '@podwire/shared/telemetry/instruments';
 
 import type { Command } from './cni/environment.js';
-import type { OnceLogger } from './requests/once-logger.js';
 import type { CniRequest } from './requests/request.js';
 
 /** A command, or `unknown` for an invalid one. */
@@ -55,10 +53,8 @@ export class CommandEvents {
   }
 }
 
-const NS_PER_MS = 1_000_000;
-
 /** The clocks of the shim and the plugin may differ by the rounding to a millisecond. */
-const ROUNDING_NS = 1_000_000n;
+const ROUNDING_NS = NS_PER_MS;
 
 /** Whether the start of a shim is known, and not after the arrival of its request: the clock may have been set back. */
 export function isPast(startedNs: bigint | undefined, arrivedNs: bigint): startedNs is bigint {
@@ -74,7 +70,7 @@ export class Duration {
 
   constructor({ startedNs, arrivedNs }: Pick<CniRequest, 'startedNs' | 'arrivedNs'>, clock: Clock) {
     const isKnown = isPast(startedNs, arrivedNs);
-    this.#shimMs = isKnown ? Math.max(0, Number(arrivedNs - startedNs) / NS_PER_MS) : 0;
+    this.#shimMs = isKnown ? Math.max(0, Number(arrivedNs - startedNs) / Number(NS_PER_MS)) : 0;
     this.recorder = new IntervalRecorder(clock, this.#shimMs);
     if (isKnown) this.recorder.add('shim', 'shim', { startMs: 0, durationMs: this.#shimMs });
   }
@@ -111,24 +107,4 @@ export class Duration {
 
 function roundToTenths(value: number): number {
   return Math.round(value * 10) / 10;
-}
-
-/**
- * Rejects a call of a shim of an incompatible release. STATUS fails with NOT_READY, so that the node gets no pods. DEL is
- * accepted with a warning: it needs only standard CNI input, and its pod could not be deleted otherwise.
- * @throws Failure RELEASE_MISMATCH, or NOT_READY for STATUS
- */
-export function requireCompatibleShim(
-  command: Command,
-  { shimRelease }: Pick<CniRequest, 'shimRelease'>,
-  onceLogger: OnceLogger,
-): void {
-  const fault = releaseFault(RELEASE, shimRelease);
-  if (fault === undefined || command === 'VERSION') return;
-  const message = `podwire-node ${fault}: the caller is the shim in CNI_PATH; replace it with "podwire install" of the plugin's release`;
-  if (command === 'DEL') {
-    onceLogger.warnShimRelease(message);
-    return;
-  }
-  throw new Failure(command === 'STATUS' ? 'NOT_READY' : 'RELEASE_MISMATCH', message);
 }

@@ -6,7 +6,7 @@ import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 import { afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 
 import { CommandEvents, Duration } from './events.js';
-import { ProcessStopping } from './requests/request.js';
+import { ProcessStopping } from './requests/attachment-queue.js';
 import { Plugin } from './testing/plugin.js';
 
 /** Recorded metrics. */

@@ -9,8 +9,8 @@ import { markFailed, withSpan } from '@podwire/shared/telemetry/span';
 import { COMMANDS } from './cni/environment.js';
 import { Duration, isPast, type CommandEvents, type CommandName, type CutOff, type TimedCommand } from './events.js';
 import type { RecentCommands } from './recent-commands.js';
-import { Superseded } from './requests/attachment-queue.js';
-import { ProcessStopping, type CniRequest, type ContainerRequest } from './requests/request.js';
+import { ProcessStopping, Superseded } from './requests/attachment-queue.js';
+import type { CniRequest, ContainerRequest } from './requests/request.js';
 
 export interface ObserverOptions {
   readonly events: CommandEvents;

@@ -1,18 +1,19 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { RELEASE, releaseFault } from '@podwire/shared/rpc/release';
 import { withAttachment } from '@podwire/shared/runtime/log';
 import { recordInterval } from '@podwire/shared/telemetry/intervals';
 
 import { statedVersion } from './cni/config.js';
 import type { Limits } from './clients/clients.js';
-import { readCommand } from './cni/environment.js';
+import { readCommand, type Command } from './cni/environment.js';
 import { version } from './commands/status.js';
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
-import { requireCompatibleShim, type TimedCommand } from './events.js';
+import type { TimedCommand } from './events.js';
 import { ObservedCommand, type ObserverOptions, type Outcome } from './observed-command.js';
-import type { AttachmentQueue } from './requests/attachment-queue.js';
+import { ProcessStopping, type AttachmentQueue } from './requests/attachment-queue.js';
 import type { OnceLogger } from './requests/once-logger.js';
 import {
-  ProcessStopping,
   readAttachRequest,
   readDelRequest,
   type AttachRequest,
@@ -104,6 +105,26 @@ async function dispatch(call: Call): Promise<object | undefined> {
     case 'VERSION':
       return version(request);
   }
+}
+
+/**
+ * Rejects a call of a shim of an incompatible release. STATUS fails with NOT_READY, so that the node gets no pods. DEL is
+ * accepted with a warning: it needs only standard CNI input, and its pod could not be deleted otherwise.
+ * @throws Failure RELEASE_MISMATCH, or NOT_READY for STATUS
+ */
+function requireCompatibleShim(
+  command: Command,
+  { shimRelease }: Pick<CniRequest, 'shimRelease'>,
+  onceLogger: OnceLogger,
+): void {
+  const fault = releaseFault(RELEASE, shimRelease);
+  if (fault === undefined || command === 'VERSION') return;
+  const message = `podwire-node ${fault}: the caller is the shim in CNI_PATH; replace it with "podwire install" of the plugin's release`;
+  if (command === 'DEL') {
+    onceLogger.warnShimRelease(message);
+    return;
+  }
+  throw new Failure(command === 'STATUS' ? 'NOT_READY' : 'RELEASE_MISMATCH', message);
 }
 
 /** Runs a command of an attachment after the earlier ones of the attachment. */

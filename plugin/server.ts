@@ -9,8 +9,8 @@ import { watchSocket, removeOwnSocket, type SocketFile } from '@podwire/shared/s
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import { ProcessStopping } from './requests/request.js';
-import { answer, answerAtOnce, answerInvalidHttp, sendError, type RouteOptions } from './routes.js';
+import { ProcessStopping } from './requests/attachment-queue.js';
+import { answer, answerAtOnce, answerInvalidHttp, sendError, type RouteOptions } from './http-routes.js';
 
 export interface CniServerOptions extends RouteOptions {
   /** Absolute path of the unix socket. */

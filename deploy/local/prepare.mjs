@@ -1,7 +1,7 @@
 // Takes a clone to the point where everything can run: npm packages, TypeScript, native addon, shim. Each step only when it
 // is needed, so that the second start takes a second.
 import { execFile } from 'node:child_process';
-import { existsSync, readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
@@ -68,17 +68,23 @@ function nodeHeaders() {
 /** TypeScript 7, which builds in a third of the time. The linter still needs the release before it. */
 const COMPILER = 'node_modules/typescript-native/bin/tsc';
 
-const INSTALLED = 'node_modules/.podwire-installed';
-
+/**
+ * Whether npm's own record of the installation differs from package-lock.json. Optional packages are absent if they are
+ * for another platform.
+ */
 function packagesAreMissing() {
-  const marker = join(ROOT, INSTALLED);
-  const lock = readFileSync(join(ROOT, 'package-lock.json'), 'utf8');
-  return !existsSync(marker) || readFileSync(marker, 'utf8') !== lock;
+  const [wanted, installed] = ['package-lock.json', 'node_modules/.package-lock.json'].map(packagesOf);
+  const paths = Object.keys({ ...wanted, ...installed }).filter((path) => path !== '');
+  return paths.some((path) => {
+    const [entry, found] = [wanted[path], installed[path]];
+    if (!entry || !found) return !entry?.optional;
+    return entry.version !== found.version || entry.integrity !== found.integrity;
+  });
 }
 
-async function installPackages() {
-  await step('installing npm packages', ['npm', 'ci', '--no-audit', '--no-fund']);
-  writeFileSync(join(ROOT, INSTALLED), readFileSync(join(ROOT, 'package-lock.json')));
+function packagesOf(lock) {
+  const file = join(ROOT, lock);
+  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')).packages : {};
 }
 
 /**
@@ -88,7 +94,7 @@ async function installPackages() {
 export async function prepare() {
   const fault = systemFault() ?? ensurePrograms(BUILD_PROGRAMS);
   if (fault) throw new Error(fault);
-  if (packagesAreMissing()) await installPackages();
+  if (packagesAreMissing()) await step('installing npm packages', ['npm', 'ci', '--no-audit', '--no-fund']);
   const builds = [step('building the services', [process.execPath, COMPILER, '-b'])];
   if (isOlder('addon/build/Release/podwire_netlink.node', 'addon/src', 'addon/binding.gyp')) {
     const build = ['npm', 'run', '-s', 'build', '-w', '@podwire/netlink', ...nodeHeaders()];

@@ -18,7 +18,8 @@ beforeAll(() => {
 afterAll(() => rmSync(folder, { recursive: true }));
 
 function promtool(...args: string[]) {
-  const { status, stdout, stderr } = spawnSync('promtool', args, { cwd: folder, encoding: 'utf8' });
+  const { error, status, stdout, stderr } = spawnSync('promtool', args, { cwd: folder, encoding: 'utf8' });
+  if (error) throw new Error('promtool is missing; npm test installs it', { cause: error });
   return { status, text: stdout + stderr };
 }
 

@@ -26,7 +26,7 @@ import type {
   IpamAddressesDeps,
   ProvidedAllocation,
 } from './address-provider.js';
-import { familiesOf, nodeAllocation, recordedEndpoint } from './node-allocation.js';
+import { requestedFamilies, nodeAllocation, recordedEndpoint } from './node-allocation.js';
 
 /** podwire-ipam, which lists its allocations and evaluates request policies itself. */
 export function ipamAddresses(deps: IpamAddressesDeps): AddressProvider {
@@ -67,7 +67,8 @@ export function ipamAddresses(deps: IpamAddressesDeps): AddressProvider {
       if (isOwn) await collect(await nodeAddresses.unknownAllocations(network, limits));
     },
 
-    hasAddresses: ({ podRequest }) => podRequest.pools.length === 0 && nodeAddresses.hasLeases(familiesOf(podRequest)),
+    hasAddresses: ({ podRequest }) =>
+      podRequest.pools.length === 0 && nodeAddresses.hasLeases(requestedFamilies(podRequest)),
     isServing: (limits) => ipam.isServing(limits),
     refusalOf: async (pod, limits) => nodeAddresses.refusal?.message ?? ipam.refusalOf(pod, limits),
     unreachablePeer: () => ipam.unreachablePeer(),
@@ -235,7 +236,7 @@ export async function allocateAnother(
   const addresses = allocation.endpoint.addresses.filter(({ family }) => family === 4).map(formatAddress);
   const hold = { attachment: holder, nodeName, pod: undefined, netns: undefined, families: [], pools: [], addresses };
   await allocation.undo(limits);
-  // A pod that has it by now does the same.
+  // It fails if another pod has the address by now, which then gets another one the same way.
   await ipam.allocate(hold, limits).catch(() => undefined);
   try {
     return await allocate();
@@ -251,7 +252,7 @@ function segmentOf(block: Prefix, gateway: Address): Prefix {
 }
 
 /** Options of the network configuration for the result of `podwire-ipam`. */
-export interface IpamOptions {
+export interface ResultOptions {
   /** Whether the main plugin routes its pods: a pod has no segment, and its address needs no gateway. */
   readonly isRouting: boolean;
   /** Gateways instead of the node's own, at most one of each family; undefined: the node's own. */
@@ -300,7 +301,7 @@ const OPTIONS = z.object({
  * @param text - the network configuration, a JSON object
  * @throws Failure INVALID_CONFIG that lists every malformed key
  */
-export function readIpamOptions(text: string): IpamOptions {
+export function readOptions(text: string): ResultOptions {
   const parsed = OPTIONS.safeParse(JSON.parse(text));
   if (parsed.success) {
     const { gateways, routes, dns } = parsed.data.ipam;
@@ -314,7 +315,7 @@ interface ResultAddresses {
   readonly request: Pick<AddressRequest, 'attachment' | 'podRequest'>;
   readonly nodeName: string;
   readonly allocation: Allocation;
-  readonly options: IpamOptions;
+  readonly options: ResultOptions;
 }
 
 /**

@@ -1,6 +1,6 @@
 import type { AllocatedAddress, NetnsIdentity } from '@podwire/shared/attachment/allocation';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
-import { derivedNames } from '@podwire/shared/attachment/names';
+import { derivedNames, endpointNameFaults } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { parseAddress, type Family } from '@podwire/shared/net/address';
 import { counter, onFirstUse } from '@podwire/shared/telemetry/instruments';
@@ -49,8 +49,10 @@ async function findAllocation(
   const repeated = recorded && repeatedAllocation(attachment, recorded, netns);
   if (repeated) return { allocation: repeated };
   const isOfNode = (config.nodeName ?? nodeName) === nodeName;
-  if (isSpecial(podRequest) || !isOfNode || hasRefusedName(attachment, pod)) return { reason: 'request' };
-  const taken = await nodeAddresses.take(attachment, familiesOf(podRequest), limits.signal);
+  // podwire-ipam refuses the name of the endpoint with its reason before the pod is wired.
+  const isNameRefused = endpointNameFaults(attachment, pod).length > 0;
+  if (isSpecial(podRequest) || !isOfNode || isNameRefused) return { reason: 'request' };
+  const taken = await nodeAddresses.take(attachment, requestedFamilies(podRequest), limits.signal);
   if (!taken.leases) return { reason: taken.reason };
   const { leases } = taken;
   const endpoint = endpointOf(attachment, leases);
@@ -75,12 +77,6 @@ async function returned(
   }
 }
 
-/** Whether podwire-ipam refuses the name of the attachment's endpoint: Allocate says why, before the pod is wired. */
-function hasRefusedName({ interfaceName, containerId }: Attachment, pod: AddressRequest['pod']): boolean {
-  const parts = pod ? [interfaceName] : [interfaceName, containerId];
-  return parts.some((part) => part.startsWith('-') || part.endsWith('-'));
-}
-
 /** Whether podwire-ipam has to decide on the pod's addresses. */
 function isSpecial(podRequest: PodRequest): boolean {
   const { pools, addresses, addressesWithoutIpam, macAddress, sourcePrefixes, chosenFamilies } = podRequest;
@@ -89,7 +85,7 @@ function isSpecial(podRequest: PodRequest): boolean {
 }
 
 /** The families of a pod's addresses, as podwire-ipam chooses them. */
-export function familiesOf({ families }: Pick<PodRequest, 'families'>): readonly Family[] {
+export function requestedFamilies({ families }: Pick<PodRequest, 'families'>): readonly Family[] {
   return families.length > 0 ? families : [4];
 }
 

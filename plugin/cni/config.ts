@@ -1,4 +1,5 @@
 import { identifierFault, MAX_NETWORK_BYTES } from '@podwire/shared/attachment/attachment';
+import { MAX_QUEUE_COUNT } from '@podwire/shared/attachment/pod-network';
 import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
@@ -68,9 +69,6 @@ const IPAM_TYPE_ALONE = z.object({ type: IPAM_NAME });
 /** IPAM plugins that send requests on the pod's interface, which Podwire creates only after the addresses are known. */
 const LINK_BOUND_TYPES: readonly string[] = ['dhcp'];
 
-/** The kernel's limit. */
-const MAX_QUEUES_COUNT = 4096;
-
 /** Longest `cniVersion` that an error repeats. A longer one is a mistake and would hide the message. */
 const MAX_STATED_VERSION_BYTES = 64;
 
@@ -115,7 +113,7 @@ const ATTACH = NETWORK.extend({
     .optional(),
   num_queues: z
     .int({ error: 'must be a whole number' })
-    .refine((count) => count >= 0 && count <= MAX_QUEUES_COUNT, { error: `must be from 0 to ${MAX_QUEUES_COUNT}` })
+    .refine((count) => count >= 0 && count <= MAX_QUEUE_COUNT, { error: `must be from 0 to ${MAX_QUEUE_COUNT}` })
     .default(0),
   ...REQUEST_KEYS,
   dataplane_options: z

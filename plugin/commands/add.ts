@@ -5,7 +5,7 @@ import { familiesOf } from '@podwire/shared/net/address';
 import { defaultRoute, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type { AddressProvider, ProvidedAllocation } from '../addresses/address-provider.js';
-import { allocateAnother, hasBroadcast, hostRoutes, ipamResult, readIpamOptions } from '../addresses/ipam-addresses.js';
+import { allocateAnother, hasBroadcast, hostRoutes, ipamResult, readOptions } from '../addresses/ipam-addresses.js';
 import type { Providers } from '../addresses/providers.js';
 import type { Dataplane, Endpoint, Ipam, Limits, Wire } from '../clients/clients.js';
 import { addResult, writeResult } from '../cni/result.js';
@@ -67,7 +67,7 @@ export async function add(request: AttachRequest, limits: Limits, deps: AddDeps)
     });
   } catch (error) {
     if (isHeld) throw error;
-    // A wire proves, where Allocate has not answered, that an earlier ADD holds the addresses.
+    // If Allocate has not answered, a wire proves that an earlier ADD holds the addresses.
     const action = allocation ? 'detach-and-release' : 'release-unless-attached';
     throw await undo({ attachment, provider, allocation, action, error }, limits, deps);
   }
@@ -146,7 +146,7 @@ const MAX_REPLACED_COUNT = 5;
 async function addAddresses(request: AttachRequest, limits: Limits, deps: AddDeps): Promise<object> {
   const { attachment, config, podRequest } = request;
   const { ipam, releases } = deps;
-  const options = readIpamOptions(request.configuration);
+  const options = readOptions(request.configuration);
   if (podRequest.addressesWithoutIpam.length > 0) throw withoutIpamFailure();
   const netns = deps.netns.identify(request.netns, { allowsOwn: request.overridesNetns });
   await releases.complete(attachment, limits);

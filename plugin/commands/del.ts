@@ -4,7 +4,8 @@ import type { Providers } from '../addresses/providers.js';
 import type { Limits, NodeAddresses } from '../clients/clients.js';
 import type { Journal } from '../journal/journal.js';
 import type { KnownAllocations } from '../journal/known-allocations.js';
-import { ProcessStopping, type DelRequest } from '../requests/request.js';
+import { ProcessStopping } from '../requests/attachment-queue.js';
+import type { DelRequest } from '../requests/request.js';
 import { limitsAfterDisconnect, type ProcessEnd, type Releases } from './release.js';
 
 export interface DelDeps extends ProcessEnd {

@@ -1,7 +1,7 @@
 import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 
-/** More than nodes have pods. */
+/** Most known attachments: more than the pods of a node. */
 const MAX_COUNT = 4096;
 
 /** The addresses of an attachment, or why it has none. */

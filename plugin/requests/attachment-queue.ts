@@ -1,9 +1,8 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { NS_PER_MS } from '@podwire/shared/runtime/wall-clock';
 import { withSpan } from '@podwire/shared/telemetry/span';
-
-import { NS_PER_MS } from './request.js';
 
 /** A command for the queue. */
 export interface QueuedCommand {
@@ -181,5 +180,14 @@ function dropExpired(entries: Map<string, { readonly atMs: number }>, nowMs: num
 export class Superseded extends Failure {
   constructor() {
     super('CANCELLED', 'ADD was cancelled: a later DEL of the same attachment superseded it');
+  }
+}
+
+/** Why a command ends when the process stops: the next process executes it. */
+export class ProcessStopping extends Failure {
+  /** @param reason - why the command fails rather than succeeds while the process stops */
+  constructor(reason?: string) {
+    const text = 'podwire-node is stopping; repeat the call for the next process';
+    super('CANCELLED', reason === undefined ? text : `${text}: ${reason}`);
   }
 }

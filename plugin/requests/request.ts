@@ -1,6 +1,7 @@
 import type { PodName } from '@podwire/shared/attachment/allocation';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { NS_PER_MS } from '@podwire/shared/runtime/wall-clock';
 
 import { modeOf, type Mode } from '../addresses/address-provider.js';
 import {
@@ -176,14 +177,3 @@ function joinFailures(failures: readonly Failure[]): Failure {
     details: Object.fromEntries(failures.flatMap(({ details }) => Object.entries(details))),
   });
 }
-
-/** Why a command ends when the process stops: the next process executes it. */
-export class ProcessStopping extends Failure {
-  /** @param reason - why the command fails rather than succeeds while the process stops */
-  constructor(reason?: string) {
-    const text = 'podwire-node is stopping; repeat the call for the next process';
-    super('CANCELLED', reason === undefined ? text : `${text}: ${reason}`);
-  }
-}
-
-export const NS_PER_MS = 1_000_000n;

@@ -5,9 +5,11 @@ import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import { exponentialBackoff, WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { NS_PER_MS } from '@podwire/shared/runtime/wall-clock';
 import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 
-import { NS_PER_MS, ProcessStopping, type CniRequest } from '../requests/request.js';
+import { ProcessStopping } from '../requests/attachment-queue.js';
+import type { CniRequest } from '../requests/request.js';
 import { spoolName, type SpoolDirectory, type SpooledFile } from './spool-directory.js';
 import { parseSpooledDel, type SpooledDel } from './spooled-del.js';
 

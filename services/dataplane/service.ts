@@ -28,7 +28,7 @@ import { NodeSysctls, type SettingsCheck, type SettingsRequirements } from './no
 import { AttachmentEvents, Events } from './pods/events.js';
 import { GarbageCollector } from './pods/garbage.js';
 import type { Kernel } from './pods/kernel.js';
-import { Dataplane } from './pods/pods.js';
+import { PodWiring } from './pods/pods.js';
 import { DirectoryRecordStore } from './records/record-store.js';
 import type { AttachmentRecord } from './records/record.js';
 import { AttachmentRegistry } from './records/registry.js';
@@ -61,8 +61,8 @@ export interface ServiceDeps {
 export interface RunningService extends Running {
   /** Listening addresses, with the actual ports for port 0. */
   readonly addresses: readonly string[];
-  /** Dataplane for callers in this process. */
-  readonly dataplane: Dataplane;
+  /** Wiring of pods for callers in this process. */
+  readonly dataplane: PodWiring;
   readonly garbage: GarbageCollector;
   /** Whether pods can be wired, as the gRPC health status says. */
   readonly isServing: () => boolean;
@@ -339,7 +339,7 @@ async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptio
   const onUnsettled = (record: AttachmentRecord): void => addresses.settle(record);
   const podEvents = new Events(log);
   const podOptions = environment && { mtu: () => environment.mtuBytes, filters: environment.podFilters };
-  const dataplane = new Dataplane({ kernel, registry, events: podEvents, onUnsettled, ...podOptions });
+  const dataplane = new PodWiring({ kernel, registry, events: podEvents, onUnsettled, ...podOptions });
   const parts = { kernel, dataplane, registry, events, clock, onUnsettled };
   const keeper = new AttachmentReconciler({
     ...parts,

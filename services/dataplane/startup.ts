@@ -41,7 +41,7 @@ import {
   repairPod,
   type RecordedNetworkLookup,
 } from './pods/pods-rpc.js';
-import type { Dataplane } from './pods/pods.js';
+import type { PodWiring } from './pods/pods.js';
 import type { AttachmentRecord } from './records/record.js';
 
 /** A part that follows the cluster's state, and reports conditions. */
@@ -213,7 +213,7 @@ export class PodEnvironment {
 
 /** Dependencies of the RPC methods. */
 export interface ServedParts extends CniDependencies {
-  readonly dataplane: Dataplane;
+  readonly dataplane: PodWiring;
   readonly garbage: GarbageCollector;
   readonly overview: () => NodeOverview;
   readonly recorded: RecordedNetworkLookup;

@@ -62,8 +62,12 @@ test('attaches, checks, lists and detaches pods', async () => {
 });
 
 test('refuses what the gRPC methods refuse, with the same fields', async () => {
-  const wrong = { ...pod('a', '127.0.0.1'), netns: 'relative', mtuBytes: 67 };
-  const fields = [{ field: 'pod.netns' }, { field: 'pod.addresses[0]' }, { field: 'pod.mtu_bytes' }];
+  const wrong = {
+    ...pod('a', '127.0.0.1'),
+    ...{ netns: 'relative', mac: 'x', mtuBytes: 67, txQueueLength: -1, queueCount: 0.5 },
+  };
+  const names = ['netns', 'mac_address', 'addresses[0]', 'mtu_bytes', 'tx_queue_length', 'queue_count'];
+  const fields = names.map((name) => ({ field: `pod.${name}` }));
   for (const call of [dataplane.attachPod(wrong, limits()), dataplane.checkPod(wrong, limits())])
     await expect(call).rejects.toMatchObject({ code: 'INVALID_REQUEST', violations: fields });
   const attachment = { ...attachmentOf('a'), containerId: '' };

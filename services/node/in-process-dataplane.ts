@@ -1,7 +1,7 @@
 import type { GarbageCollector } from '@podwire/dataplane/pods/garbage';
 import { addressesOf } from '@podwire/dataplane/pods/host-links';
 import { checkedNetwork, readDetachment } from '@podwire/dataplane/pods/pods-rpc';
-import type { Dataplane as PodDataplane } from '@podwire/dataplane/pods/pods';
+import type { PodWiring } from '@podwire/dataplane/pods/pods';
 import type { Dataplane } from '@podwire/plugin/clients/clients';
 import { DATAPLANE_CALLS, type LocalCalls } from '@podwire/plugin/clients/local-calls';
 import { hostInterfaceName } from '@podwire/shared/attachment/names';
@@ -9,7 +9,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 /** The parts of the running dataplane that CNI commands use. */
 export interface CalledParts {
-  readonly dataplane: Pick<PodDataplane, 'attach' | 'detach' | 'check' | 'find' | 'list'>;
+  readonly dataplane: Pick<PodWiring, 'attach' | 'detach' | 'check' | 'find' | 'list'>;
   readonly garbage: Pick<GarbageCollector, 'collect'>;
   readonly isServing: () => boolean;
 }

@@ -56,7 +56,7 @@ inline constexpr std::string_view kSpoolWriting = ".writing";
 inline constexpr std::size_t kMaxSpooledCount = 4096;
 
 // The resident plugin's HTTP status for a call that it cut off because it is stopping: the shim repeats the call at the
-// next resident (plugin/routes.ts).
+// next resident (plugin/http-routes.ts).
 inline constexpr int kStatusStopping = 421;
 
 // The file beside the socket. STATUS succeeds without the resident plugin until its modification time
@@ -73,7 +73,7 @@ inline constexpr int kVersionInputMs = PODWIRE_VERSION_INPUT_MS;
 inline constexpr int kOverallDeadlineMs = PODWIRE_OVERALL_DEADLINE_MS;
 
 // How long the resident may be silent: while it executes a call, it sends an interim response every 5 s
-// (plugin/routes.ts).
+// (plugin/http-routes.ts).
 inline constexpr int kSilenceMs = PODWIRE_SILENCE_MS;
 
 // The probe's time for all sockets.

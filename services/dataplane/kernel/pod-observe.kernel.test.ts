@@ -2,7 +2,7 @@ import { openNamespace, type Namespace } from '@podwire/netlink';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { Events } from '../pods/events.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { wantedState } from '../wiring/network.js';
@@ -16,14 +16,14 @@ const CLUSTER_ROUTES = 2000;
 
 let node: Namespace;
 let kernel: NetlinkKernel;
-let dataplane: Dataplane;
+let dataplane: PodWiring;
 
 const never = () => new AbortController().signal;
 
 beforeEach(async () => {
   requireThrowawayNamespace();
   [node, kernel] = [await openNamespace(), await NetlinkKernel.open()];
-  dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+  dataplane = new PodWiring({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
   run('ip', 'link', 'add', 'up0', 'type', 'bridge');
   run('ip', 'link', 'set', 'up0', 'up');
   const outcomes = await node.batch(

@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { Events } from '../pods/events.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import { addPod, cleanUp, requireThrowawayNamespace } from '../testing/kernels.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { NetlinkKernel } from './pod-kernel.js';
@@ -15,12 +15,12 @@ const PODS_COUNT = 40;
 const THREADS = '/proc/self/task';
 
 let kernel: NetlinkKernel;
-let dataplane: Dataplane;
+let dataplane: PodWiring;
 
 beforeEach(async () => {
   requireThrowawayNamespace();
   kernel = await NetlinkKernel.open();
-  dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+  dataplane = new PodWiring({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
 });
 
 afterEach(async () => {

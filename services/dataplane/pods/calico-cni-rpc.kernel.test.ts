@@ -35,7 +35,7 @@ import {
 import { tableOf } from '../wiring/network.js';
 import { CNI_TIMEOUT_MS, cniAdd, cniDel, withTimeout } from './calico-cni-rpc.js';
 import { Events } from './events.js';
-import { Dataplane } from './pods.js';
+import { PodWiring } from './pods.js';
 
 let folder: string;
 let peer: Peer;
@@ -341,7 +341,7 @@ describe('a method whose caller has a longer deadline', () => {
   test.each(['Add', 'Del'] as const)('%s still answers after five seconds', async (method) => {
     const kernel = new MemoryKernel();
     kernel.addNamespace(place.netns);
-    const dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+    const dataplane = new PodWiring({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
     const parts = { dataplane, refused: () => undefined };
     const call = () => ({ signal: new AbortController().signal, caller: LOCAL_CALLER });
     const pause = kernel.pauseBefore('link-add');

@@ -21,7 +21,7 @@ import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { CALICO_NETWORK, calicoAttachment } from './calico-attachment.js';
 import type { AttachResult } from './conflicts.js';
 import { readAttachment, readPodNetwork } from './pods-rpc.js';
-import type { Dataplane } from './pods.js';
+import type { PodWiring } from './pods.js';
 
 /** Messages of Calico's contract to values, and failures to the text of its replies. */
 
@@ -137,7 +137,7 @@ export function cniAdd({ dataplane, refused: onFailure }: CniDependencies): Hand
  * Del was lost or is pending. The new sandbox replaces it, as in Calico's own dataplane. Interfaces that this service did not
  * create are kept.
  */
-async function attach(dataplane: Dataplane, network: PodNetwork, signal: AbortSignal): Promise<AttachResult> {
+async function attach(dataplane: PodWiring, network: PodNetwork, signal: AbortSignal): Promise<AttachResult> {
   try {
     return await dataplane.attach(network, signal);
   } catch (error) {
@@ -153,7 +153,7 @@ async function attach(dataplane: Dataplane, network: PodNetwork, signal: AbortSi
 
 /** Dependencies of the methods of Calico's contract. */
 export interface CniDependencies {
-  readonly dataplane: Dataplane;
+  readonly dataplane: PodWiring;
   /** Called for each failure, because gRPC sees the reply that carries it as a success. */
   readonly refused: (method: 'Add' | 'Del', error: unknown) => void;
 }
@@ -175,7 +175,7 @@ export function cniDel({ dataplane, refused }: CniDependencies): Handler<DelRequ
 }
 
 interface DetachOptions {
-  readonly dataplane: Dataplane;
+  readonly dataplane: PodWiring;
   readonly attachment: Attachment;
   readonly netns: string;
 }

@@ -7,7 +7,7 @@ import { isCalicoAttachment } from './calico-attachment.js';
 import type { DetachRequest } from './conflicts.js';
 import type { AttachmentEvents } from './events.js';
 import type { Kernel } from './kernel.js';
-import type { Dataplane } from './pods.js';
+import type { PodWiring } from './pods.js';
 
 import type { AttachmentRegistry } from '../records/registry.js';
 
@@ -28,7 +28,7 @@ interface GarbageResult {
 
 interface GarbageOptions {
   readonly kernel: Kernel;
-  readonly dataplane: Dataplane;
+  readonly dataplane: PodWiring;
   readonly registry: AttachmentRegistry;
   readonly events: AttachmentEvents;
 }

@@ -4,7 +4,7 @@ import { MemoryKernel } from '../testing/memory-kernel.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Events } from './events.js';
-import { Dataplane } from './pods.js';
+import { PodWiring } from './pods.js';
 
 const never = () => new AbortController().signal;
 const detachment = ({ attachment, hostInterfaceName }: PodNetwork) => ({ attachment, hostInterfaceName });
@@ -12,7 +12,7 @@ const detachment = ({ attachment, hostInterfaceName }: PodNetwork) => ({ attachm
 /** A pod whose host interface was renamed to `foo`, and another one. */
 async function renamed() {
   const kernel = new MemoryKernel();
-  const dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+  const dataplane = new PodWiring({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
   const wire = async (name: string, host: number) => {
     const network = podNetwork(name, { addresses: [address(`10.65.0.${host}`)] });
     kernel.addNamespace(network.netns);

@@ -7,7 +7,7 @@ import { BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/po
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Events } from './events.js';
 import type { PodFilter } from './kernel.js';
-import { Dataplane } from './pods.js';
+import { PodWiring } from './pods.js';
 
 const never = () => new AbortController().signal;
 
@@ -45,7 +45,7 @@ function filteredNode() {
   const kernel = new MemoryKernel();
   const filter = new RecordingFilter(() => kernel.host.links.length);
   const { log } = recordingLog();
-  const dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(log), filters: [filter] });
+  const dataplane = new PodWiring({ kernel, registry: testRegistry(), events: new Events(log), filters: [filter] });
   const pod = (name: string, rest: Partial<PodNetwork> = {}): PodNetwork => {
     const network = podNetwork(name, rest);
     kernel.addNamespace(network.netns);
@@ -103,7 +103,7 @@ test('filters are installed in their order, and a failure of one leaves no inter
   });
   const refusal = new Failure('KERNEL_REFUSED', 'nft: busy');
   const filters = [named('first'), named('second', refusal), named('third')];
-  const dataplane = new Dataplane({
+  const dataplane = new PodWiring({
     kernel,
     registry: testRegistry(),
     events: new Events(recordingLog().log),

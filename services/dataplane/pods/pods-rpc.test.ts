@@ -14,14 +14,14 @@ import { MemoryKernel } from '../testing/memory-kernel.js';
 import { podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { Events } from './events.js';
 import { detachPod, differencesMessage, getPod, readPodNetwork } from './pods-rpc.js';
-import { Dataplane } from './pods.js';
+import { PodWiring } from './pods.js';
 
 let kernel: MemoryKernel;
-let dataplane: Dataplane;
+let dataplane: PodWiring;
 
 beforeEach(() => {
   kernel = new MemoryKernel();
-  dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+  dataplane = new PodWiring({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
 });
 
 async function detach(rest: Partial<DetachPodRequest>) {

@@ -27,8 +27,9 @@ import {
   type Attachment,
 } from '@podwire/shared/attachment/attachment';
 import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/names';
+import { MAX_QUEUE_COUNT, type Difference, type PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Failure } from '@podwire/shared/failure/failure';
-import { familyBits, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { familiesOf, familyBits, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import {
   defaultRoute,
@@ -43,15 +44,12 @@ import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { Difference } from '@podwire/shared/attachment/pod-network';
 import { GATEWAY, GATEWAY_ADDRESS } from '../wiring/network.js';
-import { familiesOf } from '@podwire/shared/net/address';
-import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import type { ObservedLink } from '../wiring/observed.js';
 import type { DetachRequest } from './conflicts.js';
 import type { GarbageCollector, GarbageRequest } from './garbage.js';
 import type { AttachedLink } from './kernel.js';
-import type { Dataplane } from './pods.js';
+import type { PodWiring } from './pods.js';
 
 /** Messages of the contract to values and back. Field names are the contract's, from the request's root. */
 
@@ -65,7 +63,8 @@ const MTU_MIN_BYTES = 68;
 /** The kernel disables IPv6 on a link with a smaller MTU (RFC 8200, section 5). */
 const IPV6_MTU_MIN_BYTES = 1280;
 const MTU_MAX_BYTES = 65_535;
-const QUEUE_COUNT_MAX = 4096;
+/** The kernel's type of the length is u32. */
+const MAX_TX_QUEUE_LENGTH = 2 ** 32 - 1;
 
 /** Ranges that no pod address can be in, each with its purpose. */
 const UNUSABLE: readonly (readonly [cidr: string, purpose: string])[] = [
@@ -88,11 +87,6 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
   const pod = message ?? ABSENT_POD;
   const check = message ? checks : undefined;
   const attachment = readAttachment(pod.attachment, { at: 'pod.attachment', check });
-  const mac = parseMac(pod.macAddress);
-  check?.check(
-    'pod.mac_address',
-    mac === undefined ? `is ${quote(pod.macAddress)}: not a unicast MAC address` : undefined,
-  );
   const addresses = pod.addresses.map((cidr, position) => readAddress(cidr, `pod.addresses[${position}]`, check));
   const routes = readPrefixes(pod.routes, 'pod.routes', check);
   const sourcePrefixes = readPrefixes(pod.sourcePrefixes, 'pod.source_prefixes', check);
@@ -105,12 +99,12 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
     queueCount: zeroAsUndefined(pod.queueCount),
     ...(pod.addressesFromIpam === true && { addressesFromIpam: true as const }),
   };
-  if (check) checkNetwork({ ...network, addresses, routes, sourcePrefixes }, check);
+  if (check) checkNetwork({ ...network, mac: pod.macAddress, addresses, routes, sourcePrefixes }, check);
   const known = addresses.flatMap((address) => address ?? []);
   return {
     ...network,
     attachment,
-    mac: mac ?? '',
+    mac: parseMac(pod.macAddress) ?? '',
     addresses: known,
     routes: routes.length > 0 ? routes.flatMap((route) => route ?? []) : familiesOf(known).map(defaultRoute),
     sourcePrefixes: sourcePrefixes.flatMap((prefix) => prefix ?? []),
@@ -126,7 +120,7 @@ export function checkedNetwork(method: string, network: PodNetwork): PodNetwork 
   });
 }
 
-type CheckedFields = 'netns' | 'hostInterfaceName' | 'mtuBytes' | 'queueCount';
+type CheckedFields = 'netns' | 'hostInterfaceName' | 'mac' | 'mtuBytes' | 'txQueueLength' | 'queueCount';
 
 /** Checked fields of a network; undefined stands for a text that is reported already. */
 interface CheckedNetwork extends Pick<PodNetwork, CheckedFields> {
@@ -136,10 +130,11 @@ interface CheckedNetwork extends Pick<PodNetwork, CheckedFields> {
 }
 
 function checkNetwork(network: CheckedNetwork, checks: Checks): void {
-  const { netns, hostInterfaceName, addresses, routes, sourcePrefixes, mtuBytes = 0, queueCount = 0 } = network;
+  const { netns, hostInterfaceName, mac, addresses, routes, sourcePrefixes, mtuBytes = 0 } = network;
   const families = familiesOf(addresses.flatMap((address) => address ?? []));
   checks.check('pod.netns', netnsFault(netns));
   checks.check('pod.host_interface_name', hostInterfaceNameFault(hostInterfaceName));
+  checks.check('pod.mac_address', macFault(mac));
   if (addresses.length === 0) checks.check('pod.addresses', 'is empty; a pod has at least one address');
   checkEach(
     'pod.addresses',
@@ -148,7 +143,8 @@ function checkNetwork(network: CheckedNetwork, checks: Checks): void {
     checks,
   );
   checks.check('pod.mtu_bytes', mtuFault(mtuBytes, families));
-  checks.check('pod.queue_count', queueCountFault(queueCount));
+  checks.check('pod.tx_queue_length', countFault(network.txQueueLength, MAX_TX_QUEUE_LENGTH));
+  checks.check('pod.queue_count', countFault(network.queueCount, MAX_QUEUE_COUNT));
   // Families are unknown for addresses that could not be read.
   const familyFault = ({ family }: Prefix) =>
     families.length > 0 && !families.includes(family)
@@ -228,8 +224,13 @@ function mtuFault(mtuBytes: number, families: readonly Family[]): string | undef
   return `is ${mtuBytes}; it has to be 0 or from ${leastBytes} to ${MTU_MAX_BYTES}${why}`;
 }
 
-function queueCountFault(count: number): string | undefined {
-  return count > QUEUE_COUNT_MAX ? `is ${count}; it has to be 0, or from 1 to ${QUEUE_COUNT_MAX}` : undefined;
+function macFault(mac: string): string | undefined {
+  return parseMac(mac) === undefined ? `is ${quote(mac)}: not a unicast MAC address` : undefined;
+}
+
+function countFault(count: number | undefined, max: number): string | undefined {
+  const isCount = count === undefined || (Number.isInteger(count) && count >= 0 && count <= max);
+  return isCount ? undefined : `is ${count}; it has to be 0, or from 1 to ${max}`;
 }
 
 function readAddress(cidr: string, field: string, check: Checks | undefined): Address | undefined {
@@ -277,7 +278,7 @@ function interfaceMessage({ name, index, mac, mtuBytes }: ObservedLink): Interfa
   return { name, index, macAddress: mac ?? '', mtuBytes };
 }
 
-export function attachPod(dataplane: Dataplane): Handler<AttachPodRequest, AttachPodResponse> {
+export function attachPod(dataplane: PodWiring): Handler<AttachPodRequest, AttachPodResponse> {
   return async ({ pod }, { signal }) => {
     const network = readChecked('AttachPod', (checks) => readPodNetwork(pod, checks));
     const attached = await dataplane.attach(network, signal);
@@ -290,7 +291,7 @@ export function attachPod(dataplane: Dataplane): Handler<AttachPodRequest, Attac
 }
 
 export function checkPod(
-  dataplane: Dataplane,
+  dataplane: PodWiring,
   recorded: RecordedNetworkLookup,
 ): Handler<CheckPodRequest, CheckPodResponse> {
   return async (request, { signal }) => {
@@ -320,7 +321,7 @@ function readGarbageRequest({ validAttachments, network }: CollectGarbageRequest
   });
 }
 
-export function detachPod(dataplane: Dataplane): Handler<DetachPodRequest, DetachPodResponse> {
+export function detachPod(dataplane: PodWiring): Handler<DetachPodRequest, DetachPodResponse> {
   return async (message, { signal }) => ({ removed: await dataplane.detach(readDetachment(message), signal) });
 }
 
@@ -336,7 +337,7 @@ export function readDetachment({ attachment, hostInterfaceName, netns }: DetachP
 }
 
 /** Fails with ATTACHMENT_NOT_FOUND when the kernel holds no pair of the attachment. */
-export function getPod(dataplane: Dataplane): Handler<GetPodRequest, GetPodResponse> {
+export function getPod(dataplane: PodWiring): Handler<GetPodRequest, GetPodResponse> {
   return async (message) => {
     const attachment = readChecked('GetPod', (check) =>
       readAttachment(message.attachment, { at: 'attachment', check }),
@@ -349,7 +350,7 @@ export function getPod(dataplane: Dataplane): Handler<GetPodRequest, GetPodRespo
 
 const SCOPE: ListScope = ['pods'];
 
-export function listPods(dataplane: Dataplane): Handler<ListPodsRequest, ListPodsResponse> {
+export function listPods(dataplane: PodWiring): Handler<ListPodsRequest, ListPodsResponse> {
   return async (message) => {
     const { limit, after } = readChecked('ListPods', (checks) => readPage(message, SCOPE, checks));
     const following = (await dataplane.list()).filter(({ link }) => link.name > after);
@@ -367,7 +368,7 @@ function attachedPodMessage({ attachment, link, addresses }: AttachedLink): Atta
 }
 
 export function repairPod(
-  dataplane: Dataplane,
+  dataplane: PodWiring,
   recorded: RecordedNetworkLookup,
 ): Handler<RepairPodRequest, RepairPodResponse> {
   return async (request, { signal }) => {

@@ -8,7 +8,7 @@ import { MemoryKernel, type Operation } from '../testing/memory-kernel.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Events } from './events.js';
-import { Dataplane } from './pods.js';
+import { PodWiring } from './pods.js';
 
 // Log lines get the attachment from it.
 beforeAll(() => void context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable()));
@@ -24,7 +24,7 @@ function node() {
   const unsettled: string[] = [];
   const onUnsettled = ({ network: { attachment }, state }: AttachmentRecord) =>
     void unsettled.push(`${attachment.containerId} ${state}`);
-  const dataplane = new Dataplane({ kernel, registry, events: new Events(log), onUnsettled });
+  const dataplane = new PodWiring({ kernel, registry, events: new Events(log), onUnsettled });
   const pod = (containerId: string, rest: Partial<PodNetwork> = {}): PodNetwork => {
     const network = podNetwork(containerId, rest);
     kernel.addNamespace(network.netns);

@@ -29,7 +29,7 @@ import {
 } from './source-rules.js';
 import { transact, type Applied, type TransactionOptions } from './transaction.js';
 
-interface DataplaneOptions {
+interface PodWiringOptions {
   readonly kernel: Kernel;
   readonly registry: AttachmentRegistry;
   readonly events: Events;
@@ -53,7 +53,7 @@ interface DataplaneOptions {
  * - Any step may fail, and the rollback must finish under the attachment's lock; otherwise another call would build on objects
  *   that are about to be removed.
  */
-export class Dataplane {
+export class PodWiring {
   readonly #kernel: Kernel;
   readonly #registry: AttachmentRegistry;
   readonly #events: Events;
@@ -69,7 +69,7 @@ export class Dataplane {
     mtu = () => DEFAULT_MTU_BYTES,
     filters = [],
     onUnsettled,
-  }: DataplaneOptions) {
+  }: PodWiringOptions) {
     this.#kernel = kernel;
     this.#registry = registry;
     this.#events = events;

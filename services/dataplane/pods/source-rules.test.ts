@@ -7,7 +7,7 @@ import { address, BY_FAMILY, podNetwork, recordingLog, secondInterface, testRegi
 import { tableOf } from '../wiring/network.js';
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Events } from './events.js';
-import { Dataplane } from './pods.js';
+import { PodWiring } from './pods.js';
 
 /** The rules that make a pod answer by the interface that received the request, from attach to detach. */
 
@@ -39,7 +39,7 @@ async function node(store: RecordStore = new MemoryRecordStore()) {
   const start = async () => {
     const registry = testRegistry(store);
     await registry.load();
-    return new Dataplane({ kernel, registry, events: new Events(log) });
+    return new PodWiring({ kernel, registry, events: new Events(log) });
   };
   const rules = () =>
     kernel
@@ -57,14 +57,14 @@ async function node(store: RecordStore = new MemoryRecordStore()) {
 }
 
 /** Detaches like a caller that does not know the pod's namespace. */
-const detachUnnamed = (dataplane: Dataplane, { attachment, hostInterfaceName }: PodNetwork) =>
+const detachUnnamed = (dataplane: PodWiring, { attachment, hostInterfaceName }: PodNetwork) =>
   dataplane.detach({ attachment, hostInterfaceName }, never());
-const attach = (dataplane: Dataplane, ...networks: readonly PodNetwork[]) =>
+const attach = (dataplane: PodWiring, ...networks: readonly PodNetwork[]) =>
   networks.reduce(async (done, network) => {
     await done;
     await dataplane.attach(network, never());
   }, Promise.resolve());
-const check = async (dataplane: Dataplane, network: PodNetwork) =>
+const check = async (dataplane: PodWiring, network: PodNetwork) =>
   (await dataplane.check(network, never())).map(({ object, actual }) => `${object}: ${actual}`);
 
 describe('attach', () => {
@@ -103,7 +103,7 @@ describe('attach', () => {
     const { kernel, dataplane, rules } = await node();
     await attach(dataplane, first);
     const { log } = recordingLog();
-    const forgetful = new Dataplane({ kernel, registry: testRegistry(), events: new Events(log) });
+    const forgetful = new PodWiring({ kernel, registry: testRegistry(), events: new Events(log) });
     await attach(forgetful, second);
     expect(rules()).toEqual(RULES);
   });
@@ -265,7 +265,7 @@ describe('where namespaces have no cookies (before Linux 5.14)', () => {
 });
 
 describe('rules of an interface whose record was lost', () => {
-  const look = (dataplane: Dataplane) => dataplane.repairRecorded(first.attachment, never());
+  const look = (dataplane: PodWiring) => dataplane.repairRecorded(first.attachment, never());
 
   async function lost() {
     const made = await node();
@@ -336,7 +336,7 @@ describe('rules of an interface whose record was lost', () => {
 });
 
 describe('rules of a pod without records', () => {
-  const detachAt = (dataplane: Dataplane, netns: string) => dataplane.detach({ ...second, netns }, never());
+  const detachAt = (dataplane: PodWiring, netns: string) => dataplane.detach({ ...second, netns }, never());
 
   async function lost() {
     const made = await node();

@@ -7,7 +7,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { AttachmentEvents } from '../pods/events.js';
 import { findHostLinks } from '../pods/host-links.js';
 import type { Kernel } from '../pods/kernel.js';
-import type { Dataplane } from '../pods/pods.js';
+import type { PodWiring } from '../pods/pods.js';
 import type { AttachmentRecord } from '../records/record.js';
 import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
 import type { AttachmentRegistry } from '../records/registry.js';
@@ -21,7 +21,7 @@ const UNANSWERED_CODES: ReadonlySet<FailureCode> = new Set(['UNREACHABLE', 'DEAD
 
 interface LostWireQueueOptions {
   readonly kernel: Kernel;
-  readonly dataplane: Dataplane;
+  readonly dataplane: PodWiring;
   readonly registry: AttachmentRegistry;
   /** podwire-ipam's record of an attachment; undefined if it has no addresses. */
   readonly endpoint: EndpointLookup;

@@ -4,7 +4,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { AttachmentEvents } from '../pods/events.js';
 import { findHostLinks } from '../pods/host-links.js';
 import type { Kernel } from '../pods/kernel.js';
-import type { Dataplane } from '../pods/pods.js';
+import type { PodWiring } from '../pods/pods.js';
 import { compareIdentities, type AttachmentRecord } from '../records/record.js';
 import type { AttachmentRegistry } from '../records/registry.js';
 import type { ObservedLink } from '../wiring/observed.js';
@@ -15,7 +15,7 @@ const CONFIRMATION_MS = 10_000;
 
 interface OrphanCollectorOptions {
   readonly kernel: Kernel;
-  readonly dataplane: Dataplane;
+  readonly dataplane: PodWiring;
   readonly registry: AttachmentRegistry;
   readonly events: AttachmentEvents;
   readonly clock: Clock;

@@ -11,7 +11,7 @@ import { ConditionReporter } from '../conditions/reporter.js';
 import { addressConflicts } from '../pods/conflicts.js';
 import type { AttachmentEvents } from '../pods/events.js';
 import type { Kernel } from '../pods/kernel.js';
-import type { Dataplane } from '../pods/pods.js';
+import type { PodWiring } from '../pods/pods.js';
 import type { AttachmentRecord } from '../records/record.js';
 import type { AttachmentRegistry } from '../records/registry.js';
 import { LostWireQueue, type EndpointLookup } from './lost-wires.js';
@@ -63,7 +63,7 @@ interface Unreadable {
 
 interface ReconcilerOptions {
   readonly kernel: Kernel;
-  readonly dataplane: Dataplane;
+  readonly dataplane: PodWiring;
   readonly registry: AttachmentRegistry;
   readonly endpoint: EndpointLookup;
   readonly events: AttachmentEvents;
@@ -315,7 +315,7 @@ export class AttachmentReconciler {
    * Repairs the differences from an attachment's record. Skips a pod that cannot be read until the next repair; queues a wire
    * that is lost.
    * @param confirmed - the record whose addresses IPAM has confirmed
-   * @throws Failure as Dataplane.repairRecorded, but for POD_UNREADABLE
+   * @throws Failure as PodWiring.repairRecorded, but for POD_UNREADABLE
    */
   async #repairRecorded(attachment: Attachment, confirmed?: AttachmentRecord): Promise<RepairOutcome> {
     const key = formatAttachment(attachment);

@@ -5,7 +5,7 @@ import { forEachConcurrently } from '@podwire/shared/reconcile/concurrently';
 import type { AttachmentEvents, RecoverySummary } from '../pods/events.js';
 import type { Kernel } from '../pods/kernel.js';
 import type { RepairResult } from '../pods/conflicts.js';
-import type { Dataplane } from '../pods/pods.js';
+import type { PodWiring } from '../pods/pods.js';
 import type { AttachmentRecord } from '../records/record.js';
 import type { AttachmentRegistry } from '../records/registry.js';
 import { attachmentOfAlias } from '../wiring/network.js';
@@ -19,7 +19,7 @@ export type RepairOutcome = RepairResult | { readonly outcome: 'unreadable' };
 
 interface RecoveryOptions {
   readonly kernel: Kernel;
-  readonly dataplane: Dataplane;
+  readonly dataplane: PodWiring;
   /** Repairs an attachment from its record. */
   readonly repair: (attachment: Attachment) => Promise<RepairOutcome>;
   readonly registry: AttachmentRegistry;

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import type { Kernel, PodSession } from '../pods/kernel.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import type { WantedNode } from '../routes/wanted.js';
 import {
   addPod,
@@ -37,10 +37,10 @@ const NOT_BORROWED: WantedNode = { ...BORROWED, routes: new Map() };
 let fixture: NodeKernelFixture;
 let loop: Loop;
 let kernel: InterceptedKernel;
-let dataplane: Dataplane;
+let dataplane: PodWiring;
 
 const dataplaneOf = (of: Kernel) =>
-  new Dataplane({ kernel: of, registry: testRegistry(), events: new Events(recordingLog().log) });
+  new PodWiring({ kernel: of, registry: testRegistry(), events: new Events(recordingLog().log) });
 const never = () => new AbortController().signal;
 const network = podNetwork('a', BY_FAMILY['both families']);
 const routes = () =>

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import {
   addPod,
   cleanUp,
@@ -26,7 +26,7 @@ const OTHER = { ...BOTH, addresses: [address('10.65.0.8'), address('fd65::8')] }
 const NODE_ADDRESSES = ['198.18.0.1', 'fd99::1'] as const;
 
 let kernel: InterceptedKernel;
-let dataplane: Dataplane;
+let dataplane: PodWiring;
 let lines: readonly Record<string, unknown>[];
 
 const never = () => new AbortController().signal;
@@ -52,7 +52,7 @@ beforeEach(async () => {
   kernel = intercept(await NetlinkKernel.open());
   const recording = recordingLog();
   lines = recording.lines;
-  dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recording.log) });
+  dataplane = new PodWiring({ kernel, registry: testRegistry(), events: new Events(recording.log) });
 });
 
 afterEach(async () => {

@@ -6,7 +6,7 @@ import { CHECK_INTERVAL_MS } from '../nft/table-reconciler.js';
 import { ProgramNft } from '../nft/nft-program.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import { addPod, canPing, cleanUp, requireThrowawayNamespace, run, setNodeForwarding } from '../testing/kernels.js';
 import { reconcilerOptions, until } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
@@ -74,7 +74,7 @@ beforeEach(async () => {
   requireThrowawayNamespace();
   setNodeForwarding();
   kernel = await NetlinkKernel.open();
-  const dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+  const dataplane = new PodWiring({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
   for (const [name, end] of [
     ['a', 7],
     ['b', 8],

@@ -12,7 +12,7 @@ import { NetlinkNodeNetwork } from '../kernel/node-network.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { connectedSubnets } from '../node/address-method.js';
 import { Events } from '../pods/events.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import { send, solicitation } from '../testing/frames.js';
 import { addPod, cleanUp, setNodeForwarding, canPing, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { reconcilerOptions, until } from '../testing/nft.js';
@@ -30,7 +30,7 @@ const never = () => new AbortController().signal;
 
 let kernel: NetlinkKernel;
 let guard: SourceGuard;
-let dataplane: Dataplane;
+let dataplane: PodWiring;
 
 async function attach(name: string, end: number): Promise<PodNetwork> {
   addPod(name);
@@ -61,7 +61,7 @@ beforeEach(async () => {
   kernel = await NetlinkKernel.open();
   guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
   await guard.start(new Map());
-  dataplane = new Dataplane({
+  dataplane = new PodWiring({
     kernel,
     registry: testRegistry(),
     events: new Events(recordingLog().log),

@@ -9,7 +9,7 @@ import { SourceGuard } from '../filters/source-guard.js';
 import { ProgramNft } from '../nft/nft-program.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import { VXLAN_DEVICE, VXLAN_VNI } from '../routes/wanted.js';
 import { IPIP, ipPacket, ipv4Fragments, send, udpPacket, vxlanData } from '../testing/frames.js';
 import { addPod, cleanUp, setNodeForwarding, requireThrowawayNamespace, run } from '../testing/kernels.js';
@@ -34,7 +34,7 @@ const never = () => new AbortController().signal;
 
 let kernel: NetlinkKernel;
 let guard: SourceGuard;
-let dataplane: Dataplane;
+let dataplane: PodWiring;
 const services: Socket[] = [];
 
 beforeEach(async () => {
@@ -43,7 +43,7 @@ beforeEach(async () => {
   kernel = await NetlinkKernel.open();
   guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
   await guard.start(new Map());
-  dataplane = new Dataplane({
+  dataplane = new PodWiring({
     kernel,
     registry: testRegistry(),
     events: new Events(recordingLog().log),

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import type { RecordStore } from '../records/record-store.js';
 import { addPod, cleanUp, canPing, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
@@ -19,10 +19,10 @@ let mtuBytes: number;
 const never = () => new AbortController().signal;
 
 /** A service as a start creates it from the records. */
-async function start(store: RecordStore = new MemoryRecordStore()): Promise<Dataplane> {
+async function start(store: RecordStore = new MemoryRecordStore()): Promise<PodWiring> {
   const registry = testRegistry(store);
   await registry.load();
-  return new Dataplane({ kernel, registry, events: new Events(recordingLog().log), mtu: () => mtuBytes });
+  return new PodWiring({ kernel, registry, events: new Events(recordingLog().log), mtu: () => mtuBytes });
 }
 
 function linkOf(...args: readonly string[]): { mtu: number; mac: string } {
@@ -55,7 +55,7 @@ test('settings of tuning survive checks and restarts, and an unchanged MTU follo
   }
   run('ip', '-n', 'tuned', 'link', 'set', 'eth0', 'mtu', '1380', 'address', TUNED_MAC);
   // The kernel drops permanent neighbours with the MAC address, and the next check restores them.
-  const look = async (service: Dataplane) => {
+  const look = async (service: PodWiring) => {
     for (const { attachment } of [plain, tuned]) await service.repairRecorded(attachment, never());
     return { plain: inPod('plain').mtu, tuned: inPod('tuned') };
   };

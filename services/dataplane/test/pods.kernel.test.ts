@@ -8,7 +8,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import type { Kernel } from '../pods/kernel.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import {
   addPod,
   canPing,
@@ -35,7 +35,7 @@ const OPTIONAL = [3, 7, 8];
 const NODE_ADDRESS = '198.18.0.1';
 
 let kernel: InterceptedKernel;
-let dataplane: Dataplane;
+let dataplane: PodWiring;
 
 const never = () => new AbortController().signal;
 const detachment = ({ attachment, hostInterfaceName }: PodNetwork) => ({ attachment, hostInterfaceName });
@@ -51,7 +51,7 @@ beforeEach(async () => {
   requireThrowawayNamespace();
   run('ip', 'address', 'replace', `${NODE_ADDRESS}/32`, 'dev', 'lo');
   kernel = intercept(await NetlinkKernel.open());
-  dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+  dataplane = new PodWiring({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
 });
 
 afterEach(async () => {

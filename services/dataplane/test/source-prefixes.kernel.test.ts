@@ -4,7 +4,7 @@ import { SourceGuard } from '../filters/source-guard.js';
 import { ProgramNft } from '../nft/nft-program.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { arrivalsFrom, inside } from '../testing/contracts/nft-contract.js';
 import { reconcilerOptions, prefix } from '../testing/nft.js';
@@ -52,7 +52,7 @@ function allInterfaces(value: string): void {
 /** A pod that has, besides its address, foreign ones and those behind it; another pod beside it. */
 async function wire(sourcePrefixes: readonly string[], by?: SourceGuard): Promise<void> {
   const events = new Events(recordingLog().log);
-  const dataplane = new Dataplane({ kernel, registry: testRegistry(), events, filters: by ? [by] : [] });
+  const dataplane = new PodWiring({ kernel, registry: testRegistry(), events, filters: by ? [by] : [] });
   for (const [name, own, prefixes] of [['a', OWN, sourcePrefixes] as const, ['b', OTHER_POD, []] as const]) {
     addPod(name);
     const network = podNetwork(name, { addresses: [address(own)], sourcePrefixes: prefixes.map(prefix) });

@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import {
   addPod,
   canPing,
@@ -31,7 +31,7 @@ const peer = podNetwork('peer', { ...BOTH, addresses: [address('10.65.0.9'), add
 const RULE = `lookup ${tableOf('net1')} priority 30087 protocol 87`;
 
 let kernel: InterceptedKernel;
-let dataplane: Dataplane;
+let dataplane: PodWiring;
 
 const never = () => new AbortController().signal;
 const attach = (network: PodNetwork) => dataplane.attach(network, never());
@@ -71,7 +71,7 @@ beforeEach(async () => {
   requireThrowawayNamespace();
   setNodeForwarding();
   kernel = intercept(await NetlinkKernel.open());
-  dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+  dataplane = new PodWiring({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
   addPod('a');
 });
 
@@ -176,7 +176,7 @@ test('only the rules of an unrecorded interface are removed once it is gone', as
   // A start without its record: the namespace that its detach would need is unknown.
   const registry = testRegistry();
   await registry.record(first, (await kernel.identify(first.netns))!);
-  const later = new Dataplane({ kernel, registry, events: new Events(recordingLog().log) });
+  const later = new PodWiring({ kernel, registry, events: new Events(recordingLog().log) });
   await later.repairRecorded(first.attachment, never());
   expect([rulesOf('a'), await check(second)]).toEqual([OWN_RULES, []]);
   const { attachment, hostInterfaceName } = second;
@@ -189,7 +189,7 @@ test('only the rules of an unrecorded interface are removed once it is gone', as
 test('rules of an unrecorded pod are removed by the detach that names its namespace', async () => {
   await attach(first);
   await attach(second);
-  const forgetful = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+  const forgetful = new PodWiring({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
   const { attachment, hostInterfaceName, netns } = second;
   await forgetful.detach({ attachment, hostInterfaceName }, never());
   expect(rulesOf('a')).toEqual(OWN_RULES);
@@ -197,6 +197,6 @@ test('rules of an unrecorded pod are removed by the detach that names its namesp
   expect(rulesOf('a')).toEqual([]);
   // This is one call with the wire too: the interface has left the pod before the rules are read.
   await attach(second);
-  const again = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+  const again = new PodWiring({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
   expect([await again.detach({ attachment, hostInterfaceName, netns }, never()), rulesOf('a')]).toEqual([true, []]);
 });

@@ -9,7 +9,7 @@ import { FakeClock } from '@podwire/shared/testing/clock';
 import { AttachmentEvents, Events } from '../pods/events.js';
 import { GarbageCollector } from '../pods/garbage.js';
 import type { BatchOutcome, Kernel, PodFilter, PodSession } from '../pods/kernel.js';
-import { Dataplane } from '../pods/pods.js';
+import { PodWiring } from '../pods/pods.js';
 import type { RecordStore } from '../records/record-store.js';
 import type { AttachmentRecord } from '../records/record.js';
 import { AttachmentRegistry } from '../records/registry.js';
@@ -84,7 +84,7 @@ export async function startNode(lasting: PersistentState) {
   const onUnsettled = ({ network, state }: AttachmentRecord): void => {
     if (state === 'dead') ended.push(formatAttachment(network.attachment));
   };
-  const dataplane = new Dataplane({ kernel, registry, events: new Events(log), filters, onUnsettled });
+  const dataplane = new PodWiring({ kernel, registry, events: new Events(log), filters, onUnsettled });
   const parts = { kernel, dataplane, registry, events, clock, onUnsettled };
   const reconciler = new AttachmentReconciler({ ...parts, endpoint: ipam.endpoint, random: () => chance });
   return { ...parts, reconciler, garbage: new GarbageCollector(parts), ipam, ended, loaded, lines };

@@ -8,8 +8,8 @@ import { formatNodeRoute } from '../routes/step.js';
 import type { NodeFacts, NodeRoute, WantedNode } from '../routes/wanted.js';
 
 /**
- * The next hop of a node's packets for one address, computed for each address from the rules in calico.md 5.1 to 5.3 instead of
- * from routes.
+ * The next hop of a node's packets for one address, computed for each address from the rules of the design instead of from
+ * routes.
  */
 
 /** Input of the oracle. */

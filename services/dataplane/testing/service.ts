@@ -148,7 +148,7 @@ export function podMessage(name: string, address: string): PodNetwork {
 }
 
 /**
- * Calico's plugin as its dataplane sees it. Messages are written and read by the contract's field numbers (calico.md 4.14), so
+ * Calico's plugin as its dataplane sees it. Messages are written and read by the contract's field numbers, so
  * that the test does not share code with the service.
  */
 

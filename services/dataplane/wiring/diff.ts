@@ -1,8 +1,7 @@
-import type { Address, Family } from '@podwire/shared/net/address';
+import { familyOf, type Address, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type { End, Repair } from './difference.js';
-import { familyOf } from '@podwire/shared/net/address';
 import type { Difference } from '@podwire/shared/attachment/pod-network';
 import { repairLink } from './repair-link.js';
 import { clearNeighbours, deleteNeighbours, repairNeighbours, permanentAddresses } from './repair-neighbours.js';
@@ -25,7 +24,7 @@ import { wireState, withNewWire } from './wire.js';
 
 /**
  * The steps from the observed to the wanted state, in order: missing objects are added before surplus ones are deleted. Empty
- * when there are no differences. The caller has ruled out conflicts (`obstacleTo`).
+ * when there are no differences. The caller has ruled out conflicts (`findObstacle`).
  */
 export function diff(wanted: Wanted, observed: Observed): Step[] {
   return repairs(wanted, observed).map(({ step }) => step);

@@ -8,8 +8,8 @@ import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import type { LinkSpec, Neighbour, Route, Rule, SysctlKey } from './step.js';
 
 /**
- * Protocol of Podwire's routes, on the node and in pods ("W"). Not assigned in linux/rtnetlink.h or iproute2's rt_protos (release
- * 6.1), nor 80, which is Calico's.
+ * Protocol of Podwire's routes, on the node and in pods: "W" in ASCII. Not assigned in linux/rtnetlink.h or iproute2's
+ * rt_protos (release 6.1), nor 80, which is Calico's.
  */
 export const ROUTE_PROTOCOL = 87;
 
@@ -75,7 +75,7 @@ export function attachmentOfAlias(alias: string | null): Attachment | undefined 
   return alias?.startsWith(ALIAS_PREFIX) ? parseAttachment(alias.slice(ALIAS_PREFIX.length)) : undefined;
 }
 
-/** The kernel state of a pod's network (calico.md 4.6 to 4.8), for the families that it has addresses of. */
+/** The kernel state of a pod's network, for the families that it has addresses of. */
 export function wantedState(network: PodNetwork, node: NodeDefaults = { mtuBytes: DEFAULT_MTU_BYTES }): Wanted {
   const { attachment, hostInterfaceName, mac, txQueueLength, queueCount } = network;
   const common = { mtuBytes: network.mtuBytes ?? node.mtuBytes, txQueueLength, queueCount };

@@ -12,7 +12,7 @@ interface LinkPair {
 /** The step that corrects a link's attributes, if any differs. */
 export function repairLink({ side, wanted, link }: LinkPair): Repair[] {
   if (!link) return [];
-  const attributes = linkAttributes(wanted, link).filter(({ is, was }) => is !== was);
+  const attributes = linkAttributes(wanted, link).filter((each) => each.wanted !== each.actual);
   if (attributes.length === 0) return [];
   const join = (pick: (attribute: LinkAttribute) => LinkChange): LinkChange => {
     const joined: LinkChange = {};
@@ -27,16 +27,19 @@ export function repairLink({ side, wanted, link }: LinkPair): Repair[] {
     previous: join((attribute) => attribute.previous),
   };
   const object = (name: string) => `${side} link ${link.name}${name === '' ? '' : ` ${name}`}`;
-  return [
-    { step, differences: attributes.map(({ name, is, was }) => ({ object: object(name), wanted: is, actual: was })) },
-  ];
+  const differences = attributes.map((each) => ({
+    object: object(each.name),
+    wanted: each.wanted,
+    actual: each.actual,
+  }));
+  return [{ step, differences }];
 }
 
 interface LinkAttribute {
   readonly name: string;
   /** Wanted and observed value as text. */
-  readonly is: string;
-  readonly was: string;
+  readonly wanted: string;
+  readonly actual: string;
   readonly change: LinkChange;
   readonly previous: LinkChange;
 }
@@ -47,15 +50,15 @@ function linkAttributes({ link: wanted, alias }: WantedEnd, link: ObservedLink):
   return [
     {
       name: 'address',
-      is: mac,
-      was: link.mac ?? 'none',
+      wanted: mac,
+      actual: link.mac ?? 'none',
       change: { mac },
       previous: link.mac === null ? {} : { mac: link.mac },
     },
     {
       name: 'mtu',
-      is: String(mtuBytes),
-      was: String(link.mtuBytes),
+      wanted: String(mtuBytes),
+      actual: String(link.mtuBytes),
       change: { mtuBytes },
       previous: { mtuBytes: link.mtuBytes },
     },
@@ -64,8 +67,8 @@ function linkAttributes({ link: wanted, alias }: WantedEnd, link: ObservedLink):
       : [
           {
             name: 'txqueuelen',
-            is: String(txQueueLength),
-            was: String(link.txQueueLength),
+            wanted: String(txQueueLength),
+            actual: String(link.txQueueLength),
             change: { txQueueLength },
             previous: { txQueueLength: link.txQueueLength },
           },
@@ -75,12 +78,12 @@ function linkAttributes({ link: wanted, alias }: WantedEnd, link: ObservedLink):
       : [
           {
             name: 'alias',
-            is: alias,
-            was: link.alias ?? '',
+            wanted: alias,
+            actual: link.alias ?? '',
             change: { alias },
             previous: { alias: link.alias ?? '' },
           },
         ]),
-    { name: '', is: state(true), was: state(link.up), change: { up: true }, previous: { up: link.up } },
+    { name: '', wanted: state(true), actual: state(link.up), change: { up: true }, previous: { up: link.up } },
   ];
 }

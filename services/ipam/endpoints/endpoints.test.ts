@@ -1,14 +1,9 @@
+import { endpointNameFaults } from '@podwire/shared/attachment/names';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import {
-  endpointKey,
-  endpointNameFaults,
-  formatEndpointKey,
-  makeEndpoint,
-  type Endpoint,
-} from '../records/endpoint.js';
+import { endpointKey, formatEndpointKey, makeEndpoint, type Endpoint } from '../records/endpoint.js';
 import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { attachment, foreignRecord, NOW_MS, poolRecord, prefix } from '../testing/records.js';
@@ -149,6 +144,7 @@ describe('a list', () => {
 describe('the name of an endpoint', () => {
   const part = fc.stringMatching(/^[ab]([ab-]{0,2}[ab])?$/);
   const identity = fc.record({ nodeName: names, containerId: part, interfaceName: part });
+  const faultsOf = ({ attachment: named, pod }: Parameters<typeof endpointKey>[0]) => endpointNameFaults(named, pod);
 
   test('is unique to an attachment, where it is not refused', () => {
     const make = ({
@@ -163,7 +159,7 @@ describe('the name of an endpoint', () => {
     fc.assert(
       fc.property(identity, identity, (a, b) => {
         const [first, second] = [make(a), make(b)];
-        expect([...endpointNameFaults(first), ...endpointNameFaults(second)]).toEqual([]);
+        expect([first, second].flatMap(faultsOf)).toEqual([]);
         const same =
           a.nodeName === b.nodeName && a.containerId === b.containerId && a.interfaceName === b.interfaceName;
         expect(endpointKey(first).name === endpointKey(second).name).toBe(same);
@@ -179,10 +175,10 @@ describe('the name of an endpoint', () => {
       pod: undefined,
     });
     expect(endpointKey(of('a-', 'b'))).toEqual(endpointKey(of('a', '-b')));
-    expect(endpointNameFaults(of('a-', '-b')).map(({ field }) => field)).toEqual(['containerId', 'interfaceName']);
-    expect(endpointNameFaults(of('a-b', 'c-d'))).toEqual([]);
+    expect(faultsOf(of('a-', '-b')).map(({ field }) => field)).toEqual(['containerId', 'interfaceName']);
+    expect(faultsOf(of('a-b', 'c-d'))).toEqual([]);
     const pod = { namespace: 'default', name: 'web', uid: '' };
-    expect(endpointNameFaults({ ...of('a-', 'b'), pod })).toEqual([]);
+    expect(faultsOf({ ...of('a-', 'b'), pod })).toEqual([]);
   });
 
   test('and its namespace are one text', () => {

@@ -6,7 +6,6 @@ import { compareAddresses, formatAddress, type Address } from '@podwire/shared/n
 import { addressHolder, allocationOf } from '../addresses/addresses.js';
 import { attributesFor, refreshEndpoint } from '../addresses/allocate/allocate.js';
 import { takeOverKey } from '../blocks/endpoint-key.js';
-import { addressOf } from '../records/block.js';
 import { describeEndpoint, endpointAddress, heldAddressesOf } from '../records/derived-endpoint.js';
 import { handleChanges, requireHandleReadable } from '../records/handle-counts.js';
 import {
@@ -16,7 +15,7 @@ import {
   type NetnsIdentity,
   type PodIdentity,
 } from '../records/attributes.js';
-import { heldAddressesIn, replaceAttributes, type HeldAddress } from '../records/block.js';
+import { addressOf, heldAddressesIn, replaceAttributes, type HeldAddress } from '../records/block.js';
 import { endpointKey, makeEndpoint, type Endpoint } from '../records/endpoint.js';
 import { isLeaseOf, leaseHandle } from '../records/lease.js';
 import type { Change, Decision, View } from '../records/view.js';
@@ -71,7 +70,7 @@ export function bindAddresses(view: View, input: BindingInput): Decision<Bound> 
   const held = heldAddressesOf(view, attachment);
   const named = addresses.flatMap((name) => namedAllocation(view, name, { nodeName, attachment }) ?? []);
   const free = addresses.filter(({ address }) => !allocationOf(view, address));
-  requireNoOtherHolders(held, addresses, attachment);
+  requireNoOtherAddress(held, addresses, attachment);
   const [first, ...rest] = held;
   const known = first && describeEndpoint(view, attachment, [first, ...rest]);
   if (known && known.nodeName !== nodeName)
@@ -163,17 +162,16 @@ function namedAllocation(
   holders: Holders,
 ): HeldAddress | undefined {
   const held = allocationOf(view, address);
-  const text = formatAddress(address);
-  const lease = `lease ${sequenceNumber} of node ${holders.nodeName}`;
   if (!held) return undefined;
   const { handleId: holder } = addressHolder(held);
   const isMeant = isLeaseOf(holders.nodeName)(held.attributes) || belongsTo(holders.attachment)(held.attributes);
-  if (!isMeant) throw mismatch(`${text} is held by handle ${holder ?? 'unknown'}, and is no ${lease}`);
-  return held;
+  if (isMeant) return held;
+  const expected = `lease ${sequenceNumber} of node ${holders.nodeName}`;
+  throw mismatch(`${formatAddress(address)} is held by handle ${holder ?? 'unknown'}, and is no ${expected}`);
 }
 
 /** @throws Failure ALLOCATION_MISMATCH when the attachment holds another address of a named family */
-function requireNoOtherHolders(
+function requireNoOtherAddress(
   held: readonly HeldAddress[],
   addresses: readonly AllocationName[],
   attachment: Attachment,

@@ -8,6 +8,7 @@ import type {
   ReportInventoryResponse,
   UnknownAllocation as UnknownMessage,
 } from '@podwire/proto/podwire/ipam/v1/lease';
+import { endpointNameFaults } from '@podwire/shared/attachment/names';
 import { formatAddress } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import { hostPrefix } from '@podwire/shared/net/prefix';
@@ -16,7 +17,6 @@ import type { Handler } from '@podwire/shared/rpc/unary';
 
 import { dateOf, readAddress, readAttachment } from '../messages/parts.js';
 import { readPod, type RequirePod } from '../messages/request-parts.js';
-import { endpointNameFaults } from '../records/endpoint.js';
 import { subdomainFault } from '../records/names.js';
 import type { AllocationName } from './bindings.js';
 import type { HeldAttachment, InventoryFinding, UnknownAllocation } from './inventory.js';
@@ -68,7 +68,7 @@ function readEndpointsRequest({ nodeName, session, endpoints }: ReportEndpointsR
       return { attachment, pod, addresses: addresses.map(hostPrefix), mac: mac ?? '' };
     });
     // One without a name must not hold up the rest.
-    const named = read.filter((each) => endpointNameFaults({ ...each, nodeName }).length === 0);
+    const named = read.filter(({ attachment, pod }) => endpointNameFaults(attachment, pod).length === 0);
     return { nodeName, session: readSession(session, checks), endpoints: named };
   });
 }

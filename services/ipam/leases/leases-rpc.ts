@@ -18,6 +18,7 @@ import {
   type ReturnAddressesResponse,
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { endpointNameFaults } from '@podwire/shared/attachment/names';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
@@ -27,7 +28,6 @@ import { RELEASE_RESULTS } from '../addresses/addresses-rpc.js';
 import { endpointMessage } from '../endpoints/endpoints-rpc.js';
 import { ATTACHMENT_FIELDS, checkUuid, FAMILIES, readAttachment, readNetns } from '../messages/parts.js';
 import { readPod, type RequirePod } from '../messages/request-parts.js';
-import { endpointNameFaults } from '../records/endpoint.js';
 import { subdomainFault } from '../records/names.js';
 import { LEASE_VALID_MS } from '../records/session.js';
 import type { Binding } from './bindings.js';
@@ -143,8 +143,7 @@ function readBindRequest({ nodeName, session, bindings: messages }: BindAddresse
 function readBinding(message: BindingMessage, nodeName: string, checks: Checks): Binding {
   const attachment = readAttachment(message.attachment, checks);
   const pod = message.pod && readPod(message.pod, checks);
-  for (const { field, reason } of endpointNameFaults({ attachment, nodeName, pod }))
-    checks.check(ATTACHMENT_FIELDS[field], reason);
+  for (const { field, reason } of endpointNameFaults(attachment, pod)) checks.check(ATTACHMENT_FIELDS[field], reason);
   const netns = message.netns && readNetns('netns', message.netns, checks);
   if (message.addresses.length === 0) checks.check('addresses', 'is empty');
   const addresses = message.addresses.map((name, index) => readName(`addresses[${index}]`, name, checks));

@@ -18,7 +18,7 @@ import {
 } from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
 import { createPool, MAX_PARTS, splitPool, updatePool, type PoolChange, type PoolSplitRequest } from './changes.js';
-import { checkPool, type PoolRequest } from './rules.js';
+import { checkPool, type PoolRequest, type PoolSpec } from './rules.js';
 
 const blockRecord = (cidr: string): RecordValue => ({ kind: 'block', value: block(cidr, 'n1') });
 
@@ -200,9 +200,10 @@ function refusalOf(view: TestView, rest: Partial<PoolSplitRequest> = {}) {
   return failure;
 }
 
-const EVERY_FIELD: Partial<Pool> = {
+const EVERY_FIELD: Required<Omit<PoolSpec, 'name' | 'prefix'>> = {
   blockSizeBits: 28,
   disabled: true,
+  ipipMode: 'Never',
   vxlanMode: 'CrossSubnet',
   natOutgoing: true,
   disableBgpExport: true,

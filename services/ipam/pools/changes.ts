@@ -272,7 +272,7 @@ export function updatePool(view: View, { services, ...change }: PoolChange): Dec
   const checked = checkPool(requested);
   const faults = [
     ...immutableFaults(pool, change),
-    ...useFaults(pool, requested),
+    ...changedUseFaults(pool, requested),
     ...(checked.ok ? [] : checked.faults),
   ];
   if (faults.length > 0 || !checked.ok) return { changes: [], outcome: { ok: false, faults } };
@@ -299,7 +299,7 @@ function immutableFaults(pool: Pool, { cidr, blockSizeBits }: PoolChange): PoolF
 }
 
 /** Services hold addresses of a LoadBalancer pool, which must not be mixed with addresses of pods and tunnels. */
-function useFaults(pool: Pool, { allowedUses }: Pick<Pool, 'allowedUses'>): PoolFault[] {
+function changedUseFaults(pool: Pool, { allowedUses }: Pick<Pool, 'allowedUses'>): PoolFault[] {
   if (!pool.allowedUses.includes(LOAD_BALANCER) || allowedUses.every((use) => use === LOAD_BALANCER)) return [];
   return [{ field: 'allowedUses', reason: `is ${LOAD_BALANCER} permanently; create another pool for other uses` }];
 }

@@ -15,10 +15,13 @@ import { failureOf, faultsOf, servedForEachTest } from '../testing/service.js';
 
 const served = servedForEachTest();
 
-const WISH = {
+/** Every field that a client sets. */
+const WISH: Omit<Pool, 'createTime' | 'resourceVersion' | 'utilization' | 'state' | 'stateReason' | 'deleteTime'> = {
   name: 'second',
   cidr: '10.66.0.0/24',
   blockSize: 28,
+  disabled: false,
+  ipipMode: EncapsulationMode.ENCAPSULATION_MODE_NEVER,
   vxlanMode: EncapsulationMode.ENCAPSULATION_MODE_CROSS_SUBNET,
   natOutgoing: true,
   disableBgpExport: true,
@@ -44,7 +47,6 @@ describe('CreatePool', () => {
     const { pool } = await served.caller.createPool(WISH);
     expect(pool).toMatchObject({
       ...WISH,
-      ipipMode: EncapsulationMode.ENCAPSULATION_MODE_NEVER,
       state: PoolState.POOL_STATE_ACTIVE,
       stateReason: '',
       deleteTime: undefined,

@@ -130,7 +130,7 @@ function checkRange({ cidr, blockSizeBits, disabled }: PoolRequest): CheckedRang
     return { prefix: undefined, blockSizeBits, faults: fault('cidr', reason) };
   }
   const { prefix } = parsed;
-  const { min, max, defaultBits: defaultBits } = BLOCK_SIZES[prefix.family];
+  const { min, max, defaultBits } = BLOCK_SIZES[prefix.family];
   const size = blockSizeBits === 0 ? defaultBits : blockSizeBits;
   const isPossible = size >= min && size <= max;
   const sizeFault = `is ${size}; it must be from ${min} to ${max} for IPv${prefix.family}`;

@@ -1,4 +1,4 @@
-import type { Attachment, AttachmentFault } from '@podwire/shared/attachment/attachment';
+import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { derivedNames, endpointNames } from '@podwire/shared/attachment/names';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { Prefix } from '@podwire/shared/net/prefix';
@@ -38,19 +38,6 @@ function joinParts(parts: readonly string[]): string {
 export function endpointPrefixes({ nodeName, podName }: { nodeName: string; podName: string }): string[] {
   const starts = podName === '' ? [[CNI], [KUBERNETES]] : [[KUBERNETES, podName]];
   return starts.map((start) => `${joinParts([nodeName, ...start])}-`);
-}
-
-/**
- * Why parts of an attachment are not allowed in its endpoint's name. A dash at an end of a part would look like a
- * separator, so two attachments might share a name. Calico refuses them too. Names of nodes and pods have no such dash.
- */
-export function endpointNameFaults({ attachment, pod }: EndpointParts): AttachmentFault[] {
-  const fields = pod ? (['interfaceName'] as const) : (['containerId', 'interfaceName'] as const);
-  return fields.flatMap((field) => {
-    const text = attachment[field];
-    const reason = 'begins or ends with "-", which is not allowed in the name of a workload endpoint';
-    return text.startsWith('-') || text.endsWith('-') ? [{ field, reason }] : [];
-  });
 }
 
 /** The key as one text: `<namespace>/<name>`. Namespaces contain no slash. */

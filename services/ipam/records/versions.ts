@@ -2,8 +2,9 @@ import { compareTexts } from '@podwire/shared/words/order';
 
 /**
  * A record's resource version: an opaque digest of all fields that Podwire knows, including the UID. It is not the
- * store's revision, because a decision reports the version before the commit. So all replicas agree on it, and it
- * survives a move of the datastore.
+ * store's revision, because a decision reports the version before the commit. All replicas of one release agree on it, and
+ * it survives a move of the datastore. A new field must be undefined by default: undefined fields are not in the digest, so
+ * replicas of the previous release agree too.
  */
 export function versionOf(record: object): string {
   return fnv1a64(JSON.stringify(canonicalize(record)));

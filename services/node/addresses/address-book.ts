@@ -25,7 +25,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { bootClock } from './boot-clock.js';
 import { EndedAddresses } from './ended-addresses.js';
 import { EndpointReporter } from './reports/endpoint-report.js';
-import type { AddressEvents } from './events.js';
+import type { AddressEvents, Work } from './events.js';
 import { InventoryReporter } from './reports/inventory-report.js';
 import type { LeaseApi } from './lease-api.js';
 import { bindAddresses } from './lease-calls.js';
@@ -50,9 +50,6 @@ export interface AddressBookOptions extends NodeAddressParts {
   /** Time since the boot, in milliseconds, with the time in which the machine was suspended. Default: the kernel's. */
   readonly bootMs?: () => number;
 }
-
-/** The parts of the work. */
-type Work = 'session' | 'settle' | 'inventory' | 'endpoints' | Family;
 
 const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
 
@@ -121,7 +118,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       onRestored: () => {
         this.#stock.dropAll();
         // podwire-ipam may know none of the addresses, also of pods that end before they are bound again.
-        this.#ended.returning(registry.all());
+        this.#ended.markSent(registry.all());
       },
       onDisplaced: (failure) => {
         this.#ended.clear();
@@ -337,7 +334,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     }
   }
 
-  /** The callers repeat it. */
+  /** Keeps the failure for the callers, which decide on a retry: the queue retries none. */
   async #runSession(signal: AbortSignal): Promise<undefined> {
     try {
       await this.#session.open(signal);

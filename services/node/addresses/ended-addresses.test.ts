@@ -37,7 +37,7 @@ async function scene() {
   };
   const former = start();
   const record = (await registry.setState(network.attachment, 'dead'))!;
-  former.ended(record);
+  former.markEnded(record);
   return { former, start, record, times };
 }
 
@@ -64,9 +64,9 @@ test.each([
 ])('the next process never uses an address of which %s, also after a further DEL', async (_, isSent) => {
   const { former, start, record, times } = await scene();
   if (isSent) former.flush();
-  if (isSent) former.returning([record]);
+  if (isSent) former.markSent([record]);
   const next = start();
-  next.ended(record);
+  next.markEnded(record);
   times.bootMs += 2 * COOL_DOWN_MS;
   expect([next.has(4), await next.take(4)]).toEqual([false, undefined]);
 });

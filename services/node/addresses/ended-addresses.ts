@@ -42,7 +42,7 @@ export class EndedAddresses {
   }
 
   /** The attachment has ended, now or before. */
-  ended({ network }: AttachmentRecord): void {
+  markEnded({ network }: AttachmentRecord): void {
     const key = formatAttachment(network.attachment);
     if (this.#endedAtMs.has(key) || this.#sent.has(key)) return;
     this.#endedAtMs.set(key, this.#options.bootMs());
@@ -50,7 +50,7 @@ export class EndedAddresses {
   }
 
   /** Returns of the records' addresses are about to be sent, or podwire-ipam may have given the addresses to other holders. */
-  returning(records: readonly AttachmentRecord[]): void {
+  markSent(records: readonly AttachmentRecord[]): void {
     const stored = new Set(this.#options.stock.ended.map(([key]) => key));
     const keys = records.map(({ network }) => formatAttachment(network.attachment));
     for (const key of keys) {
@@ -61,7 +61,7 @@ export class EndedAddresses {
   }
 
   /** The addresses of the attachment are returned. */
-  returned({ network }: AttachmentRecord): void {
+  markReturned({ network }: AttachmentRecord): void {
     this.#sent.delete(formatAttachment(network.attachment));
   }
 

@@ -16,8 +16,8 @@ interface ObservedAddresses {
   readonly conflictCount: () => number;
 }
 
-/** The parts of the work with podwire-ipam, for the log. */
-type Work = 'session' | 'settle' | 'inventory' | 'endpoints' | Family;
+/** Part of the work with podwire-ipam; a family is the refill of its leases. */
+export type Work = 'session' | 'settle' | 'inventory' | 'endpoints' | Family;
 
 /** Reports what happens to the node's addresses: metrics and, for changes of state, a log line. */
 export class AddressEvents {

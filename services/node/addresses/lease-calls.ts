@@ -15,7 +15,7 @@ import type { Family } from '@podwire/shared/net/address';
 import type { LeaseApi } from './lease-api.js';
 import type { IpamSession } from './session.js';
 
-/** The largest requests of the contract. */
+/** Most bindings or returns of a request, and most leases, by the contract. */
 export const MAX_BATCH_COUNT = 256;
 const MAX_LEASES_COUNT = 256;
 
@@ -65,8 +65,8 @@ const NOT_RETURNED: ReturnResult = { isReturned: false, leaseNumber: 0n };
 
 /**
  * Returns addresses.
- * @param atSending - called when the request is sent, with its returns: from then on they may be returned. Before, while the session
- * is opened, pods may still get the addresses, so it gives the returns to send, in their order
+ * @param atSending - called with the returns when the request is sent, and gives the returns to send, in the same order. While the
+ * session is still being opened, pods may get the addresses; from this call on podwire-ipam may have them back
  * @returns the result of each
  */
 export function returnAddresses(

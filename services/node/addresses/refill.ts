@@ -2,6 +2,7 @@ import type { ClusterChange, ClusterNode, ClusterPool, ClusterView } from '@podw
 import type { Family } from '@podwire/shared/net/address';
 import type { NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { NS_PER_MS } from '@podwire/shared/runtime/wall-clock';
 
 import type { AddressEvents } from './events.js';
 import { leaseAddresses, leaseReturn, returnAddresses } from './lease-calls.js';
@@ -270,11 +271,10 @@ export class LeaseRefill {
 }
 
 const MS_PER_SECOND = 1000;
-const NS_PER_MS = 1_000_000;
 
 /** A duration of the contract; an absent one is 0. */
 function durationMs(duration: { readonly seconds: bigint; readonly nanos: number } | undefined): number {
-  return duration ? Number(duration.seconds) * MS_PER_SECOND + duration.nanos / NS_PER_MS : 0;
+  return duration ? Number(duration.seconds) * MS_PER_SECOND + duration.nanos / Number(NS_PER_MS) : 0;
 }
 
 function leaseOf({ address, sequenceNumber, poolName }: Lease): Lease {

@@ -58,7 +58,7 @@ export class IpamSession {
   #isOpen = false;
   /** Failure of the last call; undefined: it succeeded, or there was none. */
   #failure: Failure | undefined;
-  /** Until the session is open again, whatever fails meanwhile. */
+  /** Failure NODE_NAME_TAKEN, kept until the session is open again. */
   #refusal: Failure | undefined;
   #wasOpened = false;
 
@@ -148,7 +148,7 @@ export class IpamSession {
     let expectedGeneration = lastGeneration;
     for (let attempt = 0; attempt < OPEN_ATTEMPTS_MAX; attempt++) {
       const { opened, generation, revision } = await api.openSession({ ...request, expectedGeneration }, signal);
-      // Before the next ADD.
+      // A restore is reported before the next ADD takes an address.
       const isBehind = opened ? revision <= lastRevision : revision < lastRevision;
       if (generation < lastGeneration || isBehind) onRestored();
       if (opened) {

@@ -91,8 +91,8 @@ export class Settlement {
     this.#refused.delete(key);
     stock.recorded(allocation?.addresses ?? []);
     if (state === 'dead') {
-      if (isLost) ended.returning([record]);
-      else ended.ended(record);
+      if (isLost) ended.markSent([record]);
+      else ended.markEnded(record);
       if (session.isUnreachable) ended.flush();
       // The record may be removed by hand, and is all that proves that its leases are taken.
       stock.flush();
@@ -159,7 +159,7 @@ export class Settlement {
     return this.#settle(signal);
   }
 
-  /** Binds what can be bound now, though commands follow each other. Not during a run. */
+  /** Binds the addresses that are due, without a wait for a quiet time. Must not be called during a run. */
   async bind(signal: AbortSignal): Promise<void> {
     const unbound = this.#due().filter(({ state }) => state !== 'dead');
     await this.#bind(unbound.slice(0, MAX_BATCH_COUNT), signal);
@@ -178,7 +178,7 @@ export class Settlement {
   }
 
   async #settle(signal: AbortSignal): Promise<NextRun | undefined> {
-    // The holders of an address in their order: the last one frees it.
+    // Earlier holders of an address are returned first: the return of the last holder frees it.
     const due = this.#due().toSorted((a, b) => orderOf(a) - orderOf(b) || a.updatedAtMs - b.updatedAtMs);
     await this.#return(due.filter(isFirstOfAddresses()), signal);
     await this.bind(signal);
@@ -228,7 +228,7 @@ export class Settlement {
     const { session, stock, registry, ended } = this.#options;
     const returns = records.map(returnsOf);
     const atSending = (part: AddressReturn[]) => {
-      ended.returning(records);
+      ended.markSent(records);
       // A pod may have got the address since the records were read.
       const isReused = ({ attachment }: AddressReturn) => attachment && registry.get(attachment)?.isReused;
       return part.map((each) => ({ ...each, keepAsLease: isReused(each) === true }));
@@ -253,7 +253,7 @@ export class Settlement {
         this.#forget(record);
         this.#wired.delete(formatAttachment(record.network.attachment));
         await registry.remove(record.network.attachment);
-        ended.returned(record);
+        ended.markReturned(record);
       }
     }
   }

@@ -2,7 +2,7 @@ import { hash } from 'node:crypto';
 
 import type { Family } from '../net/address.js';
 import { localMac, type Mac } from '../net/mac.js';
-import { formatAttachment, type Attachment } from './attachment.js';
+import { formatAttachment, type Attachment, type AttachmentFault } from './attachment.js';
 
 /** Prefix of every host interface that Podwire creates. With the hash it fills the kernel's 15 bytes, as Calico's names do. */
 export const HOST_INTERFACE_PREFIX = 'podw';
@@ -66,6 +66,20 @@ export function endpointNames(attachment: Attachment, createdAtMs: number): Endp
 /** Handle under which IPAM records the addresses of an attachment: Calico's `<network>.<container ID>`. */
 export function handleId({ network, containerId }: Attachment): string {
   return `${network}.${containerId}`;
+}
+
+/**
+ * Why parts of an attachment are not allowed in the name of its workload endpoint. A dash at an end of a part would look like
+ * a separator, so two attachments might share a name. Calico refuses them too. Names of nodes and pods have no such dash.
+ * @param pod - undefined for a container that is not a Kubernetes pod; the container ID is part of the name then
+ */
+export function endpointNameFaults(attachment: Attachment, pod: object | undefined): AttachmentFault[] {
+  const fields = pod ? (['interfaceName'] as const) : (['containerId', 'interfaceName'] as const);
+  return fields.flatMap((field) => {
+    const text = attachment[field];
+    const reason = 'begins or ends with "-", which is not allowed in the name of a workload endpoint';
+    return text.startsWith('-') || text.endsWith('-') ? [{ field, reason }] : [];
+  });
 }
 
 function uidOf(digits: string, createdAtMs: number): string {

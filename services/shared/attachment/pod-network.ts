@@ -4,6 +4,9 @@ import type { Prefix } from '../net/prefix.js';
 import type { PodName } from './allocation.js';
 import type { Attachment } from './attachment.js';
 
+/** The kernel's limit of the queues of an interface. */
+export const MAX_QUEUE_COUNT = 4096;
+
 /** The wanted network of one attachment. */
 export interface PodNetwork {
   readonly attachment: Attachment;

@@ -1,6 +1,6 @@
 import type { Clock } from './clock.js';
 
-const NS_PER_MS = 1_000_000;
+export const NS_PER_MS = 1_000_000n;
 
 /**
  * Wall clock in epoch nanoseconds, to compare events of several processes that are less than a millisecond apart. The
@@ -13,7 +13,7 @@ export function wallClockNs(clock: Pick<Clock, 'nowMs' | 'monotonicMs'>): () => 
     const latestMs = earliestMs + 1;
     const elapsedMs = clock.monotonicMs();
     offsetMs = Math.min(Math.max(offsetMs, earliestMs - elapsedMs), latestMs - elapsedMs);
-    const fractionNs = Math.floor((offsetMs + elapsedMs - earliestMs) * NS_PER_MS);
-    return BigInt(earliestMs) * BigInt(NS_PER_MS) + BigInt(fractionNs);
+    const fractionNs = Math.floor((offsetMs + elapsedMs - earliestMs) * Number(NS_PER_MS));
+    return BigInt(earliestMs) * NS_PER_MS + BigInt(fractionNs);
   };
 }

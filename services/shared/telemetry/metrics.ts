@@ -1,6 +1,7 @@
 import { DATAPLANE_METRICS } from './metrics-dataplane.js';
 import type { MetricEntry } from './metric-entry.js';
 import { IPAM_METRICS } from './metrics-ipam.js';
+import { NODE_METRICS } from './metrics-node.js';
 import { PLUGIN_METRICS } from './metrics-plugin.js';
 import { PROCESS_METRICS } from './metrics-process.js';
 
@@ -9,7 +10,13 @@ import { PROCESS_METRICS } from './metrics-process.js';
  * dashboards and alerts. A counter whose label values are all listed exists with 0 from the start of the process, so that
  * `increase` sees its first event.
  */
-export const METRICS = { ...PROCESS_METRICS, ...PLUGIN_METRICS, ...IPAM_METRICS, ...DATAPLANE_METRICS };
+export const METRICS = {
+  ...PROCESS_METRICS,
+  ...PLUGIN_METRICS,
+  ...IPAM_METRICS,
+  ...NODE_METRICS,
+  ...DATAPLANE_METRICS,
+};
 
 export type MetricName = keyof typeof METRICS;
 

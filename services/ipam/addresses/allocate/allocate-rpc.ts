@@ -6,6 +6,7 @@ import {
   type ExplainAllocationResponse,
   type ExplainedFamily as FamilyMessage,
 } from '@podwire/proto/podwire/ipam/v1/address';
+import { endpointNameFaults } from '@podwire/shared/attachment/names';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { readChecked, Checks } from '@podwire/shared/requests/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
@@ -32,7 +33,6 @@ import {
   type RequirePod,
 } from '../../messages/request-parts.js';
 import { verdictMessage } from '../../request-policies/request-policies-rpc.js';
-import { endpointNameFaults } from '../../records/endpoint.js';
 import { subdomainFault } from '../../records/names.js';
 import type { Addresses, Assignments } from '../addresses-operations.js';
 import { explainedPool, nodeLeasesMessage } from '../assign-rpc.js';
@@ -69,8 +69,7 @@ function readAllocation(message: AllocateRequest, checks: Checks): RequestedAllo
   checks.check('node_name', subdomainFault(message.nodeName));
   const attachment = readAttachment(message.attachment, checks);
   const pod = message.pod && readPod(message.pod, checks);
-  for (const { field, reason } of endpointNameFaults({ attachment, nodeName: message.nodeName, pod }))
-    checks.check(ATTACHMENT_FIELDS[field], reason);
+  for (const { field, reason } of endpointNameFaults(attachment, pod)) checks.check(ATTACHMENT_FIELDS[field], reason);
   const netns = message.netns && readNetns('netns', message.netns, checks);
   const families = readFamilies('families', message.families, checks);
   const addresses = readAddresses(message.addresses, checks);

@@ -7,34 +7,15 @@ import { endpointKey, makeEndpoint } from '../../records/endpoint.js';
 import type { HistoryEntry } from '../../records/history.js';
 import { RecordKeys } from '../../records/json/keys.js';
 import { encodeRecord, serialize } from '../../records/json/registry.js';
-import type { Pool } from '../../records/pool.js';
 import type { Change, RecordValue, View } from '../../records/view.js';
-import { nodeRecord } from '../../testing/records.js';
+import { nodeRecord, pool as poolWith } from '../../testing/records.js';
 import { MemoryStore } from '../testing/memory-store.js';
 import { emptyBlock, forever, handle, keys, prefix, put, settleEvents, startReplica } from '../testing/stores.js';
 import { Draft } from './draft.js';
 
 const owner = { kind: 'host', name: 'node-1' } as const;
 
-const pool = (name: string): Pool => ({
-  name,
-  uid: '',
-  prefix: prefix('10.0.0.0/16'),
-  labels: {},
-  blockSizeBits: 30,
-  disabled: false,
-  deletionTimeMs: undefined,
-  notAllocatable: undefined,
-  createTimeMs: 0,
-  ipipMode: 'Never',
-  vxlanMode: 'Never',
-  natOutgoing: false,
-  disableBgpExport: false,
-  nodeSelector: 'all()',
-  namespaceSelector: '',
-  allowedUses: ['Workload'],
-  assignmentMode: 'Automatic',
-});
+const pool = (name: string) => poolWith(name, '10.0.0.0/16', { blockSizeBits: 30 });
 const affinity = (cidr: string): Affinity => ({ owner, block: prefix(cidr), state: 'confirmed' });
 const block = (cidr: string): RecordValue => ({ kind: 'block', value: emptyBlock(cidr) });
 
