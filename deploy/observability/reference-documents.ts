@@ -119,6 +119,7 @@ const CONDITIONS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   'Pods are refused': {
     KernelUnusable: 'the kernel lacks a feature that every pod needs',
     Ipv6Missing: 'the kernel has no IPv6 for pods with IPv6 addresses',
+    HostPortsUnavailable: 'nftables cannot lead ports of the node to pods with host ports',
     SourceGuardUnavailable: 'nftables cannot check sources of pods with IPv6 addresses',
   },
   'Name and addresses of nodes': {

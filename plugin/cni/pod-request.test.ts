@@ -14,6 +14,7 @@ const NOTHING: PodRequest = {
   addressesWithoutIpam: [],
   macAddress: undefined,
   sourcePrefixes: [],
+  hostPorts: [],
   chosenFamilies: [],
   poolChoices: [],
 };
@@ -118,6 +119,31 @@ describe('a pod gets', () => {
       { addresses: ['10.65.0.7'], macAddress: MAC },
     ],
     [
+      'host ports of the runtime’s capability',
+      {
+        runtimeConfig: {
+          portMappings: [
+            { hostPort: 8080, containerPort: 80, protocol: 'tcp', hostIP: '' },
+            { hostPort: 53, containerPort: 5353, protocol: 'UDP', hostIP: '192.0.2.1', later: 1 },
+          ],
+        },
+      },
+      '',
+      {
+        hostPorts: [
+          { protocol: 'tcp', hostPort: 8080, podPort: 80, hostAddress: undefined },
+          { protocol: 'udp', hostPort: 53, podPort: 5353, hostAddress: { family: 4, value: 0xc0_00_02_01n } },
+        ],
+      },
+    ],
+    [
+      'host ports as containerd spells them',
+      { runtimeConfig: { portMappings: [{ HostPort: 8080, ContainerPort: 80, Protocol: 'tcp', HostIP: '' }] } },
+      '',
+      { hostPorts: [{ protocol: 'tcp', hostPort: 8080, podPort: 80, hostAddress: undefined }] },
+    ],
+    ['no host ports where the runtime passes none', { runtimeConfig: { portMappings: null } }, '', {}],
+    [
       'addresses of args.cni before addresses of CNI_ARGS',
       { args: { cni: { ips: ['10.65.0.7'], mac: MAC } } },
       'IP=10.65.0.8;MAC=02:00:00:00:00:08',
@@ -153,7 +179,6 @@ describe('a pod gets', () => {
       {
         runtimeConfig: {
           'io.kubernetes.cri.pod-annotations': { ipAddrs: 'x' },
-          portMappings: [{}],
           bandwidth: {},
           dns: {},
         },
@@ -289,6 +314,25 @@ describe('a request is refused, with its source, for', () => {
       { runtimeConfig: { ips: '10.65.0.7' } },
       '',
       'runtimeConfig.ips must be a list of strings',
+    ],
+    [
+      'host ports that are not numbers',
+      { runtimeConfig: { portMappings: [{ hostPort: '80', containerPort: 80 }] } },
+      '',
+      'runtimeConfig.portMappings[0].hostPort must be a number',
+    ],
+    [
+      'host ports with several faults',
+      {
+        runtimeConfig: {
+          portMappings: [
+            { hostPort: 0, containerPort: 80, hostIP: 'x' },
+            { hostPort: 80, containerPort: 80, protocol: 'icmp' },
+          ],
+        },
+      },
+      '',
+      'runtimeConfig.portMappings[0].hostPort is 0; a port is 1 to 65535; runtimeConfig.portMappings[0].hostIP is "x"; must be an IP address; runtimeConfig.portMappings[1].protocol is "icmp"',
     ],
     ['a MAC address that is not a string', { runtimeConfig: { mac: 7 } }, '', 'runtimeConfig.mac must be a string'],
     [

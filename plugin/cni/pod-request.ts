@@ -1,3 +1,4 @@
+import type { HostPort } from '@podwire/shared/attachment/host-port';
 import { violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 import { familyOf, type Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
@@ -20,6 +21,8 @@ export interface PodRequest {
   readonly macAddress: Mac | undefined;
   /** Source prefixes that the pod may use beside its own addresses. */
   readonly sourcePrefixes: readonly Prefix[];
+  /** Ports of the node that lead to the pod. */
+  readonly hostPorts: readonly HostPort[];
   /** The families, if the pod chose them. */
   readonly chosenFamilies: readonly Family[];
   /** The pools, each with its origin. */
@@ -73,6 +76,7 @@ export function resolvePodRequest(requestSources: RequestSources, args: ArgsRequ
   const chosen = {
     macAddress: mac?.value,
     sourcePrefixes: annotations.sourcePrefixes,
+    hostPorts: requestSources.hostPorts,
     chosenFamilies: chosenFamilies ?? [],
     addresses: withoutIpam ? [] : (addresses?.value ?? []),
     addressesWithoutIpam: withoutIpam ? (addresses?.value ?? []) : [],

@@ -1,3 +1,4 @@
+import { readHostPorts, type HostPort } from '@podwire/shared/attachment/host-port';
 import type { Family } from '@podwire/shared/net/address';
 import { z } from 'zod';
 
@@ -26,6 +27,8 @@ export interface RequestSources {
   /** Addresses of `args.cni.ips`, which override addresses of CNI_ARGS. */
   readonly argsAddresses: RequestedAddresses | undefined;
   readonly argsMac: RequestedMac | undefined;
+  /** Port mappings of the runtime for this pod. */
+  readonly hostPorts: readonly HostPort[];
   readonly annotations: Annotations;
   /** Names of the pod's annotations that Podwire ignores. */
   readonly ignoredAnnotations: readonly string[];
@@ -115,6 +118,9 @@ export function readRequestSources(keys: RequestKeys, report: ReportViolation): 
     capabilityMacs: capabilities
       .filter(([key]) => key.toLowerCase() === 'mac')
       .flatMap(([key, value]) => asList(readCapabilityMac(`runtimeConfig.${key}`, value, report))),
+    hostPorts: capabilities
+      .filter(([key]) => key.toLowerCase() === 'portmappings')
+      .flatMap(([key, value]) => readCapabilityPorts(`runtimeConfig.${key}`, value, report)),
     argsAddresses: readAddresses('args.cni.ips', args?.cni?.ips ?? [], report),
     argsMac: readMac('args.cni.mac', args?.cni?.mac ?? '', report),
     annotations: readAnnotations(annotations, feature_control, report),
@@ -155,6 +161,61 @@ function readCapabilityMac(source: string, value: unknown, report: ReportViolati
   if (typeof value === 'string') return readMac(source, value, report);
   if (value !== null) report({ field: source, reason: 'must be a string' });
   return undefined;
+}
+
+/** Keys of a port mapping by their lower-case form, as containerd capitalizes them. */
+const PORT_MAPPING_KEYS: Readonly<Record<string, string>> = {
+  hostport: 'hostPort',
+  containerport: 'containerPort',
+  protocol: 'protocol',
+  hostip: 'hostIP',
+};
+
+const PORT_MAPPINGS = z
+  .array(
+    z
+      .record(z.string(), z.unknown(), { error: 'must be an object' })
+      .transform((keys) =>
+        Object.fromEntries(
+          Object.entries(keys).map(([key, value]) => [PORT_MAPPING_KEYS[key.toLowerCase()] ?? key, value]),
+        ),
+      )
+      .pipe(
+        z.object({
+          hostPort: z.number({ error: 'must be a number' }),
+          containerPort: z.number({ error: 'must be a number' }),
+          protocol: z.string({ error: 'must be a string' }).default('tcp'),
+          hostIP: z.string({ error: 'must be a string' }).default(''),
+        }),
+      ),
+    { error: 'must be a list' },
+  )
+  .nullable();
+
+const PORT_MAPPING_FIELDS = {
+  protocol: 'protocol',
+  hostPort: 'hostPort',
+  podPort: 'containerPort',
+  hostAddress: 'hostIP',
+};
+
+/** Reads `runtimeConfig.portMappings` (CNI conventions). */
+function readCapabilityPorts(source: string, value: unknown, report: ReportViolation): readonly HostPort[] {
+  const parsed = PORT_MAPPINGS.safeParse(value);
+  if (!parsed.success) {
+    for (const { path, message } of parsed.error.issues) {
+      const [position, key] = path.map(String);
+      const field = `${source}${position === undefined ? '' : `[${position}]`}${key === undefined ? '' : `.${key}`}`;
+      report({ field, reason: message });
+    }
+    return [];
+  }
+  const texts = (parsed.data ?? []).map(({ containerPort, hostIP, ...rest }) => ({
+    ...rest,
+    podPort: containerPort,
+    hostAddress: hostIP,
+  }));
+  return readHostPorts(texts, (field, reason) => report({ field: `${source}${field}`, reason }), PORT_MAPPING_FIELDS);
 }
 
 function asList<Value>(value: Value | undefined): Value[] {

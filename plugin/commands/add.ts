@@ -127,6 +127,7 @@ export function podNetwork(request: AttachRequest, endpoint: Endpoint): PodNetwo
     mtuBytes: config.mtuBytes,
     ipForwarding: config.ipForwarding,
     sourcePrefixes: podRequest.sourcePrefixes,
+    hostPorts: podRequest.hostPorts,
     txQueueLength: undefined,
     queueCount: config.queueCount,
     ...(addressesFromIpam ? { addressesFromIpam } : { otherIpam: { pod } }),

@@ -18,7 +18,7 @@ import { trace } from './commands/trace.js';
 import { version } from './commands/version.js';
 import { who } from './commands/who.js';
 import { journalDiscard, journalList, journalRetry, journalShow } from './resources/journal.js';
-import { podsList } from './resources/pods.js';
+import { nodePorts, podsList } from './resources/pods.js';
 import { describe, get } from './resources/reading.js';
 import { apply, create, label, patch, remove, replace, validate } from './resources/writing.js';
 
@@ -51,6 +51,7 @@ export const VERBS: readonly Verb[] = [
   attributesSwap,
   nodeStatus,
   nodeReady,
+  nodePorts,
   latency,
   trace,
   podsList,

@@ -9,6 +9,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Config } from './config.js';
 import { acceptRuleDeletions } from './filters/forward-path.js';
+import { HOST_PORT_TABLE } from './filters/host-ports.js';
 import { masqueradeTableName } from './filters/masquerade.js';
 import { NEIGHBOUR_TABLE } from './filters/neighbour-guard.js';
 import { GUARD_TABLE } from './filters/source-guard.js';
@@ -27,7 +28,15 @@ import { NODE_ROUTE_PROTOCOL } from './routes/observed.js';
 import { formatNodeStep, type NodeStep } from './routes/step.js';
 
 /** Every nftables table that Podwire creates. */
-const TABLES = [GUARD_TABLE, NEIGHBOUR_TABLE, TUNNEL_TABLE, PORT_TABLE, masqueradeTableName(4), masqueradeTableName(6)];
+export const TABLES = [
+  GUARD_TABLE,
+  HOST_PORT_TABLE,
+  NEIGHBOUR_TABLE,
+  TUNNEL_TABLE,
+  PORT_TABLE,
+  masqueradeTableName(4),
+  masqueradeTableName(6),
+];
 
 /** Settings of the whole node that Podwire sets and that other programs may rely on by now. */
 const KEPT_SETTINGS = 'net.ipv4.ip_forward, net.ipv6.conf.all.forwarding and net.ipv6.conf.*.accept_ra';

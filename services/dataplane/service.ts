@@ -4,7 +4,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { readProcessRelease } from '@podwire/shared/runtime/process-release';
-import { observeReadiness } from '@podwire/shared/telemetry/instruments';
+import { observeMetrics, observeReadiness } from '@podwire/shared/telemetry/instruments';
 
 import { BirdEvents } from './bird/bird-events.js';
 import { Bird } from './bird/bird.js';
@@ -15,6 +15,7 @@ import type { Config } from './config.js';
 import { ForwardPath } from './filters/forward-path.js';
 import type { Nft } from './nft/nft.js';
 import { NetlinkLinks } from './kernel/links.js';
+import { NetlinkNft } from './kernel/netlink-nft.js';
 import { ProgramNft } from './nft/nft-program.js';
 import { NodeNetlinkKernel } from './kernel/node-kernel.js';
 import { NodeMonitor } from './kernel/node-monitor.js';
@@ -32,6 +33,7 @@ import { PodWiring } from './pods/pods.js';
 import { DirectoryRecordStore } from './records/record-store.js';
 import type { AttachmentRecord } from './records/record.js';
 import { AttachmentRegistry } from './records/registry.js';
+import { TABLES } from './removal.js';
 import type { Boot } from '@podwire/shared/runtime/boot';
 import { AttachmentReconciler } from './repair/reconciler.js';
 import { observeRoutes, ReconcileEvents } from './routes/events.js';
@@ -102,7 +104,8 @@ export async function startService(
     const network = await open(NetlinkNodeNetwork.open(monitor));
     const nodeKernel = await open(NodeNetlinkKernel.open(monitor));
     const links = await open(NetlinkLinks.open(monitor));
-    const nodeSide = { network, kernel: nodeKernel, links, nft: new ProgramNft(), peerPlan };
+    const nft = await open(Promise.resolve(new NetlinkNft(new ProgramNft(), TABLES)));
+    const nodeSide = { network, kernel: nodeKernel, links, nft, peerPlan };
     return await serve(kernel, { config, deps, nodeSide });
   } catch (error) {
     await Promise.all(opened.map((part) => part.close()));
@@ -136,7 +139,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   const { config, deps } = options;
   const { log, clock } = deps;
   const release = await readProcessRelease();
-  const environment = createEnvironment(options);
+  const environment = createEnvironment(kernel, options);
   const node = await openNode(kernel, { ...options, environment });
   const onCheck = ({ poolFamilies }: SettingsCheck): void => {
     if (canWirePods(conditionsOf(parts), poolFamilies)) server.setServing();
@@ -156,6 +159,9 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     observeReadiness(() => server.isServing),
     observeConditions(() => conditionsOf(parts)),
     observeRoutes(() => clusterPart?.routes.status()),
+    observeMetrics(['podwire.dataplane.host_ports'], (observe) => {
+      observe('podwire.dataplane.host_ports', environment?.hostPorts.length ?? 0, {});
+    }),
   ];
   const stop = async (): Promise<void> => {
     for (const end of unobserve) end();
@@ -182,11 +188,11 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   }
 }
 
-function createEnvironment({ config, deps, nodeSide }: ServeOptions): PodEnvironment | undefined {
+function createEnvironment(kernel: Kernel, { config, deps, nodeSide }: ServeOptions): PodEnvironment | undefined {
   if (!nodeSide) return undefined;
   const { log, clock, random } = deps;
   const { links, nft } = nodeSide;
-  return new PodEnvironment({ config, links, nft, events: new Events(log), clock, random });
+  return new PodEnvironment({ config, kernel, links, nft, events: new Events(log), clock, random });
 }
 
 /** This node's part in the cluster, with its parts that report status. */

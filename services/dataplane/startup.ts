@@ -12,6 +12,7 @@ import type { ProcessRelease } from '@podwire/shared/runtime/process-release';
 import type { Follower, IpamFollower } from './cluster/cluster.js';
 import type { Condition } from './conditions/conditions.js';
 import type { Config } from './config.js';
+import { HostPorts, type MappedPort } from './filters/host-ports.js';
 import { Masquerader } from './filters/masquerade.js';
 import { NeighbourGuard } from './filters/neighbour-guard.js';
 import { PortGuard } from './filters/port-guard.js';
@@ -30,7 +31,7 @@ import { TunnelAddresses } from './node/tunnel-addresses.js';
 import { cniService, type CniDependencies } from './pods/calico-cni-rpc.js';
 import type { Events } from './pods/events.js';
 import type { GarbageCollector } from './pods/garbage.js';
-import type { PodFilter } from './pods/kernel.js';
+import type { Kernel, PodFilter } from './pods/kernel.js';
 import {
   attachPod,
   checkPod,
@@ -42,7 +43,7 @@ import {
   type RecordedNetworkLookup,
 } from './pods/pods-rpc.js';
 import type { PodWiring } from './pods/pods.js';
-import type { AttachmentRecord } from './records/record.js';
+import { filteredPod, type AttachmentRecord } from './records/record.js';
 
 /** A part that follows the cluster's state, and reports conditions. */
 export interface ReportingFollower extends Follower {
@@ -117,6 +118,7 @@ interface PodEnvironmentOptions {
   /** Closed at the end. */
   readonly links: LinkSource;
   readonly nft: Nft;
+  readonly kernel: Pick<Kernel, 'deletePortFlows'>;
   readonly events: Events;
   readonly clock: Clock;
   /** Uniform in [0, 1). */
@@ -127,6 +129,7 @@ interface PodEnvironmentOptions {
 export class PodEnvironment {
   readonly #options: PodEnvironmentOptions;
   readonly #guard: SourceGuard;
+  readonly #hostPorts: HostPorts;
   readonly #neighbourGuard: NeighbourGuard;
   readonly #mtu: PodMtu;
   readonly #tunnelGuard: TunnelGuard;
@@ -134,9 +137,10 @@ export class PodEnvironment {
   readonly #masquerader: Masquerader;
 
   constructor(options: PodEnvironmentOptions) {
-    const { config, links, nft, events, clock, random } = options;
+    const { config, kernel, links, nft, events, clock, random } = options;
     this.#options = options;
     this.#guard = new SourceGuard({ nft, events, clock, random });
+    this.#hostPorts = new HostPorts({ kernel, nft, events, clock, random });
     const podInterfaces = () => this.podInterfaces;
     this.#neighbourGuard = new NeighbourGuard({ nft, events, clock, random, podInterfaces });
     this.#tunnelGuard = new TunnelGuard({ nft, events, clock, random });
@@ -149,7 +153,12 @@ export class PodEnvironment {
 
   /** Filters in the order of their installation. */
   get podFilters(): readonly PodFilter[] {
-    return [this.#guard];
+    return [this.#guard, this.#hostPorts];
+  }
+
+  /** Host ports of this node's pods. */
+  get hostPorts(): readonly MappedPort[] {
+    return this.#hostPorts.list();
   }
 
   /** Interfaces of pods: names, or prefixes with a trailing `*`. */
@@ -178,6 +187,8 @@ export class PodEnvironment {
     const prefixes = alive.map(({ network }) => [network.hostInterfaceName, network.sourcePrefixes] as const);
     // The guard reports its failures. Pods that need it wait for it.
     this.#guard.start(new Map(prefixes)).catch(() => undefined);
+    const attached = alive.filter(({ state }) => state === 'attached');
+    this.#hostPorts.start(attached.map(filteredPod)).catch(() => undefined);
     const withoutMtu = alive.filter(({ network }) => network.mtuBytes === undefined);
     await this.#mtu.start(withoutMtu.map(({ network }) => network.hostInterfaceName));
     try {
@@ -200,12 +211,12 @@ export class PodEnvironment {
   }
 
   conditions(): readonly Condition[] {
-    return [...this.#guard.conditions(), ...this.#neighbourGuard.conditions()];
+    return [this.#guard, this.#hostPorts, this.#neighbourGuard].flatMap((part) => part.conditions());
   }
 
   /** Leaves everything in force. The cluster watch stops the followers. */
   async stop(): Promise<void> {
-    await Promise.all([this.#guard.stop(), this.#neighbourGuard.stop()]);
+    await Promise.all([this.#guard.stop(), this.#hostPorts.stop(), this.#neighbourGuard.stop()]);
     await Promise.all(this.followers.map((follower) => follower.stop()));
     await this.#options.links.close();
   }
@@ -230,8 +241,8 @@ export function dataplaneServices(parts: ServedParts, unary: Unary): readonly Rp
     checkPod: unary(PodServiceService.checkPod, checkPod(dataplane, recorded)),
     repairPod: unary(PodServiceService.repairPod, repairPod(dataplane, recorded)),
     collectGarbage: unary(PodServiceService.collectGarbage, collectGarbage(garbage)),
-    getPod: unary(PodServiceService.getPod, getPod(dataplane)),
-    listPods: unary(PodServiceService.listPods, listPods(dataplane)),
+    getPod: unary(PodServiceService.getPod, getPod(dataplane, recorded)),
+    listPods: unary(PodServiceService.listPods, listPods(dataplane, recorded)),
   };
   return [
     { name: 'podwire.dataplane.v1.PodService', definition: PodServiceService, implementation: pods },

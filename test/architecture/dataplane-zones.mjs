@@ -70,7 +70,7 @@ export const DATAPLANE_ZONES = [
   // The kernel by netlink: implements the interfaces of the features.
   {
     path: `${DATAPLANE}/kernel`,
-    zones: [...BASE, ...at('records', 'pods', 'routes', 'node'), 'addon/lib'],
+    zones: [...BASE, ...NFT, ...at('records', 'pods', 'routes', 'node'), 'addon/lib'],
     packages: ['@opentelemetry/api'],
     ...NODE,
   },

@@ -1,6 +1,10 @@
 import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService, type AttachedPod } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { formatHostPortKey, readHostPorts, type HostPort } from '@podwire/shared/attachment/host-port';
 import { Failure } from '@podwire/shared/failure/failure';
+
+import { formatAddress } from '@podwire/shared/net/address';
+import { compareTexts } from '@podwire/shared/words/order';
 
 import { allPages, type Service } from '../clients/services.js';
 import type { Verb } from '../command-line/verb.js';
@@ -15,16 +19,26 @@ export const podsList: Verb = {
   run: async (_, { dataplane, ipam, json }) => {
     const pods = await listPods(dataplane);
     const { names, fault } = await podNames(dataplane, ipam);
+    const hasPorts = pods.some(({ hostPorts }) => hostPorts.length > 0);
     return {
       sections: [
         {
           kind: 'table',
-          columns: ['POD', 'HOST INTERFACE', 'STATE', 'ADDRESSES', { right: 'MTU' }, 'ATTACHMENT'],
-          rows: pods.map(({ attachment, hostInterface, addresses, up }) => [
+          columns: [
+            'POD',
+            'HOST INTERFACE',
+            'STATE',
+            'ADDRESSES',
+            ...(hasPorts ? ['HOST PORTS'] : []),
+            { right: 'MTU' },
+            'ATTACHMENT',
+          ],
+          rows: pods.map(({ attachment, hostInterface, addresses, up, hostPorts }) => [
             names.get(attachmentText(attachment)) ?? '',
             hostInterface?.name ?? '',
             up ? 'up' : 'down',
             addresses.join(', '),
+            ...(hasPorts ? [known(hostPorts).map(formatHostPortKey).join(', ')] : []),
             String(hostInterface?.mtuBytes ?? ''),
             attachmentText(attachment),
           ]),
@@ -39,6 +53,46 @@ export const podsList: Verb = {
     };
   },
 };
+
+export const nodePorts: Verb = {
+  name: 'node ports',
+  about: 'the ports of this node that lead to pods (hostPort), with their pods',
+  details: 'The address "any" means every address of the node.',
+  run: async (_, { dataplane, ipam }) => {
+    const pods = await listPods(dataplane);
+    const { names, fault } = await podNames(dataplane, ipam);
+    const ports = pods
+      .flatMap(({ attachment, hostPorts }) =>
+        known(hostPorts).map((port) => ({ ...port, attachment: attachmentText(attachment) })),
+      )
+      .toSorted((a, b) => a.hostPort - b.hostPort || compareTexts(a.protocol, b.protocol));
+    const rows = ports.map(({ hostAddress, protocol, hostPort, podPort, attachment }) => ({
+      address: hostAddress ? formatAddress(hostAddress) : 'any',
+      protocol,
+      port: hostPort,
+      podPort,
+      pod: names.get(attachment) ?? '',
+      attachment,
+    }));
+    return {
+      sections: [
+        {
+          kind: 'table',
+          columns: ['ADDRESS', 'PROTOCOL', { right: 'PORT' }, { right: 'POD PORT' }, 'POD', 'ATTACHMENT'],
+          rows: rows.map((row) => Object.values(row).map(String)),
+          none: 'host ports: none',
+        },
+      ],
+      hints: fault === undefined ? [] : [`names of pods are unknown: ${fault}`],
+      data: () => ({ ports: rows }),
+    };
+  },
+};
+
+/** The host ports that this release can read. */
+function known(hostPorts: AttachedPod['hostPorts']): readonly HostPort[] {
+  return readHostPorts(hostPorts, () => undefined);
+}
 
 export async function listPods(dataplane: Service): Promise<AttachedPod[]> {
   const pages = await allPages((page) => dataplane.call(PodServiceService.listPods, page));

@@ -14,7 +14,7 @@ import {
 } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
 import { Ruleset, type ForwardedPacket } from '../nft/ruleset.js';
-import { CHECK_INTERVAL_MS, type TableEvents } from '../nft/table-reconciler.js';
+import type { TableEvents } from '../nft/table-reconciler.js';
 import type { BaseChain, Nft } from '../nft/nft.js';
 import {
   formatTableName,
@@ -49,8 +49,14 @@ interface Flow {
   readonly ends: readonly Pick<ForwardedPacket, 'source' | 'destination'>[];
 }
 
+/** Interval of the comparisons with the latest transaction of nftables. */
+export const FORWARD_CHECK_INTERVAL_MS = 15_000;
+
 /** Tables that drop no packet of a pod: Podwire's own, and kube-proxy's, which can be large. */
-const SKIPPED_TABLES = ['podwire', 'podwire_tunnels', 'podwire_neighbours', 'podwire_ports', 'kube-proxy'];
+const SKIPPED_TABLES = [
+  ...['podwire', 'podwire_hostports', 'podwire_tunnels', 'podwire_neighbours', 'podwire_ports'],
+  'kube-proxy',
+];
 
 /** The chain of iptables for forwarded packets, which the iptables of nftables shares with `nft`. */
 const IPTABLES = { name: 'filter', chain: 'FORWARD' } as const;
@@ -82,6 +88,9 @@ export class ForwardPath implements Follower {
   #conditions: readonly Condition[] = [];
   /** Message of the last failure; undefined after a success. */
   #failure: string | undefined;
+  #clusterVersion = 0;
+  /** State at the last successful check. */
+  #checkedState: string | undefined;
   /** Tables into which this process has written its rules. */
   readonly #written = new Set<string>();
 
@@ -90,9 +99,9 @@ export class ForwardPath implements Follower {
     this.#queue = new WorkQueue({
       reconcile: async () => {
         await this.#check();
-        return { inMs: CHECK_INTERVAL_MS };
+        return { inMs: FORWARD_CHECK_INTERVAL_MS };
       },
-      retryInMs: () => CHECK_INTERVAL_MS,
+      retryInMs: () => FORWARD_CHECK_INTERVAL_MS,
       onFailure: (error) => this.#failed(error),
       clock: options.clock,
     });
@@ -102,6 +111,7 @@ export class ForwardPath implements Follower {
     if (this.#pools && !hasOtherChanges) return;
     this.#pools = [...cluster.pools.values()].filter(({ loadBalancerOnly }) => !loadBalancerOnly);
     this.#node = cluster.nodes.get(self);
+    this.#clusterVersion++;
     this.#queue.request('check');
   }
 
@@ -115,6 +125,8 @@ export class ForwardPath implements Follower {
   }
 
   async #check(): Promise<void> {
+    const state = await this.#state();
+    if (state === this.#checkedState) return;
     const found = await this.#options.nft.forwardChains();
     const chains = found.filter(({ table }) => !SKIPPED_TABLES.includes(table.name));
     const tables = new Map(chains.map(({ table }) => [formatTableName(table), table]));
@@ -134,6 +146,14 @@ export class ForwardPath implements Follower {
     if (failure) throw failure;
     if (this.#failure !== undefined) this.#options.events.tableRecovered('forward');
     this.#failure = undefined;
+    this.#checkedState = state;
+  }
+
+  /** The part of the node's state that decides about packets of pods, as text. */
+  async #state(): Promise<string> {
+    const { nft, podInterfaces, peerInterface, uplink } = this.#options;
+    const interfaces = (this.#pools ?? []).map((pool) => [peerInterface(pool), uplink(pool.cidr.family)]);
+    return JSON.stringify([await nft.latestTransaction(), this.#clusterVersion, podInterfaces(), interfaces]);
   }
 
   #failed(error: unknown): void {

@@ -2,11 +2,9 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import type { ClusterPool, ClusterView } from '../cluster/cluster.js';
-import { ProgramNft } from '../nft/nft-program.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { reconcilerOptions, prefix, RecordedEvents, until } from '../testing/nft.js';
+import { reconcilerOptions, prefix, RecordedEvents, until, kernelNft } from '../testing/nft.js';
 import { Masquerader, type MasqueradeSettings } from './masquerade.js';
-import { CHECK_INTERVAL_MS } from '../nft/table-reconciler.js';
 
 /**
  * Two pods of two nodes, and a server outside:
@@ -91,7 +89,7 @@ const PLAIN: MasqueradeSettings = { exclude: 'pools', interfaces: [], ports: und
 
 async function masquerading(settings = PLAIN) {
   const events = new RecordedEvents();
-  const options = { nft: new ProgramNft(), events, clock: systemClock, random: () => 0.5 };
+  const options = { nft: kernelNft(), events, clock: systemClock, random: () => 0.5 };
   const masquerader = new Masquerader({ ...options, settings });
   masquerader.follow(view(true), ALL);
   await until(() => events.lines.filter((line) => line.includes('written')).length === 2);
@@ -160,7 +158,7 @@ test.each([
   ['every rule that can be asked for', { ...PLAIN, interfaces: ['eth0', 'en*'], ports: { first: 1024, last: 65_535 } }],
 ] as const)('%s: shown as written, restored after a deletion, kept by the next start', async (_, settings) => {
   const more = settings === PLAIN ? Array.from({ length: 1000 }, (__, at) => `10.${at >> 8}.${at & 255}.0/24`) : [];
-  const { clock, events, options } = reconcilerOptions(new ProgramNft());
+  const { events, options } = reconcilerOptions(kernelNft());
   const masquerader = new Masquerader({ ...options, settings });
   masquerader.follow(
     view(
@@ -169,16 +167,15 @@ test.each([
     ),
     ALL,
   );
-  await until(() => clock.sleeping === 2 && events.lines.length === 2);
+  await until(() => events.lines.length === 2);
   const before = run('nft', 'list', 'ruleset');
   run('nft', 'delete', 'table', 'ip', 'podwire');
-  clock.advance(CHECK_INTERVAL_MS);
   await until(() => events.lines.includes('ip podwire written: drift'));
   expect(run('nft', '-s', 'list', 'table', 'ip', 'podwire')).not.toBe('');
   expect(run('nft', 'list', 'ruleset').length).toBe(before.length);
   await masquerader.stop();
 
-  const next = reconcilerOptions(new ProgramNft());
+  const next = reconcilerOptions(kernelNft());
   const afterRestart = new Masquerader({ ...next.options, settings });
   const handles = run('nft', '-a', 'list', 'ruleset');
   afterRestart.follow(

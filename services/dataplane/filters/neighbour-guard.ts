@@ -14,6 +14,7 @@ import {
   prefixJson,
   PROTOCOL,
   updateSet,
+  type FieldType,
   type JsonObject,
   type NftSet,
   type NftTable,
@@ -96,7 +97,7 @@ function neighbourTable(connected: readonly Prefix[], podInterfaces: readonly st
 }
 
 function setsOf(connected: readonly Prefix[]): readonly NftSet[] {
-  const filled = (name: string, type: string, timeoutSeconds: number): NftSet => ({
+  const filled = (name: string, type: FieldType, timeoutSeconds: number): NftSet => ({
     name,
     type,
     interval: false,
@@ -128,7 +129,6 @@ interface NeighbourGuardOptions extends Omit<TableReconcilerOptions, 'table'> {
 export class NeighbourGuard {
   readonly #podInterfaces: () => readonly string[];
   readonly #reconciler: TableReconciler;
-  #wanted = '';
 
   constructor({ podInterfaces, ...options }: NeighbourGuardOptions) {
     this.#podInterfaces = podInterfaces;
@@ -137,12 +137,8 @@ export class NeighbourGuard {
 
   /** Sets the subnets on the node's own links. */
   setConnected(connected: readonly Prefix[]): void {
-    const table = neighbourTable(connected, this.#podInterfaces());
-    const wanted = JSON.stringify(table);
-    if (wanted === this.#wanted) return;
-    this.#wanted = wanted;
     // The table reconciler reports failures and retries.
-    this.#reconciler.setWanted(table).catch(() => undefined);
+    this.#reconciler.setWanted(neighbourTable(connected, this.#podInterfaces())).catch(() => undefined);
   }
 
   /** Conditions; empty while the table is as wanted. */

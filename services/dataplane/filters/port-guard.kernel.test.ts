@@ -2,9 +2,8 @@ import { spawn } from 'node:child_process';
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { ProgramNft } from '../nft/nft-program.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { reconcilerOptions, until } from '../testing/nft.js';
+import { reconcilerOptions, until, kernelNft } from '../testing/nft.js';
 import { node, view } from '../testing/routes.js';
 import { PORT_TABLE, PortGuard } from './port-guard.js';
 
@@ -42,7 +41,7 @@ const cluster = (names: readonly string[]) =>
 let guard: PortGuard | undefined;
 
 function guarded(ports: readonly number[], names: readonly string[]): PortGuard {
-  const own = new PortGuard({ ...reconcilerOptions(new ProgramNft()).options, ports });
+  const own = new PortGuard({ ...reconcilerOptions(kernelNft()).options, ports });
   own.follow(cluster(names), ALL);
   guard = own;
   return own;
@@ -127,7 +126,7 @@ test.each(FAMILIES)('IPv%i: a pod reaches no blocked port of a node, and every o
 test('the table is listed as written, and there is none without ports', async () => {
   guarded([9091], ['a', 'b']);
   await until(() => tableText() !== '');
-  const next = reconcilerOptions(new ProgramNft());
+  const next = reconcilerOptions(kernelNft());
   const another = new PortGuard({ ...next.options, ports: [9091] });
   another.follow(cluster(['a', 'b']), ALL);
   await another.stop();

@@ -8,7 +8,6 @@ import { TableReconciler, type TableReconcilerOptions } from '../nft/table-recon
 import {
   ADDRESS_TYPE,
   COUNTED_DROP,
-  elementsChange,
   FILTER_PRIORITY,
   match,
   meta,
@@ -44,7 +43,7 @@ interface PortGuardOptions extends Omit<TableReconcilerOptions, 'table'> {
 export class PortGuard implements Follower {
   readonly #ports: readonly number[];
   readonly #reconciler: TableReconciler;
-  #nodes: NodeAddresses | undefined;
+  #isFollowing = false;
 
   constructor({ ports, ...options }: PortGuardOptions) {
     this.#ports = ports.toSorted((a, b) => a - b);
@@ -52,19 +51,14 @@ export class PortGuard implements Follower {
   }
 
   follow({ cluster }: ClusterView, change: ClusterChange): void {
-    const before = this.#nodes;
     // A change of blocks does not change the nodes.
-    if (before && !change.hasOtherChanges) return;
+    if (this.#isFollowing && !change.hasOtherChanges) return;
+    this.#isFollowing = true;
     const addresses = [...cluster.nodes.values()].flatMap(addressesOfNode);
     const textsOf = (family: Family) => distinct(addresses.filter((each) => each.family === family).map(formatAddress));
-    const nodes = { 4: textsOf(4), 6: textsOf(6) };
-    this.#nodes = nodes;
-    const sets = FAMILIES.map((family) => ({ name: NODES[family], from: before?.[family] ?? [], to: nodes[family] }));
-    const delta = before && elementsChange({ table: PORT_TABLE, sets });
-    if (delta?.length === 0) return;
-    const table = this.#ports.length > 0 ? portTable(this.#ports, nodes) : 'absent';
+    const table = this.#ports.length > 0 ? portTable(this.#ports, { 4: textsOf(4), 6: textsOf(6) }) : 'absent';
     // The table reconciler reports failures and retries.
-    void this.#reconciler.setWanted(table, this.#ports.length > 0 ? delta : undefined).catch(() => undefined);
+    void this.#reconciler.setWanted(table).catch(() => undefined);
   }
 
   /** Conditions; empty while the table is as wanted. */

@@ -1,9 +1,8 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { ProgramNft } from '../nft/nft-program.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { arrivalsFrom, inside, listRuleset } from '../testing/contracts/nft-contract.js';
-import { reconcilerOptions, prefix } from '../testing/nft.js';
+import { reconcilerOptions, prefix, kernelNft } from '../testing/nft.js';
 import { SourceGuard } from './source-guard.js';
 
 const FAMILIES = [4, 6] as const;
@@ -58,7 +57,7 @@ beforeEach(() => {
   for (const family of FAMILIES) run('ip', 'address', 'add', `${NODE[family]}/${BITS[family]}`, 'dev', 'lo');
   wire('pod-a', 'podwa', '7');
   wire('pod-b', 'podwb', '8');
-  guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
+  guard = new SourceGuard(reconcilerOptions(kernelNft()).options);
 });
 
 afterEach(async () => {
@@ -121,7 +120,7 @@ test('the table is listed as written, so the next start does not write it', asyn
   ]);
   await guard.start(allowed);
   const before = listRuleset();
-  const next = reconcilerOptions(new ProgramNft());
+  const next = reconcilerOptions(kernelNft());
   const another = new SourceGuard(next.options);
   await another.start(allowed);
   await another.stop();

@@ -6,7 +6,7 @@ import { reconcilerOptions, prefix, until } from '../testing/nft.js';
 import { address } from '../testing/pods.js';
 import { GUARD_TABLE, guardTable, SourceGuard } from './source-guard.js';
 import { CHECK_INTERVAL_MS } from '../nft/table-reconciler.js';
-import { objectsOf, removal, type NftCommand } from '../nft/table.js';
+import { objectsOf, removal, type ElementsChange, type NftCommand, type TableName } from '../nft/table.js';
 import { formOf } from '../nft/table-form.js';
 
 function start() {
@@ -34,8 +34,17 @@ class SlowNft extends MemoryNft {
   readonly waiting: (() => void)[] = [];
 
   override async apply(commands: readonly NftCommand[]): Promise<void> {
-    if (this.isSlow) await new Promise<void>((resolve) => this.waiting.push(resolve));
+    await this.#released();
     await super.apply(commands);
+  }
+
+  override async changeElements(table: TableName, changes: readonly ElementsChange[]): Promise<number | undefined> {
+    await this.#released();
+    return super.changeElements(table, changes);
+  }
+
+  async #released(): Promise<void> {
+    if (this.isSlow) await new Promise<void>((resolve) => this.waiting.push(resolve));
   }
 }
 
@@ -119,10 +128,10 @@ describe('the guard', () => {
     const state = new Map<string, readonly string[]>();
     const costs: number[] = [];
     for (const [device, list] of steps) {
-      const [reads, transactions] = [nft.reads, nft.transactions];
+      const [reads, transactions] = [nft.reads, nft.transactions + nft.elementChanges];
       await (list ? guard.install(pod(device, list)) : guard.forget(device));
       expect(nft.reads).toBe(reads);
-      costs.push(nft.transactions - transactions);
+      costs.push(nft.transactions + nft.elementChanges - transactions);
       if (list) state.set(device, list);
       else state.delete(device);
       expect(await shown(nft)).toEqual(wantedOf(state));

@@ -9,7 +9,6 @@ import {
   ADDRESS_TYPE,
   concatJson,
   COUNTED_DROP,
-  elementsChange,
   FILTER_PRIORITY,
   match,
   meta,
@@ -21,7 +20,7 @@ import {
   type Json,
   type JsonObject,
   type NftChain,
-  type NftCommand,
+  type NftSet,
   type NftTable,
   type TableName,
 } from '../nft/table.js';
@@ -97,7 +96,7 @@ export function guardTable(prefixes: SourcePrefixes): NftTable {
         interval: false,
         elements: [...prefixes.keys()].filter(hasOtherName).toSorted(),
       },
-      ...FAMILIES.map((family) => ({
+      ...FAMILIES.map((family): NftSet => ({
         name: ALLOWED[family],
         type: ['ifname', ADDRESS_TYPE[family]],
         interval: true,
@@ -166,24 +165,6 @@ function hookOf(name: string, priority: number, target: string): NftChain {
       [match(meta('iifname'), '==', `@${LISTED_INTERFACES}`), jump],
     ],
   };
-}
-
-/** The commands that change an interface from one state to another; empty when equal. */
-function guardDelta(
-  device: string,
-  before: readonly Prefix[] | undefined,
-  after: readonly Prefix[] | undefined,
-): readonly NftCommand[] {
-  const names = (allowed: readonly Prefix[] | undefined) => (allowed && hasOtherName(device) ? [device] : []);
-  const sets = [
-    { name: LISTED_INTERFACES, from: names(before), to: names(after) },
-    ...FAMILIES.map((family) => ({
-      name: ALLOWED[family],
-      from: allowedElements(family, device, before ?? []),
-      to: allowedElements(family, device, after ?? []),
-    })),
-  ];
-  return elementsChange({ table: GUARD_TABLE, sets });
 }
 
 /** Whether an interface must be listed for its packets to be checked. */
@@ -255,14 +236,12 @@ export class SourceGuard {
   }
 
   async #set(device: string, allowed: readonly Prefix[] | undefined): Promise<void> {
-    const before = this.#prefixes.get(device);
-    if (before === undefined && allowed === undefined) return;
-    const delta = guardDelta(device, before, allowed);
+    if (allowed === undefined && !this.#prefixes.has(device)) return;
     const prefixes = new Map(this.#prefixes);
     if (allowed) prefixes.set(device, allowed);
     else prefixes.delete(device);
     this.#prefixes = prefixes;
-    await this.#reconciler.setWanted(guardTable(prefixes), delta);
+    await this.#reconciler.setWanted(guardTable(prefixes));
   }
 }
 

@@ -6,14 +6,12 @@ import { TableReconciler, type TableReconcilerOptions } from '../nft/table-recon
 import {
   ADDRESS_TYPE,
   COUNTED_DROP,
-  elementsChange,
   FILTER_PRIORITY,
   match,
   meta,
   payload,
   PROTOCOL,
   type JsonObject,
-  type NftCommand,
   type NftTable,
   type TableName,
 } from '../nft/table.js';
@@ -25,22 +23,19 @@ import { planTunnelSources, type TunnelSources } from './tunnel-sources.js';
  */
 export class TunnelGuard implements Follower {
   readonly #reconciler: TableReconciler;
-  #sources: readonly TunnelSources[] | undefined;
+  #isFollowing = false;
 
   constructor(options: Omit<TableReconcilerOptions, 'table'>) {
     this.#reconciler = new TableReconciler({ ...options, table: TUNNEL_TABLE });
   }
 
   follow(view: ClusterView, change: ClusterChange): void {
-    const before = this.#sources;
     // A change of blocks does not change the nodes.
-    if (before && !change.hasOtherChanges) return;
+    if (this.#isFollowing && !change.hasOtherChanges) return;
+    this.#isFollowing = true;
     const sources = planTunnelSources(view);
-    this.#sources = sources;
-    const delta = before && tunnelDelta(before, sources);
-    if (delta?.length === 0) return;
     // The table reconciler reports failures and retries.
-    void this.#reconciler.setWanted(sources.length > 0 ? tunnelTable(sources) : 'absent', delta).catch(() => undefined);
+    void this.#reconciler.setWanted(sources.length > 0 ? tunnelTable(sources) : 'absent').catch(() => undefined);
   }
 
   /** Conditions; empty while the table is as wanted. */
@@ -95,24 +90,6 @@ function tunnelTable(sources: readonly TunnelSources[]): NftTable {
       },
     ],
   };
-}
-
-/** The commands that change the set of nodes; undefined when more than the nodes differs. */
-function tunnelDelta(
-  before: readonly TunnelSources[],
-  after: readonly TunnelSources[],
-): readonly NftCommand[] | undefined {
-  if (shapeOf(before) !== shapeOf(after)) return undefined;
-  const change = { table: TUNNEL_TABLE, sets: after.map((source, at) => setChange(before[at], source)) };
-  return elementsChange(change);
-}
-
-function setChange(before: TunnelSources | undefined, after: TunnelSources) {
-  return { name: NODES[after.family], from: before ? elementsOf(before) : [], to: elementsOf(after) };
-}
-
-function shapeOf(sources: readonly TunnelSources[]): string {
-  return JSON.stringify(sources.map(({ family, encapsulations }) => [family, encapsulations]));
 }
 
 /** Two nodes with the same address are one element. */

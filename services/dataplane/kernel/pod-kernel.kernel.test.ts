@@ -29,8 +29,9 @@ async function netlinkFixture(): Promise<KernelFixture> {
       run('ip', ...at, 'link', 'add', name, 'type', 'bridge');
       run('ip', ...at, 'link', 'set', name, 'up', 'alias', alias);
     },
-    addFlow: ({ source, destination }) => {
-      const flow = ['-p', 'udp', '--sport', '1000', '--dport', '53', '-t', '120'];
+    addFlow: ({ source, destination, protocol, port }) => {
+      const state = protocol === 'tcp' ? ['--state', 'ESTABLISHED'] : [];
+      const flow = ['-p', protocol, '--sport', '1000', '--dport', `${port}`, '-t', '120', ...state];
       run('conntrack', '-I', '-s', source, '-d', destination, ...flow);
     },
     flowCount: () => Number(run('conntrack', '-C')),

@@ -1,4 +1,5 @@
-import { NetlinkError, openNamespace, type Namespace } from '@podwire/netlink';
+import { NetlinkError, openNamespace, type ConntrackFilter, type Namespace } from '@podwire/netlink';
+import { PORT_PROTOCOLS, type PortProtocol } from '@podwire/shared/attachment/host-port';
 import { Failure } from '@podwire/shared/failure/failure';
 import { compareNames } from '@podwire/shared/words/order';
 
@@ -120,18 +121,26 @@ export class NetlinkKernel implements Kernel {
     });
   }
 
-  async deleteFlows(address: string): Promise<number> {
+  deleteFlows(address: string): Promise<number> {
+    return this.#deleteConntrack({ address });
+  }
+
+  deletePortFlows(protocol: PortProtocol, port: number): Promise<number> {
+    return this.#deleteConntrack({ protocol: PORT_PROTOCOLS[protocol], destinationPort: port });
+  }
+
+  close(): Promise<void> {
+    return this.#node.close();
+  }
+
+  async #deleteConntrack(filter: ConntrackFilter): Promise<number> {
     try {
-      return await this.#node.deleteConntrack({ address });
+      return await this.#node.deleteConntrack(filter);
     } catch (error) {
       if (!(error instanceof NetlinkError)) throw error;
       if (WITHOUT_CONNTRACK.includes(error.code)) return 0;
       throw failureOfNetlink(error);
     }
-  }
-
-  close(): Promise<void> {
-    return this.#node.close();
   }
 }
 

@@ -6,6 +6,7 @@ import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest'
 
 import { cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { nftContract } from '../testing/contracts/nft-contract.js';
+import { kernelNft } from '../testing/nft.js';
 import { ProgramNft } from './nft-program.js';
 
 const TABLE = { family: 'ip', name: 'podwire' } as const;
@@ -14,7 +15,7 @@ describe('the kernel’s', () => {
   beforeEach(requireThrowawayNamespace);
   afterEach(cleanUp);
 
-  nftContract(() => new ProgramNft());
+  nftContract(kernelNft);
 
   test('foreign tables stay unchanged, byte for byte', async () => {
     run('nft', 'add', 'table', 'ip', 'podwire-not');

@@ -9,7 +9,7 @@ import { parseJson } from '@podwire/shared/json/parse';
 import { killProcessGroup } from '@podwire/shared/runtime/process-group';
 import { z } from 'zod';
 
-import type { BaseChain, Nft } from './nft.js';
+import type { BaseChain, NftProgram } from './nft.js';
 import { formatTableName, type Json, type JsonObject, type NftCommand, type TableName } from './table.js';
 
 interface ProgramNftOptions {
@@ -40,7 +40,7 @@ const listing = z.object({ nftables: z.array(z.record(z.string(), json)) });
 const OUTSIDE = ['metainfo'];
 
 /** Nftables through the `nft` program, one run per method. The network namespace is this process's. */
-export class ProgramNft implements Nft {
+export class ProgramNft implements NftProgram {
   readonly #program: string;
   readonly #timeoutMs: number;
 

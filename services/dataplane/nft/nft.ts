@@ -1,4 +1,4 @@
-import type { JsonObject, NftCommand, TableName } from './table.js';
+import type { ElementsChange, JsonObject, NftCommand, TableName } from './table.js';
 
 /** A filter chain of any program that packets of pods pass on their way through the node. */
 export interface BaseChain {
@@ -8,12 +8,10 @@ export interface BaseChain {
 }
 
 /**
- * The node's nftables. Implementations: the `nft` program, and memory (the fake); both pass `testing/contracts/nft-contract.ts`.
- *
- * Every method fails with KERNEL_UNSUPPORTED when the program or the kernel feature is missing, and with KERNEL_REFUSED when
- * nftables refuse or time out; both carry its own text.
+ * Rules and tables of the node's nftables. Every method fails with KERNEL_UNSUPPORTED when the program or the kernel feature is
+ * missing, and with KERNEL_REFUSED when nftables refuse or time out; both carry its own text.
  */
-export interface Nft {
+export interface NftProgram {
   /**
    * Reads one table (`nft -j -n list table FAMILY NAME`): protocols as numbers.
    * Result: its objects as nft lists them, complete; undefined when there is no such table. Idempotent.
@@ -29,4 +27,36 @@ export interface Nft {
    * deleting a missing one fails.
    */
   apply(commands: readonly NftCommand[]): Promise<void>;
+}
+
+/**
+ * The node's nftables. Implementations: the program `nft` and netlink together, and memory (the fake); both pass
+ * `testing/contracts/nft-contract.ts`. Every method fails like the methods of {@link NftProgram}.
+ */
+export interface Nft extends NftProgram {
+  /**
+   * Changes elements of one table in one transaction, without the program: 0.1 ms. Deletes first, as ranges must not overlap.
+   * Result: all changes are in force, or none when it fails: a missing table, set or element, or another value of a key.
+   * @returns the number of the transaction; undefined if it changed nothing
+   */
+  changeElements(table: TableName, changes: readonly ElementsChange[]): Promise<number | undefined>;
+
+  /** Number of the latest transaction of any program in any table. */
+  latestTransaction(): Promise<number>;
+
+  /** Reports transactions of any program that change a table, from the moment when the promise resolves. */
+  watch(table: TableName, watcher: TableWatcher): Promise<TableWatch>;
+}
+
+/** Receives reports about one table. Neither function may throw. */
+export interface TableWatcher {
+  /** @param transaction - its number; undefined: some reports were lost */
+  onChange(transaction: number | undefined): void;
+  /** The reports end. */
+  onEnd(): void;
+}
+
+export interface TableWatch {
+  /** Ends the reports. Idempotent. */
+  close(): void;
 }

@@ -17,11 +17,11 @@ export function formOf(objects: readonly JsonObject[]): TableForm {
   const rules: string[] = [];
   const elements: string[] = [];
   for (const object of objects) {
-    const set = object.set;
+    const set = object.set ?? object.map;
     if ('rule' in object) rules.push(textOf(object));
     else if (isObject(set)) {
       const { elem = [], ...rest } = set;
-      structure.push(textOf({ set: rest }));
+      structure.push(textOf({ ...object, [object.set ? 'set' : 'map']: rest }));
       // Sets with a timeout are filled by rules.
       elements.push(`${textOf(rest.name ?? null)}: ${'timeout' in rest ? '' : elementsText(elem)}`);
     } else structure.push(textOf(object));
@@ -54,8 +54,10 @@ function elementsText(elements: Json): string {
 }
 
 function fieldsText(element: Json): string {
+  // A pair of key and value of a map.
+  if (isList(element)) return element.map(fieldsText).join(' : ');
   const fields = isObject(element) && isList(element.concat) ? element.concat : undefined;
-  if (!fields) return textOf(element);
+  if (!fields) return textOfField(element);
   return fields.map(textOfField).join(' . ');
 }
 

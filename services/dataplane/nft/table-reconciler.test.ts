@@ -77,67 +77,104 @@ describe('a table that is wanted', () => {
     await reconciler.stop();
   });
 
-  test('is reached by the given commands alone', async () => {
-    const { reconciler, nft } = start();
-    await reconciler.setWanted(table('a'));
+  test('is reached by its elements alone, without the program, if nothing else differs', async () => {
+    const { reconciler, nft, events } = start();
+    await reconciler.setWanted(table('a', 'b'));
     const [reads, transactions] = [nft.reads, nft.transactions];
-    await reconciler.setWanted(table('a', 'b'), [element('add', 'b')]);
-    expect([nft.reads - reads, nft.transactions - transactions]).toEqual([0, 1]);
-    expect(nft.print()).toMatch(/"links": "a", "b"$/);
+    await reconciler.setWanted(table('b', 'c'));
+    expect([nft.reads - reads, nft.transactions - transactions, nft.elementChanges]).toEqual([0, 0, 1]);
+    expect(nft.print()).toMatch(/"links": "b", "c"$/);
+    expect(events.takeLines()).toEqual(['inet podwire written: found', 'inet podwire written: wanted']);
     await reconciler.stop();
   });
 
   test('simultaneous changes are combined, and each caller waits for its own', async () => {
     const { reconciler, nft } = start();
     await reconciler.setWanted(table());
-    const before = nft.transactions;
+    const before = nft.elementChanges;
     const names = Array.from({ length: 50 }, (_, at) => `l${at}`);
     await Promise.all(
       names.map(async (name, at) => {
-        await reconciler.setWanted(table(...names.slice(0, at + 1)), [element('add', name)]);
+        await reconciler.setWanted(table(...names.slice(0, at + 1)));
         expect(nft.print()).toContain(`"${name}"`);
       }),
     );
-    expect(nft.transactions - before).toBeLessThanOrEqual(2);
+    expect(nft.elementChanges - before).toBeLessThanOrEqual(2);
     await reconciler.stop();
   });
 
-  test('is replaced when its commands fail, as another program has changed it', async () => {
+  test('is replaced when its elements cannot be changed, as another program has changed it', async () => {
     const { reconciler, nft, events } = start();
     await reconciler.setWanted(table('a'));
     await nft.apply(DELETION);
-    await reconciler.setWanted(table('a', 'b'), [element('add', 'b')]);
+    await reconciler.setWanted(table('a', 'b'));
     expect(nft.print()).toMatch(/"links": "a", "b"$/);
     expect(events.takeLines()).toEqual(['inet podwire written: found', 'inet podwire written: drift']);
     await reconciler.stop();
   });
 });
 
-describe('every 15 seconds', () => {
+describe('a change by another program', () => {
   test.each<readonly [string, readonly NftCommand[]]>([
     ['deleted', DELETION],
     ['emptied', [element('delete', 'a')]],
     ['added to', [{ add: { rule: { ...NAME, table: NAME.name, chain: 'c', expr: [{ accept: null }] } } }]],
-  ])('a table that another program has %s is restored', async (_, change) => {
-    const { reconciler, nft, clock, events } = start();
+  ])('a table that another program has %s is restored at once', async (_, change) => {
+    const { reconciler, nft, events, clock } = start();
     await reconciler.setWanted(table('a'));
     const before = nft.print();
     await nft.apply(change);
     expect(nft.print()).not.toBe(before);
-    clock.advance(15_000);
     await until(() => events.lines.includes('inet podwire written: drift'));
     expect(nft.print()).toBe(before);
+    expect(clock.monotonicMs()).toBe(0);
     await reconciler.stop();
   });
 
-  test('a correct table is only read', async () => {
-    const { reconciler, nft, clock, events } = start();
+  test('of another table, and own transactions, cause no reading', async () => {
+    const { reconciler, nft } = start();
     await reconciler.setWanted(table('a'));
-    const { reads, transactions } = nft;
-    clock.advance(CHECK_INTERVAL_MS);
-    await until(() => nft.reads === reads + 1 && clock.sleeping === 1);
-    expect(nft.transactions).toBe(transactions);
+    await reconciler.setWanted(table('a', 'b'));
+    const { reads } = nft;
+    await nft.apply(replacement({ ...table('x'), name: 'foreign' }));
+    for (let turn = 0; turn < 20; turn++) await new Promise((resolve) => setImmediate(resolve));
+    expect(nft.reads).toBe(reads);
+    await reconciler.stop();
+  });
+
+  test('may be among lost reports: the table is read', async () => {
+    const { reconciler, nft } = start();
+    await reconciler.setWanted(table('a'));
+    const { reads } = nft;
+    nft.loseReports();
+    await until(() => nft.reads > reads);
+    await reconciler.stop();
+  });
+
+  test('is found every 15 s while the kernel reports none', async () => {
+    const { reconciler, nft, clock, events } = start();
+    const unsupported = () => new Failure('KERNEL_UNSUPPORTED', 'no reports');
+    nft.failNext('watch', unsupported());
+    await reconciler.setWanted(table('a'));
     expect(events.takeLines()).toEqual(['inet podwire written: found']);
+    await nft.apply([element('delete', 'a')]);
+    nft.failNext('watch', unsupported());
+    clock.advance(CHECK_INTERVAL_MS);
+    await until(() => events.lines.includes('inet podwire written: drift') && clock.sleeping === 1);
+    const { reads } = nft;
+    clock.advance(CHECK_INTERVAL_MS);
+    await until(() => nft.reads === reads + 1);
+    await reconciler.stop();
+  });
+
+  test('is reported again after the reports ended', async () => {
+    const { reconciler, nft, events } = start();
+    await reconciler.setWanted(table('a'));
+    const { reads } = nft;
+    nft.endWatches();
+    await until(() => nft.reads === reads + 1);
+    await nft.apply(DELETION);
+    await until(() => events.lines.includes('inet podwire written: drift'));
     await reconciler.stop();
   });
 });
@@ -187,13 +224,13 @@ describe('a failure', () => {
     await reconciler.stop();
   });
 
-  test('of commands and of the replacement is repaired by the next change', async () => {
+  test('of a change of elements and of the replacement is repaired by the next change', async () => {
     const { reconciler, nft } = start();
     await reconciler.setWanted(table('a'));
-    nft.failNext('apply', refused('no'));
+    nft.failNext('changeElements', refused('no'));
     nft.failNext('read', refused('no reading either'));
-    await expect(reconciler.setWanted(table('a', 'b'), [element('add', 'b')])).rejects.toThrow('no reading either');
-    await reconciler.setWanted(table('a', 'b', 'c'), [element('add', 'c')]);
+    await expect(reconciler.setWanted(table('a', 'b'))).rejects.toThrow('no reading either');
+    await reconciler.setWanted(table('a', 'b', 'c'));
     expect(nft.print()).toMatch(/"links": "a", "b", "c"$/);
     await reconciler.stop();
   });

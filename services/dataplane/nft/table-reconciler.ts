@@ -3,13 +3,13 @@ import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Nft } from './nft.js';
+import type { Nft, TableWatch } from './nft.js';
 import {
+  elementChanges,
   formatTableName,
   objectsOf,
   removal,
   replacement,
-  type NftCommand,
   type NftTable,
   type TableName,
 } from './table.js';
@@ -20,7 +20,8 @@ type TableReason = 'wanted' | 'found' | 'drift';
 
 /** Receives the reconciler's events. */
 export interface TableEvents {
-  tableWritten(table: string, reason: TableReason): void;
+  /** @param gapMs - for `drift`: from the report of the change until the table was restored */
+  tableWritten(table: string, reason: TableReason, gapMs?: number): void;
   /** Called once for each message, however often it recurs. */
   tableFailed(table: string, failure: Failure): void;
   /** Called on the first success after failures. */
@@ -36,10 +37,7 @@ export interface TableReconcilerOptions {
   readonly table: TableName;
 }
 
-/**
- * Polling interval for changes of the table. A restart of nftables.service or of a firewall begins with `flush ruleset`, without a
- * notification about links. Until the next check, pods reach nothing outside the cluster. A check takes 4 ms of CPU time.
- */
+/** Polling interval for changes of a table while the kernel reports none. A comparison takes 4 ms of CPU time. */
 export const CHECK_INTERVAL_MS = 15_000;
 
 const RETRY = { baseMs: 1000, maxMs: 90_000 };
@@ -51,36 +49,37 @@ type Wanted = NftTable | 'absent';
  * Reconciles one table of nftables.
  *
  * Difficulties:
- * - Every program with root may change tables, and only reading shows it. As reading runs a program, the table is read at the
- *   start and every 15 s. In between, the last written state counts as the actual one.
+ * - Every program with root may change tables: a restart of nftables.service or of a firewall begins with `flush ruleset`. The
+ *   kernel reports each transaction, own ones included, and a report may arrive before the transaction's own result. A comparison
+ *   follows only a report whose number belongs to no own transaction.
  * - Other releases of nft may list a rule in another form than the written one. The form listed right after a write is accepted
  *   too.
- * - Many pods request changes at once. Changes that arrive while nft runs are combined in its next run. Each caller waits for the
- *   run with its change.
+ * - Many pods request changes at once. Changes that arrive while one is written are combined in the next one. Each caller waits
+ *   for the transaction with its change.
  */
 export class TableReconciler {
   readonly #options: TableReconcilerOptions;
   readonly #name: string;
   readonly #queue: WorkQueue<'check'>;
   #wanted: Wanted | undefined;
-  /** Commands from the actual to the wanted state; undefined: unknown, or a full replacement is needed. */
-  #delta: readonly NftCommand[] | undefined;
-  /** Whether the actual state is the last written one, as far as known. */
-  #inForce = false;
+  /** The existing table, as far as known; undefined before the first comparison, and after a failure. */
+  #actual: Wanted | undefined;
   /** The wanted form of the last write, and the form that nft listed after it. */
   #listedForm: { readonly wanted: string; readonly listed: string } | undefined;
   #next: Promise<void> | undefined;
   #last: Promise<void> = Promise.resolve();
   /** The last failure, with the number of failed runs in a row; undefined after a success. */
   #failed: { readonly failure: Failure; readonly count: number } | undefined;
+  #watch: TableWatch | undefined;
+  readonly #reports = new TransactionReports();
 
   constructor(options: TableReconcilerOptions) {
     this.#options = options;
     this.#name = formatTableName(options.table);
     this.#queue = new WorkQueue({
       reconcile: () =>
-        this.check().then(
-          () => ({ inMs: CHECK_INTERVAL_MS }),
+        this.#serially(() => this.#checkReports()).then(
+          () => (this.#watch ? undefined : { inMs: CHECK_INTERVAL_MS }),
           // The failure has requested the next check.
           () => undefined,
         ),
@@ -97,22 +96,18 @@ export class TableReconciler {
 
   /** Whether a wanted table exists, as far as known: the current one, or the one before. */
   get isInForce(): boolean {
-    return this.#inForce;
+    return this.#actual !== undefined;
   }
 
   /**
-   * Sets the wanted table, or none.
-   * @param delta - commands from the previous wanted table to this one; without them the whole table is replaced
+   * Sets the wanted table, or none. If only elements differ from the existing table, only they are changed.
    * @returns when it is in force; a failure is retried later
    * @throws Failure as {@link Nft}
    */
-  setWanted(table: Wanted, delta?: readonly NftCommand[]): Promise<void> {
-    const before = this.#wanted;
+  setWanted(table: Wanted): Promise<void> {
+    const isFirst = this.#wanted === undefined;
     this.#wanted = table;
-    if (before === undefined || !isSame(before, table)) {
-      this.#delta = this.#delta && delta ? [...this.#delta, ...delta] : undefined;
-    }
-    if (before === undefined) this.#queue.request('check', CHECK_INTERVAL_MS);
+    if (isFirst) this.#queue.request('check', CHECK_INTERVAL_MS);
     return this.#run();
   }
 
@@ -125,13 +120,14 @@ export class TableReconciler {
   async stop(): Promise<void> {
     await this.#queue.stop();
     await this.#last.catch(() => undefined);
+    this.#watch?.close();
   }
 
   /** Combines all requests that arrive before the run begins. */
   #run(): Promise<void> {
     this.#next ??= this.#serially(() => {
       this.#next = undefined;
-      return this.#inForce ? this.#update() : this.#compare('found');
+      return this.#actual === undefined ? this.#compare('found') : this.#update(this.#actual);
     });
     return this.#next;
   }
@@ -146,13 +142,14 @@ export class TableReconciler {
   async #attempt(work: () => Promise<void>): Promise<void> {
     const { events } = this.#options;
     try {
+      await this.#followChanges();
       await work();
       if (this.#failed) events.tableRecovered(this.#name);
       this.#failed = undefined;
     } catch (error) {
       const failure = error instanceof Failure ? error : new Failure('INTERNAL', 'internal error', { cause: error });
-      this.#inForce = false;
-      // No table exists without nftables.
+      this.#actual = undefined;
+      // Without nftables no table exists.
       if (this.#wanted === 'absent' && failure.code === 'KERNEL_UNSUPPORTED') {
         this.#failed = undefined;
         return;
@@ -165,16 +162,45 @@ export class TableReconciler {
     }
   }
 
-  /** Commands from the last written table to the wanted one. */
-  async #update(): Promise<void> {
-    const delta = this.#delta;
-    this.#delta = [];
-    if (this.#wanted === undefined) return;
-    if (!delta) return this.#write(this.#wanted, 'wanted');
-    if (delta.length === 0) return;
+  /** Subscribes to reports, unless it is done. Without them the table is polled, and the next run tries again. */
+  async #followChanges(): Promise<void> {
+    if (this.#watch || this.#wanted === undefined) return;
+    const { nft, table, clock } = this.#options;
+    const onChange = (transaction: number | undefined) => {
+      this.#reports.add(transaction, clock.monotonicMs());
+      this.#queue.request('check');
+    };
+    const onEnd = () => {
+      this.#watch = undefined;
+      this.#queue.request('check');
+    };
     try {
-      await this.#options.nft.apply(delta);
-      this.#options.events.tableWritten(this.#name, 'wanted');
+      this.#watch = await nft.watch(table, { onChange, onEnd });
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      return;
+    }
+    // Earlier changes were not reported.
+    this.#actual = undefined;
+  }
+
+  async #checkReports(): Promise<void> {
+    if (this.#watch && this.#actual !== undefined && !this.#reports.hasForeign) return;
+    await this.#compare('drift');
+  }
+
+  /** Changes the existing table to the wanted one. */
+  async #update(actual: Wanted): Promise<void> {
+    const wanted = this.#wanted;
+    if (wanted === undefined) return;
+    const changes = actual === 'absent' || wanted === 'absent' ? undefined : elementChanges(actual, wanted);
+    if (changes?.length === 0 || (actual === 'absent' && wanted === 'absent')) return;
+    if (!changes) return this.#write(wanted, 'wanted');
+    const { nft, table, events } = this.#options;
+    try {
+      this.#noteOwn(await nft.changeElements(table, changes));
+      this.#actual = wanted;
+      events.tableWritten(this.#name, 'wanted');
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       // The actual table differs from the assumed one.
@@ -183,22 +209,28 @@ export class TableReconciler {
   }
 
   async #compare(reason: TableReason): Promise<void> {
-    // The wanted state may change during the comparison: later commands build on the state compared here.
+    // The wanted state may change during the comparison: the next run continues from the state compared here.
     const wanted = this.#wanted;
     if (wanted === undefined) return;
-    this.#delta = [];
-    const isAsWanted = await this.#isAsWanted(wanted);
-    const wasInForce = this.#inForce;
-    this.#inForce = isAsWanted;
-    if (!isAsWanted) await this.#write(wanted, wasInForce ? reason : 'found');
+    const changedAtMs = this.#reports.takeFirstMs();
+    const wasInForce = this.#actual !== undefined;
+    this.#actual = undefined;
+    if (await this.#isAsWanted(wanted)) this.#actual = wanted;
+    else await this.#write(wanted, wasInForce ? reason : 'found', changedAtMs);
   }
 
-  async #write(wanted: Wanted, reason: TableReason): Promise<void> {
-    const { nft, events, table } = this.#options;
+  async #write(wanted: Wanted, reason: TableReason, changedAtMs?: number): Promise<void> {
+    const { nft, events, table, clock } = this.#options;
     await nft.apply(wanted === 'absent' ? removal(table) : replacement(wanted));
+    // If another program was faster, this is its number: the own one then counts as foreign, and a comparison follows.
+    this.#noteOwn(await nft.latestTransaction());
     await this.#confirm(wanted);
-    this.#inForce = true;
-    events.tableWritten(this.#name, reason);
+    this.#actual = wanted;
+    events.tableWritten(this.#name, reason, changedAtMs === undefined ? undefined : clock.monotonicMs() - changedAtMs);
+  }
+
+  #noteOwn(transaction: number | undefined): void {
+    if (this.#watch && transaction !== undefined) this.#reports.addOwn(transaction);
   }
 
   /** Verifies nft's work by reading: nft has reported success for input that it did not understand. */
@@ -222,10 +254,34 @@ export class TableReconciler {
   }
 }
 
-function isSame(a: Wanted, b: Wanted): boolean {
-  if (a === 'absent' || b === 'absent') return a === b;
-  const [one, other] = [formOf(objectsOf(a)), formOf(objectsOf(b))];
-  return one.structure === other.structure && one.elements === other.elements;
+/** Reported transactions that are not known as own ones. */
+class TransactionReports {
+  /** Own transactions that are not reported yet. */
+  readonly #own = new Set<number>();
+  /** Reports by number, each with its time. */
+  readonly #reported = new Map<number | undefined, number>();
+
+  get hasForeign(): boolean {
+    return this.#reported.size > 0;
+  }
+
+  /** @param transaction - undefined: some reports were lost */
+  add(transaction: number | undefined, nowMs: number): void {
+    if (transaction === undefined) this.#own.clear();
+    else if (this.#own.delete(transaction)) return;
+    if (!this.#reported.has(transaction)) this.#reported.set(transaction, nowMs);
+  }
+
+  addOwn(transaction: number): void {
+    if (!this.#reported.delete(transaction)) this.#own.add(transaction);
+  }
+
+  /** Takes all reports: a comparison follows. @returns the time of the first one */
+  takeFirstMs(): number | undefined {
+    const [firstMs] = this.#reported.values();
+    this.#reported.clear();
+    return firstMs;
+  }
 }
 
 function mismatch(table: string): Failure {

@@ -14,16 +14,28 @@ export interface TableName {
   readonly name: string;
 }
 
-/** A named set. Elements of address sets are disjoint prefixes; in concatenations, disjoint per link. */
-export interface NftSet {
+/** Type of a field of an element (nft(8), DATA TYPES). */
+export type FieldType = 'ifname' | 'ipv4_addr' | 'ipv6_addr' | 'inet_proto' | 'inet_service';
+
+/** A named set or map without its elements. */
+export interface SetDefinition {
   readonly name: string;
-  /** `ipv4_addr`, `ifname`, …; several for a concatenation. */
-  readonly type: string | readonly string[];
+  /** Several for a concatenation. */
+  readonly type: FieldType | readonly FieldType[];
   /** Whether its elements are ranges. */
   readonly interval: boolean;
-  readonly elements: readonly Json[];
+  /** Type of the values of a map. */
+  readonly valueType?: FieldType;
   /** Rules add elements, which expire. Such elements do not count in comparisons. */
   readonly filledByRules?: { readonly sizeCount: number; readonly timeoutSeconds: number };
+}
+
+/**
+ * A set or map. Elements of address sets are disjoint prefixes; in concatenations, disjoint per link. Elements of maps are pairs of
+ * key and value.
+ */
+export interface NftSet extends SetDefinition {
+  readonly elements: readonly Json[];
 }
 
 /** A chain with its rules, each a list of expressions. */
@@ -88,7 +100,7 @@ export function updateSet(set: string, elem: Json, ...stmt: readonly JsonObject[
 }
 
 /** nftables' name for the addresses of a family, and for its packets. */
-export const ADDRESS_TYPE: Readonly<Record<Family, string>> = { 4: 'ipv4_addr', 6: 'ipv6_addr' };
+export const ADDRESS_TYPE: Readonly<Record<Family, 'ipv4_addr' | 'ipv6_addr'>> = { 4: 'ipv4_addr', 6: 'ipv6_addr' };
 export const PROTOCOL: Readonly<Record<Family, 'ip' | 'ip6'>> = { 4: 'ip', 6: 'ip6' };
 
 /** NF_IP_PRI_FILTER: packet filtering, after the translation of destinations. */
@@ -97,32 +109,30 @@ export const FILTER_PRIORITY = 0;
 /** End of a rule that counts and drops packets. */
 export const COUNTED_DROP: readonly JsonObject[] = [{ counter: { packets: 0, bytes: 0 } }, { drop: null }];
 
-/** Wanted and previous elements of a table's set. */
-interface SetChange {
-  readonly name: string;
-  readonly from: readonly Json[];
-  readonly to: readonly Json[];
+/** Elements to delete from a set or map, and to add to it afterwards. */
+export interface ElementsChange {
+  readonly set: SetDefinition;
+  readonly deleted: readonly Json[];
+  readonly added: readonly Json[];
 }
 
-/** The commands that change some elements of a table's sets to the given elements; empty when equal. */
-export function elementsChange({
-  table,
-  sets,
-}: {
-  readonly table: TableName;
-  readonly sets: readonly SetChange[];
-}): readonly NftCommand[] {
-  const element = (name: string, elem: readonly Json[]): readonly JsonObject[] =>
-    elem.length === 0 ? [] : [{ element: { family: table.family, table: table.name, name, elem } }];
-  // Deletions first: intervals of one set may not overlap.
-  return [
-    ...sets.flatMap(({ name, from, to }) => element(name, without(from, to)).map((each) => ({ delete: each }))),
-    ...sets.flatMap(({ name, from, to }) => element(name, without(to, from)).map((each) => ({ add: each }))),
-  ];
+/** The changes of elements that lead from a table to another one; undefined if the tables differ in more than elements. */
+export function elementChanges(from: NftTable, to: NftTable): readonly ElementsChange[] | undefined {
+  if (structureOf(from) !== structureOf(to)) return undefined;
+  return to.sets.flatMap((set, position) => {
+    const before = from.sets[position]?.elements ?? [];
+    const change = { set, deleted: without(before, set.elements), added: without(set.elements, before) };
+    return change.deleted.length + change.added.length > 0 ? [change] : [];
+  });
 }
 
-function without(elements: readonly Json[], removed: readonly Json[]): readonly Json[] {
-  const texts = new Set(removed.map((other) => JSON.stringify(other)));
+function structureOf({ sets, ...rest }: NftTable): string {
+  return JSON.stringify({ ...rest, sets: sets.map((set) => ({ ...set, elements: [] })) });
+}
+
+function without(elements: readonly Json[], excluded: readonly Json[]): readonly Json[] {
+  if (excluded.length === 0) return elements;
+  const texts = new Set(excluded.map((element) => JSON.stringify(element)));
   return elements.filter((element) => !texts.has(JSON.stringify(element)));
 }
 
@@ -140,11 +150,12 @@ export function removal({ family, name }: TableName): readonly NftCommand[] {
 /** The objects of a table in the form in which `nft -j list table` shows them (nftables 1.0.6). */
 export function objectsOf({ family, name, sets, chains }: NftTable): readonly JsonObject[] {
   const within = { family, table: name };
-  const setObjects = sets.map(({ name: set, type, interval, elements, filledByRules }) => ({
-    set: {
+  const setObjects = sets.map(({ name: set, type, interval, valueType, elements, filledByRules }) => ({
+    [valueType ? 'map' : 'set']: {
       ...within,
       name: set,
       type,
+      ...(valueType ? { map: valueType } : {}),
       ...(interval ? { flags: ['interval'] } : {}),
       ...(filledByRules
         ? { size: filledByRules.sizeCount, timeout: filledByRules.timeoutSeconds, flags: ['timeout'] }

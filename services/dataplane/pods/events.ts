@@ -2,7 +2,7 @@ import { trace } from '@opentelemetry/api';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counter, gauge } from '@podwire/shared/telemetry/instruments';
+import { counter, gauge, histogram } from '@podwire/shared/telemetry/instruments';
 
 import type { Condition } from '../conditions/conditions.js';
 import type { UnreadableRecord } from '../records/record-store.js';
@@ -23,6 +23,7 @@ export class Events {
   readonly #skipped = counter('podwire.dataplane.steps.skipped');
   readonly #takeovers = counter('podwire.dataplane.routes.taken_over');
   readonly #tables = counter('podwire.dataplane.nft.writes');
+  readonly #tableGaps = histogram('podwire.dataplane.nft.gap');
   readonly #tableFailures = counter('podwire.dataplane.nft.failures');
   readonly #cniRefusals = counter('podwire.dataplane.cni.refusals');
   readonly #mtu = gauge('podwire.dataplane.pod_mtu');
@@ -112,10 +113,14 @@ export class Events {
     this.#log.warn(logged, `${formatAttachment(attachment)} differs from the wanted state: ${first.object}`);
   }
 
-  /** An nftables table was written; `drift`: another program had changed or deleted it. */
-  tableWritten(table: string, reason: 'wanted' | 'found' | 'drift'): void {
+  /**
+   * An nftables table was written; `drift`: another program had changed or deleted it.
+   * @param gapMs - from the report of that change until the table was restored
+   */
+  tableWritten(table: string, reason: 'wanted' | 'found' | 'drift', gapMs?: number): void {
     this.#tables.add(1, { table, reason });
-    const line = { table, reason };
+    if (gapMs !== undefined) this.#tableGaps.record(gapMs / 1000, { table });
+    const line = { table, reason, gapMs };
     if (reason === 'drift') this.#log.warn(line, `nftables: ${table} was changed by another program; restored`);
     else this.#log.info(line, `nftables: ${table} written`);
   }

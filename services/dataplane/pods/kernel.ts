@@ -1,4 +1,6 @@
+import type { PodName } from '@podwire/shared/attachment/allocation';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { PortProtocol } from '@podwire/shared/attachment/host-port';
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import type { Failure } from '@podwire/shared/failure/failure';
 
@@ -70,6 +72,12 @@ export interface Kernel {
    * Result: number of entries; 0 where the kernel tracks no connections. Idempotent.
    */
   deleteFlows(address: string): Promise<number>;
+
+  /**
+   * Deletes connection tracking entries of flows that were sent to a port, before any translation.
+   * Result: number of entries; 0 where the kernel tracks no connections. Idempotent.
+   */
+  deletePortFlows(protocol: PortProtocol, port: number): Promise<number>;
 
   /** Closes the node's namespace; later calls fail, also calls of open sessions. Idempotent. */
   close(): Promise<void>;
@@ -143,6 +151,11 @@ export interface AttachedLink {
   readonly addresses: readonly string[];
 }
 
+/** A pod's network, and the pod if it is known. */
+export interface FilteredPod extends PodNetwork {
+  readonly pod: PodName | undefined;
+}
+
 /**
  * A filter of a pod's packets at its interface of the node, beside the settings of that interface: IPv6 has no reverse-path
  * filter, and a pod may be allowed prefixes besides its own addresses.
@@ -154,7 +167,10 @@ export interface PodFilter {
    * Filters the packets of a pod as its network requires; that replaces the earlier requirement. Resolves when it is in force:
    * before the interface is up. Idempotent.
    */
-  install(network: PodNetwork): Promise<void>;
+  install(network: FilteredPod): Promise<void>;
+
+  /** Ends what leads packets to a pod from outside, when its attachment begins to end. Idempotent. */
+  release?(hostInterfaceName: string): Promise<void>;
 
   /** Stops filtering at an interface that is gone. Idempotent. */
   forget(hostInterfaceName: string): Promise<void>;

@@ -50,7 +50,7 @@ test.each([
 
 describe('GetPod', () => {
   const get = (attachment: GetPodRequest['attachment']) =>
-    getPod(dataplane)({ attachment }, { signal: new AbortController().signal, caller: LOCAL_CALLER });
+    getPod(dataplane, () => undefined)({ attachment }, { signal: new AbortController().signal, caller: LOCAL_CALLER });
 
   test('returns an attachment that the kernel holds, also under another name', async () => {
     const [network, other] = [podNetwork('a'), podNetwork('b', { addresses: [{ family: 4, value: 0x0a41_0008n }] })];
@@ -106,6 +106,7 @@ const good = (): PodNetworkMessage => ({
   mtuBytes: 0,
   ipForwarding: false,
   sourcePrefixes: [],
+  hostPorts: [],
   txQueueLength: 0,
   queueCount: 0,
 });
@@ -136,6 +137,7 @@ describe('a pod', () => {
       mtuBytes: undefined,
       ipForwarding: false,
       sourcePrefixes: [],
+      hostPorts: [],
       txQueueLength: undefined,
       queueCount: undefined,
     });
@@ -248,6 +250,7 @@ describe('a pod', () => {
       mtuBytes: 1,
       ipForwarding: false,
       sourcePrefixes: ['x'],
+      hostPorts: [{ protocol: 'icmp', hostPort: 0, podPort: 65_536, hostAddress: 'x' }],
       txQueueLength: 0,
       queueCount: 5000,
     };
@@ -255,6 +258,10 @@ describe('a pod', () => {
       'pod.addresses[0]',
       'pod.attachment',
       'pod.host_interface_name',
+      'pod.host_ports[0].host_address',
+      'pod.host_ports[0].host_port',
+      'pod.host_ports[0].pod_port',
+      'pod.host_ports[0].protocol',
       'pod.mac_address',
       'pod.mtu_bytes',
       'pod.netns',

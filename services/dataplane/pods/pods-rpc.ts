@@ -26,6 +26,7 @@ import {
   MAX_NETWORK_BYTES,
   type Attachment,
 } from '@podwire/shared/attachment/attachment';
+import { formatHostPortKey, hostPortText, readHostPorts } from '@podwire/shared/attachment/host-port';
 import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/names';
 import { MAX_QUEUE_COUNT, type Difference, type PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Failure } from '@podwire/shared/failure/failure';
@@ -59,6 +60,13 @@ const ATTACHMENT_FIELDS: Readonly<Record<keyof Attachment, string>> = {
   interfaceName: 'interface_name',
 };
 
+const HOST_PORT_FIELDS = {
+  protocol: 'protocol',
+  hostPort: 'host_port',
+  podPort: 'pod_port',
+  hostAddress: 'host_address',
+};
+
 const MTU_MIN_BYTES = 68;
 /** The kernel disables IPv6 on a link with a smaller MTU (RFC 8200, section 5). */
 const IPV6_MTU_MIN_BYTES = 1280;
@@ -90,6 +98,8 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
   const addresses = pod.addresses.map((cidr, position) => readAddress(cidr, `pod.addresses[${position}]`, check));
   const routes = readPrefixes(pod.routes, 'pod.routes', check);
   const sourcePrefixes = readPrefixes(pod.sourcePrefixes, 'pod.source_prefixes', check);
+  const reportHostPort = (field: string, reason: string) => check?.check(`pod.host_ports${field}`, reason);
+  const hostPorts = readHostPorts(pod.hostPorts, reportHostPort, HOST_PORT_FIELDS);
   const network = {
     netns: pod.netns,
     hostInterfaceName: pod.hostInterfaceName,
@@ -99,7 +109,7 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
     queueCount: zeroAsUndefined(pod.queueCount),
     ...(pod.addressesFromIpam === true && { addressesFromIpam: true as const }),
   };
-  if (check) checkNetwork({ ...network, mac: pod.macAddress, addresses, routes, sourcePrefixes }, check);
+  if (check) checkNetwork({ ...network, mac: pod.macAddress, addresses, routes, sourcePrefixes, hostPorts }, check);
   const known = addresses.flatMap((address) => address ?? []);
   return {
     ...network,
@@ -108,6 +118,7 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
     addresses: known,
     routes: routes.length > 0 ? routes.flatMap((route) => route ?? []) : familiesOf(known).map(defaultRoute),
     sourcePrefixes: sourcePrefixes.flatMap((prefix) => prefix ?? []),
+    hostPorts,
   };
 }
 
@@ -120,7 +131,7 @@ export function checkedNetwork(method: string, network: PodNetwork): PodNetwork 
   });
 }
 
-type CheckedFields = 'netns' | 'hostInterfaceName' | 'mac' | 'mtuBytes' | 'txQueueLength' | 'queueCount';
+type CheckedFields = 'netns' | 'hostInterfaceName' | 'mac' | 'mtuBytes' | 'txQueueLength' | 'queueCount' | 'hostPorts';
 
 /** Checked fields of a network; undefined stands for a text that is reported already. */
 interface CheckedNetwork extends Pick<PodNetwork, CheckedFields> {
@@ -152,6 +163,12 @@ function checkNetwork(network: CheckedNetwork, checks: Checks): void {
       : undefined;
   checkEach('pod.routes', routes, (route) => familyFault(route) ?? routeFault(route), checks);
   checkEach('pod.source_prefixes', sourcePrefixes, (prefix) => familyFault(prefix) ?? unusableFault(prefix), checks);
+  for (const { hostAddress, ...hostPort } of network.hostPorts)
+    if (hostAddress)
+      checks.check(
+        `pod.host_ports ${formatHostPortKey({ hostAddress, ...hostPort })}`,
+        familyFault(hostPrefix(hostAddress)),
+      );
 }
 
 function checkEach(
@@ -179,6 +196,7 @@ const ABSENT_POD: PodNetworkMessage = {
   mtuBytes: 0,
   ipForwarding: false,
   sourcePrefixes: [],
+  hostPorts: [],
   txQueueLength: 0,
   queueCount: 0,
 };
@@ -337,34 +355,41 @@ export function readDetachment({ attachment, hostInterfaceName, netns }: DetachP
 }
 
 /** Fails with ATTACHMENT_NOT_FOUND when the kernel holds no pair of the attachment. */
-export function getPod(dataplane: PodWiring): Handler<GetPodRequest, GetPodResponse> {
+export function getPod(dataplane: PodWiring, recorded: RecordedNetworkLookup): Handler<GetPodRequest, GetPodResponse> {
   return async (message) => {
     const attachment = readChecked('GetPod', (check) =>
       readAttachment(message.attachment, { at: 'attachment', check }),
     );
     const attached = await dataplane.find(attachment);
     if (!attached) throw notFoundFailure(attachment, 'has no veth pair');
-    return { pod: attachedPodMessage(attached) };
+    return { pod: attachedPodMessage(attached, recorded) };
   };
 }
 
 const SCOPE: ListScope = ['pods'];
 
-export function listPods(dataplane: PodWiring): Handler<ListPodsRequest, ListPodsResponse> {
+export function listPods(
+  dataplane: PodWiring,
+  recorded: RecordedNetworkLookup,
+): Handler<ListPodsRequest, ListPodsResponse> {
   return async (message) => {
     const { limit, after } = readChecked('ListPods', (checks) => readPage(message, SCOPE, checks));
     const following = (await dataplane.list()).filter(({ link }) => link.name > after);
     const links = following.slice(0, limit);
     const last = following.length > limit ? links.at(-1)?.link.name : undefined;
     return {
-      pods: links.map(attachedPodMessage),
+      pods: links.map((link) => attachedPodMessage(link, recorded)),
       nextPageToken: formatPageToken(SCOPE, last),
     };
   };
 }
 
-function attachedPodMessage({ attachment, link, addresses }: AttachedLink): AttachedPod {
-  return { attachment, hostInterface: interfaceMessage(link), addresses: [...addresses], up: link.running };
+function attachedPodMessage(
+  { attachment, link, addresses }: AttachedLink,
+  recorded: RecordedNetworkLookup,
+): AttachedPod {
+  const hostPorts = (recorded(attachment)?.hostPorts ?? []).map(hostPortText);
+  return { attachment, hostInterface: interfaceMessage(link), addresses: [...addresses], up: link.running, hostPorts };
 }
 
 export function repairPod(

@@ -107,15 +107,17 @@ describe('attach', () => {
     }
   });
 
+  const UDP = { protocol: 'udp', port: 53 } as const;
+
   test('deletes flows of an address that another pod had, and no other flows; continues when that fails', async () => {
     for (const refused of [false, true]) {
       const { kernel, dataplane, pod, lines } = node();
       await dataplane.attach(pod('old', BY_FAMILY['both families']), never());
       kernel.flows.push(
-        { source: '10.65.0.7', destination: '10.65.0.9' },
-        { source: 'fd65::9', destination: 'fd65::7' },
+        { ...UDP, source: '10.65.0.7', destination: '10.65.0.9' },
+        { ...UDP, source: 'fd65::9', destination: 'fd65::7' },
       );
-      kernel.flows.push({ source: '10.65.0.9', destination: '10.65.0.8' });
+      kernel.flows.push({ ...UDP, source: '10.65.0.9', destination: '10.65.0.8' });
       if (refused) for (let times = 0; times < 2; times++) kernel.failNext('conntrack-delete', { errno: 'ENOBUFS' });
       const next = pod('next', BY_FAMILY['both families']);
       await dataplane.attach(next, never());
@@ -124,7 +126,7 @@ describe('attach', () => {
         refused ? 2 : 0,
       );
       expect(kernel.unusedFaults).toBe(0);
-      kernel.flows.push({ source: '10.65.0.7', destination: '10.65.0.9' });
+      kernel.flows.push({ ...UDP, source: '10.65.0.7', destination: '10.65.0.9' });
       const known = kernel.flows.length;
       await dataplane.attach(next, never());
       expect(kernel.flows).toHaveLength(known);

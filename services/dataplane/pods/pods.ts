@@ -3,7 +3,7 @@ import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/nam
 import { Failure } from '@podwire/shared/failure/failure';
 import { withSpan } from '@podwire/shared/telemetry/span';
 
-import { compareIdentities, type AttachmentRecord } from '../records/record.js';
+import { compareIdentities, filteredPod, type AttachmentRecord } from '../records/record.js';
 import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import type { AttachmentRegistry } from '../records/registry.js';
 import { corrections, diff, differences, withoutLostRoutes, withPodChanges } from '../wiring/diff.js';
@@ -177,14 +177,10 @@ export class PodWiring {
     return this.#inFlight.runExclusive({ attachment, hostInterfaceName }, signal, async () => {
       const record = this.#registry.get(attachment);
       if (record?.state !== 'attached') return { outcome: 'not-attached' };
-      try {
-        const skipsLostWire = record.network.addressesFromIpam === true && record !== confirmed;
-        const options: RepairOptions = { signal, skipsLostWire };
-        return await this.#inPod(record.network.netns, signal, (session) => this.#repairIn(session, record, options));
-      } catch (error) {
-        if (error instanceof Failure && error.code === 'INVALID_NETNS') return { outcome: 'namespace-gone' };
-        throw error;
-      }
+      const skipsLostWire = record.network.addressesFromIpam === true && record !== confirmed;
+      const result = await this.#repairAttached(record, { signal, skipsLostWire });
+      if (result.outcome === 'namespace-gone') await this.#releaseFilters(hostInterfaceName);
+      return result;
     });
   }
 
@@ -217,7 +213,7 @@ export class PodWiring {
     for (const filter of this.#filters) {
       const holder = this.#registry.byHostInterface(hostInterfaceName);
       // The filter's next write retries a failure.
-      await (holder ? filter.install(holder.network) : filter.forget(hostInterfaceName)).catch(() => undefined);
+      await (holder ? filter.install(filteredPod(holder)) : filter.forget(hostInterfaceName)).catch(() => undefined);
     }
   }
 
@@ -311,6 +307,7 @@ export class PodWiring {
     const made = links.filter((link) => isMadeFor(link, attachment));
     const isUnknown = made.length === 0 && !before && netns !== undefined;
     const own = isUnknown ? await this.#calicoLinks(attachment, netns, signal) : made;
+    if (before) await this.#releaseFilters(before.network.hostInterfaceName);
     await this.#removeRules(before, signal);
     const removals = await Promise.all(own.map((link) => this.#delete(link)));
     // Also when the wire went with its namespace.
@@ -375,6 +372,16 @@ export class PodWiring {
     return { host, pod, changes };
   }
 
+  async #repairAttached(record: AttachmentRecord, options: RepairOptions): Promise<RepairResult> {
+    try {
+      const { netns } = record.network;
+      return await this.#inPod(netns, options.signal, (session) => this.#repairIn(session, record, options));
+    } catch (error) {
+      if (error instanceof Failure && error.code === 'INVALID_NETNS') return { outcome: 'namespace-gone' };
+      throw error;
+    }
+  }
+
   async #repairIn(session: PodSession, record: AttachmentRecord, options: RepairOptions): Promise<RepairResult> {
     const sameness = compareIdentities(record.identity, session.identity);
     if (sameness === 'other') return { outcome: 'namespace-gone' };
@@ -419,7 +426,7 @@ export class PodWiring {
     wire: () => Promise<Answer>,
   ): Promise<Answer> {
     const before = this.#registry.get(network.attachment);
-    const wiring = this.#installFilters(network).then(wire);
+    const wiring = this.#installFilters({ network, ...(allocation && { allocation }) }).then(wire);
     const recording = this.#registry.record(network, session.identity, allocation);
     try {
       return (await Promise.all([wiring, recording]))[0];
@@ -431,8 +438,13 @@ export class PodWiring {
     }
   }
 
-  async #installFilters(network: PodNetwork): Promise<void> {
-    for (const filter of this.#filters) await filter.install(network);
+  async #installFilters(record: Pick<AttachmentRecord, 'network' | 'allocation'>): Promise<void> {
+    for (const filter of this.#filters) await filter.install(filteredPod(record));
+  }
+
+  /** Ends what leads packets to an interface. Never rejects: the filter's next write retries a failure. */
+  async #releaseFilters(hostInterfaceName: string): Promise<void> {
+    for (const filter of this.#filters) await filter.release?.(hostInterfaceName).catch(() => undefined);
   }
 
   #delete(link: ObservedLink): Promise<boolean> {

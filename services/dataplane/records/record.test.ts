@@ -1,4 +1,5 @@
 import { attachments } from '@podwire/shared/testing/attachments';
+import type { HostPort } from '@podwire/shared/attachment/host-port';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
@@ -17,6 +18,11 @@ const allocation: fc.Arbitrary<RecordedAllocation> = fc.record({
   pod: fc.option(fc.record({ namespace: fc.string(), name: fc.string(), uid: fc.string() }), { nil: undefined }),
   isBound: fc.boolean(),
 });
+
+const HOST_PORTS: readonly HostPort[] = [
+  { protocol: 'tcp', hostPort: 8080, podPort: 80, hostAddress: undefined },
+  { protocol: 'udp', hostPort: 53, podPort: 53, hostAddress: address('fd00::1') },
+];
 
 const plainRecords: fc.Arbitrary<AttachmentRecord> = fc.record({
   network: fc
@@ -41,7 +47,8 @@ const plainRecords: fc.Arbitrary<AttachmentRecord> = fc.record({
     )
     .map(({ addresses, ...rest }) => {
       const prefix = { ...address('10.65.0.0'), length: 16 };
-      return podNetwork('a', { ...rest, addresses: addresses.map(address), sourcePrefixes: [prefix] });
+      const hostPorts = HOST_PORTS.slice(0, addresses.length);
+      return podNetwork('a', { ...rest, addresses: addresses.map(address), sourcePrefixes: [prefix], hostPorts });
     }),
   identity: fc.record({ device: uint64, inode: uint64, cookie: fc.option(uint64, { nil: null }) }),
   bootId: fc.uuid(),

@@ -1,5 +1,6 @@
 import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import { attachmentFaults, interfaceNameFault } from '@podwire/shared/attachment/attachment';
+import { hostPortText, readHostPorts, type HostPort } from '@podwire/shared/attachment/host-port';
 import { parseJson } from '@podwire/shared/json/parse';
 import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
@@ -40,12 +41,17 @@ export interface AttachmentRecord {
   readonly updatedAtMs: number;
 }
 
+/** A record's network, with its pod if that is known. */
+export function filteredPod({ network, allocation }: Pick<AttachmentRecord, 'network' | 'allocation'>) {
+  return { ...network, pod: allocation?.pod ?? network.otherIpam?.pod };
+}
+
 /** Version of the stored form below. Readers reject unknown versions. */
 const VERSION = 1;
 
 /** The stored form: JSON, addresses and prefixes as text, 64-bit numbers as decimal text. */
 export function encodeRecord({ network, identity, allocation, ...rest }: AttachmentRecord): string {
-  const { addresses, routes, sourcePrefixes, mtuBytes, txQueueLength, queueCount, ...plain } = network;
+  const { addresses, routes, sourcePrefixes, hostPorts, mtuBytes, txQueueLength, queueCount, ...plain } = network;
   return JSON.stringify({
     version: VERSION,
     ...rest,
@@ -58,6 +64,7 @@ export function encodeRecord({ network, identity, allocation, ...rest }: Attachm
       addresses: addresses.map(formatAddress),
       routes: routes.map(formatPrefix),
       sourcePrefixes: sourcePrefixes.map(formatPrefix),
+      ...(hostPorts.length > 0 && { hostPorts: hostPorts.map(hostPortText) }),
       mtuBytes: mtuBytes ?? null,
       txQueueLength: txQueueLength ?? null,
       queueCount: queueCount ?? null,
@@ -126,6 +133,13 @@ const optionalCount = z
 
 const pod = z.strictObject({ namespace: z.string(), name: z.string(), uid: z.string() });
 
+const hostPorts = z
+  .array(z.strictObject({ protocol: z.string(), hostPort: z.number(), podPort: z.number(), hostAddress: z.string() }))
+  .transform((texts, context): readonly HostPort[] =>
+    readHostPorts(texts, (field, reason) => context.addIssue({ code: 'custom', message: `${field} ${reason}` })),
+  )
+  .default([]);
+
 const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   attachment,
   netns: z.string().startsWith('/'),
@@ -136,6 +150,7 @@ const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   mtuBytes: optionalCount,
   ipForwarding: z.boolean(),
   sourcePrefixes: z.array(prefix),
+  hostPorts,
   txQueueLength: optionalCount,
   queueCount: optionalCount,
   addressesFromIpam: z.literal(true).exactOptional(),

@@ -66,7 +66,7 @@ function podMessage(name: string, address: string): PodNetwork {
   return {
     ...{ attachment, netns: `/run/netns/${name}`, hostInterfaceName: hostInterfaceName(attachment) },
     ...{ macAddress: podMac(attachment), addresses: [`${address}/32`], routes: [], mtuBytes: 0, ipForwarding: true },
-    ...{ sourcePrefixes: [], txQueueLength: 0, queueCount: 0 },
+    ...{ sourcePrefixes: [], hostPorts: [], txQueueLength: 0, queueCount: 0 },
   };
 }
 

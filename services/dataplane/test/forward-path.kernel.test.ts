@@ -1,14 +1,12 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import type { ClusterView } from '../cluster/cluster.js';
-import { acceptRuleDeletions, ForwardPath } from '../filters/forward-path.js';
-import { CHECK_INTERVAL_MS } from '../nft/table-reconciler.js';
-import { ProgramNft } from '../nft/nft-program.js';
+import { acceptRuleDeletions, FORWARD_CHECK_INTERVAL_MS, ForwardPath } from '../filters/forward-path.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import { PodWiring } from '../pods/pods.js';
 import { addPod, canPing, cleanUp, requireThrowawayNamespace, run, setNodeForwarding } from '../testing/kernels.js';
-import { reconcilerOptions, until } from '../testing/nft.js';
+import { reconcilerOptions, until, kernelNft } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { node, pool, view } from '../testing/routes.js';
 
@@ -96,7 +94,7 @@ afterEach(async () => {
 
 /** Watches the node's firewalls; `check` ends after the next check. */
 async function watch({ acceptsFirst = true, natOutgoing = false } = {}) {
-  const { nft, clock, events, options } = reconcilerOptions(new ProgramNft());
+  const { nft, clock, events, options } = reconcilerOptions(kernelNft());
   path = new ForwardPath({
     ...options,
     acceptsFirst,
@@ -107,7 +105,7 @@ async function watch({ acceptsFirst = true, natOutgoing = false } = {}) {
   path.follow(viewOf(natOutgoing), { blocks: 'all', hasOtherChanges: true });
   await until(() => clock.sleeping === 1);
   const check = async () => {
-    clock.advance(CHECK_INTERVAL_MS);
+    clock.advance(FORWARD_CHECK_INTERVAL_MS);
     await until(() => clock.sleeping === 1);
   };
   const conditions = () => path?.conditions().map(({ reason, message }) => `${reason}: ${message}`) ?? [];
@@ -163,7 +161,7 @@ test('rules that another program flushed or overtook by a drop come back; other 
   await check();
   expect([reaches()[0], events.takeLines()]).toEqual([true, ['ip filter written: drift']]);
   expect(rules().slice(1, 5)).toEqual(OWN);
-  await expect(new ProgramNft().apply(await acceptRuleDeletions(new ProgramNft()))).resolves.toBeUndefined();
+  await expect(kernelNft().apply(await acceptRuleDeletions(kernelNft()))).resolves.toBeUndefined();
   expect(rules().slice(1)).toEqual([
     '-A FORWARD -j REJECT --reject-with icmp-port-unreachable',
     '-A FORWARD -s 10.65.0.99/32 -j DROP',

@@ -6,7 +6,6 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NeighbourGuard } from '../filters/neighbour-guard.js';
 import { SourceGuard } from '../filters/source-guard.js';
-import { ProgramNft } from '../nft/nft-program.js';
 import { NodeMonitor } from '../kernel/node-monitor.js';
 import { NetlinkNodeNetwork } from '../kernel/node-network.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
@@ -15,7 +14,7 @@ import { Events } from '../pods/events.js';
 import { PodWiring } from '../pods/pods.js';
 import { send, solicitation } from '../testing/frames.js';
 import { addPod, cleanUp, setNodeForwarding, canPing, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { reconcilerOptions, until } from '../testing/nft.js';
+import { reconcilerOptions, until, kernelNft } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { GATEWAY } from '../wiring/network.js';
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
@@ -59,7 +58,7 @@ beforeEach(async () => {
   setNodeForwarding();
   run('ip', 'address', 'replace', '198.18.0.1/32', 'dev', 'lo');
   kernel = await NetlinkKernel.open();
-  guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
+  guard = new SourceGuard(reconcilerOptions(kernelNft()).options);
   await guard.start(new Map());
   dataplane = new PodWiring({
     kernel,
@@ -150,7 +149,7 @@ describe.each([
       }
       network = await NetlinkNodeNetwork.open(new NodeMonitor());
       neighbourGuard = new NeighbourGuard({
-        ...reconcilerOptions(new ProgramNft()).options,
+        ...reconcilerOptions(kernelNft()).options,
         podInterfaces: () => guard.interfaces,
       });
       for (const [name, end] of [
@@ -193,7 +192,7 @@ while True:
       neighbourGuard.setConnected(connected);
       await until(() => run('nft', 'list', 'tables').includes('podwire_neighbours'));
       await neighbourGuard.stop();
-      const { events, options } = reconcilerOptions(new ProgramNft());
+      const { events, options } = reconcilerOptions(kernelNft());
       const next = new NeighbourGuard({ ...options, podInterfaces: () => guard.interfaces });
       next.setConnected(connected);
       await next.stop();

@@ -6,14 +6,13 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { VXLAN_PORT } from '../cluster/cluster.js';
 import { SourceGuard } from '../filters/source-guard.js';
-import { ProgramNft } from '../nft/nft-program.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import { PodWiring } from '../pods/pods.js';
 import { VXLAN_DEVICE, VXLAN_VNI } from '../routes/wanted.js';
 import { IPIP, ipPacket, ipv4Fragments, send, udpPacket, vxlanData } from '../testing/frames.js';
 import { addPod, cleanUp, setNodeForwarding, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { reconcilerOptions, until } from '../testing/nft.js';
+import { reconcilerOptions, until, kernelNft } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { GATEWAY } from '../wiring/network.js';
 
@@ -41,7 +40,7 @@ beforeEach(async () => {
   requireThrowawayNamespace();
   for (const family of FAMILIES) run('ip', 'address', 'replace', NODE[family], 'dev', 'lo');
   kernel = await NetlinkKernel.open();
-  guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
+  guard = new SourceGuard(reconcilerOptions(kernelNft()).options);
   await guard.start(new Map());
   dataplane = new PodWiring({
     kernel,

@@ -9,7 +9,6 @@ import { NEIGHBOUR_TABLE } from '../filters/neighbour-guard.js';
 import { GUARD_TABLE } from '../filters/source-guard.js';
 import { replacement } from '../nft/table.js';
 import { TUNNEL_TABLE } from '../filters/tunnel-guard.js';
-import { ProgramNft } from '../nft/nft-program.js';
 import { runRemoval } from '../removal.js';
 import {
   addPod,
@@ -22,7 +21,7 @@ import {
   snapshot,
 } from '../testing/kernels.js';
 import { listRuleset } from '../testing/contracts/nft-contract.js';
-import { prefix } from '../testing/nft.js';
+import { prefix, kernelNft } from '../testing/nft.js';
 import { podMessage, ServiceFixture, startOn } from '../testing/service.js';
 
 const LOCK = { program: 'podwire-node', settings: '', owner: '4711', clock: systemClock };
@@ -89,7 +88,7 @@ async function usedNode(): Promise<void> {
   ]) {
     runCommand(command);
   }
-  const nft = new ProgramNft();
+  const nft = kernelNft();
   const nat = { sources: [prefix('10.65.0.0/16')], exempt: [prefix('10.65.0.0/16')], interfaces: [], ports: undefined };
   await nft.apply(replacement(masqueradeTable({ family: 4, ...nat })));
   await nft.apply([{ add: { table: { ...TUNNEL_TABLE } } }]);
@@ -112,7 +111,7 @@ test('a removal without consent lists each object of Podwire and changes nothing
 test('a removal leaves the node as it was before Podwire, with all objects of other programs', async () => {
   const before = state();
   await usedNode();
-  expect(await new ProgramNft().read(GUARD_TABLE)).toBeDefined();
+  expect(await kernelNft().read(GUARD_TABLE)).toBeDefined();
   await expect(remove(true)).resolves.toBe(0);
   expect(state()).toBe(before);
   expect(existsSync(bench.records)).toBe(false);
@@ -131,7 +130,7 @@ test('a removal is refused while podwire-node runs', async () => {
   try {
     // The service writes its tables in the background, after its start; without a cluster there are these two.
     for (const table of [GUARD_TABLE, NEIGHBOUR_TABLE]) {
-      await expect.poll(() => new ProgramNft().read(table)).toBeDefined();
+      await expect.poll(() => kernelNft().read(table)).toBeDefined();
     }
     const before = state();
     await expect(remove(true)).resolves.toBe(1);

@@ -94,6 +94,7 @@ async function attach(name: string, address: string): Promise<PodNetwork> {
     mtuBytes: 0,
     ipForwarding: false,
     sourcePrefixes: [],
+    hostPorts: [],
     txQueueLength: 0,
     queueCount: 0,
   };

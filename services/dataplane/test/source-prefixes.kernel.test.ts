@@ -1,13 +1,12 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { SourceGuard } from '../filters/source-guard.js';
-import { ProgramNft } from '../nft/nft-program.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import { PodWiring } from '../pods/pods.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { arrivalsFrom, inside } from '../testing/contracts/nft-contract.js';
-import { reconcilerOptions, prefix } from '../testing/nft.js';
+import { reconcilerOptions, prefix, kernelNft } from '../testing/nft.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 
 /** The allowed sources of pods as the dataplane wires them: the settings of their interfaces and the guard together. */
@@ -32,7 +31,7 @@ beforeEach(async () => {
   run('ip', 'address', 'add', '192.0.2.1/24', 'dev', 'uplink');
   run('ip', 'route', 'add', 'default', 'via', '192.0.2.254');
   kernel = await NetlinkKernel.open();
-  guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
+  guard = new SourceGuard(reconcilerOptions(kernelNft()).options);
 });
 
 afterEach(async () => {

@@ -12,11 +12,10 @@ import {
   type Encapsulation,
 } from '../cluster/cluster.js';
 import { TunnelGuard } from '../filters/tunnel-guard.js';
-import { ProgramNft } from '../nft/nft-program.js';
 import { VXLAN_DEVICE, VXLAN_VNI } from '../routes/wanted.js';
 import { IPIP, ipPacket, send, udpPacket, vxlanData } from '../testing/frames.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { reconcilerOptions, prefix, RecordedEvents, until } from '../testing/nft.js';
+import { reconcilerOptions, prefix, RecordedEvents, until, kernelNft } from '../testing/nft.js';
 import { address } from '../testing/pods.js';
 
 /** The node and its subnet: another node, `node-b`, and an unknown host. Both are one namespace that sends the test's packets. */
@@ -78,7 +77,7 @@ beforeEach(() => {
     run('ip', 'link', 'set', device, 'up');
   }
   events = new RecordedEvents();
-  guard = new TunnelGuard({ nft: new ProgramNft(), events, clock: systemClock, random: () => 0.5 });
+  guard = new TunnelGuard({ nft: kernelNft(), events, clock: systemClock, random: () => 0.5 });
 });
 
 afterEach(async () => {
@@ -169,7 +168,7 @@ test('the earlier rules stay until the cluster is known, and the next start keep
   await written(1);
   await guard.stop();
   const before = run('nft', '-a', 'list', 'ruleset');
-  const next = reconcilerOptions(new ProgramNft());
+  const next = reconcilerOptions(kernelNft());
   const another = new TunnelGuard(next.options);
   expect(run('nft', '-a', 'list', 'ruleset')).toBe(before);
   another.follow(view(['a', 'b']), ALL);

@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { networkInterfaces } from 'node:os';
 
 import { NetlinkError, type Monitor, type MonitorEvent } from '@podwire/netlink';
+import type { PortProtocol } from '@podwire/shared/attachment/host-port';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, expect } from 'vitest';
 
@@ -14,6 +15,14 @@ import type { NodeRoute, WantedVxlan } from '../routes/wanted.js';
 import type { Step } from '../wiring/step.js';
 
 /** A kernel under test, with the actions of operators and other programs. */
+/** A flow in connection tracking. */
+export interface Flow {
+  readonly source: string;
+  readonly destination: string;
+  readonly protocol: PortProtocol;
+  readonly port: number;
+}
+
 export interface KernelFixture {
   readonly kernel: Kernel;
   /** Path of the node's own network namespace. */
@@ -27,7 +36,7 @@ export interface KernelFixture {
   /** A bridge, up, with an alias or none, on the node or in a pod. */
   addBridge(name: string, where: { readonly pod?: string; readonly alias?: string }): void;
   /** Adds a flow to the node's connection tracking. */
-  addFlow(flow: { readonly source: string; readonly destination: string }): void;
+  addFlow(flow: Flow): void;
   /** Number of flows in the node's connection tracking. */
   flowCount(): number;
   /** Removes everything. */
@@ -134,6 +143,7 @@ export function intercept(kernel: Kernel): InterceptedKernel {
     deleteHostLink: (link) => kernel.deleteHostLink(link),
     attachedLinks: () => kernel.attachedLinks(),
     deleteFlows: (address) => kernel.deleteFlows(address),
+    deletePortFlows: (protocol, port) => kernel.deletePortFlows(protocol, port),
     close: () => kernel.close(),
   };
 }

@@ -1,3 +1,4 @@
+import type { PortProtocol } from '@podwire/shared/attachment/host-port';
 import type { Failure } from '@podwire/shared/failure/failure';
 
 import {
@@ -10,6 +11,7 @@ import {
 import { kernelFailure, openFailure, ownNamespaceFailure } from '../pods/errno.js';
 import type { AttachedLink, BatchOutcome, Kernel, Links, PodSession, StepFailure } from '../pods/kernel.js';
 import type { NamespaceIdentity } from '../records/record.js';
+import type { Flow } from './kernels.js';
 import {
   attachmentOfAlias,
   isSourceRule,
@@ -74,7 +76,7 @@ interface MemoryKernelOptions {
 export class MemoryKernel implements Kernel {
   readonly host: MemoryNamespace;
   /** Flows in the node's connection tracking. */
-  readonly flows: { readonly source: string; readonly destination: string }[] = [];
+  readonly flows: Flow[] = [];
   /** Every applied or refused step, as its `ip` command. */
   readonly commands: string[] = [];
   /** Paths that exist, and their objects. */
@@ -223,6 +225,13 @@ export class MemoryKernel implements Kernel {
   deleteFlows(address: string): Promise<number> {
     return this.#request('conntrack-delete', 'conntrack.delete', () => {
       const kept = this.flows.filter(({ source, destination }) => source !== address && destination !== address);
+      return this.flows.splice(0, this.flows.length, ...kept).length - kept.length;
+    });
+  }
+
+  deletePortFlows(protocol: PortProtocol, port: number): Promise<number> {
+    return this.#request('conntrack-delete', 'conntrack.delete', () => {
+      const kept = this.flows.filter((flow) => flow.protocol !== protocol || flow.port !== port);
       return this.flows.splice(0, this.flows.length, ...kept).length - kept.length;
     });
   }

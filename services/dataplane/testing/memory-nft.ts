@@ -1,9 +1,10 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { prefixesOverlap, splitCidr } from '@podwire/shared/net/prefix';
 
-import type { BaseChain, Nft } from '../nft/nft.js';
+import type { BaseChain, Nft, TableWatch, TableWatcher } from '../nft/nft.js';
 import {
   formatTableName,
+  type ElementsChange,
   isList,
   isObject,
   type Json,
@@ -16,15 +17,20 @@ import { formOf } from '../nft/table-form.js';
 /** Objects of one table by kind and name; rules in their order. */
 type Objects = Map<string, JsonObject>;
 
+type FaultyMethod = 'read' | 'apply' | 'changeElements' | 'watch';
+
 /** Nftables in memory, with the rules of the real ones that Podwire's tables need, and faults on demand. */
 export class MemoryNft implements Nft {
   readonly #tables = new Map<string, Objects>();
-  readonly #faults = new Map<'read' | 'apply', Failure[]>();
+  readonly #faults = new Map<FaultyMethod, Failure[]>();
+  readonly #watchers = new Set<{ readonly name: string; readonly watcher: TableWatcher }>();
+  #generation = 0;
   #reads = 0;
   #transactions = 0;
+  #elementChanges = 0;
 
   /** Makes the next call of a method fail, without a change. */
-  failNext(method: 'read' | 'apply', failure: Failure): void {
+  failNext(method: FaultyMethod, failure: Failure): void {
     this.#faults.set(method, [...(this.#faults.get(method) ?? []), failure]);
   }
 
@@ -35,6 +41,11 @@ export class MemoryNft implements Nft {
 
   get reads(): number {
     return this.#reads;
+  }
+
+  /** Number of transactions without the program. */
+  get elementChanges(): number {
+    return this.#elementChanges;
   }
 
   get transactions(): number {
@@ -66,16 +77,65 @@ export class MemoryNft implements Nft {
   apply(commands: readonly NftCommand[]): Promise<void> {
     this.#transactions++;
     const fault = this.#faults.get('apply')?.shift();
+    return fault ? Promise.reject(fault) : this.#transact(commands);
+  }
+
+  async changeElements(table: TableName, changes: readonly ElementsChange[]): Promise<number | undefined> {
+    this.#elementChanges++;
+    const element = ({ set }: ElementsChange, elem: readonly Json[]): JsonObject[] =>
+      elem.length === 0 ? [] : [{ element: { family: table.family, table: table.name, name: set.name, elem } }];
+    const commands: NftCommand[] = [
+      ...changes.flatMap((each) => element(each, each.deleted).map((object) => ({ delete: object }))),
+      ...changes.flatMap((each) => element(each, each.added).map((object) => ({ add: object }))),
+    ];
+    const fault = this.#faults.get('changeElements')?.shift();
+    if (fault) throw fault;
+    await this.#transact(commands);
+    return this.#generation;
+  }
+
+  latestTransaction(): Promise<number> {
+    return Promise.resolve(this.#generation);
+  }
+
+  /** Reports arrive after the result of the transaction. */
+  watch(table: TableName, watcher: TableWatcher): Promise<TableWatch> {
+    const fault = this.#faults.get('watch')?.shift();
     if (fault) return Promise.reject(fault);
+    const watched = { name: formatTableName(table), watcher };
+    this.#watchers.add(watched);
+    return Promise.resolve({ close: () => void this.#watchers.delete(watched) });
+  }
+
+  /** The kernel loses reports. */
+  loseReports(): void {
+    for (const { watcher } of this.#watchers) watcher.onChange(undefined);
+  }
+
+  /** The subscriptions fail. */
+  endWatches(): void {
+    for (const watched of [...this.#watchers]) {
+      this.#watchers.delete(watched);
+      watched.watcher.onEnd();
+    }
+  }
+
+  #transact(commands: readonly NftCommand[]): Promise<void> {
     const before = new Map([...this.#tables].map(([name, objects]) => [name, new Map(objects)]));
     try {
       for (const command of commands) this.#carryOut(command);
-      return Promise.resolve();
     } catch (error) {
       this.#tables.clear();
       for (const [name, objects] of before) this.#tables.set(name, objects);
       return Promise.reject(error instanceof Error ? error : new Error(String(error)));
     }
+    const generation = ++this.#generation;
+    const changed = new Set(commands.map((command) => tableOf(...kindOf(objectOf(command)))));
+    const watching = [...this.#watchers].filter(({ name }) => changed.has(name));
+    setImmediate(() => {
+      for (const watched of watching) if (this.#watchers.has(watched)) watched.watcher.onChange(generation);
+    });
+    return Promise.resolve();
   }
 
   #carryOut(command: NftCommand): void {
@@ -111,12 +171,10 @@ export class MemoryNft implements Nft {
   }
 
   #changeElements(objects: Objects, value: JsonObject, change: ElementChange): void {
-    const key = `set ${textOf(value.name)}`;
-    const set = objects.get(key)?.set;
-    if (!isObject(set)) throw absent(key);
+    const [kind, key, set] = setOrMap(objects, textOf(value.name));
     const { elem: before, ...rest } = set;
     const elements = change(elementsOf(before), elementsOf(value.elem));
-    objects.set(key, { set: { ...rest, ...(elements.length > 0 ? { elem: elements } : {}) } });
+    objects.set(key, { [kind]: { ...rest, ...(elements.length > 0 ? { elem: elements } : {}) } });
   }
 
   #objects(tableName: string): Objects {
@@ -124,6 +182,15 @@ export class MemoryNft implements Nft {
     if (!objects) throw absent(`table ${tableName}`);
     return objects;
   }
+}
+
+function setOrMap(objects: Objects, name: string): readonly [kind: string, key: string, value: JsonObject] {
+  for (const kind of ['set', 'map']) {
+    const key = `${kind} ${name}`;
+    const value = objects.get(key)?.[kind];
+    if (isObject(value)) return [kind, key, value];
+  }
+  throw absent(`set ${name}`);
 }
 
 type ElementChange = (before: readonly Json[], change: readonly Json[]) => readonly Json[];
@@ -162,6 +229,8 @@ function overlap(a: string, b: string): boolean {
 
 /** `CIDR`, `CIDR LINK`, or a name. */
 function elementText(element: Json): string {
+  // A pair of a map.
+  if (isList(element)) return element.map(elementText).join(': ');
   if (!isObject(element)) return textOf(element);
   const { prefix, concat } = element;
   if (isObject(prefix)) return `${textOf(prefix.addr)}/${textOf(prefix.len)}`;
@@ -171,6 +240,10 @@ function elementText(element: Json): string {
 
 function elementsOf(elements: Json | undefined): readonly Json[] {
   return isList(elements) ? elements : [];
+}
+
+function objectOf(command: NftCommand): JsonObject {
+  return 'add' in command ? command.add : 'insert' in command ? command.insert : command.delete;
 }
 
 function kindOf(object: JsonObject): [string, JsonObject] {

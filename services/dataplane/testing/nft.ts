@@ -2,13 +2,21 @@ import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { expect, vi } from 'vitest';
 
+import { NetlinkNft } from '../kernel/netlink-nft.js';
+import { ProgramNft } from '../nft/nft-program.js';
 import type { TableEvents, TableReconcilerOptions } from '../nft/table-reconciler.js';
 import type { Nft } from '../nft/nft.js';
+import { TABLES } from '../removal.js';
 
 export function prefix(text: string): Prefix {
   const parsed = parsePrefix(text);
   if (!parsed.ok) throw new Error(`${text} ${parsed.fault}`);
   return parsed.prefix;
+}
+
+/** Nftables of this process's network namespace. */
+export function kernelNft(): NetlinkNft {
+  return new NetlinkNft(new ProgramNft(), TABLES);
 }
 
 /** Events as lines. */

@@ -142,6 +142,7 @@ export function podMessage(name: string, address: string): PodNetwork {
     mtuBytes: 0,
     ipForwarding: true,
     sourcePrefixes: [],
+    hostPorts: [],
     txQueueLength: 0,
     queueCount: 0,
   };

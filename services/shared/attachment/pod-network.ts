@@ -3,6 +3,7 @@ import type { Mac } from '../net/mac.js';
 import type { Prefix } from '../net/prefix.js';
 import type { PodName } from './allocation.js';
 import type { Attachment } from './attachment.js';
+import type { HostPort } from './host-port.js';
 
 /** The kernel's limit of the queues of an interface. */
 export const MAX_QUEUE_COUNT = 4096;
@@ -25,6 +26,8 @@ export interface PodNetwork {
   readonly ipForwarding: boolean;
   /** Source prefixes that the pod may send from besides its addresses. */
   readonly sourcePrefixes: readonly Prefix[];
+  /** Ports of the node that lead to the pod. */
+  readonly hostPorts: readonly HostPort[];
   /** Transmit queue length of each end, in packets; undefined: the kernel's default. */
   readonly txQueueLength: number | undefined;
   /** Number of transmit queues, and of receive queues, at each end; undefined: the kernel's default. */

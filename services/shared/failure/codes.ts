@@ -30,6 +30,12 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'Another host interface has that name.',
   },
+  HOST_PORT_TAKEN: {
+    status: status.ALREADY_EXISTS,
+    cni: 11,
+    retryable: true,
+    about: 'Another pod of the node has the host port.',
+  },
   ROUTE_TAKEN: {
     status: status.ALREADY_EXISTS,
     cni: 101,

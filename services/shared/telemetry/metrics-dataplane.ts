@@ -50,6 +50,14 @@ export const DATAPLANE_METRICS = {
     labels: { table: 'names of tables', reason: ['wanted', 'found', 'drift'] },
     when: 'after the first write',
   },
+  'podwire.dataplane.nft.gap': {
+    kind: 'histogram',
+    unit: 's',
+    about: 'Time from another program’s change of a table until it is restored',
+    labels: { table: 'names of tables' },
+    when: 'after the first such change',
+    buckets: COARSE_SECONDS,
+  },
   'podwire.dataplane.nft.failures': {
     kind: 'counter',
     unit: '{failure}',
@@ -101,6 +109,11 @@ export const DATAPLANE_METRICS = {
     kind: 'counter',
     unit: '{failure}',
     about: 'Failed repairs, recoveries and checks, which are retried',
+  },
+  'podwire.dataplane.host_ports': {
+    kind: 'gauge',
+    unit: '{port}',
+    about: 'Ports of the node that lead to pods',
   },
   'podwire.dataplane.routes': {
     kind: 'gauge',

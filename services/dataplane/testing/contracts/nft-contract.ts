@@ -2,6 +2,7 @@ import { describe, expect, test } from 'vitest';
 
 import type { Nft } from '../../nft/nft.js';
 import {
+  elementChanges,
   objectsOf,
   prefixJson,
   removal,
@@ -18,12 +19,13 @@ const prefix = (value: bigint, length: number): Json => prefixJson({ family: 4, 
 /** 10.0.0.0/24, 10.0.1.0/24 and 10.0.9.9. */
 const ELEMENTS = [prefix(0x0a_00_00_00n, 24), prefix(0x0a_00_01_00n, 24), prefix(0x0a_00_09_09n, 32)];
 
-const TABLE: NftTable = {
+const TABLE = {
   family: 'ip',
   name: 'podwire',
   sets: [
     { name: 'addresses', type: 'ipv4_addr', interval: true, elements: ELEMENTS },
     { name: 'senders', type: ['ifname', 'ipv4_addr'], interval: true, elements: [] },
+    { name: 'targets', type: ['inet_proto', 'inet_service'], interval: false, valueType: 'ipv4_addr', elements: [] },
   ],
   chains: [
     { name: 'verdict', hook: undefined, rules: [[{ counter: { packets: 0, bytes: 0 } }, { accept: null }]] },
@@ -33,7 +35,7 @@ const TABLE: NftTable = {
       rules: [[{ jump: { target: 'verdict' } }]],
     },
   ],
-};
+} as const satisfies NftTable;
 
 function element(verb: 'add' | 'delete', elem: Json, set = 'addresses'): NftCommand {
   const object = { element: { family: 'ip', table: 'podwire', name: set, elem: [elem] } };
@@ -41,6 +43,16 @@ function element(verb: 'add' | 'delete', elem: Json, set = 'addresses'): NftComm
 }
 
 const sender = (device: string, address: Json): Json => ({ concat: [device, address] });
+
+const target = (protocol: number, port: number, address: string): Json => [{ concat: [protocol, port] }, address];
+
+/** Elements of the sets of {@link TABLE}, in the order of the sets. */
+const ELEMENT_LISTS: readonly (readonly (readonly Json[])[])[] = [
+  [[], [sender('a', prefix(0x0a_00_00_00n, 8)), sender('b', prefix(0x0a_00_00_00n, 8))], [target(6, 80, '10.0.0.1')]],
+  [ELEMENTS, [sender('a', prefix(0x0a_01_00_00n, 16))], [target(6, 80, '10.0.0.2'), target(17, 80, '10.0.0.1')]],
+  [[prefix(0x0a_00_00_00n, 23)], [], [target(17, 80, '10.0.0.1'), target(132, 65_535, '255.255.255.255')]],
+  [[], [], []],
+];
 
 /** Tests of every implementation of {@link Nft}. */
 export function nftContract(open: () => Nft): void {
@@ -85,7 +97,7 @@ export function nftContract(open: () => Nft): void {
       await nft.apply([element('add', added), element('delete', ELEMENTS[2]!)]);
       await nft.apply([element('add', added)]);
       const [addresses, ...tail] = TABLE.sets;
-      const wanted = { ...TABLE, sets: [{ ...addresses!, elements: [...ELEMENTS.slice(0, 2), added] }, ...tail] };
+      const wanted = { ...TABLE, sets: [{ ...addresses, elements: [...ELEMENTS.slice(0, 2), added] }, ...tail] };
       expect(await form(nft)).toEqual(formOf(objectsOf(wanted)));
     });
 
@@ -95,8 +107,8 @@ export function nftContract(open: () => Nft): void {
       const [large, smaller] = [sender('a', prefix(0x0a_00_00_00n, 8)), sender('a', prefix(0x0a_01_00_00n, 16))];
       await nft.apply([element('add', large, 'senders')]);
       await nft.apply([element('delete', large, 'senders'), element('add', smaller, 'senders')]);
-      const [addresses, senders] = TABLE.sets;
-      const wanted = { ...TABLE, sets: [addresses!, { ...senders!, elements: [smaller] }] };
+      const [addresses, senders, targets] = TABLE.sets;
+      const wanted = { ...TABLE, sets: [addresses, { ...senders, elements: [smaller] }, targets] };
       expect(await form(nft)).toEqual(formOf(objectsOf(wanted)));
     });
 
@@ -106,8 +118,8 @@ export function nftContract(open: () => Nft): void {
       const range = prefix(0x0a_00_00_00n, 8);
       await nft.apply([element('add', sender('a', range), 'senders'), element('add', sender('b', range), 'senders')]);
       await nft.apply([element('delete', sender('a', range), 'senders')]);
-      const [addresses, senders] = TABLE.sets;
-      const wanted = { ...TABLE, sets: [addresses!, { ...senders!, elements: [sender('b', range)] }] };
+      const [addresses, senders, targets] = TABLE.sets;
+      const wanted = { ...TABLE, sets: [addresses, { ...senders, elements: [sender('b', range)] }, targets] };
       expect(await form(nft)).toEqual(formOf(objectsOf(wanted)));
     });
 
@@ -122,6 +134,42 @@ export function nftContract(open: () => Nft): void {
       const good = element('add', prefix(0x0a_07_00_00n, 16));
       await expect(nft.apply([good, bad])).rejects.toMatchObject({ code: 'KERNEL_REFUSED' });
       expect(await form(nft)).toEqual(formOf(objectsOf(TABLE)));
+    });
+
+    test('change elements from one state of a table to another without the program', async () => {
+      const nft = open();
+      await nft.apply(replacement(TABLE));
+      let before: NftTable = TABLE;
+      for (const elements of ELEMENT_LISTS) {
+        const after = { ...TABLE, sets: TABLE.sets.map((set, at) => ({ ...set, elements: elements[at] ?? [] })) };
+        await nft.changeElements(TABLE, elementChanges(before, after) ?? []);
+        expect(await form(nft)).toEqual(formOf(objectsOf(after)));
+        before = after;
+      }
+    });
+
+    test('change no element when one of them is missing', async () => {
+      const nft = open();
+      await nft.apply(replacement(TABLE));
+      const [set] = TABLE.sets;
+      const change = { set, deleted: [prefix(0x0a_09_00_00n, 24)], added: [prefix(0x0a_07_00_00n, 16)] };
+      await expect(nft.changeElements(TABLE, [change])).rejects.toMatchObject({ code: 'KERNEL_REFUSED' });
+      expect(await form(nft)).toEqual(formOf(objectsOf(TABLE)));
+    });
+
+    test('report each transaction that changes a watched table, with its number', async () => {
+      const nft = open();
+      const reports: (number | undefined)[] = [];
+      await nft.apply(replacement(TABLE));
+      const watch = await nft.watch(TABLE, { onChange: (number) => reports.push(number), onEnd: () => undefined });
+      const [set] = TABLE.sets;
+      const own = await nft.changeElements(TABLE, [{ set, deleted: [], added: [prefix(0x0a_07_00_00n, 16)] }]);
+      await nft.apply([{ add: { table: { family: 'inet', name: 'another' } } }]);
+      await nft.apply([element('delete', prefix(0x0a_07_00_00n, 16))]);
+      const foreign = await nft.latestTransaction();
+      await expect.poll(() => reports).toEqual([own, foreign]);
+      watch.close();
+      await nft.apply([{ delete: { table: { family: 'inet', name: 'another' } } }]);
     });
   });
 }

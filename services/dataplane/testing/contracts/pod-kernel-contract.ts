@@ -135,13 +135,27 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       ['10.65.0.8', '10.65.0.9'],
       ['fd65::7', 'fd65::8'],
     ] as const) {
-      under.fixture.addFlow({ source, destination });
+      under.fixture.addFlow({ source, destination, protocol: 'udp', port: 53 });
     }
     expect(await under.fixture.kernel.deleteFlows('10.65.0.7')).toBe(2);
     expect(await under.fixture.kernel.deleteFlows('10.65.0.7')).toBe(0);
     expect(under.fixture.flowCount()).toBe(2);
     expect(await under.fixture.kernel.deleteFlows('fd65::8')).toBe(1);
     expect(under.fixture.flowCount()).toBe(1);
+  });
+
+  test('flows to a port are deleted, of both families, and flows of other ports and protocols stay', async () => {
+    for (const [protocol, port] of [
+      ['udp', 53],
+      ['udp', 54],
+      ['tcp', 53],
+    ] as const) {
+      under.fixture.addFlow({ source: '10.65.0.7', destination: '10.65.0.8', protocol, port });
+      under.fixture.addFlow({ source: 'fd65::7', destination: 'fd65::8', protocol, port });
+    }
+    expect(await under.fixture.kernel.deletePortFlows('udp', 53)).toBe(2);
+    expect(await under.fixture.kernel.deletePortFlows('udp', 53)).toBe(0);
+    expect(under.fixture.flowCount()).toBe(4);
   });
 
   test('after close calls fail instead of waiting', async () => {

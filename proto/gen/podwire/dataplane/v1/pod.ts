@@ -61,7 +61,26 @@ export interface PodNetwork {
    * it only while podwire-ipam holds all of these addresses for the attachment. Not set: another IPAM plugin allocated
    * them, and the pair is always restored.
    */
-  addressesFromIpam?: boolean | undefined;
+  addressesFromIpam?:
+    | boolean
+    | undefined;
+  /** Ports of the node that lead to the pod. Another pod of the node must not have one of them. */
+  hostPorts: HostPort[];
+}
+
+/** HostPort is a port of the node that leads to a port of a pod (CNI capability `portMappings`). */
+export interface HostPort {
+  /** `tcp`, `udp` or `sctp`. */
+  protocol: string;
+  /** Port of the node, 1 to 65535. */
+  hostPort: number;
+  /** Port of the pod, 1 to 65535. */
+  podPort: number;
+  /**
+   * The node's address, of a family that the pod has addresses of; empty, `0.0.0.0` or `::` means any address. The node
+   * may get the address later.
+   */
+  hostAddress: string;
 }
 
 /** AttachPodRequest holds the wanted state. */
@@ -245,6 +264,8 @@ export interface AttachedPod {
   addresses: string[];
   /** Whether the host's end is up and its peer too. */
   up: boolean;
+  /** Ports of the node that lead to the pod. */
+  hostPorts: HostPort[];
 }
 
 function createBasePodNetwork(): PodNetwork {
@@ -261,6 +282,7 @@ function createBasePodNetwork(): PodNetwork {
     txQueueLength: 0,
     queueCount: 0,
     addressesFromIpam: undefined,
+    hostPorts: [],
   };
 }
 
@@ -301,6 +323,9 @@ export const PodNetwork: MessageFns<PodNetwork> = {
     }
     if (message.addressesFromIpam !== undefined) {
       writer.uint32(96).bool(message.addressesFromIpam);
+    }
+    for (const v of message.hostPorts) {
+      HostPort.encode(v!, writer.uint32(106).fork()).join();
     }
     return writer;
   },
@@ -414,6 +439,14 @@ export const PodNetwork: MessageFns<PodNetwork> = {
             message.addressesFromIpam = reader.bool();
             continue;
           }
+          case 13: {
+            if (tag !== 106) {
+              break;
+            }
+
+            message.hostPorts.push(HostPort.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -445,6 +478,98 @@ export const PodNetwork: MessageFns<PodNetwork> = {
     message.txQueueLength = object.txQueueLength ?? 0;
     message.queueCount = object.queueCount ?? 0;
     message.addressesFromIpam = object.addressesFromIpam ?? undefined;
+    message.hostPorts = object.hostPorts?.map((e) => HostPort.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseHostPort(): HostPort {
+  return { protocol: "", hostPort: 0, podPort: 0, hostAddress: "" };
+}
+
+export const HostPort: MessageFns<HostPort> = {
+  encode(message: HostPort, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.protocol !== "") {
+      writer.uint32(10).string(message.protocol);
+    }
+    if (message.hostPort !== 0) {
+      writer.uint32(16).uint32(message.hostPort);
+    }
+    if (message.podPort !== 0) {
+      writer.uint32(24).uint32(message.podPort);
+    }
+    if (message.hostAddress !== "") {
+      writer.uint32(34).string(message.hostAddress);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): HostPort {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseHostPort();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.protocol = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.hostPort = reader.uint32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.podPort = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.hostAddress = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<HostPort>): HostPort {
+    return HostPort.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<HostPort>): HostPort {
+    const message = createBaseHostPort();
+    message.protocol = object.protocol ?? "";
+    message.hostPort = object.hostPort ?? 0;
+    message.podPort = object.podPort ?? 0;
+    message.hostAddress = object.hostAddress ?? "";
     return message;
   },
 };
@@ -1684,7 +1809,7 @@ export const ListPodsResponse: MessageFns<ListPodsResponse> = {
 };
 
 function createBaseAttachedPod(): AttachedPod {
-  return { attachment: undefined, hostInterface: undefined, addresses: [], up: false };
+  return { attachment: undefined, hostInterface: undefined, addresses: [], up: false, hostPorts: [] };
 }
 
 export const AttachedPod: MessageFns<AttachedPod> = {
@@ -1700,6 +1825,9 @@ export const AttachedPod: MessageFns<AttachedPod> = {
     }
     if (message.up !== false) {
       writer.uint32(32).bool(message.up);
+    }
+    for (const v of message.hostPorts) {
+      HostPort.encode(v!, writer.uint32(42).fork()).join();
     }
     return writer;
   },
@@ -1749,6 +1877,14 @@ export const AttachedPod: MessageFns<AttachedPod> = {
             message.up = reader.bool();
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.hostPorts.push(HostPort.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1774,6 +1910,7 @@ export const AttachedPod: MessageFns<AttachedPod> = {
       : undefined;
     message.addresses = object.addresses?.map((e) => e) || [];
     message.up = object.up ?? false;
+    message.hostPorts = object.hostPorts?.map((e) => HostPort.fromPartial(e)) || [];
     return message;
   },
 };
@@ -1789,7 +1926,7 @@ export const PodServiceService = {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the
-   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks a feature),
+   * host interface's name, a host port or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks a feature),
    * INTERNAL (the kernel refused; the message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
    */
   attachPod: {
@@ -1918,7 +2055,7 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the
-   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks a feature),
+   * host interface's name, a host port or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks a feature),
    * INTERNAL (the kernel refused; the message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
    */
   attachPod: handleUnaryCall<AttachPodRequest, AttachPodResponse>;
@@ -1989,7 +2126,7 @@ export interface PodServiceClient extends Client {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the
-   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks a feature),
+   * host interface's name, a host port or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks a feature),
    * INTERNAL (the kernel refused; the message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
    */
   attachPod(

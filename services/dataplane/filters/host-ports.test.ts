@@ -1,0 +1,95 @@
+import type { HostPort } from '@podwire/shared/attachment/host-port';
+import { Failure } from '@podwire/shared/failure/failure';
+import { expect, test } from 'vitest';
+
+import { MemoryNft } from '../testing/memory-nft.js';
+import { reconcilerOptions } from '../testing/nft.js';
+import { podNetwork } from '../testing/pods.js';
+import { HOST_PORT_TABLE, HostPorts } from './host-ports.js';
+
+const port = (hostPort: number, more: Partial<HostPort> = {}): HostPort => ({
+  protocol: 'tcp',
+  hostPort,
+  podPort: 80,
+  hostAddress: undefined,
+  ...more,
+});
+
+const pod = (name: string, ...hostPorts: readonly HostPort[]) => ({
+  ...podNetwork(name, { hostInterfaceName: `podw${name}`, hostPorts }),
+  pod: { namespace: 'default', name, uid: '' },
+});
+
+function open() {
+  const { options, ...rest } = reconcilerOptions(new MemoryNft());
+  const deletedFlows: string[] = [];
+  const deletePortFlows = (protocol: string, hostPort: number) => {
+    deletedFlows.push(`${protocol}/${hostPort}`);
+    return Promise.resolve(0);
+  };
+  return { ...rest, deletedFlows, ports: new HostPorts({ ...options, kernel: { deletePortFlows } }) };
+}
+
+/** The elements of a map as text. */
+async function elements(nft: MemoryNft, map: string): Promise<unknown> {
+  const objects = (await nft.read(HOST_PORT_TABLE)) ?? [];
+  const found = objects
+    .map((object) => object.map)
+    .find((value) => value && typeof value === 'object' && 'name' in value && value.name === map);
+  return found && typeof found === 'object' && 'elem' in found ? found.elem : undefined;
+}
+
+test('a node without host ports has no table, and keeps the table of its first host port', async () => {
+  const { ports, nft } = open();
+  await ports.start([]);
+  await ports.install(pod('a'));
+  expect(await nft.read(HOST_PORT_TABLE)).toBeUndefined();
+  await ports.install(pod('a', port(8080)));
+  expect(await elements(nft, 'pod_address4')).toEqual([[{ concat: [6, 8080] }, '10.65.0.7']]);
+  expect(await elements(nft, 'pod_port4')).toEqual([[{ concat: [6, 8080] }, 80]]);
+  await ports.forget('podwa');
+  expect(await nft.read(HOST_PORT_TABLE)).toBeDefined();
+  expect(await elements(nft, 'pod_address4')).toBeUndefined();
+  await ports.stop();
+});
+
+test('a port that another pod has is refused, and nothing changes', async () => {
+  const { ports, nft } = open();
+  await ports.start([pod('a', port(8080), port(8081))]);
+  const before = await nft.read(HOST_PORT_TABLE);
+  const refused = ports.install(pod('b', port(8082), port(8081)));
+  await expect(refused).rejects.toThrow(
+    'host port tcp/8081: pod default/a of this node has it; wait for its end, or choose another port',
+  );
+  await expect(refused).rejects.toMatchObject({ code: 'HOST_PORT_TAKEN', retryable: true });
+  expect(await nft.read(HOST_PORT_TABLE)).toEqual(before);
+  await ports.release('podwa');
+  await ports.install(pod('b', port(8082), port(8081)));
+  expect(ports.list().map(({ hostPort, pod: owner }) => [hostPort, owner?.name])).toEqual([
+    [8081, 'b'],
+    [8082, 'b'],
+  ]);
+  await ports.stop();
+});
+
+test('flows to a UDP port are deleted when it gets a pod, and when the pod ends', async () => {
+  const { ports, deletedFlows } = open();
+  await ports.start([]);
+  await ports.install(pod('a', port(53, { protocol: 'udp' }), port(53), port(54, { protocol: 'udp' })));
+  expect(deletedFlows.splice(0)).toEqual(['udp/53', 'udp/54']);
+  await ports.release('podwa');
+  await ports.forget('podwa');
+  expect(deletedFlows).toEqual(['udp/53', 'udp/54']);
+  await ports.stop();
+});
+
+test('without nftables, only pods with host ports are refused', async () => {
+  const { ports, nft } = open();
+  await ports.start([]);
+  nft.failNext('apply', new Failure('KERNEL_UNSUPPORTED', 'no nft'));
+  await ports.install(pod('a'));
+  await expect(ports.install(pod('b', port(8080)))).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
+  expect(ports.conditions()).toMatchObject([{ reason: 'HostPortsUnavailable' }]);
+  await ports.forget('podwb');
+  await ports.stop();
+});
