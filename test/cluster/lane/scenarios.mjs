@@ -118,21 +118,39 @@ async function staticPod({ cluster, namespace }) {
   await cluster.running(namespace, 0);
 }
 
-/** A value that an operator changes later: portmap in the chain. */
+/** The default: podwire-node leads the ports. */
 async function hostPort({ cluster, namespace }) {
-  const [first, second] = cluster.nodes;
-  await cluster.podwire.configure({ cni: { hostPorts: true } });
-  for (const node of cluster.nodes) {
-    const configuration = () => node.machine.run('cat', ['/etc/cni/net.d/10-podwire.conflist']);
-    await until(`${node.name}: portmap`, () => configuration().includes('portmap'), SOON);
+  await checkHostPort(cluster, { namespace, name: 'port', hostPort: 18080, count: 1 });
+}
+
+/** A value that an operator changes later: portmap in the chain, and back. */
+async function portmap({ cluster, namespace }) {
+  for (const [at, hostPorts] of ['portmap', 'native'].entries()) {
+    await cluster.podwire.configure({ cni: { hostPorts } });
+    for (const node of cluster.nodes) {
+      const configuration = () => node.machine.run('cat', ['/etc/cni/net.d/10-podwire.conflist']);
+      await until(`${node.name}: portmap`, () => configuration().includes('"portmap"'), SOON);
+    }
+    // The runtime reads the file a moment later.
+    await sleep(1000);
+    await checkHostPort(cluster, { namespace, name: hostPorts, hostPort: 18081 + at, count: 1 + at });
   }
-  // The runtime reads the file a moment later.
-  await sleep(1000);
-  await cluster.pod({ namespace, name: 'port', node: first.name, ports: [{ containerPort: 8080, hostPort: 18080 }] });
-  await cluster.running(namespace, 1);
-  for (const ip of cluster.families.pick(first)) {
-    const { name } = cluster.call(url(ip, 18080), second);
-    if (name !== 'port') throw new Error(`port 18080 of ${ip}: ${name} answers`);
+}
+
+async function checkHostPort(cluster, { namespace, name, hostPort, count }) {
+  const [first, second] = cluster.nodes;
+  await cluster.pod({ namespace, name, node: first.name, ports: [{ containerPort: 8080, hostPort }] });
+  await cluster.running(namespace, count);
+  const loopback = cluster.families
+    .pick({ ipv4: '127.0.0.1' })
+    .flatMap((ip) => (ip === undefined ? [] : [[ip, first]]));
+  const outside = cluster.families.pick(first).flatMap((ip) => [
+    [ip, first],
+    [ip, second],
+  ]);
+  for (const [ip, node] of [...loopback, ...outside]) {
+    const answer = cluster.call(url(ip, hostPort), node);
+    if (answer.name !== name) throw new Error(`port ${hostPort} of ${ip} from ${node.name}: ${answer.name} answers`);
   }
 }
 
@@ -378,7 +396,8 @@ const SCENARIOS = [
   { name: 'rolling update', run: rollingUpdate, serves: isIpv6 },
   { name: 'namespace deletion', run: namespaceDeletion, serves: isIpv6 },
   { name: 'static pod', run: staticPod, serves: isIpv6 },
-  { name: 'hostPort through portmap', run: hostPort, serves: isIpv6 },
+  { name: 'hostPort', run: hostPort },
+  { name: 'hostPort through portmap, and back', run: portmap, serves: isIpv6 },
   { name: 'annotations for address and pool', run: annotations, serves: ({ family }) => family !== 'ipv6' },
   { name: 'dashboards answer from a collector and Prometheus', run: dashboards, serves: isOnEtcd },
   { name: 'DaemonSet restart while pods change', run: daemonSetRestart, serves: isDefault },
