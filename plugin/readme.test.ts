@@ -29,15 +29,17 @@ test('the guide lists every error code', () => {
   expect(listed).toEqual([...codes].sort((a, b) => a - b));
 });
 
-test('the example requests the capability that pods use, and it is read', () => {
+test('the example requests the capabilities that pods use, and they are read', () => {
   const [member] = JSON.parse(read('conflist/10-podwire.conflist')).plugins;
-  const given = { 'cni.projectcalico.org/ipv4pools': '["a"]' };
-  const capabilities: string[] = Object.keys(member.capabilities);
+  const given: Readonly<Record<string, unknown>> = {
+    'io.kubernetes.cri.pod-annotations': { 'cni.projectcalico.org/ipv4pools': '["a"]' },
+    portMappings: [{ hostPort: 8080, containerPort: 80, protocol: 'tcp' }],
+  };
   // Capabilities as libcni passes them: capabilities that are declared true and given.
-  const runtimeConfig = Object.fromEntries(capabilities.map((name) => [name, given]));
+  const runtimeConfig = Object.fromEntries(Object.keys(member.capabilities).map((name) => [name, given[name]]));
   const text = JSON.stringify({ ...member, cniVersion: '1.0.0', name: 'net', runtimeConfig });
-  const { annotations } = readAttachConfig('ADD', text).requestSources;
-  expect([capabilities.length, annotations.ipv4Pools?.value]).toEqual([1, ['a']]);
+  const { annotations, hostPorts } = readAttachConfig('ADD', text).requestSources;
+  expect([annotations.ipv4Pools?.value, hostPorts.map(({ hostPort }) => hostPort)]).toEqual([['a'], [8080]]);
 });
 
 test('the example is a configuration that ADD accepts', () => {

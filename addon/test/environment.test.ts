@@ -64,10 +64,10 @@ describe('worker threads', () => {
     const { path } = makePod();
     const work = `binding.openNamespace(${JSON.stringify(path)}).then((pod) => {
         const set = { family: 1, table: 't', name: 's', key: ['inet_service'], data: [], intervals: false };
-        const bare = { data: [], verdict: null, chain: null, timeoutMs: null };
-        const elements = Array.from({ length: 20_000 }, (_, n) => ({ ...bare, key: [String(n)] }));
+        const elements = '80' + '\\0'.repeat(5);
+        const changes = Array.from({ length: 20_000 }, () => ({ set, deletes: false, exclusive: false, elements }));
         require('node:worker_threads').parentPort.postMessage('busy');
-        for (;;) pod.changeElements([{ set, deletes: false, exclusive: false, elements }]).catch(() => {});
+        for (;;) pod.changeElements(changes).catch(() => {});
       });`;
     const script = `const { Worker } = require('node:worker_threads');
       (async () => {

@@ -6,6 +6,7 @@ import { hostPrefix } from '@podwire/shared/net/prefix';
 import { addressHolder, allocationOf, netnsOf } from '../addresses/addresses.js';
 import { addressOf } from '../records/block.js';
 import { sameAttachment } from '../records/derived-endpoint.js';
+import { mayHaveLost } from '../blocks/epoch.js';
 import { isNodeAddress, allBlocks, blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import {
   allocatedAtMs,
@@ -304,6 +305,12 @@ function isKnown(view: View, { name }: NodeSession, { attachments, leases }: Inv
   };
 }
 
+/**
+ * Addresses that one report adds to the list, unless the datastore was restored: the limits by which a node leaves the other
+ * nodes their shares count few addresses at once.
+ */
+const LISTED_PER_REPORT = 64;
+
 /** Blocks of the addresses that one report adds to the list: each takes a write. */
 const BLOCKS_PER_REPORT = 64;
 
@@ -329,7 +336,9 @@ function unlisted(view: View, { name, leases }: NodeSession, { free, nowMs }: Fr
   const blocks = new Set<Block>();
   const added: ListedLease[] = [];
   let leftOutCount = 0;
+  const isLimited = !mayHaveLost(view, name);
   for (const { address, sequenceNumber } of free) {
+    if (isLimited && added.length === LISTED_PER_REPORT) break;
     const pool = known.has(formatAddress(address)) ? undefined : poolOf(view.pools(), hostPrefix(address));
     if (!pool) continue;
     const block = blockOf(view, address);

@@ -98,15 +98,23 @@ const addressOf = (index: number) => `10.65.${index >> 8}.${index & 255}`;
 async function untilRefused(call: (index: number) => Promise<unknown>): Promise<void> {
   let index = 0;
   let refusals = 0;
+  const repeated = async (at: number): Promise<unknown> => {
+    for (;;)
+      try {
+        return await call(at);
+      } catch (error) {
+        if (!(error instanceof Failure) || error.code !== 'UNREACHABLE') throw error;
+        await sleep(100);
+      }
+  };
   const worker = async (): Promise<void> => {
     while (index < 3 * POOL_SIZE && refusals < 64)
       try {
-        await call(index++);
+        await repeated(index++);
         refusals = 0;
       } catch (error) {
         if (!(error instanceof Failure)) throw error;
-        if (error.code === 'UNREACHABLE') await sleep(100);
-        else if (!['POOLS_EXHAUSTED', 'ADDRESS_REFUSED', 'ADDRESS_IN_USE'].includes(error.code)) throw error;
+        if (!['POOLS_EXHAUSTED', 'ADDRESS_REFUSED', 'ADDRESS_IN_USE'].includes(error.code)) throw error;
         else refusals++;
       }
   };

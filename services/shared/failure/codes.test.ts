@@ -60,6 +60,7 @@ describe('codes of the CNI specification', () => {
         'CONFLICT',
         'DEADLINE_EXCEEDED',
         'DELEGATE_UNAVAILABLE',
+        'HOST_PORT_TAKEN',
         'NO_POOL_SERVES',
         'POOLS_EXHAUSTED',
         'SESSION_SUPERSEDED',

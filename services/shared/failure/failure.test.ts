@@ -28,6 +28,7 @@ test('whether a failure is retryable is a property of its code', () => {
     'CONFLICT',
     'DEADLINE_EXCEEDED',
     'DELEGATE_UNAVAILABLE',
+    'HOST_PORT_TAKEN',
     'NOT_READY',
     'PODS_AT_RISK',
     'STORE_RESTORED',
