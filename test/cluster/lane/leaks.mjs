@@ -29,13 +29,16 @@ const NODE_COMMANDS = {
 /** portmap keeps its rule for marked packets, of no pod, in a chain of iptables or of nftables. */
 const OF_PORTMAP = /0x0*2000\b/;
 
-/** Lines of rules and set elements; tables and chains that a plugin keeps empty are no leak. */
+/** Lines of rules and set elements; tables and chains that a plugin keeps empty are no leak, as the rules of host ports. */
 function rulesOf(text) {
   const lines = [];
   let table = '';
   for (const line of text.split('\n')) {
     if (line.startsWith('table ')) table = line;
-    const isOfPods = /dnat|snat|masquerade|"podw/.test(line) && !OF_PORTMAP.test(line);
+    const hasHostPorts = table.includes('podwire_hostports');
+    const isOfPods = hasHostPorts
+      ? line.includes('elements')
+      : /dnat|snat|masquerade|"podw/.test(line) && !OF_PORTMAP.test(line);
     if (isOfPods && !table.includes('kube-proxy')) lines.push(line.trim());
   }
   return lines;
