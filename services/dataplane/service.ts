@@ -160,7 +160,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     observeConditions(() => conditionsOf(parts)),
     observeRoutes(() => clusterPart?.routes.status()),
     observeMetrics(['podwire.dataplane.host_ports'], (observe) => {
-      observe('podwire.dataplane.host_ports', environment?.hostPorts.length ?? 0, {});
+      observe('podwire.dataplane.host_ports', environment?.hostPortCount ?? 0, {});
     }),
   ];
   const stop = async (): Promise<void> => {

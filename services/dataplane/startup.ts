@@ -12,7 +12,7 @@ import type { ProcessRelease } from '@podwire/shared/runtime/process-release';
 import type { Follower, IpamFollower } from './cluster/cluster.js';
 import type { Condition } from './conditions/conditions.js';
 import type { Config } from './config.js';
-import { HostPorts, type MappedPort } from './filters/host-ports.js';
+import { HostPorts } from './filters/host-ports.js';
 import { Masquerader } from './filters/masquerade.js';
 import { NeighbourGuard } from './filters/neighbour-guard.js';
 import { PortGuard } from './filters/port-guard.js';
@@ -156,9 +156,9 @@ export class PodEnvironment {
     return [this.#guard, this.#hostPorts];
   }
 
-  /** Host ports of this node's pods. */
-  get hostPorts(): readonly MappedPort[] {
-    return this.#hostPorts.list();
+  /** Number of host ports of this node's pods. */
+  get hostPortCount(): number {
+    return this.#hostPorts.count;
   }
 
   /** Interfaces of pods: names, or prefixes with a trailing `*`. */

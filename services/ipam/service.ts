@@ -7,7 +7,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { parseAddress } from '@podwire/shared/net/address';
 import { readProcessRelease, type ProcessRelease } from '@podwire/shared/runtime/process-release';
 import { observeReadiness } from '@podwire/shared/telemetry/instruments';
-import type { UpkeepTaskName } from '@podwire/shared/telemetry/metrics-ipam';
+import type { UpkeepTaskName } from '@podwire/shared/telemetry/catalog/metrics-ipam';
 import { ExpiryWarning } from '@podwire/shared/tls/certificate-expiry';
 
 import { authorizer } from './access/access-rpc.js';

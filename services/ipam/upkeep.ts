@@ -1,7 +1,7 @@
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
-import type { UpkeepTaskName } from '@podwire/shared/telemetry/metrics-ipam';
+import type { UpkeepTaskName } from '@podwire/shared/telemetry/catalog/metrics-ipam';
 
 import type { AuditEvents } from './audit/audit-operations.js';
 import type { Ipam } from './ipam.js';

@@ -7,7 +7,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { reconcilerOptions, kernelNft } from '../testing/nft.js';
-import { podNetwork } from '../testing/pods.js';
+import { hostPort as port, podNetwork } from '../testing/pods.js';
 import { HostPorts } from './host-ports.js';
 
 /** Two pods of this node, and a client outside: pod-a, pod-b ── node (this namespace) ── outside. */
@@ -85,14 +85,6 @@ function answer(host: string, port: number, from?: string): string {
   const [program, ...args] = from === undefined ? client : ['ip', 'netns', 'exec', from, ...client];
   return spawnSync(program!, args, { encoding: 'utf8' }).stdout;
 }
-
-const port = (hostPort: number, more: Partial<HostPort> = {}): HostPort => ({
-  protocol: 'tcp',
-  hostPort,
-  podPort: 80,
-  hostAddress: undefined,
-  ...more,
-});
 
 const podWith = (name: 'a' | 'b', hostPorts: readonly HostPort[]) => ({
   ...podNetwork(name, {

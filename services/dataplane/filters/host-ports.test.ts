@@ -4,16 +4,8 @@ import { expect, test } from 'vitest';
 
 import { MemoryNft } from '../testing/memory-nft.js';
 import { reconcilerOptions } from '../testing/nft.js';
-import { podNetwork } from '../testing/pods.js';
+import { address, hostPort as port, podNetwork } from '../testing/pods.js';
 import { HOST_PORT_TABLE, HostPorts } from './host-ports.js';
-
-const port = (hostPort: number, more: Partial<HostPort> = {}): HostPort => ({
-  protocol: 'tcp',
-  hostPort,
-  podPort: 80,
-  hostAddress: undefined,
-  ...more,
-});
 
 const pod = (name: string, ...hostPorts: readonly HostPort[]) => ({
   ...podNetwork(name, { hostInterfaceName: `podw${name}`, hostPorts }),
@@ -65,10 +57,11 @@ test('a port that another pod has is refused, and nothing changes', async () => 
   expect(await nft.read(HOST_PORT_TABLE)).toEqual(before);
   await ports.release('podwa');
   await ports.install(pod('b', port(8082), port(8081)));
-  expect(ports.list().map(({ hostPort, pod: owner }) => [hostPort, owner?.name])).toEqual([
-    [8081, 'b'],
-    [8082, 'b'],
+  expect(await elements(nft, 'pod_port4')).toEqual([
+    [{ concat: [6, 8082] }, 80],
+    [{ concat: [6, 8081] }, 80],
   ]);
+  expect(ports.count).toBe(2);
   await ports.stop();
 });
 
@@ -91,5 +84,16 @@ test('without nftables, only pods with host ports are refused', async () => {
   await expect(ports.install(pod('b', port(8080)))).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
   expect(ports.conditions()).toMatchObject([{ reason: 'HostPortsUnavailable' }]);
   await ports.forget('podwb');
+  await ports.stop();
+});
+
+test('of two recorded pods with one port, the later one has it: the first one has died without a DEL', async () => {
+  const { ports, nft } = open();
+  const later = { ...pod('b', port(8080, { podPort: 81 })), addresses: [address('10.65.0.8')] };
+  await ports.start([pod('a', port(8080), port(8081)), later]);
+  expect(await elements(nft, 'pod_address4')).toEqual([
+    [{ concat: [6, 8080] }, '10.65.0.8'],
+    [{ concat: [6, 8081] }, '10.65.0.7'],
+  ]);
   await ports.stop();
 });

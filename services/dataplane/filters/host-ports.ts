@@ -1,14 +1,8 @@
 import type { PodName } from '@podwire/shared/attachment/allocation';
-import type { Attachment } from '@podwire/shared/attachment/attachment';
-import {
-  formatHostPortKey,
-  PORT_PROTOCOLS,
-  type HostPort,
-  type PortProtocol,
-} from '@podwire/shared/attachment/host-port';
+import { formatHostPortKey, PORT_PROTOCOLS, type PortProtocol } from '@podwire/shared/attachment/host-port';
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Failure } from '@podwire/shared/failure/failure';
-import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { formatAddress, type Family } from '@podwire/shared/net/address';
 
 import type { Condition } from '../conditions/conditions.js';
 import { TableReconciler, type TableReconcilerOptions } from '../nft/table-reconciler.js';
@@ -167,13 +161,6 @@ function elementsOf(pods: readonly MappedPod[]): ReadonlyMap<string, readonly Js
   return elements;
 }
 
-/** A host port with its pod. */
-export interface MappedPort extends HostPort {
-  readonly attachment: Attachment;
-  readonly pod: PodName | undefined;
-  readonly podAddresses: readonly Address[];
-}
-
 /** Deletes connection tracking entries of flows that were sent to a port of the node. */
 interface FlowDeleter {
   /** @throws Failure KERNEL_REFUSED */
@@ -199,13 +186,19 @@ export class HostPorts {
   }
 
   /**
-   * Restores the host ports of the recorded pods; of two pods with one port the later one has it. Call once, before any pod is
-   * wired.
+   * Restores the host ports of the recorded pods, oldest first; of two pods with one port the later one has it. Call once, before
+   * any pod is wired.
    * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; it is retried automatically
    */
   start(networks: readonly MappedPod[]): Promise<void> {
     const pods = new Map<string, MappedPod>();
-    for (const network of networks) if (network.hostPorts.length > 0) pods.set(network.hostInterfaceName, network);
+    const taken = new Set<string>();
+    // The record of a pod that died without a DEL may name ports that another pod has by now.
+    for (const network of networks.toReversed()) {
+      const hostPorts = network.hostPorts.filter((port) => !taken.has(formatHostPortKey(port)));
+      for (const port of hostPorts) taken.add(formatHostPortKey(port));
+      if (hostPorts.length > 0) pods.set(network.hostInterfaceName, { ...network, hostPorts });
+    }
     this.#pods = pods;
     return this.#reconciler.setWanted(pods.size > 0 ? hostPortTable(pods) : 'absent');
   }
@@ -233,12 +226,9 @@ export class HostPorts {
     if (before) await this.#replace(before, undefined);
   }
 
-  /** All host ports, by port. */
-  list(): readonly MappedPort[] {
-    const ports = [...this.#pods.values()].flatMap(({ attachment, pod, addresses, hostPorts }) =>
-      hostPorts.map((each) => ({ ...each, attachment, pod, podAddresses: addresses })),
-    );
-    return ports.toSorted((a, b) => a.hostPort - b.hostPort);
+  /** Number of host ports. */
+  get count(): number {
+    return [...this.#pods.values()].reduce((sum, { hostPorts }) => sum + hostPorts.length, 0);
   }
 
   /** Conditions; empty when the table is as wanted. */

@@ -275,10 +275,12 @@ describe('a release of nft', () => {
     const { reconciler, nft, events } = startOn(new OtherNft());
     await nft.apply(replacement(table('a')));
     await reconciler.setWanted(table('a'));
-    await reconciler.check();
+    const { reads } = nft;
+    nft.loseReports();
+    await until(() => nft.reads > reads);
     expect(events.takeLines()).toEqual(['inet podwire written: found']);
     await nft.apply([{ add: { rule: { ...NAME, table: NAME.name, chain: 'c', expr: [] } } }]);
-    await reconciler.check();
+    await until(() => events.lines.length > 0);
     expect(events.takeLines()).toEqual(['inet podwire written: drift']);
     await reconciler.stop();
   });

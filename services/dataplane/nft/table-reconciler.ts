@@ -111,11 +111,6 @@ export class TableReconciler {
     return this.#run();
   }
 
-  /** Reads the table, and writes it when it differs. @throws Failure as {@link Nft} */
-  check(): Promise<void> {
-    return this.#serially(() => this.#compare('drift'));
-  }
-
   /** Leaves the table unchanged. Resolves when no run is in flight. */
   async stop(): Promise<void> {
     await this.#queue.stop();

@@ -1,7 +1,7 @@
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { counter, observeMetrics } from '@podwire/shared/telemetry/instruments';
-import type { RetriedTask } from '@podwire/shared/telemetry/metrics-dataplane';
+import type { RetriedTask } from '@podwire/shared/telemetry/catalog/metrics-dataplane';
 
 /** State of the watch of IPAM: no answer yet, answered at the last attempt, or disconnected since. */
 export type Connection = 'connecting' | 'connected' | 'lost';

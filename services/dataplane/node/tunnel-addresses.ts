@@ -7,7 +7,7 @@ import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/rec
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import type { RetriedTask } from '@podwire/shared/telemetry/metrics-dataplane';
+import type { RetriedTask } from '@podwire/shared/telemetry/catalog/metrics-dataplane';
 
 import type {
   BorrowedAddress,

@@ -23,7 +23,7 @@ const POD = { 4: '10.65.0.7', 6: 'fd65::7' } as const;
 const LOOPBACK = { 4: '127.0.0.1', 6: '::1' } as const;
 const FAMILIES = [4, 6] as const;
 
-/** MAC address derived from the node's name, as any tunnel device has it. */
+/** MAC address of a tunnel device, which routes derive from the node's name. */
 const TUNNEL_MAC = '66:11:22:33:44:55';
 
 /** The source of another pod's packets. */

@@ -1,4 +1,5 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import type { HostPort } from '@podwire/shared/attachment/host-port';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
@@ -276,6 +277,11 @@ export function podNetwork(containerId: string, rest: Partial<PodNetwork> = {}):
     queueCount: undefined,
     ...rest,
   };
+}
+
+/** A host port of port 80 of a pod, by TCP and at any address unless `rest` has another one. */
+export function hostPort(port: number, rest: Partial<HostPort> = {}): HostPort {
+  return { protocol: 'tcp', hostPort: port, podPort: 80, hostAddress: undefined, ...rest };
 }
 
 /** Another interface of a pod, `net1`, on another network, of both families. */

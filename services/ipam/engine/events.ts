@@ -4,7 +4,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { counter, histogram } from '@podwire/shared/telemetry/instruments';
-import type { UpkeepTaskName } from '@podwire/shared/telemetry/metrics-ipam';
+import type { UpkeepTaskName } from '@podwire/shared/telemetry/catalog/metrics-ipam';
 
 import type { StoreCall, TransactionEnd } from './timed-store.js';
 

@@ -1,9 +1,9 @@
-import { DATAPLANE_METRICS } from './metrics-dataplane.js';
-import type { MetricEntry } from './metric-entry.js';
-import { IPAM_METRICS } from './metrics-ipam.js';
-import { NODE_METRICS } from './metrics-node.js';
-import { PLUGIN_METRICS } from './metrics-plugin.js';
-import { PROCESS_METRICS } from './metrics-process.js';
+import { DATAPLANE_METRICS } from './catalog/metrics-dataplane.js';
+import type { MetricEntry } from './catalog/metric-entry.js';
+import { IPAM_METRICS } from './catalog/metrics-ipam.js';
+import { NODE_METRICS } from './catalog/metrics-node.js';
+import { PLUGIN_METRICS } from './catalog/metrics-plugin.js';
+import { PROCESS_METRICS } from './catalog/metrics-process.js';
 
 /**
  * Every metric of Podwire: the source of the instruments, of deploy/observability/METRICS.md, and of the checks of

@@ -1,4 +1,4 @@
-import { FAILURE_CODES } from '../failure/codes.js';
+import { FAILURE_CODES } from '../../failure/codes.js';
 import { FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
 /** Background work of podwire-ipam, as the label `task` names it. */

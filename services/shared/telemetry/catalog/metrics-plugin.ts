@@ -1,5 +1,5 @@
-import { FAILURE_CODES } from '../failure/codes.js';
-import { PHASES } from './phases.js';
+import { FAILURE_CODES } from '../../failure/codes.js';
+import { PHASES } from '../phases.js';
 import { FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
 const COMMANDS = ['ADD', 'DEL', 'CHECK', 'GC', 'STATUS', 'VERSION', 'unknown'];
