@@ -5,6 +5,7 @@ import type { HostPort } from '@podwire/shared/attachment/host-port';
 import { parseAddress } from '@podwire/shared/net/address';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
+import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { reconcilerOptions, kernelNft } from '../testing/nft.js';
 import { hostPort as port, podNetwork } from '../testing/pods.js';
@@ -86,6 +87,68 @@ function answer(host: string, port: number, from?: string): string {
   return spawnSync(program!, args, { encoding: 'utf8' }).stdout;
 }
 
+/** Sends a packet for each line, always from one socket, and prints the answer. */
+const UDP_CLIENT = `
+  const [host, port] = process.argv.slice(1);
+  const socket = require('dgram').createSocket('udp4');
+  socket.on('message', (answer) => process.stdout.write(answer + '\\n'));
+  require('readline').createInterface(process.stdin)
+    .on('line', () => socket.send('question', Number(port), host)).on('close', () => process.exit());`;
+
+class UdpClient {
+  readonly #child = spawn('ip', ['netns', 'exec', 'outside', process.execPath, '-e', UDP_CLIENT, NODE[4], '5353'], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+
+  async ask(): Promise<string> {
+    this.#child.stdin.write('\n');
+    const [answer] = await once(this.#child.stdout, 'data');
+    return String(answer).trim();
+  }
+
+  async end(): Promise<void> {
+    const exited = once(this.#child, 'exit');
+    this.#child.stdin.end();
+    await exited;
+  }
+}
+
+/** The common header of SCTP with one chunk, and its CRC32c (RFC 9260, sections 3.1 and 6.8). */
+const SCTP = `
+import socket, struct, sys
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8): crc = (crc >> 1) ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+def packet(source, destination, tag, chunk):
+    head = struct.pack('!HHI', source, destination, tag)
+    return head + struct.pack('<I', crc32c(head + bytes(4) + chunk)) + chunk
+def init(kind, tag): return struct.pack('!BBHIIHHI', kind, 0, 20, tag, 65536, 1, 1, 1)
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, 132)
+raw.settimeout(20)
+`;
+
+/** Answers one INIT with an INIT ACK, which has the port that it was sent to as its tag. */
+const SCTP_PEER = `${SCTP}
+print('ready', flush=True)
+data, peer = raw.recvfrom(2000)
+source, destination = struct.unpack('!HH', data[20:24])
+tag, = struct.unpack('!I', data[36:40])
+raw.sendto(packet(destination, source, tag, init(2, destination)), peer)
+`;
+
+/** Sends an INIT, and prints the answer's port and tag. */
+const SCTP_CLIENT = `${SCTP}
+raw.sendto(packet(40000, int(sys.argv[2]), 0, init(1, 99)), (sys.argv[1], 0))
+data, _ = raw.recvfrom(2000)
+source, destination, tag = struct.unpack('!HHI', data[20:28])
+kind, own = data[32], struct.unpack('!I', data[36:40])[0]
+assert (destination, tag, kind) == (40000, 99, 2) and packet(source, destination, tag, data[32:]) == data[20:]
+sys.stdout.write(f'INIT ACK from port {source} for port {own}')
+`;
+
 const podWith = (name: 'a' | 'b', hostPorts: readonly HostPort[]) => ({
   ...podNetwork(name, {
     hostInterfaceName: `podw${name}`,
@@ -95,11 +158,7 @@ const podWith = (name: 'a' | 'b', hostPorts: readonly HostPort[]) => ({
   pod: { namespace: 'default', name, uid: '' },
 });
 
-const options = () => ({
-  ...reconcilerOptions(kernelNft()).options,
-  kernel: { deletePortFlows: () => Promise.resolve(0) },
-});
-
+let kernel: NetlinkKernel;
 let ports: HostPorts;
 
 beforeEach(async () => {
@@ -109,7 +168,8 @@ beforeEach(async () => {
   addClient();
   wire('pod-a', 'podwa', POD);
   wire('pod-b', 'podwb', POD_B);
-  ports = new HostPorts(options());
+  kernel = await NetlinkKernel.open();
+  ports = new HostPorts({ ...reconcilerOptions(kernelNft()).options, kernel });
   await ports.start([]);
   await Promise.all([serve('pod-a'), serve('pod-b')]);
 });
@@ -118,6 +178,7 @@ afterEach(async () => {
   for (const server of servers) server.kill('SIGKILL');
   servers = [];
   await ports.stop();
+  await kernel.close();
   spawnSync('nft', ['delete', 'table', 'inet', 'podwire_hostports']);
   cleanUp();
 });
@@ -164,10 +225,42 @@ test('the next process finds the table as it has to be, and a flushed one is wri
   await ports.install(pods[0]!);
   await ports.stop();
   const next = reconcilerOptions(kernelNft());
-  ports = new HostPorts({ ...next.options, kernel: { deletePortFlows: () => Promise.resolve(0) } });
+  ports = new HostPorts({ ...next.options, kernel });
   await ports.start(pods);
   expect(next.events.takeLines()).toEqual([]);
   run('nft', 'flush', 'ruleset');
   next.clock.advance(15_000);
   await expect.poll(() => answer(NODE[4], 8080, 'outside')).toBe(`pod-a ${CLIENT[4]}`);
+});
+
+test('a UDP client that keeps its socket reaches the next pod with its next packet', async () => {
+  const udp = port(5353, { protocol: 'udp', podPort: 53 });
+  await ports.install(podWith('a', [udp]));
+  const client = new UdpClient();
+  expect(await client.ask()).toBe(`pod-a ${CLIENT[4]}`);
+  await ports.release('podwa');
+  await ports.forget('podwa');
+  await ports.install(podWith('b', [udp]));
+  expect(await client.ask()).toBe(`pod-b ${CLIENT[4]}`);
+  await client.end();
+});
+
+test('an SCTP association is led to the pod, and its answers come from the host port', async () => {
+  await ports.install(podWith('a', [port(7777, { protocol: 'sctp', podPort: 36412 })]));
+  const peer = spawn('ip', ['netns', 'exec', 'pod-a', 'python3', '-c', SCTP_PEER], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  servers.push(peer);
+  await once(peer.stdout, 'data');
+  const answered = spawnSync('ip', ['netns', 'exec', 'outside', 'python3', '-c', SCTP_CLIENT, NODE[4], '7777']);
+  expect(answered.stdout.toString()).toBe('INIT ACK from port 7777 for port 36412');
+});
+
+test('an element that another program deleted is named by a check', async () => {
+  const network = podWith('a', [port(8080), port(8081, { hostAddress: parseAddress(NODE[6])! })]);
+  await ports.install(network);
+  expect(await ports.differences(network)).toEqual([]);
+  await ports.stop();
+  run('nft', 'delete', 'element', 'inet', 'podwire_hostports', 'pod_address_of6', `{ ${NODE[6]} . tcp . 8081 }`);
+  expect(await ports.differences(network)).toMatchObject([{ wanted: 'present', actual: 'missing' }]);
 });

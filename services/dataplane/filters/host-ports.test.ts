@@ -2,6 +2,7 @@ import type { HostPort } from '@podwire/shared/attachment/host-port';
 import { Failure } from '@podwire/shared/failure/failure';
 import { expect, test } from 'vitest';
 
+import { removal } from '../nft/table.js';
 import { MemoryNft } from '../testing/memory-nft.js';
 import { reconcilerOptions } from '../testing/nft.js';
 import { address, hostPort as port, podNetwork } from '../testing/pods.js';
@@ -95,5 +96,22 @@ test('of two recorded pods with one port, the later one has it: the first one ha
     [{ concat: [6, 8080] }, '10.65.0.8'],
     [{ concat: [6, 8081] }, '10.65.0.7'],
   ]);
+  await ports.stop();
+});
+
+test('a check names the elements that are missing, or lead to another pod', async () => {
+  const { ports, nft } = open();
+  const network = pod('a', port(8080), port(8081, { hostAddress: address('192.0.2.1') }));
+  await ports.start([network]);
+  expect(await ports.differences(network)).toEqual([]);
+  expect(await ports.differences(pod('a'))).toEqual([]);
+  const moved = { ...network, hostPorts: [port(8080, { podPort: 81 })] };
+  const inTable = 'in table inet podwire_hostports';
+  const missing = { wanted: 'present', actual: 'missing' };
+  expect(await ports.differences(moved)).toEqual([
+    { object: `element 6 . 8080 : 81 of pod_port4 ${inTable}`, ...missing },
+  ]);
+  await nft.apply(removal(HOST_PORT_TABLE));
+  expect(await ports.differences(network)).toHaveLength(6);
   await ports.stop();
 });

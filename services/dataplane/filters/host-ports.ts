@@ -1,14 +1,16 @@
 import type { PodName } from '@podwire/shared/attachment/allocation';
 import { formatHostPortKey, PORT_PROTOCOLS, type PortProtocol } from '@podwire/shared/attachment/host-port';
-import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
+import type { Difference, PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 
 import type { Condition } from '../conditions/conditions.js';
+import { elementTexts, listedElements } from '../nft/table-form.js';
 import { TableReconciler, type TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
   ADDRESS_TYPE,
   concatJson,
+  formatTableName,
   match,
   meta,
   payload,
@@ -177,10 +179,12 @@ interface HostPortsOptions extends Omit<TableReconcilerOptions, 'table'> {
  */
 export class HostPorts {
   readonly #reconciler: TableReconciler;
+  readonly #nft: TableReconcilerOptions['nft'];
   readonly #kernel: FlowDeleter;
   #pods: MappedPods = new Map();
 
   constructor({ kernel, ...options }: HostPortsOptions) {
+    this.#nft = options.nft;
     this.#kernel = kernel;
     this.#reconciler = new TableReconciler({ ...options, table: HOST_PORT_TABLE });
   }
@@ -213,6 +217,18 @@ export class HostPorts {
     if (!before && network.hostPorts.length === 0) return;
     this.#rejectTaken(network);
     await this.#replace(before, network.hostPorts.length > 0 ? network : undefined);
+  }
+
+  /** The pod's elements that the table lacks, or has with another value. @throws Failure as {@link install} */
+  async differences(network: MappedPod): Promise<readonly Difference[]> {
+    if (network.hostPorts.length === 0) return [];
+    const objects = (await this.#nft.read(HOST_PORT_TABLE)) ?? [];
+    return [...elementsOf([network])].flatMap(([set, elements]) => {
+      const listed = listedElements(objects, set);
+      const missing = elementTexts(elements).filter((text) => !listed.has(text));
+      const object = (element: string) => `element ${element} of ${set} in table ${formatTableName(HOST_PORT_TABLE)}`;
+      return missing.map((element) => ({ object: object(element), wanted: 'present', actual: 'missing' }));
+    });
   }
 
   /** Ends the host ports of an interface whose attachment ends. Idempotent. @throws Failure as {@link install} */

@@ -35,6 +35,18 @@ export function formOf(objects: readonly JsonObject[]): TableForm {
   };
 }
 
+/** The elements of a set or map among a table's objects, as text: one text for each element, like {@link elementTexts}. */
+export function listedElements(objects: readonly JsonObject[], name: string): ReadonlySet<string> {
+  const sets = objects.map((object) => object.set ?? object.map).filter((set) => set !== undefined);
+  const set = sets.filter(isObject).find((each) => each.name === name);
+  return new Set(elementTexts(set?.elem ?? []));
+}
+
+/** Elements without ranges, as text. */
+export function elementTexts(elements: Json): string[] {
+  return (isList(elements) ? elements : [elements]).map(fieldsText);
+}
+
 export interface AddressRange {
   readonly family: Family;
   readonly first: bigint;

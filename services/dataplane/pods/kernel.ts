@@ -1,7 +1,7 @@
 import type { PodName } from '@podwire/shared/attachment/allocation';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { PortProtocol } from '@podwire/shared/attachment/host-port';
-import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
+import type { Difference, PodNetwork } from '@podwire/shared/attachment/pod-network';
 import type { Failure } from '@podwire/shared/failure/failure';
 
 import type { NamespaceIdentity } from '../records/record.js';
@@ -168,6 +168,9 @@ export interface PodFilter {
    * before the interface is up. Idempotent.
    */
   install(network: FilteredPod): Promise<void>;
+
+  /** What is missing in the kernel of a pod's requirement, or differs. @throws Failure KERNEL_REFUSED or KERNEL_UNSUPPORTED */
+  differences?(network: FilteredPod): Promise<readonly Difference[]>;
 
   /** Ends what leads packets to a pod from outside, when its attachment begins to end. Idempotent. */
   release?(hostInterfaceName: string): Promise<void>;

@@ -3,8 +3,8 @@ import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/pref
 import { expect, test } from 'vitest';
 
 import { MemoryKernel } from '../testing/memory-kernel.js';
-import { BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
-import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
+import { BY_FAMILY, hostPort, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import type { Difference, PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Events } from './events.js';
 import type { PodFilter } from './kernel.js';
 import { PodWiring } from './pods.js';
@@ -29,6 +29,10 @@ class RecordingFilter implements PodFilter {
 
   install({ hostInterfaceName, sourcePrefixes }: PodNetwork): Promise<void> {
     return this.#note(`install ${hostInterfaceName} ${sourcePrefixes.map(formatPrefix).join(' ')}`.trim());
+  }
+
+  differences({ hostPorts }: PodNetwork): Promise<readonly Difference[]> {
+    return Promise.resolve(hostPorts.map(({ hostPort }) => ({ object: `port ${hostPort}`, wanted: '1', actual: '0' })));
   }
 
   forget(hostInterfaceName: string): Promise<void> {
@@ -149,4 +153,14 @@ test('a pod keeps its filter when another one requests its interface, and is ref
     code: 'HOST_INTERFACE_TAKEN',
   });
   expect(filtered(filter.notes)).toEqual({ [SANDBOX.hostInterfaceName]: 'fd99::/64' });
+});
+
+test('a check reports what differs in the filters, after what differs in the wire', async () => {
+  const { kernel, dataplane, pod } = filteredNode();
+  const network = pod('a', { hostPorts: [hostPort(8080)] });
+  await dataplane.attach(network, never());
+  const inFilter = { object: 'port 8080', wanted: '1', actual: '0' };
+  expect(await dataplane.check(network, never())).toEqual([inFilter]);
+  kernel.host.routes.splice(0);
+  expect(await dataplane.check(network, never())).toEqual([expect.anything(), inFilter]);
 });
