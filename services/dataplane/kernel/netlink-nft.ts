@@ -115,7 +115,8 @@ export class NetlinkNft implements Nft {
   async #relay(monitor: Monitor<NftTransaction>): Promise<void> {
     try {
       for await (const event of monitor) {
-        if (event.object === 'overrun') for (const { watcher } of [...this.#watched]) watcher.onChange(undefined);
+        if (event.object === 'overrun')
+          for (const { watcher } of [...this.#watched]) watcher.onChange(undefined, false);
         else this.#report(event);
       }
     } catch (error) {
@@ -128,8 +129,12 @@ export class NetlinkNft implements Nft {
   }
 
   #report({ generation, changes }: NftTransaction): void {
-    const names = new Set(changes.map(({ family, table }) => `${family} ${table}`));
-    for (const { name, watcher } of [...this.#watched]) if (names.has(name)) watcher.onChange(generation);
+    for (const { family, table, kinds } of changes) {
+      const name = `${family} ${table}`;
+      const isDeleted = kinds.includes('table.delete') && !kinds.includes('table.add');
+      const watching = [...this.#watched].filter((watched) => watched.name === name);
+      for (const { watcher } of watching) watcher.onChange(generation, isDeleted);
+    }
   }
 }
 

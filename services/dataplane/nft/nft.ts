@@ -50,8 +50,11 @@ export interface Nft extends NftProgram {
 
 /** Receives reports about one table. Neither function may throw. */
 export interface TableWatcher {
-  /** @param transaction - its number; undefined: some reports were lost */
-  onChange(transaction: number | undefined): void;
+  /**
+   * @param transaction - its number; undefined: some reports were lost
+   * @param isDeleted - whether it deleted the table and made no new one
+   */
+  onChange(transaction: number | undefined, isDeleted: boolean): void;
   /** The reports end. */
   onEnd(): void;
 }

@@ -131,6 +131,16 @@ describe('a change by another program', () => {
     await reconciler.stop();
   });
 
+  test('that deletes the table is not compared first: the table is written, and read once to confirm it', async () => {
+    const { reconciler, nft, events } = start();
+    await reconciler.setWanted(table('a'));
+    const { reads } = nft;
+    await nft.apply(DELETION);
+    await until(() => events.lines.includes('inet podwire written: drift'));
+    expect(nft.reads - reads).toBe(1);
+    await reconciler.stop();
+  });
+
   test('of another table, and own transactions, cause no reading', async () => {
     const { reconciler, nft } = start();
     await reconciler.setWanted(table('a'));

@@ -161,8 +161,8 @@ export class TableReconciler {
   async #followChanges(): Promise<void> {
     if (this.#watch || this.#wanted === undefined) return;
     const { nft, table, clock } = this.#options;
-    const onChange = (transaction: number | undefined) => {
-      this.#reports.add(transaction, clock.monotonicMs());
+    const onChange = (transaction: number | undefined, isDeleted: boolean) => {
+      this.#reports.add(transaction, { atMs: clock.monotonicMs(), isDeleted });
       this.#queue.request('check');
     };
     const onEnd = () => {
@@ -207,10 +207,11 @@ export class TableReconciler {
     // The wanted state may change during the comparison: the next run continues from the state compared here.
     const wanted = this.#wanted;
     if (wanted === undefined) return;
-    const changedAtMs = this.#reports.takeFirstMs();
+    const { changedAtMs, isDeleted } = this.#reports.take();
     const wasInForce = this.#actual !== undefined;
     this.#actual = undefined;
-    if (await this.#isAsWanted(wanted)) this.#actual = wanted;
+    // Reading a deleted table would only lengthen the time without it.
+    if (!(isDeleted && wanted !== 'absent') && (await this.#isAsWanted(wanted))) this.#actual = wanted;
     else await this.#write(wanted, wasInForce ? reason : 'found', changedAtMs);
   }
 
@@ -249,33 +250,39 @@ export class TableReconciler {
   }
 }
 
+interface TransactionReport {
+  /** Monotonic time. */
+  readonly atMs: number;
+  readonly isDeleted: boolean;
+}
+
 /** Reported transactions that are not known as own ones. */
 class TransactionReports {
   /** Own transactions that are not reported yet. */
   readonly #own = new Set<number>();
-  /** Reports by number, each with its time. */
-  readonly #reported = new Map<number | undefined, number>();
+  /** Reports by number. */
+  readonly #reported = new Map<number | undefined, TransactionReport>();
 
   get hasForeign(): boolean {
     return this.#reported.size > 0;
   }
 
   /** @param transaction - undefined: some reports were lost */
-  add(transaction: number | undefined, nowMs: number): void {
+  add(transaction: number | undefined, report: TransactionReport): void {
     if (transaction === undefined) this.#own.clear();
     else if (this.#own.delete(transaction)) return;
-    if (!this.#reported.has(transaction)) this.#reported.set(transaction, nowMs);
+    if (!this.#reported.has(transaction)) this.#reported.set(transaction, report);
   }
 
   addOwn(transaction: number): void {
     if (!this.#reported.delete(transaction)) this.#own.add(transaction);
   }
 
-  /** Takes all reports: a comparison follows. @returns the time of the first one */
-  takeFirstMs(): number | undefined {
-    const [firstMs] = this.#reported.values();
+  /** Takes all reports. @returns the time of the first one, and whether the last one says that the table was deleted */
+  take(): { readonly changedAtMs: number | undefined; readonly isDeleted: boolean } {
+    const reports = [...this.#reported.values()];
     this.#reported.clear();
-    return firstMs;
+    return { changedAtMs: reports[0]?.atMs, isDeleted: reports.at(-1)?.isDeleted === true };
   }
 }
 

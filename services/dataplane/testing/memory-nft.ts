@@ -109,7 +109,7 @@ export class MemoryNft implements Nft {
 
   /** The kernel loses reports. */
   loseReports(): void {
-    for (const { watcher } of this.#watchers) watcher.onChange(undefined);
+    for (const { watcher } of this.#watchers) watcher.onChange(undefined, false);
   }
 
   /** The subscriptions fail. */
@@ -132,8 +132,10 @@ export class MemoryNft implements Nft {
     const generation = ++this.#generation;
     const changed = new Set(commands.map((command) => tableOf(...kindOf(objectOf(command)))));
     const watching = [...this.#watchers].filter(({ name }) => changed.has(name));
+    const exists = new Set(this.#tables.keys());
     setImmediate(() => {
-      for (const watched of watching) if (this.#watchers.has(watched)) watched.watcher.onChange(generation);
+      for (const watched of watching)
+        if (this.#watchers.has(watched)) watched.watcher.onChange(generation, !exists.has(watched.name));
     });
     return Promise.resolve();
   }

@@ -157,17 +157,23 @@ export function nftContract(open: () => Nft): void {
       expect(await form(nft)).toEqual(formOf(objectsOf(TABLE)));
     });
 
-    test('report each transaction that changes a watched table, with its number', async () => {
+    test('report each transaction that changes a watched table, with its number, and whether the table is gone', async () => {
       const nft = open();
-      const reports: (number | undefined)[] = [];
+      const reports: unknown[] = [];
       await nft.apply(replacement(TABLE));
-      const watch = await nft.watch(TABLE, { onChange: (number) => reports.push(number), onEnd: () => undefined });
+      const onChange = (...report: readonly unknown[]) => reports.push(report);
+      const watch = await nft.watch(TABLE, { onChange, onEnd: () => undefined });
       const [set] = TABLE.sets;
       const own = await nft.changeElements(TABLE, [{ set, deleted: [], added: [prefix(0x0a_07_00_00n, 16)] }]);
       await nft.apply([{ add: { table: { family: 'inet', name: 'another' } } }]);
       await nft.apply([element('delete', prefix(0x0a_07_00_00n, 16))]);
       const foreign = await nft.latestTransaction();
-      await expect.poll(() => reports).toEqual([own, foreign]);
+      await nft.apply(replacement(TABLE));
+      const replaced = await nft.latestTransaction();
+      await nft.apply(removal(TABLE));
+      const removed = await nft.latestTransaction();
+      const kept = [own, foreign, replaced].map((number) => [number, false]);
+      await expect.poll(() => reports).toEqual([...kept, [removed, true]]);
       watch.close();
       await nft.apply([{ delete: { table: { family: 'inet', name: 'another' } } }]);
     });
