@@ -85,6 +85,13 @@ test('a verb in a version that does not have it fails its case', { timeout: 600_
   expect(failed(verdicts)).toEqual(['check.too-old.0.2.0']);
 });
 
+test('a plugin that ignores port mappings fails the cases of that capability', { timeout: 600_000 }, async () => {
+  const capabilities = { portMappings: true };
+  const verdicts = await judgeBroken({ flaw: '', capabilities, only: ['port-mappings', 'add'] });
+  const impossible = ['address', 'port', 'protocol'].map((fault) => `port-mappings.impossible.${fault}`);
+  expect(failed(verdicts), reasonsOf(verdicts)).toEqual([...impossible, 'port-mappings.tcp', 'port-mappings.udp']);
+});
+
 test('an unknown case is an error', async () => {
   await expect(judgeBroken({ flaw: '', only: ['nonsense'] })).rejects.toThrow('there is no case nonsense');
 });

@@ -59,6 +59,8 @@ export const IPAM: Readonly<Record<string, JsonObject>> = {
   'podwire-ipam': { type: 'podwire-ipam' },
 };
 
+const PORT_MAPPINGS: JsonObject = { portMappings: true };
+
 const PODWIRE_SOCKET = '/run/podwire/cni.sock';
 
 export const PRESETS: Readonly<Record<string, Preset>> = {
@@ -85,6 +87,7 @@ export const PRESETS: Readonly<Record<string, Preset>> = {
     kind: 'meta',
     template: {
       type: 'portmap',
+      capabilities: PORT_MAPPINGS,
       runtimeConfig: { portMappings: [{ hostPort: 18080, containerPort: 80, protocol: 'tcp' }] },
     },
   },
@@ -106,7 +109,7 @@ export const PRESETS: Readonly<Record<string, Preset>> = {
     nodeNetns: '/proc/self/ns/net',
     // The node's blocks of addresses, which it keeps for its next containers.
     keeps: /^route blackhole /,
-    template: { type: 'podwire', socket: PODWIRE_SOCKET, ipam: { type: 'podwire-ipam' } },
+    template: { type: 'podwire', capabilities: PORT_MAPPINGS, socket: PODWIRE_SOCKET, ipam: { type: 'podwire-ipam' } },
   },
   'podwire-ipam': {
     kind: 'ipam',

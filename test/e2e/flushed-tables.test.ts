@@ -150,7 +150,8 @@ test('what a pod must not send arrives at most until the tables are back', async
   await stack.kill('node');
   flush();
   await send('unguarded');
-  await vi.waitFor(() => expect(arrived('unguarded')).toEqual(['foreign unguarded', 'loopback unguarded']));
+  const both = ['foreign unguarded', 'loopback unguarded'];
+  await vi.waitFor(() => expect(arrived('unguarded')).toEqual(both), { timeout: 20_000 });
   expect(received.filter((line) => !line.endsWith('unguarded'))).toEqual([]);
   expect(failures).toEqual([]);
 

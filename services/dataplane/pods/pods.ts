@@ -136,9 +136,9 @@ export class PodWiring {
       this.#inPod(network.netns, signal, async (session) => {
         const wanted = this.#wantedState(network);
         const observed = await this.#observe(session, wanted);
-        const inWire = await wireDifferences(this.#kernel, wanted, observed);
-        const inFilters = this.#filters.map((filter) => filter.differences?.(filteredPod({ network })) ?? []);
-        const found = [...inWire, ...(await Promise.all(inFilters)).flat()];
+        const found = await wireDifferences(this.#kernel, wanted, observed);
+        for (const filter of this.#filters)
+          found.push(...((await filter.differences?.(filteredPod({ network }))) ?? []));
         this.#events.podChecked(network.attachment, found);
         return found;
       }),

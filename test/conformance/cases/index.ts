@@ -6,6 +6,7 @@ import { configurationCases } from './configuration.js';
 import { delegateCases } from './delegate.js';
 import { environmentCases } from './environment.js';
 import { matrix } from './matrix.js';
+import { portMappingCases } from './port-mappings.js';
 import { removalCases } from './removal.js';
 import { stormCases } from './storm.js';
 import { suddenDeathCases } from './sudden-death.js';
@@ -23,6 +24,7 @@ export function casesFor(occasion: Occasion): readonly Case[] {
     removalCases,
     checkCases,
     collectionCases,
+    portMappingCases,
     suddenDeathCases,
     stormCases,
   ].flatMap((part) => part(occasion));

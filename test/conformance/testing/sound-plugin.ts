@@ -5,6 +5,7 @@ import { join } from 'node:path';
 
 import type { Verdict } from '../case.js';
 import { judge, type Trial } from '../judge.js';
+import type { JsonObject } from '../specification/json.js';
 import { subjectOf } from '../subject.js';
 
 interface Broken {
@@ -13,6 +14,8 @@ interface Broken {
   readonly versions?: readonly string[];
   readonly only: readonly string[];
   readonly trial?: Partial<Trial>;
+  /** Capabilities of its configuration, which it ignores. */
+  readonly capabilities?: JsonObject;
 }
 
 export async function judgeBroken({
@@ -20,13 +23,14 @@ export async function judgeBroken({
   versions = ['1.1.0'],
   only,
   trial = {},
+  capabilities,
 }: Broken): Promise<readonly Verdict[]> {
   const folder = mkdtempSync(join(tmpdir(), 'conformance-sound-'));
   const program = join(folder, 'sound');
   const source = join(import.meta.dirname, 'sound-plugin.py');
   writeFileSync(program, `#!/bin/sh\nexec python3 -I -S '${source}' '${flaw}' ${versions.join(' ')}\n`);
   chmodSync(program, 0o755);
-  const template = { type: 'sound', leases: '{leases}', ipam: { type: 'own' } };
+  const template = { type: 'sound', leases: '{leases}', ipam: { type: 'own' }, ...(capabilities && { capabilities }) };
   const subject = subjectOf({ name: 'sound', kind: 'interface', binDir: folder, program, template });
   try {
     return await judge({ subject, only, pid: process.pid, seed: 7, kills: 4, pods: 12, parallel: 4, ...trial });
