@@ -1,4 +1,4 @@
-import { spawn, type ChildProcess } from 'node:child_process';
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -70,6 +70,13 @@ function podMessage(name: string, address: string): PodNetwork {
   };
 }
 
+/** Ports of the node that lead to pods. */
+function hostPorts(): readonly number[] {
+  const { status, stdout } = spawnSync('nft', ['list', 'map', 'inet', 'podwire_hostports', 'pod_port4']);
+  if (status !== 0) return [];
+  return [...stdout.toString().matchAll(/tcp \. (\d+) :/g)].map(([, port]) => Number(port)).toSorted((a, b) => a - b);
+}
+
 const pods = (count: number) =>
   Array.from({ length: count }, (_, at) => podMessage(`p${at}`, `10.65.${at >> 8}.${at & 255}`));
 const records = () => readdirSync(join(folder, 'attachments')).filter((name) => name.endsWith('.json'));
@@ -87,7 +94,10 @@ afterEach(async () => {
 
 describe('SIGKILL in storms of attach and detach', () => {
   test('after each start kernel, records and answers agree', async () => {
-    const all = pods(16);
+    const all = pods(16).map((pod, at) => ({
+      ...pod,
+      hostPorts: [{ protocol: 'tcp', hostPort: 8000 + at, podPort: 80, hostAddress: '' }],
+    }));
     for (const { attachment } of all) addPod(attachment!.containerId);
     // Both have to occur, or the test is meaningless.
     const seen = { answered: 0, cutOff: 0 };
@@ -124,6 +134,10 @@ describe('SIGKILL in storms of attach and detach', () => {
       const listed = (await list()).pods.map(({ attachment }) => attachment!.containerId);
       const at = `seed ${SEED}, round ${round}`;
       expect([veths().length, records().length], at).toEqual([listed.length, listed.length]);
+      const wantedPorts = all.flatMap(({ attachment, hostPorts: [port] }) =>
+        listed.includes(attachment!.containerId) ? [port!.hostPort] : [],
+      );
+      expect(hostPorts(), at).toEqual(wantedPorts);
       for (const [pod, answer] of answers) {
         const isListed = listed.includes(pod.attachment!.containerId);
         if (answer !== undefined) expect(isListed, `${at}, ${pod.attachment!.containerId}`).toBe(answer);
