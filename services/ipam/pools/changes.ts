@@ -137,7 +137,8 @@ export type PoolSplit =
 
 /**
  * Replaces a pool by pools of equal size, in one transaction. Allocations compare the pool's record, so they commit
- * before or lose their comparison. Blocks do not name their pool, so nothing else changes. Not idempotent.
+ * before or lose their comparison. Blocks do not name their pool, so nothing else changes. Not idempotent; finishes a split that
+ * was interrupted.
  * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED; POOL_EXISTS when the name of a part is taken;
  * POOL_OVERLAP when a block overlaps two parts
  */
@@ -148,18 +149,27 @@ export function splitPool(view: View, { request, uids, nowMs }: PoolSplitInput):
   refuseDeletion(former);
   const faults = partFaults(former, partsCount);
   if (faults.length > 0) return { changes: [], outcome: { ok: false, faults } };
-  const otherPools = view.pools().filter(({ name }) => name !== former.name);
-  const parts = partsOf(former.prefix, partsCount).map((prefix, index): Pool => ({
-    ...former,
-    name: partName(former, index),
-    uid: uids[index] ?? '',
-    prefix,
-    createTimeMs: wholeSeconds(nowMs),
-    notAllocatable: currentFinding(otherPools, { ...former, prefix }),
-  }));
-  for (const part of parts) requirePartFree(view, former, part);
+  const otherPools = view.pools().filter((pool) => pool.name !== former.name && !isPartOf(pool, former));
+  const parts = partsOf(former.prefix, partsCount).map((prefix, index): Pool => {
+    const name = partName(former, index);
+    const part = {
+      ...former,
+      name,
+      uid: uids[index] ?? '',
+      prefix,
+      createTimeMs: wholeSeconds(nowMs),
+      notAllocatable: currentFinding(otherPools, { ...former, prefix }),
+    };
+    // A split that was interrupted has made it: other pools cannot overlap.
+    const known = view.pool(name);
+    return known && comparePrefixes(known.prefix, prefix) === 0 ? known : part;
+  });
+  const isNew = (part: Pool): boolean => view.pool(part.name) !== part;
+  for (const part of parts.filter(isNew)) requirePartFree(view, former, part);
   const record: RecordValue = { kind: 'pool', value: former };
-  const puts = parts.map((value): Change => ({ type: 'put', record: { kind: 'pool', value }, like: record }));
+  const puts = parts
+    .filter(isNew)
+    .map((value): Change => ({ type: 'put', record: { kind: 'pool', value }, like: record }));
   return {
     changes: [{ type: 'expectPools' }, { type: 'delete', record }, ...puts],
     outcome: { ok: true, former, parts: parts.map((pool) => ({ pool, utilization: poolUtilization(view, pool) })) },

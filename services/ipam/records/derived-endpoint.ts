@@ -60,11 +60,15 @@ export function describeEndpoint(
   return stored && stored.uid !== '' ? { ...made, uid: stored.uid, createTimeMs: stored.createTimeMs } : made;
 }
 
-export function endpointAddress(
-  view: View,
+export function endpointAddress(view: View, held: Pick<HeldAddress, 'block' | 'ordinal'>): EndpointAddress {
+  return addressIn(view.pools(), held);
+}
+
+export function addressIn(
+  pools: readonly Pool[],
   { block, ordinal }: Pick<HeldAddress, 'block' | 'ordinal'>,
 ): EndpointAddress {
-  const pool = poolOf(view.pools(), block.prefix);
+  const pool = poolOf(pools, block.prefix);
   return {
     address: hostPrefix(addressAt(block.prefix, ordinal)),
     block: block.prefix,

@@ -16,13 +16,15 @@ export interface StartedIpam {
   readonly lines: string[];
   /** Advances the monotonic clock. */
   readonly pass: (durationMs: number) => void;
+  /** Ends the replica, and leaves the store open. */
+  readonly close: () => Promise<void>;
 }
 
 /** All of IPAM but its borders, as one replica on a store, with a wall clock that stands still. */
 export async function startIpam(store: Store): Promise<StartedIpam> {
   let monotonicMs = 0;
   const clock = { ...instantClock, monotonicMs: () => monotonicMs };
-  const { updater } = await startReplica(store, { clock });
+  const { updater, mirror } = await startReplica(store, { clock });
   const lines: string[] = [];
   const destination = new Writable({
     write(chunk: Buffer, _, done) {
@@ -41,5 +43,9 @@ export async function startIpam(store: Store): Promise<StartedIpam> {
     history: { log: new HistoryLog(store, keys), retentionHours: 168 },
     unknownNodes: 'register',
   });
-  return { ipam, events, lines, pass: (durationMs) => void (monotonicMs += durationMs) };
+  const close = async (): Promise<void> => {
+    await updater.close();
+    await mirror.close();
+  };
+  return { ipam, events, lines, pass: (durationMs) => void (monotonicMs += durationMs), close };
 }

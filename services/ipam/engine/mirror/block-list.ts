@@ -12,7 +12,7 @@ import {
   type BlockStats,
 } from '../../records/block-stats.js';
 import type { Affinity, Block } from '../../records/block.js';
-import { SortedList, type ListOrder, type Run } from './sorted-list.js';
+import { SortedList, type ListOrder, type Run } from '../sorted-list.js';
 
 /** Kinds of blocks to search for: blocks with room, idle ones, or ones without an affinity (see `records/block-stats.ts`). */
 export type BlockQuality = 'withRoom' | 'idle' | 'withoutAffinity';

@@ -31,7 +31,7 @@ import type {
 } from '../../records/view.js';
 import { BlockList } from './block-list.js';
 import { LayeredMap } from './layered-map.js';
-import { SortedList, TEXT_ORDER, WITHOUT_SUM, type ListOrder } from './sorted-list.js';
+import { SortedList, TEXT_ORDER, WITHOUT_SUM, type ListOrder } from '../sorted-list.js';
 
 /** The record of a kind. */
 export type RecordOf<Kind extends RecordValue['kind']> = Extract<RecordValue, { readonly kind: Kind }>;

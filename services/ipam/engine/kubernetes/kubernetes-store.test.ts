@@ -1,0 +1,193 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { attachment, block, NOW_MS, poolRecord } from '../../testing/records.js';
+import { RecordKeys } from '../../records/json/keys.js';
+import { decodeRecord, encodeRecord, serialize } from '../../records/json/registry.js';
+import { takeOrdinals, type Block } from '../../records/block.js';
+import type { Comparison, RevisionChanges, Transaction } from '../store.js';
+import { MemoryObjects } from '../testing/memory-objects.js';
+import { describeStoreContract } from '../testing/store-contract.js';
+import { forever } from '../testing/stores.js';
+import { KubernetesStore } from './kubernetes-store.js';
+
+const keys = new RecordKeys('/calico');
+
+for (const reports of ['prompt', 'late'] as const)
+  describeStoreContract(`the Kubernetes store with ${reports} reports`, async () => {
+    const api = new MemoryObjects(keys).connect({ reports });
+    const store = await KubernetesStore.open({ api, keys, watchHistoryCount: 1 });
+    const puts = [{ key: '/unrelated', value: Buffer.from('1') }];
+    const forgetChanges = async (): Promise<void> => {
+      for (let count = 0; count < 3; count++) await store.commit({ comparisons: [], puts, deletes: [] }, forever);
+    };
+    return { store, forgetChanges, dispose: () => store.close() };
+  });
+
+let objects: MemoryObjects;
+let store: KubernetesStore;
+
+beforeEach(async () => {
+  objects = new MemoryObjects(keys);
+  store = await KubernetesStore.open({ api: objects.connect(), keys });
+});
+afterEach(() => store.close());
+
+const bytes = (text: string): Buffer => Buffer.from(text);
+
+const change = (parts: Partial<Transaction>) =>
+  store.commit({ comparisons: [], puts: [], deletes: [], ...parts }, forever);
+
+const put = (key: string, text: string) => ({ key, value: bytes(text) });
+
+const unchanged = (key: string, modRevision: number): Comparison => ({ type: 'record', key, modRevision });
+
+const textOf = async (key: string) => {
+  const { records } = await store.read([key], forever);
+  return records[0] && Buffer.from(records[0].value).toString();
+};
+
+/** Another writer, which the store's reports may not have brought yet. */
+function writeElsewhere(key: string, text: string): void {
+  const id = `records/${key}`;
+  objects.write({ id, records: new Map([[key, bytes(text)]]), details: new Map() }, objects.get(id));
+}
+
+async function takeChanges(count: number): Promise<RevisionChanges[]> {
+  const taken: RevisionChanges[] = [];
+  const ended = new AbortController();
+  for await (const item of store.watch({ prefix: '/', afterRevision: 1 }, ended.signal))
+    if (taken.push(item) === count) ended.abort();
+  return taken;
+}
+
+describe('other writers', () => {
+  test('are seen by reads and watches', async () => {
+    writeElsewhere('/a', '1');
+    expect(await textOf('/a')).toBe('1');
+    const [first] = await takeChanges(1);
+    expect(first).toMatchObject({ revision: 2, changes: [{ type: 'put', key: '/a' }] });
+  });
+
+  test('in the middle of a transaction make it lose; it returns all that it met, and what it wrote', async () => {
+    const late = await KubernetesStore.open({ api: objects.connect({ reports: 'late' }), keys });
+    await late.commit({ comparisons: [], puts: [put('/a', '1'), put('/b', '1')], deletes: [] }, forever);
+    const { records } = await late.list('/', forever);
+    writeElsewhere('/b', 'other');
+    const comparisons = records.map(({ key, modRevision }) => unchanged(key, modRevision));
+    const result = await late.commit({ comparisons, puts: [put('/a', '2'), put('/b', '2')], deletes: [] }, forever);
+    if (result.committed) throw new Error('it was committed');
+    const met = result.changed.map(({ key, value }) => [key, Buffer.from(value).toString()]);
+    expect(met).toEqual([
+      ['/a', '2'],
+      ['/b', 'other'],
+    ]);
+    await late.close();
+  });
+
+  test('cannot bring back an object that was deleted here, by a report from before', async () => {
+    const late = await KubernetesStore.open({ api: objects.connect({ reports: 'late' }), keys });
+    for (const text of ['1', '2'])
+      await late.commit({ comparisons: [], puts: [put('/a', text)], deletes: [] }, forever);
+    await late.commit({ comparisons: [], puts: [], deletes: ['/a'] }, forever);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    expect((await late.list('/', forever)).records).toEqual([]);
+    await late.commit({ comparisons: [], puts: [put('/a', '3')], deletes: [] }, forever);
+    expect((await late.list('/', forever)).records).toHaveLength(1);
+    await late.close();
+  });
+});
+
+test('a transaction is seen as a whole, with one revision', async () => {
+  const result = await change({ puts: [put('/a', '1'), put('/b', '1')] });
+  expect(result).toMatchObject({ committed: true, revision: 2 });
+  const [first] = await takeChanges(1);
+  expect(first?.changes.map(({ key }) => key)).toEqual(['/a', '/b']);
+});
+
+test('an object whose write has an unknown outcome is read again before anything else', async () => {
+  const dying = objects.connect();
+  const failing = await KubernetesStore.open({
+    api: {
+      ...dying,
+      write: async (...args) => {
+        await dying.write(...args);
+        throw new Failure('STORE_UNAVAILABLE', 'the answer was lost');
+      },
+    },
+    keys,
+  });
+  const writing = failing.commit({ comparisons: [], puts: [put('/a', '1')], deletes: [] }, forever);
+  await expect(writing).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+  expect((await failing.read(['/a'], forever)).records).toHaveLength(1);
+  await failing.close();
+});
+
+test('transactions that share a record wait for each other, and others do not', async () => {
+  const order: string[] = [];
+  const note = (name: string, parts: Partial<Transaction>) => change(parts).then(() => order.push(name));
+  await Promise.all([
+    note('a, b', { puts: [put('/a', '1'), put('/b', '1'), put('/c', '1')] }),
+    note('b after', { comparisons: [unchanged('/b', 3)], puts: [put('/b', '2')] }),
+    note('d', { puts: [put('/d', '1')] }),
+  ]);
+  expect(order).toEqual(['d', 'a, b', 'b after']);
+  expect(await textOf('/b')).toBe('2');
+});
+
+describe('handles and endpoints', () => {
+  const taken = (...ordinals: readonly number[]): Block =>
+    takeOrdinals(block('10.0.0.0/30', 'n1'), ordinals, {
+      handleId: 'net.c1',
+      owner: { node: 'n1', network: 'net', interface: 'eth0', timestamp: '2026-11-20 10:00:00.5 +0000 UTC' },
+      releasedAtMs: undefined,
+    });
+
+  const writeBlock = (value: Block) => {
+    const record = { kind: 'block', value } as const;
+    return change({ puts: [{ key: keys.of(record), value: serialize(encodeRecord(record, undefined)) }] });
+  };
+
+  const read = async (prefix: string) => {
+    const { records } = await store.list(prefix, forever);
+    return records.map(({ key, value }) => decodeRecord(key, keys.parse(key)!, value).record);
+  };
+
+  test('follow from the blocks, whoever writes these', async () => {
+    const pool = poolRecord('p', '10.0.0.0/24');
+    await change({ puts: [{ key: keys.of(pool), value: serialize(encodeRecord(pool, undefined)) }] });
+    await writeBlock(taken(0, 1));
+    expect(await read(keys.handle(''))).toEqual([
+      { kind: 'handle', value: { id: 'net.c1', blocks: new Map([['10.0.0.0/30', 2]]) } },
+    ]);
+    expect(await read(keys.endpoints)).toMatchObject([
+      {
+        value: {
+          attachment: attachment('c1'),
+          createTimeMs: Date.parse('2026-11-20T10:00:00Z'),
+          addresses: [{ poolName: 'p' }, { poolName: 'p' }],
+        },
+      },
+    ]);
+    await writeBlock(block('10.0.0.0/30', 'n1', { claimTimeMs: NOW_MS }));
+    expect(await read(keys.handle(''))).toEqual([]);
+    expect(await read(keys.endpoints)).toEqual([]);
+  });
+
+  test('that do not follow from the blocks are taken back with the next revision', async () => {
+    const handle = { kind: 'handle', value: { id: 'net.c2', blocks: new Map([['10.0.0.0/30', 1]]) } } as const;
+    const key = keys.of(handle);
+    const result = await change({ puts: [{ key, value: serialize(encodeRecord(handle, undefined)) }] });
+    expect(result).toMatchObject({ committed: true, revision: 2 });
+    const changes = await takeChanges(1);
+    expect(changes).toEqual([{ revision: 3, changes: [{ type: 'delete', key }] }]);
+  });
+
+  test('are there after a start, without their own objects', async () => {
+    await writeBlock(taken(2));
+    const next = await KubernetesStore.open({ api: objects.connect(), keys });
+    const { records } = await next.list('/', forever);
+    expect(records.map(({ key }) => keys.parse(key)?.kind)).toEqual(['block', 'handle', 'endpoint']);
+    await next.close();
+  });
+});

@@ -1,0 +1,488 @@
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import { compareTexts } from '@podwire/shared/words/order';
+
+import { attachmentOf } from '../../records/attributes.js';
+import type { Block } from '../../records/block.js';
+import type { RecordKeys } from '../../records/json/keys.js';
+import { decodeRecord } from '../../records/json/registry.js';
+import type { Pool } from '../../records/pool.js';
+import type { RecordValue } from '../../records/view.js';
+import { ChangeLog } from '../change-log.js';
+import { SortedList, TEXT_ORDER } from '../sorted-list.js';
+import {
+  RevisionCompacted,
+  type CommitResult,
+  type LostComparison,
+  type Page,
+  type RecordChange,
+  type RevisionChanges,
+  type ScanRequest,
+  type Snapshot,
+  type Store,
+  type StoredRecord,
+  type Transaction,
+  type WatchRequest,
+} from '../store.js';
+import { closedFailure, evaluateComparisons, throwIfAborted } from '../transaction.js';
+import { DerivedRecords, type BlockChange } from './derived-records.js';
+import { isLater, type ApiObject, type HolderDetails, type ObjectApi, type ObjectObserver } from './object-api.js';
+import { RecordLocks } from './record-locks.js';
+import { planWrites, type ObjectChange } from './write-plan.js';
+
+export interface KubernetesStoreOptions {
+  readonly api: ObjectApi;
+  readonly keys: RecordKeys;
+  /** How many revisions a watch can go back at least. Default: 10,000. */
+  readonly watchHistoryCount?: number;
+}
+
+const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
+
+/** The revision of everything that was there when the store was opened. */
+const FIRST_REVISION = 1;
+
+/** An object as it is now; undefined if there is none. */
+interface ObjectUpdate {
+  readonly id: string;
+  readonly object: ApiObject | undefined;
+}
+
+interface WriteContext {
+  readonly base: ApiObject | undefined;
+  readonly details: ReadonlyMap<string, HolderDetails>;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * The store in Calico's custom resources, by the API server of Kubernetes.
+ *
+ * The API server changes one object at a time, and a transaction changes several. So it is a sequence of writes
+ * ({@link planWrites}), each of which is refused if another writer has changed the object; whatever is written when this process
+ * dies, its decision can be made again. Difficulties:
+ *
+ * - Comparisons are exact among the transactions of this process, the only podwire-ipam that writes: transactions that share
+ *   records wait for each other. Against other writers, such as Calico's plugin on other nodes, only the objects that are
+ *   written are compared.
+ * - Records are published when the whole transaction is written, with one revision: watchers see all of it or nothing. If a
+ *   write in the middle is refused, what was written until then is published, and the transaction counts as lost.
+ * - Revisions are this process's. Changes of other writers get the next one when the watch reports them; reports of own writes,
+ *   which may come before their answer, get none.
+ * - Handles and endpoints are no objects. They follow from the blocks ({@link DerivedRecords}); what a transaction writes of them
+ *   beyond that is taken back with the next revision.
+ */
+export class KubernetesStore implements Store {
+  readonly #api: ObjectApi;
+  readonly #keys: RecordKeys;
+  readonly #derived: DerivedRecords;
+  readonly #log: ChangeLog;
+  readonly #locks = new RecordLocks();
+  readonly #objects = new Map<string, ApiObject>();
+  /** Last versions of objects that this process has deleted, until the watch reports it. */
+  readonly #deletedVersions = new Map<string, string>();
+  /** Records of objects by key. */
+  readonly #records = new Map<string, StoredRecord>();
+  /** Revisions of derived records that have changed since the start. */
+  readonly #derivedRevisions = new Map<string, number>();
+  readonly #pools = new Map<string, Pool>();
+  /** The keys of all records in order. */
+  #sortedKeys = new SortedList(TEXT_ORDER);
+  /** Objects that a transaction is writing, with what was reported of them meanwhile. */
+  readonly #writing = new Map<string, ObjectUpdate[]>();
+  /** Objects whose last write has an unknown outcome. */
+  readonly #doubtful = new Set<string>();
+  readonly #stop = new AbortController();
+  #revision = FIRST_REVISION;
+  #isLoaded = false;
+  #isClosed = false;
+  #commitsCount = 0;
+  #whenIdle: (() => void) | undefined;
+
+  private constructor({ api, keys, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT }: KubernetesStoreOptions) {
+    this.#api = api;
+    this.#keys = keys;
+    this.#derived = new DerivedRecords({ keys, pools: () => [...this.#pools.values()] });
+    this.#log = new ChangeLog(FIRST_REVISION, watchHistoryCount);
+  }
+
+  /** Reads all objects, and follows them. @throws Failure of {@link ObjectApi.follow} */
+  static async open(options: KubernetesStoreOptions): Promise<KubernetesStore> {
+    const store = new KubernetesStore(options);
+    try {
+      await store.#api.follow(store.#observer(), store.#stop.signal);
+      store.#isLoaded = true;
+      return store;
+    } catch (error) {
+      await store.close();
+      throw error;
+    }
+  }
+
+  list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
+    return this.#answer(signal, () => ({ records: [...this.#recordsUnder(prefix)], revision: this.#revision }));
+  }
+
+  async read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
+    this.#check(signal);
+    await this.#resolveDoubts(signal);
+    return this.#answer(signal, () => ({
+      records: [...new Set(keys)].sort(compareTexts).flatMap((key) => this.#record(key) ?? []),
+      revision: this.#revision,
+    }));
+  }
+
+  scan({ prefix, after, limit, revision }: ScanRequest, signal: AbortSignal): Promise<Page> {
+    return this.#answer(signal, () => {
+      if (revision !== undefined && revision !== this.#revision) throw new RevisionCompacted(revision);
+      const records: StoredRecord[] = [];
+      for (const record of this.#recordsUnder(prefix, after)) {
+        if (records.length === limit) return { records, revision: this.#revision, more: true };
+        records.push(record);
+      }
+      return { records, revision: this.#revision, more: false };
+    });
+  }
+
+  revision(signal: AbortSignal): Promise<number> {
+    return this.#answer(signal, () => this.#revision);
+  }
+
+  async commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
+    this.#check(signal);
+    this.#commitsCount++;
+    try {
+      return await this.#commitInTurn(transaction, signal);
+    } finally {
+      if (--this.#commitsCount === 0) this.#whenIdle?.();
+    }
+  }
+
+  async #commitInTurn(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
+    const end = await this.#locks.acquire(transaction, signal);
+    try {
+      await this.#resolveDoubts(signal);
+      const lost = evaluateComparisons(transaction.comparisons, {
+        revision: this.#revision,
+        get: (key) => this.#record(key),
+        modRevision: (key) => this.#modRevision(key),
+        changedUnder: (prefix, after) => this.#changedUnder(prefix, after),
+      });
+      return lost ?? (await this.#carryOut(transaction, signal));
+    } finally {
+      end();
+    }
+  }
+
+  watch(watch: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
+    return this.#log.watch(watch, signal);
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    if (this.#commitsCount > 0) await new Promise<void>((resolve) => (this.#whenIdle = resolve));
+    this.#stop.abort(closedFailure());
+    this.#log.close(closedFailure());
+    this.#api.close();
+  }
+
+  #check(signal: AbortSignal): void {
+    throwIfAborted(signal);
+    if (this.#isClosed) throw closedFailure();
+  }
+
+  #answer<Result>(signal: AbortSignal, read: () => Result): Promise<Result> {
+    return new Promise((resolve) => {
+      this.#check(signal);
+      resolve(read());
+    });
+  }
+
+  async #carryOut(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
+    const objectOf = (key: string): string | undefined => this.#api.objectOf(key);
+    const stored = (key: string): Uint8Array | undefined => this.#records.get(key)?.value;
+    const plan = planWrites(transaction, { keys: this.#keys, objectOf, stored });
+    const details = this.#detailsIn(transaction);
+    const written = new Map<string, ObjectUpdate>();
+    for (const { object: id } of plan) this.#writing.set(id, []);
+    try {
+      for (const change of plan) {
+        const id = change.object;
+        const base = written.get(id)?.object ?? this.#objects.get(id);
+        const outcome = await this.#writeObject(change, { base, details, signal });
+        if (outcome.type === 'conflict') return this.#lose(written, { id, object: outcome.met });
+        written.set(id, { id, object: outcome.object });
+      }
+      return { committed: true, revision: this.#publish([...written.values()], transaction) };
+    } catch (error) {
+      this.#publish([...written.values()]);
+      throw error;
+    } finally {
+      this.#endWriting(plan);
+    }
+  }
+
+  async #writeObject(
+    { object: id, puts, deletes }: ObjectChange,
+    { base, details, signal }: WriteContext,
+  ): ReturnType<ObjectApi['write']> {
+    const records = new Map([...(base?.records ?? []), ...puts]);
+    for (const key of deletes) records.delete(key);
+    try {
+      if (records.size > 0) {
+        const content = { id, records, details: this.#detailsFor(records, base, details) };
+        return await this.#api.write(content, base, signal);
+      }
+      return base ? await this.#api.remove(base, signal) : { type: 'written', object: undefined };
+    } catch (error) {
+      this.#doubtful.add(id);
+      throw error;
+    }
+  }
+
+  /** The loss of a transaction of which some objects are written. */
+  #lose(written: ReadonlyMap<string, ObjectUpdate>, met: ObjectUpdate): LostComparison {
+    const updates = [...written.values(), met];
+    const keys = new Set(
+      updates.flatMap(({ id, object }) => [
+        ...(this.#objects.get(id)?.records.keys() ?? []),
+        ...(object?.records.keys() ?? []),
+      ]),
+    );
+    this.#publish(updates);
+    const found = [...keys].map((key) => ({ key, record: this.#record(key) }));
+    return {
+      committed: false,
+      revision: this.#revision,
+      changed: found.flatMap(({ record }) => record ?? []),
+      missing: found.flatMap(({ key, record }) => (record ? [] : [key])),
+    };
+  }
+
+  /** The holders that the transaction's endpoints describe. */
+  #detailsIn({ puts }: Transaction): ReadonlyMap<string, HolderDetails> {
+    const details = new Map<string, HolderDetails>();
+    for (const { key, value } of puts) {
+      const record = key.startsWith(this.#keys.endpoints) ? this.#decode(key, value) : undefined;
+      if (record?.kind !== 'endpoint') continue;
+      for (const one of [{ kind: 'endpoint', value: record.value } as const, ...(record.value.replaced ?? [])]) {
+        if (one.kind !== 'endpoint') continue;
+        const { attachment, pod, netns } = one.value;
+        details.set(formatAttachment(attachment), { podUid: pod?.uid ?? '', netns });
+      }
+    }
+    return details;
+  }
+
+  /** The details of the holders that a block has now: from the transaction, or as before. */
+  #detailsFor(
+    records: ReadonlyMap<string, Uint8Array>,
+    base: ApiObject | undefined,
+    details: ReadonlyMap<string, HolderDetails>,
+  ): ReadonlyMap<string, HolderDetails> {
+    const kept = new Map<string, HolderDetails>();
+    for (const [key, value] of records) {
+      const record = this.#decode(key, value);
+      if (record?.kind !== 'block') continue;
+      for (const attributes of record.value.attributes) {
+        const attachment = attachmentOf(attributes);
+        const name = attachment && formatAttachment(attachment);
+        const known = name === undefined ? undefined : (details.get(name) ?? base?.details.get(name));
+        if (name !== undefined && known) kept.set(name, known);
+      }
+    }
+    return kept;
+  }
+
+  /** Reads the objects whose last write may or may not have been carried out. */
+  async #resolveDoubts(signal: AbortSignal): Promise<void> {
+    for (const id of [...this.#doubtful]) {
+      const object = await this.#api.read(id, signal);
+      this.#doubtful.delete(id);
+      this.#report({ id, object });
+    }
+  }
+
+  #endWriting(plan: readonly ObjectChange[]): void {
+    const reported = plan.flatMap(({ object: id }) => this.#writing.get(id) ?? []);
+    for (const { object: id } of plan) this.#writing.delete(id);
+    for (const update of reported) this.#report(update);
+  }
+
+  #observer(): ObjectObserver {
+    return {
+      changed: (object) => this.#report({ id: object.id, object }),
+      deleted: (id, version) => this.#reportDeleted(id, version),
+      listed: (resource, version, objects) => this.#reportList(resource, version, objects),
+    };
+  }
+
+  /** An object was reported or read; it may be older than what is known. */
+  #report(update: ObjectUpdate): void {
+    const { id, object } = update;
+    const waiting = this.#writing.get(id);
+    if (waiting) waiting.push(update);
+    else if (this.#isNews(id, object)) this.#publish([update]);
+  }
+
+  #isNews(id: string, object: ApiObject | undefined): boolean {
+    const known = this.#objects.get(id);
+    if (!object) return known !== undefined;
+    const version = known?.version ?? this.#deletedVersions.get(id);
+    return version === undefined || isLater(object.version, version);
+  }
+
+  #reportDeleted(id: string, version: string): void {
+    const known = this.#objects.get(id);
+    if (known && !isLater(version, known.version)) return;
+    this.#deletedVersions.delete(id);
+    this.#report({ id, object: undefined });
+  }
+
+  #reportList(resource: string, version: string, objects: readonly ApiObject[]): void {
+    const listed = new Set(objects.map(({ id }) => id));
+    const gone = [...this.#objects.values()].filter(
+      (known) => known.id.startsWith(`${resource}/`) && !listed.has(known.id) && !isLater(known.version, version),
+    );
+    const updates = [
+      ...objects.map((object) => ({ id: object.id, object })),
+      ...gone.map(({ id }) => ({ id, object: undefined })),
+    ];
+    if (this.#isLoaded) for (const update of updates) this.#report(update);
+    else this.#load(updates);
+  }
+
+  /** The first list of a resource. */
+  #load(updates: readonly ObjectUpdate[]): void {
+    const changes = new Map<string, Uint8Array | undefined>();
+    this.#derived.load(updates.flatMap((update) => this.#replaceObject(update, changes)));
+    this.#index(changes, FIRST_REVISION);
+    for (const key of this.#derived.keys()) this.#sortedKeys = this.#sortedKeys.with(key);
+  }
+
+  /**
+   * Makes objects visible with a new revision.
+   * @param transaction - the own transaction that they are all of
+   * @returns the revision
+   */
+  #publish(updates: readonly ObjectUpdate[], transaction?: Transaction): number {
+    const changes = new Map<string, Uint8Array | undefined>();
+    const derived = this.#derived.replace(updates.flatMap((update) => this.#replaceObject(update, changes)));
+    for (const [key, value] of derived) changes.set(key, value);
+    const corrected = new Map<string, Uint8Array | undefined>();
+    for (const { key, value } of transaction?.puts ?? []) {
+      const actual = this.#value(key, changes);
+      if (actual && Buffer.compare(actual, value) === 0) changes.set(key, value);
+      else corrected.set(key, actual);
+    }
+    for (const key of transaction?.deletes ?? []) {
+      const actual = this.#value(key, changes);
+      if (actual) corrected.set(key, actual);
+    }
+    for (const key of corrected.keys()) changes.delete(key);
+    const revision = changes.size > 0 || corrected.size > 0 ? this.#append(changes) : this.#revision;
+    if (corrected.size > 0) this.#append(corrected);
+    return revision;
+  }
+
+  #append(changed: ReadonlyMap<string, Uint8Array | undefined>): number {
+    const revision = ++this.#revision;
+    this.#index(changed, revision);
+    const changes = [...changed].map(([key, value]): RecordChange =>
+      value ? { type: 'put', key, value } : { type: 'delete', key },
+    );
+    // After the answer to the committer: a mirror that has applied its own change need not decode it again.
+    setImmediate(() => this.#log.append({ revision, changes }));
+    return revision;
+  }
+
+  /** Replaces an object and collects the changes of its records. @returns the change of its block */
+  #replaceObject({ id, object }: ObjectUpdate, changes: Map<string, Uint8Array | undefined>): BlockChange[] {
+    const before = this.#objects.get(id);
+    if (object) this.#objects.set(id, object);
+    else this.#objects.delete(id);
+    if (before && !object) this.#deletedVersions.set(id, before.version);
+    const keys = new Set([...(before?.records.keys() ?? []), ...(object?.records.keys() ?? [])]);
+    const blocks: BlockChange[] = [];
+    for (const key of keys) {
+      const value = object?.records.get(key);
+      const known = before?.records.get(key);
+      const isSame = value && known ? Buffer.compare(value, known) === 0 : value === known;
+      if (!isSame) changes.set(key, value);
+      const name = this.#keys.parse(key);
+      if (name?.kind === 'block') {
+        const cidr = formatPrefix(name.prefix);
+        blocks.push({ cidr, block: value && this.#decodeBlock(key, value), details: object?.details ?? NO_DETAILS });
+      } else if (name?.kind === 'pool') this.#setPool(name.name, value && this.#decode(key, value));
+    }
+    return blocks;
+  }
+
+  #setPool(name: string, record: RecordValue | undefined): void {
+    if (record?.kind === 'pool') this.#pools.set(name, record.value);
+    else this.#pools.delete(name);
+  }
+
+  /** Records in changed keys with their values and revision. */
+  #index(changes: ReadonlyMap<string, Uint8Array | undefined>, revision: number): void {
+    for (const [key, value] of changes) {
+      if (value) this.#sortedKeys = this.#sortedKeys.with(key);
+      else this.#sortedKeys = this.#sortedKeys.without(key);
+      const revisions = this.#derived.covers(key) ? this.#derivedRevisions : undefined;
+      if (!value) {
+        this.#records.delete(key);
+        revisions?.delete(key);
+      } else if (revisions) revisions.set(key, revision);
+      else this.#records.set(key, { key, value, modRevision: revision });
+    }
+  }
+
+  #value(key: string, changes: ReadonlyMap<string, Uint8Array | undefined>): Uint8Array | undefined {
+    return changes.has(key) ? changes.get(key) : this.#record(key)?.value;
+  }
+
+  #record(key: string): StoredRecord | undefined {
+    const stored = this.#records.get(key);
+    if (stored || !this.#derived.covers(key)) return stored;
+    const value = this.#derived.value(key);
+    return value && { key, value, modRevision: this.#modRevision(key) };
+  }
+
+  #modRevision(key: string): number {
+    if (this.#derived.covers(key))
+      return this.#derived.has(key) ? (this.#derivedRevisions.get(key) ?? FIRST_REVISION) : 0;
+    return this.#records.get(key)?.modRevision ?? 0;
+  }
+
+  /** In key order. @param after - the last key that is left out; undefined for none */
+  *#recordsUnder(prefix: string, after?: string): Generator<StoredRecord, void, void> {
+    for (const key of this.#sortedKeys.from(after ?? prefix)) {
+      if (!key.startsWith(prefix)) {
+        if (key > prefix) return;
+        continue;
+      }
+      const record = key === after ? undefined : this.#record(key);
+      if (record) yield record;
+    }
+  }
+
+  *#changedUnder(prefix: string, revision: number): Generator<StoredRecord, void, void> {
+    for (const record of this.#recordsUnder(prefix)) if (record.modRevision > revision) yield record;
+  }
+
+  /** The record of a value; undefined if it cannot be read, which the mirror reports. */
+  #decode(key: string, value: Uint8Array): RecordValue | undefined {
+    const name = this.#keys.parse(key);
+    try {
+      return name && decodeRecord(key, name, value).record;
+    } catch {
+      return undefined;
+    }
+  }
+
+  #decodeBlock(key: string, value: Uint8Array): Block | undefined {
+    const record = this.#decode(key, value);
+    return record?.kind === 'block' ? record.value : undefined;
+  }
+}
+
+const NO_DETAILS: ReadonlyMap<string, HolderDetails> = new Map();

@@ -1,0 +1,79 @@
+import { untilAborted } from '@podwire/shared/failure/signal';
+
+import type { Transaction } from '../store.js';
+
+/** The keys that a transaction uses. */
+interface Claim {
+  readonly written: ReadonlySet<string>;
+  readonly compared: readonly string[];
+  /** Prefixes under which no other transaction may write. */
+  readonly prefixes: readonly string[];
+}
+
+interface Turn {
+  readonly claim: Claim;
+  readonly begin: () => void;
+  hasBegun: boolean;
+}
+
+/**
+ * Lets transactions run at the same time unless one writes what another one writes or compares. They begin in the order of
+ * their arrival as far as they share keys.
+ */
+export class RecordLocks {
+  /** In the order of arrival. */
+  readonly #turns = new Set<Turn>();
+
+  /**
+   * Waits for the transactions before this one that share keys with it.
+   * @returns a function that ends the turn
+   * @throws Failure of the signal
+   */
+  async acquire(transaction: Transaction, signal: AbortSignal): Promise<() => void> {
+    let begin = (): void => undefined;
+    const begun = new Promise<void>((resolve) => (begin = resolve));
+    const turn: Turn = { claim: claimOf(transaction), begin, hasBegun: false };
+    this.#turns.add(turn);
+    const end = (): void => {
+      this.#turns.delete(turn);
+      this.#beginNext();
+    };
+    this.#beginNext();
+    try {
+      await untilAborted(begun, signal);
+    } catch (error) {
+      end();
+      throw error;
+    }
+    return end;
+  }
+
+  #beginNext(): void {
+    const before: Turn[] = [];
+    for (const turn of this.#turns) {
+      if (!turn.hasBegun && !before.some(({ claim }) => areInConflict(claim, turn.claim))) {
+        turn.hasBegun = true;
+        turn.begin();
+      }
+      before.push(turn);
+    }
+  }
+}
+
+function claimOf({ comparisons, puts, deletes }: Transaction): Claim {
+  return {
+    written: new Set([...puts.map(({ key }) => key), ...deletes]),
+    compared: comparisons.flatMap((comparison) => (comparison.type === 'record' ? [comparison.key] : [])),
+    prefixes: comparisons.flatMap((comparison) => (comparison.type === 'prefix' ? [comparison.prefix] : [])),
+  };
+}
+
+function areInConflict(a: Claim, b: Claim): boolean {
+  return isDisturbed(a, b.written) || isDisturbed(b, a.written);
+}
+
+function isDisturbed({ written, compared, prefixes }: Claim, other: ReadonlySet<string>): boolean {
+  if (compared.some((key) => other.has(key))) return true;
+  for (const key of other) if (written.has(key) || prefixes.some((prefix) => key.startsWith(prefix))) return true;
+  return false;
+}
