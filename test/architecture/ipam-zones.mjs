@@ -95,6 +95,12 @@ export const IPAM_ZONES = [
     ...NODE,
   },
   {
+    path: `${IPAM}/engine/kubernetes`,
+    zones: ['services/shared', ...STORED, `${IPAM}/engine/*`, `${IPAM}/api-server`],
+    packages: ['@opentelemetry/api'],
+    ...NODE,
+  },
+  {
     path: `${IPAM}/engine/updates`,
     zones: ['services/shared', ...STORED, `${IPAM}/engine`],
     packages: ['@opentelemetry/api'],
@@ -143,7 +149,12 @@ export const IPAM_ZONES = [
     ...PURE,
   },
   // The API server of the cluster, the nodes that it vouches for, and the authority that they trust.
-  { path: `${IPAM}/api-server`, zones: ['services/shared'], packages: ['jose', 'zod'], ...NODE },
+  {
+    path: `${IPAM}/api-server`,
+    zones: ['services/shared', `${IPAM}/records/json/json.ts`],
+    packages: ['jose', 'zod'],
+    ...NODE,
+  },
   // Deleted Nodes and pods, and Nodes whose network works.
   {
     path: `${IPAM}/node-controller`,

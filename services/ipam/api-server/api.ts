@@ -7,6 +7,8 @@ import { StringDecoder } from 'node:string_decoder';
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 
+import { isObject, parseJson, type Json } from '../records/json/json.js';
+
 /**
  * The API server of the cluster that podwire-ipam runs in. A client of its own: the official library needs 72 further
  * packages and 76 MiB of memory, more than podwire-ipam itself, and its current release does not run on Node.js 20.
@@ -27,12 +29,23 @@ const WATCH_IDLE_MS = 180_000;
 /** HTTP status of a resource version that the API server does not keep any more. */
 const GONE = 410;
 
+/** HTTP status of an object that its definition does not allow. */
+const UNPROCESSABLE = 422;
+
+/** HTTP status of a request that the API server refuses while it is overloaded (API priority and fairness). */
+const TOO_MANY_REQUESTS = 429;
+
+/** Details of a failure of a request that had no effect. */
+export const NOT_EXECUTED = { executed: 'no' };
+
 export interface ApiRequest {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
   /** Path with its query: `/api/v1/nodes?limit=500`. */
   readonly path: string;
   /** Sent as JSON. */
   readonly body?: unknown;
+  /** JSON that is sent as it is, instead of a body: with integers beyond 2^53. */
+  readonly json?: string;
   /** Default: `application/json`. */
   readonly contentType?: string;
   /** Default: `application/json`. */
@@ -43,8 +56,8 @@ export interface ApiRequest {
 export interface ApiAnswer {
   /** 200 to 299, 404 or 409; every other status is a failure. */
   readonly status: number;
-  /** The parsed JSON. */
-  readonly body: unknown;
+  /** The parsed JSON; undefined if it is none. */
+  readonly body: Json | undefined;
 }
 
 export interface WatchRequest {
@@ -80,7 +93,7 @@ export class KubernetesApi {
   /** Host of the API server: in a cluster an address of its Service. */
   readonly host: string;
   readonly #options: KubernetesApiOptions;
-  readonly #agent = new Agent({ keepAlive: true, maxSockets: 8 });
+  readonly #agent = new Agent({ keepAlive: true, maxSockets: 32 });
 
   /** @throws Failure INVALID_SETTINGS when the service account is not mounted */
   constructor(options: KubernetesApiOptions) {
@@ -107,7 +120,7 @@ export class KubernetesApi {
   /**
    * Sends one request, without retries.
    * @throws Failure UNREACHABLE when the API server does not answer or is overloaded, ACCESS_DENIED when it refuses
-   * podwire-ipam, DEADLINE_EXCEEDED after 10 s, CANCELLED
+   * podwire-ipam, INVALID_REQUEST when the definition of the object does not allow it, DEADLINE_EXCEEDED after 10 s, CANCELLED
    */
   async send(request: ApiRequest): Promise<ApiAnswer> {
     const timeout = AbortSignal.timeout(REQUEST_TIMEOUT_MS);
@@ -162,8 +175,8 @@ export class KubernetesApi {
   /** @param idleMs - how long the connection may be silent; undefined for any time */
   #open(request: ApiRequest, signal: AbortSignal, idleMs?: number): Promise<IncomingMessage> {
     const { host, port } = this.#options;
-    const { method, path, body, contentType = 'application/json', accept = 'application/json' } = request;
-    const payload = body === undefined ? undefined : JSON.stringify(body);
+    const { method, path, body, json, contentType = 'application/json', accept = 'application/json' } = request;
+    const payload = json ?? (body === undefined ? undefined : JSON.stringify(body));
     const options = {
       ...{ host, port, method, path, signal, agent: this.#agent },
       ca: this.#read('ca.crt'),
@@ -197,7 +210,10 @@ export class KubernetesApi {
 
   #refusal({ method, path }: ApiRequest, status: number, body: unknown): Failure {
     const text = `${this.subject}: ${method} ${path}: answered ${status}: ${reasonOf(body)}`;
-    if (status === 429 || status === GONE || status >= 500) return new Failure('UNREACHABLE', text);
+    if (status === TOO_MANY_REQUESTS)
+      return new Failure('UNREACHABLE', `${text}; it is overloaded, or starting`, { details: NOT_EXECUTED });
+    if (status === GONE || status >= 500) return new Failure('UNREACHABLE', text);
+    if (status === UNPROCESSABLE) return new Failure('INVALID_REQUEST', text);
     return new Failure(
       'ACCESS_DENIED',
       `${text}; apply the role of podwire-ipam in deploy/kubernetes, and check its service account`,
@@ -246,15 +262,14 @@ async function* linesOf(response: IncomingMessage): AsyncGenerator<string, void,
 
 function eventOf(line: string): WatchEvent {
   const event = parse(line);
-  if (typeof event !== 'object' || event === null || !('type' in event) || typeof event.type !== 'string')
+  if (!isObject(event) || typeof event.type !== 'string')
     throw new Error('sent a line that is not an event of a watch');
-  return { type: event.type, object: 'object' in event ? event.object : undefined };
+  return { type: event.type, object: event.object };
 }
 
-function parse(text: string): unknown {
+function parse(text: string): Json | undefined {
   try {
-    const value: unknown = JSON.parse(text);
-    return value;
+    return parseJson(text);
   } catch {
     return undefined;
   }

@@ -22,6 +22,7 @@ export interface ListRequest {
   readonly path: string;
   /** Empty for all objects. */
   readonly labelSelector?: string;
+  readonly fieldSelector?: string;
   /** Default: whole objects. */
   readonly accept?: string;
   readonly signal: AbortSignal;
@@ -39,11 +40,12 @@ interface ListPage {
  * @throws Failure of {@link KubernetesApi.send}; UNREACHABLE when the list expires before its last page
  */
 export async function* listPages(api: KubernetesApi, request: ListRequest): AsyncGenerator<ListPage, void, void> {
-  const { path, labelSelector = '', accept, signal } = request;
+  const { path, labelSelector = '', fieldSelector = '', accept, signal } = request;
   let token = '';
   do {
     const query = new URLSearchParams({ limit: String(PAGE_SIZE) });
     if (labelSelector !== '') query.set('labelSelector', labelSelector);
+    if (fieldSelector !== '') query.set('fieldSelector', fieldSelector);
     if (token !== '') query.set('continue', token);
     const answer = await api.send({
       method: 'GET',

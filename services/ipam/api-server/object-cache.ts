@@ -1,10 +1,4 @@
-import { Failure } from '@podwire/shared/failure/failure';
-import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
-import type { Clock } from '@podwire/shared/runtime/clock';
-import { z } from 'zod';
-
-import type { KubernetesApi } from './api.js';
-import { listPages } from './lists.js';
+import { ObjectFeed, type ObjectFeedOptions } from './object-feed.js';
 
 export interface NamedObject {
   readonly name: string;
@@ -15,58 +9,37 @@ export type CacheChange =
   /** The whole list was read: objects may have appeared, changed and vanished. */
   { readonly type: 'listed' } | { readonly type: 'changed' | 'deleted'; readonly name: string };
 
-export interface ObjectCacheOptions<Value extends NamedObject> {
-  readonly api: KubernetesApi;
-  /** Path of the list, of objects with distinct names: `/api/v1/nodes`. */
-  readonly path: string;
-  /** Empty for all objects. */
-  readonly labelSelector?: string;
+/** The objects of a path have distinct names. */
+export interface ObjectCacheOptions<Value extends NamedObject> extends Omit<ObjectFeedOptions, 'listed' | 'changed'> {
   /** @returns undefined for an object that is to be left out */
   readonly read: (object: unknown) => Value | undefined;
-  readonly clock: Clock;
-  /** A number from 0 (included) to 1 (excluded). */
-  readonly random: () => number;
   /** Receives each change. Must not throw. */
   readonly changed: (change: CacheChange) => void;
-  /** Receives each failure, which is retried, and undefined when a watch is open. Must not throw. */
-  readonly report: (failure: unknown) => void;
 }
 
-const BACKOFF: BackoffBounds = { baseMs: 1000, maxMs: 60_000 };
-
-/** Pause between a watch without events and the next: the API server ends watches at once while it stops. */
-const SILENT_WATCH_PAUSE_MS = 1000;
-
-/** The API server ends a watch after a random time in this range, in seconds, as for its own clients. */
-const WATCH_SECONDS = { min: 300, range: 300 };
-
-/** So many failed watches in a row, and the list is read again: a restored API server may not know the version. */
-const MAX_FAILED_WATCHES = 3;
-
-/** HTTP status of a resource version that the API server does not keep any more. */
-const GONE = 410;
-
-const versionedSchema = z.object({ metadata: z.object({ resourceVersion: z.string().min(1) }) });
-const statusSchema = z.object({ code: z.number().default(0), message: z.string().default('no reason') });
-
-/**
- * A copy of the API server's objects of one kind, by list and watch: it begins with a consistent list, follows it by a
- * watch, continues an interrupted watch where it ended, and lists again if that is not possible.
- */
+/** A copy of the API server's objects of one kind. */
 export class ObjectCache<Value extends NamedObject> {
-  readonly #options: ObjectCacheOptions<Value>;
-  readonly #stop = new AbortController();
-  readonly #done: Promise<void>;
+  readonly #feed: ObjectFeed;
   #objects = new Map<string, Value>();
-  /** Where the next watch begins; undefined to list first. */
-  #resourceVersion: string | undefined;
-  #isCurrent = false;
-  #failedWatchesCount = 0;
 
   /** The creator stops it before it closes the API server. */
-  constructor(options: ObjectCacheOptions<Value>) {
-    this.#options = options;
-    this.#done = this.#run(this.#stop.signal);
+  constructor({ read, changed, ...rest }: ObjectCacheOptions<Value>) {
+    this.#feed = new ObjectFeed({
+      ...rest,
+      listed: (items) => {
+        const values = items.flatMap((item) => read(item) ?? []);
+        this.#objects = new Map(values.map((value) => [value.name, value]));
+        changed({ type: 'listed' });
+      },
+      changed: (type, object) => {
+        const value = read(object);
+        if (!value) return;
+        const { name } = value;
+        if (type === 'DELETED') this.#objects.delete(name);
+        else this.#objects.set(name, value);
+        changed({ type: type === 'DELETED' ? 'deleted' : 'changed', name });
+      },
+    });
   }
 
   /** Objects by name. */
@@ -76,104 +49,11 @@ export class ObjectCache<Value extends NamedObject> {
 
   /** Whether it follows the API server: false before the first watch, and from a failure to the next watch. */
   get isCurrent(): boolean {
-    return this.#isCurrent;
+    return this.#feed.isCurrent;
   }
 
   /** Idempotent. */
-  async stop(): Promise<void> {
-    this.#stop.abort();
-    await this.#done;
+  stop(): Promise<void> {
+    return this.#feed.stop();
   }
-
-  async #run(signal: AbortSignal): Promise<void> {
-    const { clock, random } = this.#options;
-    for (let attempt = 0; !signal.aborted; attempt++) {
-      let pauseMs = backoffMs(attempt, BACKOFF, random());
-      try {
-        if (this.#resourceVersion === undefined) await this.#list(signal);
-        const hadEvents = await this.#watch(signal);
-        attempt = -1;
-        pauseMs = hadEvents ? 0 : random() * 2 * SILENT_WATCH_PAUSE_MS;
-      } catch (failure) {
-        if (isAborted(signal)) return;
-        this.#isCurrent = false;
-        this.#options.report(failure);
-      }
-      if (pauseMs > 0) await clock.sleep(pauseMs, signal);
-    }
-  }
-
-  async #list(signal: AbortSignal): Promise<void> {
-    const { api, path, labelSelector = '', read } = this.#options;
-    const objects = new Map<string, Value>();
-    let resourceVersion: string | undefined;
-    for await (const page of listPages(api, { path, labelSelector, signal })) {
-      resourceVersion ??= page.resourceVersion;
-      for (const value of page.items.flatMap((item) => read(item) ?? [])) objects.set(value.name, value);
-    }
-    this.#objects = objects;
-    this.#resourceVersion = resourceVersion;
-    this.#failedWatchesCount = 0;
-    this.#options.changed({ type: 'listed' });
-  }
-
-  /** @returns whether there was an event */
-  async #watch(signal: AbortSignal): Promise<boolean> {
-    const { api, path, labelSelector = '', random } = this.#options;
-    const timeoutSeconds = Math.floor(WATCH_SECONDS.min + random() * WATCH_SECONDS.range);
-    const query = new URLSearchParams({
-      watch: '1',
-      allowWatchBookmarks: 'true',
-      resourceVersion: this.#resourceVersion ?? '',
-      timeoutSeconds: String(timeoutSeconds),
-    });
-    if (labelSelector !== '') query.set('labelSelector', labelSelector);
-    let hasEvent = false;
-    try {
-      const opened = (): void => this.#opened();
-      for await (const { type, object } of api.watch({ path: `${path}?${query.toString()}`, signal, opened })) {
-        if (type === 'ERROR') {
-          this.#restart(object);
-          return false;
-        }
-        hasEvent = true;
-        this.#apply(type, object);
-      }
-    } catch (failure) {
-      if (++this.#failedWatchesCount >= MAX_FAILED_WATCHES) this.#resourceVersion = undefined;
-      throw failure;
-    }
-    return hasEvent;
-  }
-
-  /** The API server ended the watch with a Status. Only for an expired version is it not a failure. */
-  #restart(object: unknown): void {
-    const { data } = statusSchema.safeParse(object);
-    this.#resourceVersion = undefined;
-    if (data?.code === GONE) return;
-    const { api, path } = this.#options;
-    throw new Failure('UNREACHABLE', `${api.subject}: watch of ${path}: ended: ${data?.message ?? 'no reason'}`);
-  }
-
-  #apply(type: string, object: unknown): void {
-    const { read, changed } = this.#options;
-    this.#resourceVersion = versionedSchema.safeParse(object).data?.metadata.resourceVersion ?? this.#resourceVersion;
-    if (type === 'BOOKMARK') return;
-    const value = read(object);
-    if (!value) return;
-    const { name } = value;
-    if (type === 'DELETED') this.#objects.delete(name);
-    else this.#objects.set(name, value);
-    changed({ type: type === 'DELETED' ? 'deleted' : 'changed', name });
-  }
-
-  #opened(): void {
-    this.#isCurrent = true;
-    this.#failedWatchesCount = 0;
-    this.#options.report(undefined);
-  }
-}
-
-function isAborted(signal: AbortSignal): boolean {
-  return signal.aborted;
 }

@@ -46,6 +46,8 @@ const FIRST_REVISION = 1;
 interface ObjectUpdate {
   readonly id: string;
   readonly object: ApiObject | undefined;
+  /** The last version of an object that this process has deleted, if that is not the known one. */
+  readonly version?: string;
 }
 
 interface WriteContext {
@@ -210,7 +212,8 @@ export class KubernetesStore implements Store {
         const base = written.get(id)?.object ?? this.#objects.get(id);
         const outcome = await this.#writeObject(change, { base, details, signal });
         if (outcome.type === 'conflict') return this.#lose(written, { id, object: outcome.met });
-        written.set(id, { id, object: outcome.object });
+        const { object, version } = outcome;
+        written.set(id, { id, object, ...(version === undefined ? {} : { version }) });
       }
       return { committed: true, revision: this.#publish([...written.values()], transaction) };
     } catch (error) {
@@ -396,11 +399,11 @@ export class KubernetesStore implements Store {
   }
 
   /** Replaces an object and collects the changes of its records. @returns the change of its block */
-  #replaceObject({ id, object }: ObjectUpdate, changes: Map<string, Uint8Array | undefined>): BlockChange[] {
+  #replaceObject({ id, object, version }: ObjectUpdate, changes: Map<string, Uint8Array | undefined>): BlockChange[] {
     const before = this.#objects.get(id);
     if (object) this.#objects.set(id, object);
     else this.#objects.delete(id);
-    if (before && !object) this.#deletedVersions.set(id, before.version);
+    if (before && !object) this.#deletedVersions.set(id, version ?? before.version);
     const keys = new Set([...(before?.records.keys() ?? []), ...(object?.records.keys() ?? [])]);
     const blocks: BlockChange[] = [];
     for (const key of keys) {

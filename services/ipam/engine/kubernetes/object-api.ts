@@ -1,4 +1,5 @@
 import type { NetnsIdentity } from '../../records/attributes.js';
+import type { JsonObject } from '../../records/json/json.js';
 
 /** Facts about an attachment that only its endpoint has on other datastores. */
 export interface HolderDetails {
@@ -17,6 +18,8 @@ export interface ApiObject {
   readonly version: string;
   /** Records by key. */
   readonly records: ReadonlyMap<string, Uint8Array>;
+  /** Parts of the object that its records lack, for the next write; opaque to the store. */
+  readonly source?: JsonObject;
   /** Of a block: the holders of its addresses, by formatted attachment. */
   readonly details: ReadonlyMap<string, HolderDetails>;
 }
@@ -25,8 +28,8 @@ export interface ApiObject {
 export type ObjectContent = Pick<ApiObject, 'id' | 'records' | 'details'>;
 
 export type WriteOutcome =
-  /** `object`: as stored now; undefined for a deletion. */
-  | { readonly type: 'written'; readonly object: ApiObject | undefined }
+  /** `object`: as stored now; undefined for a deletion, with the last version if that is not the base's. */
+  | { readonly type: 'written'; readonly object: ApiObject | undefined; readonly version?: string }
   /** Nothing was written, because another writer was faster. `met`: the object as it is; undefined if there is none. */
   | { readonly type: 'conflict'; readonly met: ApiObject | undefined };
 

@@ -1,0 +1,158 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import { z } from 'zod';
+
+import type { KubernetesApi } from './api.js';
+import { listPages } from './lists.js';
+
+export interface ObjectFeedOptions {
+  readonly api: KubernetesApi;
+  /** Path of the list: `/api/v1/nodes`. */
+  readonly path: string;
+  /** Empty for all objects. */
+  readonly labelSelector?: string;
+  readonly fieldSelector?: string;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** Receives each whole list with its version. Must not throw. */
+  readonly listed: (items: readonly unknown[], version: string) => void;
+  /** Receives each change after a list: `ADDED`, `MODIFIED` or `DELETED`. Must not throw. */
+  readonly changed: (type: string, object: unknown) => void;
+  /** Receives each failure, which is retried, and undefined when a watch is open. Must not throw. */
+  readonly report: (failure: unknown) => void;
+}
+
+const BACKOFF: BackoffBounds = { baseMs: 1000, maxMs: 60_000 };
+
+/** Pause between a watch without events and the next: the API server ends watches at once while it stops. */
+const SILENT_WATCH_PAUSE_MS = 1000;
+
+/** The API server ends a watch after a random time in this range, in seconds, as for its own clients. */
+const WATCH_SECONDS = { min: 300, range: 300 };
+
+/** So many failed watches in a row, and the list is read again: a restored API server may not know the version. */
+const MAX_FAILED_WATCHES = 3;
+
+/** HTTP status of a resource version that the API server does not keep any more. */
+const GONE = 410;
+
+const versionedSchema = z.object({ metadata: z.object({ resourceVersion: z.string().min(1) }) });
+const statusSchema = z.object({ code: z.number().default(0), message: z.string().default('no reason') });
+
+/**
+ * The API server's objects of one kind, by list and watch: it begins with a consistent list, follows it by a watch, continues an
+ * interrupted watch where it ended, and lists again if that is not possible.
+ */
+export class ObjectFeed {
+  readonly #options: ObjectFeedOptions;
+  readonly #stop = new AbortController();
+  readonly #done: Promise<void>;
+  /** Where the next watch begins; undefined to list first. */
+  #resourceVersion: string | undefined;
+  #isCurrent = false;
+  #failedWatchesCount = 0;
+
+  /** The creator stops it before it closes the API server. */
+  constructor(options: ObjectFeedOptions) {
+    this.#options = options;
+    this.#done = this.#run(this.#stop.signal);
+  }
+
+  /** Whether it follows the API server: false before the first watch, and from a failure to the next watch. */
+  get isCurrent(): boolean {
+    return this.#isCurrent;
+  }
+
+  /** Idempotent. */
+  async stop(): Promise<void> {
+    this.#stop.abort();
+    await this.#done;
+  }
+
+  async #run(signal: AbortSignal): Promise<void> {
+    const { clock, random } = this.#options;
+    for (let attempt = 0; !signal.aborted; attempt++) {
+      let pauseMs = backoffMs(attempt, BACKOFF, random());
+      try {
+        if (this.#resourceVersion === undefined) await this.#list(signal);
+        const hadEvents = await this.#watch(signal);
+        attempt = -1;
+        pauseMs = hadEvents ? 0 : random() * 2 * SILENT_WATCH_PAUSE_MS;
+      } catch (failure) {
+        if (isAborted(signal)) return;
+        this.#isCurrent = false;
+        this.#options.report(failure);
+      }
+      if (pauseMs > 0) await clock.sleep(pauseMs, signal);
+    }
+  }
+
+  async #list(signal: AbortSignal): Promise<void> {
+    const { api, path, labelSelector = '', fieldSelector = '', listed } = this.#options;
+    const items: unknown[] = [];
+    let version: string | undefined;
+    for await (const page of listPages(api, { path, labelSelector, fieldSelector, signal })) {
+      version ??= page.resourceVersion;
+      items.push(...page.items);
+    }
+    this.#resourceVersion = version;
+    this.#failedWatchesCount = 0;
+    listed(items, version ?? '');
+  }
+
+  /** @returns whether there was an event */
+  async #watch(signal: AbortSignal): Promise<boolean> {
+    const { api, path, labelSelector = '', fieldSelector = '', random } = this.#options;
+    const timeoutSeconds = Math.floor(WATCH_SECONDS.min + random() * WATCH_SECONDS.range);
+    const query = new URLSearchParams({
+      watch: '1',
+      allowWatchBookmarks: 'true',
+      resourceVersion: this.#resourceVersion ?? '',
+      timeoutSeconds: String(timeoutSeconds),
+    });
+    if (labelSelector !== '') query.set('labelSelector', labelSelector);
+    if (fieldSelector !== '') query.set('fieldSelector', fieldSelector);
+    let hasEvent = false;
+    try {
+      const opened = (): void => this.#opened();
+      for await (const { type, object } of api.watch({ path: `${path}?${query.toString()}`, signal, opened })) {
+        if (type === 'ERROR') {
+          this.#restart(object);
+          return false;
+        }
+        hasEvent = true;
+        this.#apply(type, object);
+      }
+    } catch (failure) {
+      if (++this.#failedWatchesCount >= MAX_FAILED_WATCHES) this.#resourceVersion = undefined;
+      throw failure;
+    }
+    return hasEvent;
+  }
+
+  /** The API server ended the watch with a Status. Only for an expired version is it not a failure. */
+  #restart(object: unknown): void {
+    const { data } = statusSchema.safeParse(object);
+    this.#resourceVersion = undefined;
+    if (data?.code === GONE) return;
+    const { api, path } = this.#options;
+    throw new Failure('UNREACHABLE', `${api.subject}: watch of ${path}: ended: ${data?.message ?? 'no reason'}`);
+  }
+
+  #apply(type: string, object: unknown): void {
+    this.#resourceVersion = versionedSchema.safeParse(object).data?.metadata.resourceVersion ?? this.#resourceVersion;
+    if (type !== 'BOOKMARK') this.#options.changed(type, object);
+  }
+
+  #opened(): void {
+    this.#isCurrent = true;
+    this.#failedWatchesCount = 0;
+    this.#options.report(undefined);
+  }
+}
+
+function isAborted(signal: AbortSignal): boolean {
+  return signal.aborted;
+}

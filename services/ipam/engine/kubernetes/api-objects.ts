@@ -1,0 +1,326 @@
+import { isDeepStrictEqual } from 'node:util';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import { NOT_EXECUTED, type ApiAnswer, type ApiRequest, type KubernetesApi } from '../../api-server/api.js';
+import { ObjectFeed } from '../../api-server/object-feed.js';
+import { formatJson, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
+import { isAborted } from '../transaction.js';
+import type { ApiObject, ObjectApi, ObjectContent, ObjectObserver, WriteOutcome } from './object-api.js';
+import { ObjectForms, objectIn, type CalicoGroup, type ReadObject, type Resource } from './object-forms.js';
+
+interface ApiObjectsOptions {
+  readonly api: KubernetesApi;
+  readonly forms: ObjectForms;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** Receives each failure of a watch, which is retried, and undefined when it is open again. Must not throw. */
+  readonly report: (resource: string, failure: unknown) => void;
+}
+
+const BACKOFF: BackoffBounds = { baseMs: 50, maxMs: 2_000 };
+
+const NOT_FOUND = 404;
+const CONFLICT = 409;
+
+/**
+ * Keeps a pool until its addresses are released, whoever deletes it: `kubectl delete ippool` then drains it.
+ */
+const POOL_FINALIZER = 'podwire.dev/ippool';
+
+const MERGE_PATCH = 'application/merge-patch+json';
+
+/** A write in progress. */
+interface Attempt {
+  readonly request: Omit<ApiRequest, 'signal'>;
+  readonly id: string;
+  /** Whether an object, met by a repeated request, is what the request was to make of it. */
+  readonly isDone: (met: JsonObject | undefined) => boolean;
+}
+
+/**
+ * The objects of a cluster's API server.
+ *
+ * After a failure a request may still be carried out, also later. So it is repeated until its outcome is known: every request is
+ * refused unless the object is as expected, so that of the first one and its repetition at most one has an effect.
+ */
+export class ApiObjects implements ObjectApi {
+  readonly #options: ApiObjectsOptions;
+  readonly #feeds: ObjectFeed[] = [];
+
+  constructor(options: ApiObjectsOptions) {
+    this.#options = options;
+  }
+
+  objectOf(key: string): string | undefined {
+    return this.#options.forms.objectOf(key);
+  }
+
+  async follow(observer: ObjectObserver, signal: AbortSignal): Promise<void> {
+    await Promise.all(
+      this.#options.forms.resources.map((resource) => this.#followResource(resource, observer, signal)),
+    );
+  }
+
+  async read(id: string, signal: AbortSignal): Promise<ApiObject | undefined> {
+    const { resource } = this.#options.forms.placeOf(id);
+    const object = await this.#readRaw(id, signal);
+    return object && this.#apiObject(resource, object);
+  }
+
+  async write(content: ObjectContent, base: ApiObject | undefined, signal: AbortSignal): Promise<WriteOutcome> {
+    const { forms } = this.#options;
+    const { resource, name } = forms.placeOf(content.id);
+    if (resource.plural === 'nodes' && !base) throw missingNode(name);
+    const isDone = (met: JsonObject | undefined): boolean =>
+      met !== undefined && this.#hasContent(resource, met, content);
+    const patch = forms.patch(content, base?.source);
+    const path = base ? `${resource.path}/${name}` : resource.path;
+    const body = patch ?? withFinalizer(resource, forms.write(content, base?.source));
+    const request = patch
+      ? ({ method: 'PATCH', path, json: formatJson(body), contentType: MERGE_PATCH } as const)
+      : ({ method: base ? 'PUT' : 'POST', path, json: formatJson(body) } as const);
+    const written = await this.#settle({ id: content.id, request, isDone }, signal);
+    if (written.type === 'refused') return this.#refused(resource, written.met, base, signal);
+    const isEnding = resource.plural === 'ippools' && deletionTimeOf(content) !== undefined;
+    if (isEnding) return this.#beginDeletion(content.id, written.object, signal);
+    return { type: 'written', object: this.#asWritten(resource, written.object, content) };
+  }
+
+  async remove(base: ApiObject, signal: AbortSignal): Promise<WriteOutcome> {
+    const { forms } = this.#options;
+    const { resource, name } = forms.placeOf(base.id);
+    const path = `${resource.path}/${name}`;
+    const isGone = (met: JsonObject | undefined): boolean => met === undefined;
+    if (resource.plural === 'nodes') {
+      const body = forms.patch({ ...base, records: new Map() }, base.source) ?? {};
+      const request = { method: 'PATCH', path, body, contentType: MERGE_PATCH } as const;
+      const written = await this.#settle({ id: base.id, request, isDone: isGone }, signal);
+      if (written.type === 'refused') return this.#refused(resource, written.met, base, signal);
+      return { type: 'written', object: this.#apiObject(resource, written.object) };
+    }
+    const request = { method: 'DELETE', path, body: preconditionsOf(base) } as const;
+    const ended = await this.#settle({ id: base.id, request, isDone: isGone }, signal);
+    if (ended.type === 'refused' && ended.met) return this.#refused(resource, ended.met, base, signal);
+    const version = resource.plural === 'ippools' ? await this.#endDeletion(base.id, signal) : undefined;
+    return { type: 'written', object: undefined, ...(version === undefined ? {} : { version }) };
+  }
+
+  close(): void {
+    for (const feed of this.#feeds) void feed.stop();
+    this.#options.api.close();
+  }
+
+  #followResource(resource: Resource, observer: ObjectObserver, signal: AbortSignal): Promise<void> {
+    const { api, clock, random, report } = this.#options;
+    return new Promise((resolve, reject) => {
+      const feed = new ObjectFeed({
+        ...{ api, clock, random, path: resource.path },
+        fieldSelector: ObjectForms.fieldSelector(resource) ?? '',
+        report: (failure) => report(resource.plural, failure),
+        listed: (items, version) => {
+          const objects = items.flatMap((item) => {
+            const object = jsonObject(item);
+            return object ? (this.#apiObject(resource, object) ?? []) : [];
+          });
+          observer.listed(resource.plural, version, objects);
+          resolve();
+        },
+        changed: (type, item) => {
+          const object = jsonObject(item);
+          if (!object) return;
+          const known = type === 'DELETED' ? undefined : this.#apiObject(resource, object);
+          if (known) observer.changed(known);
+          else observer.deleted(idOf(resource, object), versionOf(object));
+        },
+      });
+      this.#feeds.push(feed);
+      signal.addEventListener('abort', () => {
+        void feed.stop();
+        reject(failureOfSignal(signal));
+      });
+    });
+  }
+
+  /** Sends a request until its outcome is known. @throws Failure STORE_UNAVAILABLE, STORE_DENIED, or the signal's */
+  async #settle(attempt: Attempt, signal: AbortSignal): Promise<Settled> {
+    const { clock, random, api } = this.#options;
+    let isRepeated = false;
+    for (let count = 0; ; count++) {
+      try {
+        const { status, body } = await api.send({ ...attempt.request, signal });
+        if (status !== NOT_FOUND && status !== CONFLICT) return { type: 'written', object: jsonObject(body) ?? {} };
+        const met = await this.#readRaw(attempt.id, signal);
+        return isRepeated && attempt.isDone(met) ? { type: 'written', object: met ?? {} } : { type: 'refused', met };
+      } catch (error) {
+        if (!(error instanceof Failure) || isAborted(signal) || !REPEATED.has(error.code)) throw storeFailure(error);
+        isRepeated ||= error.details.executed !== NOT_EXECUTED.executed;
+        await clock.sleep(backoffMs(count, BACKOFF, random()), signal);
+        if (isAborted(signal)) throw storeFailure(error);
+      }
+    }
+  }
+
+  /** Another writer was faster. What it left marked as deleted is deleted. */
+  async #refused(
+    resource: Resource,
+    met: JsonObject | undefined,
+    base: ApiObject | undefined,
+    signal: AbortSignal,
+  ): Promise<WriteOutcome> {
+    const object = met && this.#apiObject(resource, met);
+    if (met && !object) await this.#send({ method: 'DELETE', path: pathOf(resource, met), body: uidOf(met) }, signal);
+    // A missing base is met only as long as it exists.
+    return { type: 'conflict', met: object ?? (base && met ? this.#apiObject(resource, met) : undefined) };
+  }
+
+  /** The API server keeps a deleted pool while it has the finalizer. */
+  async #beginDeletion(id: string, object: JsonObject, signal: AbortSignal): Promise<WriteOutcome> {
+    const { resource } = this.#options.forms.placeOf(id);
+    await this.#send({ method: 'DELETE', path: pathOf(resource, object), body: uidOf(object) }, signal);
+    const deleted = await this.#readRaw(id, signal);
+    return { type: 'written', object: deleted && this.#apiObject(resource, deleted) };
+  }
+
+  /** Removes the own finalizer, if the object still exists. @returns the object's last version */
+  async #endDeletion(id: string, signal: AbortSignal): Promise<string | undefined> {
+    const { resource } = this.#options.forms.placeOf(id);
+    const object = await this.#readRaw(id, signal);
+    if (!object) return undefined;
+    const finalizers = finalizersOf(object).filter((each) => each !== POOL_FINALIZER);
+    const { uid = null, resourceVersion = null } = objectIn(object, 'metadata');
+    const body = { metadata: { uid, resourceVersion, finalizers } };
+    const request = { method: 'PATCH', path: pathOf(resource, object), body, contentType: MERGE_PATCH } as const;
+    const ended = await this.#send(request, signal);
+    return versionOf(jsonObject(ended.body) ?? object);
+  }
+
+  async #readRaw(id: string, signal: AbortSignal): Promise<JsonObject | undefined> {
+    const { resource, name } = this.#options.forms.placeOf(id);
+    const { status, body } = await this.#send({ method: 'GET', path: `${resource.path}/${name}` }, signal);
+    return status === NOT_FOUND ? undefined : jsonObject(body);
+  }
+
+  async #send(request: Omit<ApiRequest, 'signal'>, signal: AbortSignal): Promise<ApiAnswer> {
+    try {
+      return await this.#options.api.send({ ...request, signal });
+    } catch (error) {
+      throw storeFailure(error);
+    }
+  }
+
+  #hasContent(resource: Resource, object: JsonObject, { records }: ObjectContent): boolean {
+    const read = this.#options.forms.read(resource, object);
+    return read !== undefined && isDeepStrictEqual(parsed(read.records), parsed(records));
+  }
+
+  /** An own write: the records keep the bytes that the caller knows, except where the API server adds to them. */
+  #asWritten(resource: Resource, object: JsonObject, { records, details }: ObjectContent): ApiObject | undefined {
+    const read = this.#apiObject(resource, object);
+    return read && SERVER_SETS.includes(resource.plural) ? read : read && { ...read, records, details };
+  }
+
+  #apiObject(resource: Resource, object: JsonObject): ApiObject | undefined {
+    const read: ReadObject | undefined = this.#options.forms.read(resource, object);
+    const { uid } = objectIn(object, 'metadata');
+    if (!read || typeof uid !== 'string') return undefined;
+    const source = ObjectForms.source(resource, object);
+    return { id: idOf(resource, object), uid, version: versionOf(object), source, ...read };
+  }
+}
+
+type Settled =
+  | { readonly type: 'written'; readonly object: JsonObject }
+  | { readonly type: 'refused'; readonly met: JsonObject | undefined };
+
+/** Resources of which the API server sets fields of records: UID, creation and deletion time. */
+const SERVER_SETS: readonly string[] = ['ippools', 'ipreservations', 'nodes'];
+
+const REPEATED: ReadonlySet<string> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED']);
+
+/** Whether the group of Calico's objects is the one of its v3 API: only if that alone is served, as in Calico itself. */
+export async function discoverGroup(api: KubernetesApi, signal: AbortSignal): Promise<CalicoGroup | undefined> {
+  const isServed = async (group: CalicoGroup): Promise<boolean> => {
+    const { status, body } = await api.send({ method: 'GET', path: `/apis/${group}`, signal });
+    const resources = jsonObject(body)?.resources;
+    return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isNamed('ipamblocks'));
+  };
+  if (await isServed('crd.projectcalico.org/v1')) return 'crd.projectcalico.org/v1';
+  return (await isServed('projectcalico.org/v3')) ? 'projectcalico.org/v3' : undefined;
+}
+
+function isNamed(name: string): (resource: Json) => boolean {
+  return (resource) => isObject(resource) && resource.name === name;
+}
+
+function storeFailure(error: unknown): unknown {
+  if (!(error instanceof Failure)) return error;
+  const { message, details } = error;
+  if (error.code === 'ACCESS_DENIED') return new Failure('STORE_DENIED', message, { details, cause: error });
+  const isUnavailable = error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED';
+  return isUnavailable ? new Failure('STORE_UNAVAILABLE', message, { details, cause: error }) : error;
+}
+
+function missingNode(name: string): Failure {
+  const text = `node "${name}": Kubernetes has no such Node; give the node the name that kubectl get nodes shows`;
+  return new Failure('NODE_NOT_FOUND', text, { details: { node: name } });
+}
+
+function jsonObject(value: unknown): JsonObject | undefined {
+  return isJson(value) && isObject(value) ? value : undefined;
+}
+
+/** Narrows the type: the API client parses nothing else. */
+function isJson(value: unknown): value is Json {
+  return value !== undefined;
+}
+
+function idOf({ plural }: Resource, object: JsonObject): string {
+  const { name } = objectIn(object, 'metadata');
+  return `${plural}/${typeof name === 'string' ? name : ''}`;
+}
+
+function pathOf({ path }: Resource, object: JsonObject): string {
+  const { name } = objectIn(object, 'metadata');
+  return `${path}/${typeof name === 'string' ? name : ''}`;
+}
+
+function versionOf(object: JsonObject): string {
+  const { resourceVersion } = objectIn(object, 'metadata');
+  return typeof resourceVersion === 'string' ? resourceVersion : '';
+}
+
+function preconditionsOf({ uid, version }: ApiObject): JsonObject {
+  return { apiVersion: 'v1', kind: 'DeleteOptions', preconditions: { uid, resourceVersion: version } };
+}
+
+function uidOf(object: JsonObject): JsonObject {
+  const { uid = null } = objectIn(object, 'metadata');
+  return { apiVersion: 'v1', kind: 'DeleteOptions', preconditions: { uid } };
+}
+
+function finalizersOf(object: JsonObject): readonly string[] {
+  const { finalizers } = objectIn(object, 'metadata');
+  return Array.isArray(finalizers) ? finalizers.filter((each) => typeof each === 'string') : [];
+}
+
+function withFinalizer({ plural }: Resource, object: JsonObject): JsonObject {
+  const finalizers = finalizersOf(object);
+  if (plural !== 'ippools' || finalizers.includes(POOL_FINALIZER)) return object;
+  return { ...object, metadata: { ...objectIn(object, 'metadata'), finalizers: [...finalizers, POOL_FINALIZER] } };
+}
+
+/** When the deletion of the pool of a content began, as text. */
+function deletionTimeOf({ records }: ObjectContent): Json | undefined {
+  const [value] = records.values();
+  const raw = value && parseJson(Buffer.from(value).toString());
+  return isObject(raw) ? objectIn(raw, 'metadata').deletionTimestamp : undefined;
+}
+
+function parsed(records: ReadonlyMap<string, Uint8Array>): ReadonlyMap<string, unknown> {
+  return new Map([...records].map(([key, value]) => [key, parseJson(Buffer.from(value).toString() || '{}')]));
+}

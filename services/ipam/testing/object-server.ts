@@ -1,0 +1,215 @@
+import { once } from 'node:events';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { createServer, type Server } from 'node:https';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import type { KubernetesApiOptions } from '../api-server/api.js';
+import { CertificateAuthority } from '../engine/testing/etcd-server.js';
+import { formatJson, isArray, isObject, parseJson, type Json, type JsonObject } from '../records/json/json.js';
+import { NAMESPACE } from './api-server.js';
+
+/** What happens to the next request of a kind besides being answered. */
+export type RequestFault =
+  /** The connection breaks before it is carried out, or after it. */
+  | 'cut before'
+  | 'cut after'
+  /** Answered with this status, and not carried out. */
+  | 429
+  | 500;
+
+/** Paths of the collections that exist; others are not found. */
+const COLLECTION = /^(\/apis\/[^/]+\/v\w+|\/api\/v1(?:\/namespaces\/[^/]+)?)\/([a-z]+)$/;
+
+/** An API server of objects of any kind, over HTTPS: optimistic concurrency, finalizers, watches and faults. */
+export class ObjectServer {
+  /** Request lines of everything but lists and watches. */
+  readonly requests: string[] = [];
+  /** Plurals that each group serves. */
+  readonly groups = new Map<string, readonly string[]>();
+  readonly #directory: string;
+  readonly #server: Server;
+  readonly #objects = new Map<string, JsonObject>();
+  readonly #watchers = new Set<{ readonly collection: string; readonly response: ServerResponse }>();
+  readonly #faults: { readonly method: string; readonly fault: RequestFault }[] = [];
+  #version = 100;
+  #uid = 0;
+
+  private constructor(directory: string, server: Server) {
+    this.#directory = directory;
+    this.#server = server;
+    server.on('request', (request, response) => void this.#answer(request, response));
+  }
+
+  static async start(): Promise<ObjectServer> {
+    const directory = mkdtempSync(join(tmpdir(), 'podwire-object-server-'));
+    const { ca, cert, key } = new CertificateAuthority(join(directory, 'tls')).issue('kube-apiserver');
+    const account = join(directory, 'account');
+    mkdirSync(account);
+    writeFileSync(join(account, 'ca.crt'), readFileSync(ca));
+    writeFileSync(join(account, 'token'), 'token-1');
+    writeFileSync(join(account, 'namespace'), NAMESPACE);
+    const server = createServer({ cert: readFileSync(cert), key: readFileSync(key) });
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    return new ObjectServer(directory, server);
+  }
+
+  get options(): KubernetesApiOptions {
+    const address = this.#server.address();
+    if (address === null || typeof address === 'string') throw new Error('the server does not listen');
+    return { host: '127.0.0.1', port: String(address.port), directory: join(this.#directory, 'account') };
+  }
+
+  async stop(): Promise<void> {
+    const closed = once(this.#server, 'close');
+    this.#server.close();
+    this.#server.closeAllConnections();
+    await closed;
+    rmSync(this.#directory, { recursive: true, force: true });
+  }
+
+  /** The next request of a method that has no fault yet gets this one. */
+  injectFault(method: string, fault: RequestFault): void {
+    this.#faults.push({ method, fault });
+  }
+
+  /** The object at a path. */
+  get(path: string): JsonObject | undefined {
+    return this.#objects.get(path);
+  }
+
+  /** Stores an object as another writer does. */
+  put(collection: string, object: JsonObject): JsonObject {
+    const metadata = within(object, 'metadata');
+    const path = `${collection}/${String(metadata.name)}`;
+    const before = this.#objects.get(path);
+    const stored: JsonObject = {
+      ...object,
+      metadata: {
+        ...metadata,
+        uid: within(before ?? {}, 'metadata').uid ?? `uid-${++this.#uid}`,
+        creationTimestamp: within(before ?? {}, 'metadata').creationTimestamp ?? '2026-11-20T10:00:00Z',
+        resourceVersion: String(++this.#version),
+      },
+    };
+    this.#objects.set(path, stored);
+    this.#notify(collection, before ? 'MODIFIED' : 'ADDED', stored);
+    return stored;
+  }
+
+  /** Deletes an object; one with finalizers is only marked. */
+  delete(path: string): void {
+    const object = this.#objects.get(path);
+    if (!object) return;
+    const [collection, metadata] = [path.slice(0, path.lastIndexOf('/')), within(object, 'metadata')];
+    if (isArray(metadata.finalizers) && metadata.finalizers.length > 0) {
+      const deletionTimestamp = metadata.deletionTimestamp ?? '2026-11-20T11:00:00Z';
+      this.put(collection, { ...object, metadata: { ...metadata, deletionTimestamp } });
+      return;
+    }
+    this.#objects.delete(path);
+    const last = { ...object, metadata: { ...metadata, resourceVersion: String(++this.#version) } };
+    this.#notify(collection, 'DELETED', last);
+  }
+
+  #notify(collection: string, type: string, object: JsonObject): void {
+    for (const watcher of this.#watchers)
+      if (watcher.collection === collection) watcher.response.write(`${formatJson({ type, object })}\n`);
+  }
+
+  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const { method = '', url = '' } = request;
+    const { pathname, searchParams } = new URL(url, 'https://localhost');
+    const body = await bodyOf(request);
+    const served = this.groups.get(pathname);
+    if (served) {
+      reply(response, 200, { resources: served.map((name) => ({ name })) });
+      return;
+    }
+    if (method === 'GET' && COLLECTION.test(pathname)) {
+      if (searchParams.has('watch')) this.#watch(pathname, response);
+      else this.#list(pathname, response);
+      return;
+    }
+    this.requests.push(`${method} ${pathname}`);
+    const index = this.#faults.findIndex((planned) => planned.method === method);
+    const fault = index < 0 ? undefined : this.#faults.splice(index, 1)[0]?.fault;
+    if (typeof fault === 'number') return reply(response, fault, { message: `refused with ${fault}` });
+    if (fault === 'cut before') return void response.destroy();
+    const [status, answer] = this.#carryOut(method, pathname, body);
+    if (fault === 'cut after') response.destroy();
+    else reply(response, status, answer);
+  }
+
+  #watch(collection: string, response: ServerResponse): void {
+    response.writeHead(200, { 'content-type': 'application/json' });
+    response.flushHeaders();
+    const watcher = { collection, response };
+    this.#watchers.add(watcher);
+    response.on('close', () => this.#watchers.delete(watcher));
+  }
+
+  #list(collection: string, response: ServerResponse): void {
+    const items = [...this.#objects].flatMap(([path, object]) =>
+      path.startsWith(`${collection}/`) && !path.slice(collection.length + 1).includes('/') ? [object] : [],
+    );
+    reply(response, 200, { metadata: { resourceVersion: String(this.#version) }, items });
+  }
+
+  #carryOut(method: string, path: string, body: JsonObject): readonly [status: number, answer: JsonObject] {
+    if (method === 'POST') {
+      const name = String(within(body, 'metadata').name);
+      return this.#objects.has(`${path}/${name}`) ? CONFLICT : [201, this.put(path, body)];
+    }
+    const object = this.#objects.get(path);
+    if (!object) return NOT_FOUND;
+    const expected = method === 'DELETE' ? within(body, 'preconditions') : within(body, 'metadata');
+    const current = within(object, 'metadata');
+    for (const field of ['uid', 'resourceVersion'])
+      if (typeof expected[field] === 'string' && expected[field] !== current[field]) return CONFLICT;
+    if (method === 'DELETE') {
+      this.delete(path);
+      return [200, this.#objects.get(path) ?? { kind: 'Status', status: 'Success' }];
+    }
+    if (method === 'GET') return [200, object];
+    const collection = path.slice(0, path.lastIndexOf('/'));
+    const changed = this.put(collection, method === 'PATCH' ? merge(object, body) : body);
+    const { finalizers, deletionTimestamp } = within(changed, 'metadata');
+    const isEnded = deletionTimestamp !== undefined && isArray(finalizers) && finalizers.length === 0;
+    if (isEnded) this.delete(path);
+    return [200, changed];
+  }
+}
+
+const CONFLICT = [409, { message: 'the object has been modified' }] as const;
+const NOT_FOUND = [404, { message: 'not found' }] as const;
+
+/** A JSON merge patch (RFC 7396). */
+function merge(target: JsonObject, patch: JsonObject): JsonObject {
+  const merged: Record<string, Json> = { ...target };
+  for (const [name, value] of Object.entries(patch)) {
+    if (value === null) delete merged[name];
+    else merged[name] = isObject(value) ? merge(within(target, name), value) : value;
+  }
+  return merged;
+}
+
+function within(object: JsonObject, name: string): JsonObject {
+  const value = object[name];
+  return isObject(value) ? value : {};
+}
+
+function reply(response: ServerResponse, status: number, body: JsonObject): void {
+  response.writeHead(status, { 'content-type': 'application/json' });
+  response.end(formatJson(body));
+}
+
+async function bodyOf(request: IncomingMessage): Promise<JsonObject> {
+  const chunks: Buffer[] = [];
+  const stream: AsyncIterable<Buffer> = request;
+  for await (const chunk of stream) chunks.push(chunk);
+  const body = parseJson(Buffer.concat(chunks).toString() || '{}');
+  return isObject(body) ? body : {};
+}
