@@ -36,11 +36,19 @@ test.each([500, 503, 429])('status %i is temporary, and names the request', asyn
 
   await expect(api.send(get)).rejects.toMatchObject({
     code: 'UNREACHABLE',
-    message: `${api.subject}: GET /api/v1/nodes: answered ${status}: etcd is slow`,
+    message: expect.stringContaining(`${api.subject}: GET /api/v1/nodes: answered ${status}: etcd is slow`),
   });
 });
 
-test.each([401, 403, 422])('status %i says what to apply', async (status) => {
+test('status 422 is an object that its definition does not allow', async () => {
+  server.answer = () => ({ status: 422, body: { message: 'spec.cidr: Required value' } });
+  await expect(api.send(get)).rejects.toMatchObject({
+    code: 'INVALID_REQUEST',
+    message: `${api.subject}: GET /api/v1/nodes: answered 422: spec.cidr: Required value`,
+  });
+});
+
+test.each([401, 403])('status %i says what to apply', async (status) => {
   server.answer = () => ({ status, body: { message: 'no' } });
 
   await expect(api.send(get)).rejects.toMatchObject({ code: 'ACCESS_DENIED' });

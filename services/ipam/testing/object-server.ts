@@ -83,7 +83,7 @@ export class ObjectServer {
   /** Stores an object as another writer does. */
   put(collection: string, object: JsonObject): JsonObject {
     const metadata = within(object, 'metadata');
-    const path = `${collection}/${String(metadata.name)}`;
+    const path = `${collection}/${nameOf(object)}`;
     const before = this.#objects.get(path);
     const stored: JsonObject = {
       ...object,
@@ -136,11 +136,13 @@ export class ObjectServer {
     this.requests.push(`${method} ${pathname}`);
     const index = this.#faults.findIndex((planned) => planned.method === method);
     const fault = index < 0 ? undefined : this.#faults.splice(index, 1)[0]?.fault;
-    if (typeof fault === 'number') return reply(response, fault, { message: `refused with ${fault}` });
-    if (fault === 'cut before') return void response.destroy();
-    const [status, answer] = this.#carryOut(method, pathname, body);
-    if (fault === 'cut after') response.destroy();
-    else reply(response, status, answer);
+    if (typeof fault === 'number') {
+      reply(response, fault, { message: `refused with ${fault}` });
+      return;
+    }
+    const [status, answer] = fault === 'cut before' ? [0, {}] : this.#carryOut(method, pathname, body);
+    if (fault === undefined) reply(response, status, answer);
+    else response.destroy();
   }
 
   #watch(collection: string, response: ServerResponse): void {
@@ -160,8 +162,7 @@ export class ObjectServer {
 
   #carryOut(method: string, path: string, body: JsonObject): readonly [status: number, answer: JsonObject] {
     if (method === 'POST') {
-      const name = String(within(body, 'metadata').name);
-      return this.#objects.has(`${path}/${name}`) ? CONFLICT : [201, this.put(path, body)];
+      return this.#objects.has(`${path}/${nameOf(body)}`) ? CONFLICT : [201, this.put(path, body)];
     }
     const object = this.#objects.get(path);
     if (!object) return NOT_FOUND;
@@ -188,12 +189,16 @@ const NOT_FOUND = [404, { message: 'not found' }] as const;
 
 /** A JSON merge patch (RFC 7396). */
 function merge(target: JsonObject, patch: JsonObject): JsonObject {
-  const merged: Record<string, Json> = { ...target };
-  for (const [name, value] of Object.entries(patch)) {
-    if (value === null) delete merged[name];
-    else merged[name] = isObject(value) ? merge(within(target, name), value) : value;
-  }
-  return merged;
+  const kept = Object.entries(target).filter(([name]) => patch[name] === undefined);
+  const changed = Object.entries(patch).flatMap(([name, value]): [string, Json][] =>
+    value === null ? [] : [[name, isObject(value) ? merge(within(target, name), value) : value]],
+  );
+  return Object.fromEntries([...kept, ...changed]);
+}
+
+function nameOf(object: JsonObject): string {
+  const { name } = within(object, 'metadata');
+  return typeof name === 'string' ? name : '';
 }
 
 function within(object: JsonObject, name: string): JsonObject {
