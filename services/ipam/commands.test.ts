@@ -48,7 +48,10 @@ async function run(args: readonly string[], env: Record<string, string> = envOf(
   const around = { env, stdout: stream('stdout'), stderr: stream('stderr'), once: () => undefined };
   const command = parseCommandLine(args);
   if (command.name === 'serve') throw new Error('a command was expected');
-  const own = { clock: systemClock, newUid: () => 'uid', pid: process.pid };
+  const kubernetes = () => {
+    throw new Error('the test is in no cluster');
+  };
+  const own = { clock: systemClock, newUid: () => 'uid', pid: process.pid, random: () => 0.5, kubernetes };
   const exitCode = await runCommand(command, { ...own, process: around });
   return { exitCode, ...texts };
 }

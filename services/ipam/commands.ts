@@ -8,6 +8,7 @@ import { serverSettingsUsage } from '@podwire/shared/runtime/usage';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import { readConfig, SETTINGS, type Config } from './config.js';
+import type { KubernetesApi } from './api-server/api.js';
 import { Events } from './engine/events.js';
 import { openStore, type OpenStore } from './startup/datastore.js';
 import { exportDatastore, readLines, streamSink, writeAtomically } from './transfer/export.js';
@@ -28,6 +29,10 @@ export interface CommandDeps {
   /** Makes a UUID. */
   readonly newUid: () => string;
   readonly pid: number;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** The API server of the cluster. @throws Failure INVALID_SETTINGS outside of a cluster */
+  readonly kubernetes: () => KubernetesApi;
 }
 
 /** Maximum bytes of one import transaction, below etcd's default limit of 1.5 MiB. */
@@ -66,9 +71,12 @@ async function transfer(command: ExportCommand | ImportCommand, deps: CommandDep
     const config = readConfig(env);
     // The result is written for people, not as a log.
     const events = new Events(createLogger({ service: 'podwire-ipam', level: 'fatal', destination: stderr }));
-    const { pid, newUid } = deps;
+    const { pid, newUid, clock, random, kubernetes } = deps;
     // Commands have no watchers, and the history for them would hold a whole import.
-    const opened = await openStore(config, { pid, newUid, events, watchHistoryCount: 1 });
+    const opened = await openStore(config, {
+      ...{ pid, newUid, events, clock, random, kubernetes, identity: undefined },
+      watchHistoryCount: 1,
+    });
     try {
       const done = command.name === 'export' ? runExport(command, config, opened) : runImport(command, config, opened);
       stderr.write(`podwire-ipam: ${await done(deps, stop.signal)}\n`);

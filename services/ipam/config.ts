@@ -130,9 +130,10 @@ export const SETTINGS = {
   ...NODE_IDENTITY_SETTINGS,
   store: {
     variable: 'PODWIRE_IPAM_STORE',
-    schema: oneOf(['embedded', 'etcd']),
+    schema: oneOf(['embedded', 'etcd', 'kubernetes']),
     default: 'embedded',
-    about: 'Kind of datastore: embedded, files of this process; etcd, a cluster shared by any number of replicas.',
+    about:
+      'Kind of datastore: embedded, files of this process; etcd, a cluster shared by any number of replicas; kubernetes, Calico’s custom resources in the API server of the cluster that podwire-ipam runs in, of any number of replicas one at a time. The last one keeps no history.',
   },
   storeDirectory: {
     variable: 'PODWIRE_IPAM_STORE_DIRECTORY',
@@ -153,7 +154,7 @@ export const SETTINGS = {
     schema: oneOf(['by-store', 'register', 'refuse']),
     default: 'by-store',
     about:
-      'How requests for unregistered nodes are handled: register creates the node with its first address; refuse fails the request; by-store is register for the embedded datastore and refuse for etcd.',
+      'How requests for unregistered nodes are handled: register creates the node with its first address; refuse fails the request; by-store is register for the embedded datastore and refuse for the others.',
   },
   defaultPoolCidr: {
     variable: 'PODWIRE_IPAM_DEFAULT_POOL_CIDR',
@@ -269,6 +270,7 @@ export function readConfig(env: Readonly<Record<string, string | undefined>>): C
   const byStore = rest.store === 'embedded' ? 'register' : 'refuse';
   return {
     ...rest,
+    historyHours: rest.store === 'kubernetes' ? 0 : rest.historyHours,
     unknownNodes: unknownNodes === 'by-store' ? byStore : unknownNodes,
     defaultPool: checked?.ok === true ? checked.spec : undefined,
   };

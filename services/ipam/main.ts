@@ -15,12 +15,13 @@ import { startService } from './service.js';
 import { TELEMETRY } from './telemetry.js';
 
 const own = { clock, random: Math.random, newUid: randomUUID, pid: process.pid };
+const endProcess = (): boolean => process.kill(process.pid, 'SIGTERM');
 const kubernetes = (): KubernetesApi => KubernetesApi.inCluster(process.env);
 
 tolerateBrokenPipe(TELEMETRY.service);
 const command = parseCommandLine(process.argv.slice(2));
 if (command.name === 'serve') await serve();
-else process.exitCode = await runCommand(command, { ...own, process });
+else process.exitCode = await runCommand(command, { ...own, kubernetes, process });
 
 function serve(): Promise<void> {
   const log = createLogger({ service: TELEMETRY.service, level: 'info' });
@@ -33,7 +34,7 @@ function serve(): Promise<void> {
       log.level = config.logLevel;
       const { metricsTokenFile } = config;
       const stopTelemetry = await startTelemetry({ ...TELEMETRY, metricsTokenFile, env: process.env, log, clock });
-      const service = await startService(config, { ...own, kubernetes, log, signal });
+      const service = await startService(config, { ...own, kubernetes, endProcess, log, signal });
       return { stop: () => service.stop().then(stopTelemetry) };
     },
   });

@@ -1,3 +1,5 @@
+import { hostname } from 'node:os';
+
 import { Failure } from '@podwire/shared/failure/failure';
 import { releaseService } from '@podwire/shared/rpc/release-service';
 import { RpcServer } from '@podwire/shared/rpc/server';
@@ -42,6 +44,7 @@ import {
   openStore,
   retryUntilAvailable,
   type OpenStore,
+  type OpenStoreDeps,
   type StartRetry,
 } from './startup/datastore.js';
 import { readDefaultPools } from './startup/default-pools.js';
@@ -63,6 +66,8 @@ export interface ServiceDeps {
   readonly pid: number;
   /** The API server of the cluster. @throws Failure INVALID_SETTINGS outside of a cluster */
   readonly kubernetes: () => KubernetesApi;
+  /** Ends this process, so that it starts again: another podwire-ipam leads. */
+  readonly endProcess: () => void;
   /** Fires when the process has to stop, also during the start. Default: never. */
   readonly signal?: AbortSignal;
 }
@@ -81,16 +86,17 @@ export interface RunningService extends Running {
  * INVALID_SETTINGS when an address is taken or a file cannot be read
  */
 export async function startService(config: Config, deps: ServiceDeps): Promise<RunningService> {
-  const { log, clock, pid, newUid } = deps;
+  const { log, clock, newUid } = deps;
   const release = await readProcessRelease();
   const events = new Events(log);
   const retry = startRetryOptions(deps, events);
   const api = config.nodeTokens || config.nodeController ? deps.kubernetes() : undefined;
   const identity = await openNetworkIdentity(config, { clock, log, retry, api });
-  const raw = await retryUntilAvailable(() => openStore(config, { pid, newUid, events }), retry);
+  const raw = await retryUntilAvailable(() => openStore(config, storeDeps(deps, events)), retry);
   const store = timedStore(raw.store, { clock, events });
   const opened = { ...raw, store };
   const { refused } = opened;
+  if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
   const loading = retryUntilAvailable(() => loadDatastore(opened, { config, deps, events }), retry);
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
@@ -128,6 +134,10 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     await stop();
     throw error;
   }
+}
+
+function storeDeps({ clock, random, pid, newUid, kubernetes }: ServiceDeps, events: Events): OpenStoreDeps {
+  return { clock, random, pid, newUid, kubernetes, events, identity: `${hostname()}_${newUid()}` };
 }
 
 /** @returns a function that removes the gauges */
@@ -319,7 +329,8 @@ async function loadDatastore({ store, traits }: OpenStore, { config, deps, event
   const keepsHistory = config.historyHours > 0;
   const never = new AbortController().signal;
   const datastore = await requireCompleteImport(store, config.datastorePrefix, never);
-  const first = { store, keys, defaultPools: readDefaultPools(config), nowMs: clock.nowMs(), newUid };
+  const ownsNodes = config.store !== 'kubernetes';
+  const first = { store, keys, ownsNodes, defaultPools: readDefaultPools(config), nowMs: clock.nowMs(), newUid };
   for (const pool of await initializeDatastore(first, never)) new PoolEvents(events).poolCreated(pool);
   const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
   const objects = new Catalog({ keys, encode: encodeChange });

@@ -155,6 +155,8 @@ export const IPAM_ZONES = [
     packages: ['jose', 'zod'],
     ...NODE,
   },
+  // Which of several podwire-ipam serves.
+  { path: `${IPAM}/leadership`, zones: ['services/shared', `${IPAM}/api-server`], packages: ['zod'], ...NODE },
   // Deleted Nodes and pods, and Nodes whose network works.
   {
     path: `${IPAM}/node-controller`,

@@ -99,6 +99,10 @@ export class Events {
   }
 
   /** The datastore credential files are unusable; the previous credentials stay in use. */
+  leadershipLost(failure: Failure): void {
+    this.log.error({ err: failure }, `no longer the leader: ${failure.message}`);
+  }
+
   storeCredentialsRefused(failure: Failure): void {
     this.log.warn({ err: failure }, `using the previous credentials for the datastore: ${failure.message}`);
   }

@@ -9,8 +9,8 @@ const defaultPools = [pool('default', '10.0.0.0/16')];
 const newUid = () => '0f8fad5b-d9cb-469f-a165-70867728950e';
 const MARKER = '/calico/resources/v3/projectcalico.org/clusterinformations/default';
 
-const begin = (store: MemoryStore, rest: { readonly defaultPools?: readonly [] } = {}) =>
-  initializeDatastore({ store, keys, defaultPools, nowMs: NOW_MS, newUid, ...rest }, forever);
+const begin = (store: MemoryStore, rest: { readonly defaultPools?: readonly []; readonly ownsNodes?: boolean } = {}) =>
+  initializeDatastore({ store, keys, ownsNodes: true, defaultPools, nowMs: NOW_MS, newUid, ...rest }, forever);
 
 async function keysOf(store: MemoryStore): Promise<string[]> {
   return (await store.list('', forever)).records.map(({ key }) => key).sort();

@@ -3,6 +3,7 @@ import { retry } from '@podwire/shared/reconcile/retry';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
+import type { KubernetesApi } from '../api-server/api.js';
 import type { Config } from '../config.js';
 import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import type { ClusterEvent } from '../engine/etcd/cluster.js';
@@ -13,15 +14,23 @@ import { makePool } from '../pools/changes.js';
 import type { PoolSpec } from '../pools/rules.js';
 import { wholeSeconds } from '../records/block.js';
 import type { JsonObject } from '../records/json/json.js';
-import type { RecordKeys } from '../records/json/keys.js';
+import { RecordKeys } from '../records/json/keys.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
 import type { Pool } from '../records/pool.js';
+import { KubernetesDatastore } from './kubernetes-datastore.js';
 
-interface OpenStoreDeps {
+export interface OpenStoreDeps {
   readonly pid: number;
   /** Makes a UUID. */
   readonly newUid: () => string;
   readonly events: Events;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** The API server of the cluster. @throws Failure INVALID_SETTINGS outside of a cluster */
+  readonly kubernetes: () => KubernetesApi;
+  /** Name of this process among those that want to lead; undefined for a command. */
+  readonly identity: string | undefined;
   /** How many revisions a watch of the embedded datastore can go back at least. Default: the store's own. */
   readonly watchHistoryCount?: number;
 }
@@ -35,6 +44,15 @@ export interface OpenStore {
    */
   readonly refused: AbortSignal;
 }
+
+const KUBERNETES: StoreTraits = {
+  // An object is one request; a transaction with more of them would make its callers wait for each other.
+  maxOperationsCount: 128,
+  marksReleases: false,
+  // Other podwire-ipam wait until this one ends. Of other writers, the watch reports each change.
+  isExclusiveWriter: true,
+  hasLock: true,
+};
 
 const EMBEDDED: StoreTraits = {
   // lmdb has no limit; a larger batch would make one caller wait for the decisions of more callers.
@@ -58,6 +76,19 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
     return { store, traits: EMBEDDED, refused };
   }
   const refusing = new AbortController();
+  if (config.store === 'kubernetes') {
+    const keys = new RecordKeys(config.datastorePrefix, KUBERNETES);
+    const report = (error: unknown): void => {
+      if (error instanceof Failure) events.datastoreUnavailable(error);
+    };
+    const lost = (failure: Failure): void => {
+      events.leadershipLost(failure);
+      refusing.abort(failure);
+    };
+    const { kubernetes, clock, random, identity } = deps;
+    const store = new KubernetesDatastore({ api: kubernetes(), keys, clock, random, identity, report, lost });
+    return { store, traits: KUBERNETES, refused: refusing.signal };
+  }
   const store = await EtcdStore.open({
     ...etcdOptions(config),
     uid: newUid(),
@@ -110,6 +141,8 @@ function etcdOptions(config: Config): Omit<EtcdStoreOptions, 'uid'> {
 interface InitializeOptions {
   readonly store: Store;
   readonly keys: RecordKeys;
+  /** Whether nodes are records of the datastore alone. */
+  readonly ownsNodes: boolean;
   readonly defaultPools: readonly PoolSpec[];
   readonly nowMs: number;
   /** Makes a UUID. */
@@ -124,19 +157,20 @@ interface InitializeOptions {
  * @throws Failure of the store
  */
 export async function initializeDatastore(first: InitializeOptions, signal: AbortSignal): Promise<readonly Pool[]> {
-  const { store, keys, defaultPools, nowMs, newUid } = first;
+  const { store, keys, ownsNodes, defaultPools, nowMs, newUid } = first;
   const marker = `${keys.root}resources/v3/projectcalico.org/clusterinformations/default`;
   const { records: begun } = await store.read([marker], signal);
   if (begun.length > 0) return [];
-  // One record proves that a datastore is in use, however large it is.
-  const { records, revision } = await store.scan({ prefix: keys.root, after: undefined, limit: 1 }, signal);
+  // One record proves that a datastore is in use, however large it is; but the API server has Nodes without Podwire.
+  const prefix = ownsNodes ? keys.root : keys.pools;
+  const { records, revision } = await store.scan({ prefix, after: undefined, limit: 1 }, signal);
   const specs = records.length === 0 ? defaultPools : [];
   const pools = specs.map((spec) => makePool({ spec, uid: newUid(), nowMs }));
   const information = clusterInformation({ uid: newUid(), clusterGuid: newUid().replaceAll('-', ''), nowMs });
   const puts = [{ key: marker, value: serialize(information) }, ...pools.map((pool) => poolPut(keys, pool))];
   const comparisons = [
     { type: 'record', key: marker, modRevision: 0 },
-    { type: 'prefix', prefix: keys.root, notAfterRevision: revision },
+    { type: 'prefix', prefix, notAfterRevision: revision },
   ] as const;
   // A lost comparison means that another process has begun to use the datastore, with a separate first start.
   const { committed } = await store.commit({ comparisons, puts, deletes: [] }, signal);

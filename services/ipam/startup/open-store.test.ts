@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import process from 'node:process';
 import { Writable } from 'node:stream';
 
+import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -108,7 +109,12 @@ describe('settings', () => {
       },
     });
     const events = new Events(createLogger({ service: 'test', level: 'info', destination }));
-    return openStore(readConfig(env), { pid: process.pid, newUid: randomUUID, events });
+    return openStore(readConfig(env), {
+      ...{ pid: process.pid, newUid: randomUUID, events, clock: systemClock, random: Math.random, identity: 'test' },
+      kubernetes: () => {
+        throw new Error('the test is in no cluster');
+      },
+    });
   };
 
   test('select the store; finding and losing it is logged', async () => {

@@ -32,7 +32,7 @@ async function startOn(server: EtcdServer) {
     },
   });
   const log = createLogger({ service: 'test', level: 'info', destination });
-  const own = { random: Math.random, newUid: randomUUID, pid: process.pid };
+  const own = { random: Math.random, newUid: randomUUID, pid: process.pid, endProcess: () => undefined };
   const etcd = { PODWIRE_IPAM_STORE: 'etcd', PODWIRE_IPAM_ETCD_ENDPOINTS: server.url };
   const env = place.env({ ...etcd, PODWIRE_IPAM_UNKNOWN_NODES: 'register' });
   const service = await startService(readConfig(env), {

@@ -20,7 +20,7 @@ export type RequestFault =
   | 500;
 
 /** Paths of the collections that exist; others are not found. */
-const COLLECTION = /^(\/apis\/[^/]+\/v\w+|\/api\/v1(?:\/namespaces\/[^/]+)?)\/([a-z]+)$/;
+const COLLECTION = /^\/(?:apis\/[^/]+\/v\w+|api\/v1)(?:\/namespaces\/[^/]+)?\/[a-z]+$/;
 
 /** An API server of objects of any kind, over HTTPS: optimistic concurrency, finalizers, watches and faults. */
 export class ObjectServer {
@@ -75,9 +75,20 @@ export class ObjectServer {
     this.#faults.push({ method, fault });
   }
 
+  clearFaults(): void {
+    this.#faults.length = 0;
+  }
+
   /** The object at a path. */
   get(path: string): JsonObject | undefined {
     return this.#objects.get(path);
+  }
+
+  /** The objects of a collection. */
+  list(collection: string): JsonObject[] {
+    return [...this.#objects].flatMap(([path, object]) =>
+      path.startsWith(`${collection}/`) && !path.slice(collection.length + 1).includes('/') ? [object] : [],
+    );
   }
 
   /** Stores an object as another writer does. */
@@ -154,9 +165,7 @@ export class ObjectServer {
   }
 
   #list(collection: string, response: ServerResponse): void {
-    const items = [...this.#objects].flatMap(([path, object]) =>
-      path.startsWith(`${collection}/`) && !path.slice(collection.length + 1).includes('/') ? [object] : [],
-    );
+    const items = this.list(collection);
     reply(response, 200, { metadata: { resourceVersion: String(this.#version) }, items });
   }
 

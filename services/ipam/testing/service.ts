@@ -56,7 +56,8 @@ export class Place {
       done();
     };
     const log = createLogger({ service: 'test', level: 'info', destination: new Writable({ write }) });
-    const surroundings = { log, clock, random: Math.random, newUid: randomUUID, pid: process.pid, kubernetes };
+    const own = { random: Math.random, newUid: randomUUID, pid: process.pid, endProcess: () => undefined };
+    const surroundings = { ...own, log, clock, kubernetes };
     return startService(readConfig(this.env(rest)), surroundings);
   }
 

@@ -1,0 +1,170 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import { z } from 'zod';
+
+import type { KubernetesApi } from '../api-server/api.js';
+
+export interface LeadershipOptions {
+  readonly api: KubernetesApi;
+  /** Name of this process among those that want to lead: the pod's. */
+  readonly identity: string;
+  readonly clock: Clock;
+  /** Receives each failure of a request, which is retried. Must not throw. */
+  readonly report: (failure: unknown) => void;
+}
+
+const NAME = 'podwire-ipam';
+
+/** A leader that has not renewed its lease for this long has lost it, in seconds. As in Kubernetes' own components. */
+const LEASE_SECONDS = 15;
+
+/** A leader that could not renew for this long stops leading, before another one begins, in milliseconds. */
+const RENEW_DEADLINE_MS = 10_000;
+
+const RETRY_MS = 2_000;
+
+/** A leader that ends gives up the lease; others look more often than they renew. */
+const WAIT_MS = 1_000;
+
+const leaseSchema = z.object({
+  metadata: z.object({ resourceVersion: z.string() }),
+  spec: z.object({ holderIdentity: z.string().default(''), leaseTransitions: z.number().default(0) }).default({
+    holderIdentity: '',
+    leaseTransitions: 0,
+  }),
+});
+
+type LeaseState = z.infer<typeof leaseSchema>;
+
+/**
+ * Leadership among several processes, by a Lease of the API server (coordination.k8s.io/v1). At most one leads, as far as the
+ * clocks of all run equally fast: times that another process wrote are not compared with this one's clock.
+ */
+export class Leadership {
+  readonly #options: LeadershipOptions;
+  readonly #path: string;
+  readonly #lost = new AbortController();
+  readonly #stop = new AbortController();
+  #renewing: Promise<void> | undefined;
+  #version = '';
+  #transitions = 0;
+
+  private constructor(options: LeadershipOptions) {
+    this.#options = options;
+    this.#path = `/apis/coordination.k8s.io/v1/namespaces/${options.api.namespace}/leases`;
+  }
+
+  /** Waits until this process leads. @throws Failure of the signal, or ACCESS_DENIED */
+  static async acquire(options: LeadershipOptions, signal: AbortSignal): Promise<Leadership> {
+    const leadership = new Leadership(options);
+    await leadership.#wait(signal);
+    leadership.#renewing = leadership.#renewUntilStopped();
+    return leadership;
+  }
+
+  /** Fires when this process no longer leads; its reason is the failure. */
+  get lost(): AbortSignal {
+    return this.#lost.signal;
+  }
+
+  /** Gives the lease up, so that another process leads at once. Idempotent. */
+  async release(): Promise<void> {
+    if (this.#stop.signal.aborted) return;
+    this.#stop.abort();
+    await this.#renewing;
+    if (this.#lost.signal.aborted) return;
+    try {
+      await this.#put('');
+    } catch (failure) {
+      this.#options.report(failure);
+    }
+  }
+
+  async #wait(signal: AbortSignal): Promise<void> {
+    const { clock, report } = this.#options;
+    let seen: { readonly version: string; readonly sinceMs: number } | undefined;
+    while (!signal.aborted) {
+      try {
+        const lease = await this.#read(signal);
+        const nowMs = clock.monotonicMs();
+        if (!seen || seen.version !== lease?.metadata.resourceVersion)
+          seen = { version: lease?.metadata.resourceVersion ?? '', sinceMs: nowMs };
+        const isFree = !lease || lease.spec.holderIdentity === '' || nowMs - seen.sinceMs >= LEASE_SECONDS * 1000;
+        if (isFree && (await this.#take(lease, signal))) return;
+      } catch (failure) {
+        if (!(failure instanceof Failure) || failure.code === 'ACCESS_DENIED') throw failure;
+        report(failure);
+      }
+      await clock.sleep(WAIT_MS, signal);
+    }
+    throw failureOfSignal(signal);
+  }
+
+  /** @returns false if another process was faster */
+  async #take(lease: LeaseState | undefined, signal: AbortSignal): Promise<boolean> {
+    this.#transitions = (lease?.spec.leaseTransitions ?? 0) + 1;
+    if (lease) {
+      this.#version = lease.metadata.resourceVersion;
+      return this.#put(this.#options.identity, signal);
+    }
+    const { api, identity } = this.#options;
+    const body = { ...this.#lease(identity), metadata: { name: NAME } };
+    const { status, body: made } = await api.send({ method: 'POST', path: this.#path, body, signal });
+    return status < 300 && this.#keepVersion(made);
+  }
+
+  async #renewUntilStopped(): Promise<void> {
+    const { clock, identity, report } = this.#options;
+    const { signal } = this.#stop;
+    let renewedMs = clock.monotonicMs();
+    for (;;) {
+      await clock.sleep(RETRY_MS, signal);
+      if (signal.aborted) return;
+      const beganMs = clock.monotonicMs();
+      try {
+        if (!(await this.#put(identity, AbortSignal.any([signal, AbortSignal.timeout(RENEW_DEADLINE_MS / 2)])))) break;
+        renewedMs = beganMs;
+      } catch (failure) {
+        if (isAborted(signal)) return;
+        report(failure);
+        if (clock.monotonicMs() - renewedMs >= RENEW_DEADLINE_MS) break;
+      }
+    }
+    const text = `another podwire-ipam leads, or the lease ${NAME} could not be renewed for ${RENEW_DEADLINE_MS / 1000} s`;
+    this.#lost.abort(new Failure('STORE_UNAVAILABLE', `${text}; this one starts again`));
+  }
+
+  async #read(signal: AbortSignal): Promise<LeaseState | undefined> {
+    const { status, body } = await this.#options.api.send({ method: 'GET', path: `${this.#path}/${NAME}`, signal });
+    return status === 404 ? undefined : leaseSchema.parse(body);
+  }
+
+  /** @returns false if another process has changed the lease */
+  async #put(holder: string, signal?: AbortSignal): Promise<boolean> {
+    const metadata = { name: NAME, resourceVersion: this.#version };
+    const path = `${this.#path}/${NAME}`;
+    const request = { method: 'PUT', path, body: { ...this.#lease(holder), metadata } } as const;
+    const { status, body } = await this.#options.api.send({ ...request, ...(signal && { signal }) });
+    return status < 300 && this.#keepVersion(body);
+  }
+
+  #keepVersion(body: unknown): boolean {
+    this.#version = leaseSchema.parse(body).metadata.resourceVersion;
+    return true;
+  }
+
+  /** Times are for people: no process compares them with its clock. */
+  #lease(holderIdentity: string) {
+    const renewTime = new Date(this.#options.clock.nowMs()).toISOString().replace('Z', '000Z');
+    return {
+      apiVersion: 'coordination.k8s.io/v1',
+      kind: 'Lease',
+      spec: { holderIdentity, leaseDurationSeconds: LEASE_SECONDS, renewTime, leaseTransitions: this.#transitions },
+    };
+  }
+}
+
+function isAborted(signal: AbortSignal): boolean {
+  return signal.aborted;
+}

@@ -1,0 +1,126 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { KubernetesApi } from '../api-server/api.js';
+import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
+import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
+import { ObjectForms } from '../engine/kubernetes/object-forms.js';
+import type {
+  CommitResult,
+  Page,
+  RevisionChanges,
+  ScanRequest,
+  Snapshot,
+  Store,
+  Transaction,
+  WatchRequest,
+} from '../engine/store.js';
+import { Leadership } from '../leadership/leadership.js';
+import type { RecordKeys } from '../records/json/keys.js';
+
+export interface KubernetesDatastoreOptions {
+  readonly api: KubernetesApi;
+  readonly keys: RecordKeys;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** Name among the processes that want to lead; undefined for a command, which works beside the leader. */
+  readonly identity: string | undefined;
+  /** Receives failures of watches and of the lease, which are retried. Must not throw. */
+  readonly report: (failure: unknown) => void;
+  /** Called when another process leads. Must not throw. */
+  readonly lost: (failure: Failure) => void;
+}
+
+interface Opened {
+  readonly store: KubernetesStore;
+  readonly leadership: Leadership | undefined;
+}
+
+/**
+ * Calico's custom resources as the datastore. Its first call waits until this process leads; the server runs meanwhile, and
+ * reports that it does not serve.
+ */
+export class KubernetesDatastore implements Store {
+  readonly #options: KubernetesDatastoreOptions;
+  readonly #stop = new AbortController();
+  #opening: Promise<Opened> | undefined;
+
+  constructor(options: KubernetesDatastoreOptions) {
+    this.#options = options;
+  }
+
+  async list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
+    return (await this.#open()).list(prefix, signal);
+  }
+
+  async read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
+    return (await this.#open()).read(keys, signal);
+  }
+
+  async scan(request: ScanRequest, signal: AbortSignal): Promise<Page> {
+    return (await this.#open()).scan(request, signal);
+  }
+
+  async revision(signal: AbortSignal): Promise<number> {
+    return (await this.#open()).revision(signal);
+  }
+
+  async commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
+    return (await this.#open()).commit(transaction, signal);
+  }
+
+  async *watch(request: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
+    yield* (await this.#open()).watch(request, signal);
+  }
+
+  async close(): Promise<void> {
+    this.#stop.abort(new Failure('STORE_UNAVAILABLE', 'the service is shutting down; repeat the request'));
+    const opened = await this.#opening?.catch(() => undefined);
+    await opened?.store.close();
+    await opened?.leadership?.release();
+    this.#options.api.close();
+  }
+
+  /** A failure is not kept: the next call tries again. */
+  async #open(): Promise<Store> {
+    this.#opening ??= this.#lead().catch((error: unknown) => {
+      this.#opening = undefined;
+      throw error;
+    });
+    return (await this.#opening).store;
+  }
+
+  async #lead(): Promise<Opened> {
+    const { api, keys, clock, random, identity, report, lost } = this.#options;
+    const { signal } = this.#stop;
+    const leadership =
+      identity === undefined ? undefined : await Leadership.acquire({ api, identity, clock, report }, signal);
+    try {
+      const group = await discoverGroup(api, signal);
+      if (!group) throw missingDefinitions(api);
+      const forms = new ObjectForms({ keys, group, namespace: api.namespace });
+      const reportWatch = (_resource: string, failure: unknown): void => {
+        if (failure !== undefined) report(failure);
+      };
+      const objects = new ApiObjects({ api, forms, clock, random, report: reportWatch });
+      const store = await KubernetesStore.open({ api: objects, keys });
+      leadership?.lost.addEventListener('abort', () => {
+        void store.close();
+        const { reason } = leadership.lost;
+        if (reason instanceof Failure) lost(reason);
+      });
+      return { store, leadership };
+    } catch (error) {
+      await leadership?.release();
+      throw error;
+    }
+  }
+}
+
+function missingDefinitions(api: KubernetesApi): Failure {
+  return new Failure(
+    'STORE_UNAVAILABLE',
+    `${api.subject}: has no ipamblocks of Calico; install their definitions: helm install podwire-crds`,
+  );
+}
