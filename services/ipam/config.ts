@@ -143,6 +143,13 @@ export const SETTINGS = {
       'Absolute path of the embedded datastore’s directory; created with mode 0700. Used only with the embedded store.',
   },
   ...ETCD_SETTINGS,
+  podName: {
+    variable: 'PODWIRE_IPAM_POD_NAME',
+    schema: z.string(),
+    default: '',
+    about:
+      'Name of podwire-ipam’s pod, which gets the label podwire.dev/leader while it serves; empty for none. Used only with the kubernetes store.',
+  },
   datastorePrefix: {
     variable: 'PODWIRE_IPAM_DATASTORE_PREFIX',
     schema: text.regex(/^(\/[A-Za-z0-9_.-]+)+$/, 'must be one or more parts that each begin with "/"'),
@@ -154,7 +161,7 @@ export const SETTINGS = {
     schema: oneOf(['by-store', 'register', 'refuse']),
     default: 'by-store',
     about:
-      'How requests for unregistered nodes are handled: register creates the node with its first address; refuse fails the request; by-store is register for the embedded datastore and refuse for the others.',
+      'How requests for unregistered nodes are handled: register creates the node with its first address; refuse fails the request; by-store is register for the embedded datastore and refuse for the remaining ones.',
   },
   defaultPoolCidr: {
     variable: 'PODWIRE_IPAM_DEFAULT_POOL_CIDR',

@@ -14,14 +14,13 @@ import { KubernetesApi } from './api-server/api.js';
 import { startService } from './service.js';
 import { TELEMETRY } from './telemetry.js';
 
-const own = { clock, random: Math.random, newUid: randomUUID, pid: process.pid };
-const endProcess = (): boolean => process.kill(process.pid, 'SIGTERM');
 const kubernetes = (): KubernetesApi => KubernetesApi.inCluster(process.env);
+const own = { clock, random: Math.random, newUid: randomUUID, pid: process.pid, kubernetes };
 
 tolerateBrokenPipe(TELEMETRY.service);
 const command = parseCommandLine(process.argv.slice(2));
 if (command.name === 'serve') await serve();
-else process.exitCode = await runCommand(command, { ...own, kubernetes, process });
+else process.exitCode = await runCommand(command, { ...own, process });
 
 function serve(): Promise<void> {
   const log = createLogger({ service: TELEMETRY.service, level: 'info' });
@@ -31,11 +30,11 @@ function serve(): Promise<void> {
     stopTimeoutMs: 75_000, // More than the largest drain timeout.
     start: async (signal) => {
       const config = readConfig(process.env);
-      log.level = config.logLevel;
       const { metricsTokenFile } = config;
+      log.level = config.logLevel;
       const stopTelemetry = await startTelemetry({ ...TELEMETRY, metricsTokenFile, env: process.env, log, clock });
-      const service = await startService(config, { ...own, kubernetes, endProcess, log, signal });
-      return { stop: () => service.stop().then(stopTelemetry) };
+      const { stop } = await startService(config, { ...own, log, signal });
+      return { stop: () => stop().then(stopTelemetry) };
     },
   });
 }

@@ -136,7 +136,7 @@ test('what a pod must not send arrives at most until the tables are back', async
         if (exitCode !== 0) failures.push(stdout);
       }
   };
-  const others = [comeAndGo('e2e-flushed-1'), comeAndGo('e2e-flushed-2')];
+  const churn = [comeAndGo('e2e-flushed-1'), comeAndGo('e2e-flushed-2')];
   for (let round = 0; round < ROUNDS; round++) {
     flush();
     await vi.waitFor(() => expect(tables()).toEqual(before), { timeout: 30_000, interval: 2 });
@@ -144,7 +144,7 @@ test('what a pod must not send arrives at most until the tables are back', async
     await sleep(20);
   }
   isOver = true;
-  await Promise.all(others);
+  await Promise.all(churn);
 
   // Without podwire-node nothing brings the tables back: the same packets arrive.
   await stack.kill('node');

@@ -169,7 +169,7 @@ export interface PodFilter {
    */
   install(network: FilteredPod): Promise<void>;
 
-  /** What is missing in the kernel of a pod's requirement, or differs. @throws Failure KERNEL_REFUSED or KERNEL_UNSUPPORTED */
+  /** Parts of a pod's requirement that the kernel lacks, or has otherwise. @throws Failure KERNEL_REFUSED or KERNEL_UNSUPPORTED */
   differences?(network: FilteredPod): Promise<readonly Difference[]>;
 
   /** Ends what leads packets to a pod from outside, when its attachment begins to end. Idempotent. */

@@ -12,7 +12,7 @@ const LEASE = `/apis/coordination.k8s.io/v1/namespaces/${NAMESPACE}/leases/podwi
 let server: ObjectServer;
 let api: KubernetesApi;
 let clock: ManualClock;
-let held: Leadership[] = [];
+const held: Leadership[] = [];
 
 beforeAll(async () => {
   server = await ObjectServer.start();

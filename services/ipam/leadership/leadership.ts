@@ -7,7 +7,7 @@ import type { KubernetesApi } from '../api-server/api.js';
 
 export interface LeadershipOptions {
   readonly api: KubernetesApi;
-  /** Name of this process among those that want to lead: the pod's. */
+  /** Name of this process among all processes that want to lead. */
   readonly identity: string;
   readonly clock: Clock;
   /** Receives each failure of a request, which is retried. Must not throw. */
@@ -24,7 +24,7 @@ const RENEW_DEADLINE_MS = 10_000;
 
 const RETRY_MS = 2_000;
 
-/** A leader that ends gives up the lease; others look more often than they renew. */
+/** A leader that ends gives up the lease; a waiting process looks more often than they renew. */
 const WAIT_MS = 1_000;
 
 const leaseSchema = z.object({

@@ -29,7 +29,7 @@ export interface OpenStoreDeps {
   readonly random: () => number;
   /** The API server of the cluster. @throws Failure INVALID_SETTINGS outside of a cluster */
   readonly kubernetes: () => KubernetesApi;
-  /** Name of this process among those that want to lead; undefined for a command. */
+  /** Name of this process among all processes that want to lead; undefined for a command. */
   readonly identity: string | undefined;
   /** How many revisions a watch of the embedded datastore can go back at least. Default: the store's own. */
   readonly watchHistoryCount?: number;
@@ -86,7 +86,10 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       refusing.abort(failure);
     };
     const { kubernetes, clock, random, identity } = deps;
-    const store = new KubernetesDatastore({ api: kubernetes(), keys, clock, random, identity, report, lost });
+    const store = new KubernetesDatastore({
+      ...{ api: kubernetes(), keys, clock, random, identity, report, lost },
+      podName: identity === undefined ? '' : config.podName,
+    });
     return { store, traits: KUBERNETES, refused: refusing.signal };
   }
   const store = await EtcdStore.open({

@@ -10,6 +10,7 @@ import { Caller, Place } from '../testing/service.js';
 
 const V3 = '/apis/projectcalico.org/v3';
 const LEASES = `/apis/coordination.k8s.io/v1/namespaces/${NAMESPACE}/leases`;
+const PODS = `/api/v1/namespaces/${NAMESPACE}/pods`;
 const SERVING = 1;
 const NOT_SERVING = 2;
 const PATIENCE = { timeout: 30_000 };
@@ -35,9 +36,10 @@ interface Replica {
   readonly started: Promise<RunningService>;
 }
 
-function start(): Replica {
+function start(podName = ''): Replica {
   const place = new Place();
-  const started = place.start({ PODWIRE_IPAM_STORE: 'kubernetes' }, undefined, () => new KubernetesApi(server.options));
+  const env = { PODWIRE_IPAM_STORE: 'kubernetes', PODWIRE_IPAM_POD_NAME: podName };
+  const started = place.start(env, undefined, () => new KubernetesApi(server.options));
   started.catch(() => undefined);
   const caller = new Caller(place.address);
   cleanups.push(
@@ -47,6 +49,13 @@ function start(): Replica {
   );
   return { place, caller, started };
 }
+
+/** Pods with the label by which the Service finds podwire-ipam. */
+const labelled = () =>
+  server.list(PODS).flatMap(({ metadata }) => {
+    const { name, labels } = Object(metadata);
+    return labels['podwire.dev/leader'] === 'true' && labels.app === 'ipam' ? [name] : [];
+  });
 
 const specOf = (path: string) => Object(server.get(path)?.spec);
 
@@ -71,14 +80,17 @@ test('pools, blocks and affinities are Calico’s objects, and stay when podwire
 });
 
 test('of two, the second one serves as soon as the first one ends', async () => {
-  const first = start();
+  for (const name of ['ipam-1', 'ipam-2']) server.put(PODS, { metadata: { name, labels: { app: 'ipam' } } });
+  const first = start('ipam-1');
   const service = await first.started;
-  const second = start();
+  const second = start('ipam-2');
   await expect.poll(() => second.caller.health(), PATIENCE).toBe(NOT_SERVING);
   const address = await first.caller.allocateAddress('c1');
   expect(await first.caller.health()).toBe(SERVING);
+  expect(labelled()).toEqual(['ipam-1']);
   await service.stop();
   await second.started;
+  expect(labelled()).toEqual(['ipam-2']);
   expect(await second.caller.health()).toBe(SERVING);
   expect(await second.caller.allocateAddress('c1')).toBe(address);
 });

@@ -24,13 +24,17 @@ export interface KubernetesDatastoreOptions {
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
-  /** Name among the processes that want to lead; undefined for a command, which works beside the leader. */
+  /** Name among all processes that want to lead; undefined for a command, which works beside the leader. */
   readonly identity: string | undefined;
+  /** The pod that is labelled while it serves; empty for none. */
+  readonly podName: string;
   /** Receives failures of watches and of the lease, which are retried. Must not throw. */
   readonly report: (failure: unknown) => void;
   /** Called when another process leads. Must not throw. */
   readonly lost: (failure: Failure) => void;
 }
+
+const LEADER = 'podwire.dev/leader';
 
 interface Opened {
   readonly store: KubernetesStore;
@@ -77,6 +81,7 @@ export class KubernetesDatastore implements Store {
   async close(): Promise<void> {
     this.#stop.abort(new Failure('STORE_UNAVAILABLE', 'the service is shutting down; repeat the request'));
     const opened = await this.#opening?.catch(() => undefined);
+    if (opened) await this.#label(null).catch((failure: unknown) => this.#options.report(failure));
     await opened?.store.close();
     await opened?.leadership?.release();
     this.#options.api.close();
@@ -94,6 +99,8 @@ export class KubernetesDatastore implements Store {
   async #lead(): Promise<Opened> {
     const { api, keys, clock, random, identity, report, lost } = this.#options;
     const { signal } = this.#stop;
+    // A container that starts again has the label of the one before.
+    await this.#label(null);
     const leadership =
       identity === undefined ? undefined : await Leadership.acquire({ api, identity, clock, report }, signal);
     try {
@@ -107,14 +114,24 @@ export class KubernetesDatastore implements Store {
       const store = await KubernetesStore.open({ api: objects, keys });
       leadership?.lost.addEventListener('abort', () => {
         void store.close();
-        const { reason } = leadership.lost;
+        const reason: unknown = leadership.lost.reason;
         if (reason instanceof Failure) lost(reason);
       });
+      await this.#label('true');
       return { store, leadership };
     } catch (error) {
       await leadership?.release();
       throw error;
     }
+  }
+
+  /** Sets or removes the label by which the Service finds the pod that serves. */
+  async #label(value: 'true' | null): Promise<void> {
+    const { api, podName } = this.#options;
+    if (podName === '') return;
+    const path = `/api/v1/namespaces/${api.namespace}/pods/${podName}`;
+    const body = { metadata: { labels: { [LEADER]: value } } };
+    await api.send({ method: 'PATCH', path, body, contentType: 'application/merge-patch+json' });
   }
 }
 

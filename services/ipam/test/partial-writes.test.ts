@@ -33,7 +33,7 @@ import { NOW_MS } from '../testing/records.js';
  * part of its writes a process has made when it dies, the next process finishes the operation.
  */
 
-/** What podwire-ipam does in the background: no holder loses an address by it. */
+/** The background work of podwire-ipam: no holder loses an address by it. */
 const UPKEEP: Operation = {
   name: 'upkeep',
   isAtomic: false,
@@ -129,7 +129,7 @@ describe.each(SCENARIOS)('$name', (scenario) => {
       const whole = await objectsOf(memory);
       await runOn(whole, [...operations, UPKEEP]);
       const wanted = meaningOf(await readObjects(whole));
-      // An operator repeats a split, and a node its request for a tunnel; what is left until then is harmless.
+      // An operator repeats a split, and a node its request for a tunnel; the rest is harmless until then.
       const isAlwaysRepeated = /split|tunnel/.test(operations[index]!.name);
       for (let writesCount = 0, isDead = true; isDead; writesCount++) {
         const objects = await objectsOf(memory);

@@ -10,7 +10,7 @@ import { CertificateAuthority } from '../engine/testing/etcd-server.js';
 import { formatJson, isArray, isObject, parseJson, type Json, type JsonObject } from '../records/json/json.js';
 import { NAMESPACE } from './api-server.js';
 
-/** What happens to the next request of a kind besides being answered. */
+/** Fault of the next request of a kind. */
 export type RequestFault =
   /** The connection breaks before it is carried out, or after it. */
   | 'cut before'
@@ -19,7 +19,7 @@ export type RequestFault =
   | 429
   | 500;
 
-/** Paths of the collections that exist; others are not found. */
+/** Paths of the collections that exist. */
 const COLLECTION = /^\/(?:apis\/[^/]+\/v\w+|api\/v1)(?:\/namespaces\/[^/]+)?\/[a-z]+$/;
 
 /** An API server of objects of any kind, over HTTPS: optimistic concurrency, finalizers, watches and faults. */

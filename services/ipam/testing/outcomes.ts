@@ -9,7 +9,7 @@ import type { Block } from '../records/block.js';
 import type { Endpoint } from '../records/endpoint.js';
 import type { TestView } from './test-view.js';
 
-/** What operations have left and answered, for tests that compare runs of them. */
+/** Outcomes of operations, for tests that compare runs of them. */
 
 /** An answer, or the code of the refusal. A defect is neither. */
 export async function answerOf(run: () => Promise<string>): Promise<string> {

@@ -86,15 +86,16 @@ seccompProfile:
 
 {{/* Probes of a process by its unix sockets. A restart repairs nothing that readiness tells of, so liveness does not follow it. */}}
 {{- define "podwire.probes" -}}
+{{- $sockets := join ", " (without . "--live") -}}
 startupProbe:
   exec:
-    command: [podwire-probe, --live, {{ join ", " . }}]
+    command: [podwire-probe, --live, {{ $sockets }}]
   periodSeconds: 2
   timeoutSeconds: 5
   failureThreshold: 60
 livenessProbe:
   exec:
-    command: [podwire-probe, --live, {{ join ", " . }}]
+    command: [podwire-probe, --live, {{ $sockets }}]
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
@@ -153,9 +154,11 @@ OTEL_TRACES_SAMPLER_ARG: {{ .Values.telemetry.samplingRatio | toString | quote }
 {{- define "podwire.validate" -}}
 {{- if ne .Release.Namespace "podwire-system" }}{{ fail (printf "namespace %s: podwire-ipam accepts nodes of the namespace podwire-system only; use --namespace podwire-system" .Release.Namespace) }}{{ end -}}
 {{- $ipam := .Values.ipam -}}
+{{- if ne $ipam.store "embedded" -}}
+{{- if not $ipam.authoritySecretName }}{{ fail (printf "ipam.authoritySecretName: is empty; with ipam.store=%s all replicas share one certificate authority, so create its Secret" $ipam.store) }}{{ end -}}
+{{- end -}}
 {{- if eq $ipam.store "etcd" -}}
 {{- if not $ipam.etcd.endpoints }}{{ fail "ipam.etcd.endpoints: is empty; name the members of etcd, or set ipam.store to embedded" }}{{ end -}}
-{{- if not $ipam.authoritySecretName }}{{ fail "ipam.authoritySecretName: is empty; with ipam.store=etcd all replicas share one certificate authority, so create its Secret" }}{{ end -}}
 {{- if and $ipam.etcd.username (not $ipam.etcd.passwordSecretName) }}{{ fail "ipam.etcd.passwordSecretName: is empty; name the Secret with the password of ipam.etcd.username" }}{{ end -}}
 {{- else if and (not $ipam.nodeName) (not $ipam.storage.persistentVolumeClaim.enabled) -}}
 {{- $matching := 0 -}}

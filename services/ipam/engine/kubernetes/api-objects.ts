@@ -28,7 +28,7 @@ const NOT_FOUND = 404;
 const CONFLICT = 409;
 
 /**
- * Keeps a pool until its addresses are released, whoever deletes it: `kubectl delete ippool` then drains it.
+ * Keeps a pool until its addresses are released, also if an operator deletes it: `kubectl delete ippool` drains it.
  */
 const POOL_FINALIZER = 'podwire.dev/ippool';
 

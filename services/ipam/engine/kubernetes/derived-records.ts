@@ -96,7 +96,7 @@ export class DerivedRecords {
 
   /**
    * Replaces blocks.
-   * @returns the derived records that changed, by key; undefined for those that no longer exist
+   * @returns the derived records that changed, by key; undefined for records that no longer exist
    */
   replace(changes: readonly BlockChange[]): ReadonlyMap<string, Uint8Array | undefined> {
     const affected = new Set(changes.flatMap((change) => [...this.#affectedKeys(change)]));

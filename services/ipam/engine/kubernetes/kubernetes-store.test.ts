@@ -123,7 +123,7 @@ test('an object whose write has an unknown outcome is read again before anything
   await failing.close();
 });
 
-test('transactions that share a record wait for each other, and others do not', async () => {
+test('transactions that share a record wait for each other, and a separate one does not', async () => {
   const order: string[] = [];
   const note = (name: string, parts: Partial<Transaction>) => change(parts).then(() => order.push(name));
   await Promise.all([
@@ -153,7 +153,7 @@ describe('handles and endpoints', () => {
     return records.map(({ key, value }) => decodeRecord(key, keys.parse(key)!, value).record);
   };
 
-  test('follow from the blocks, whoever writes these', async () => {
+  test('follow from the blocks of any writer', async () => {
     const pool = poolRecord('p', '10.0.0.0/24');
     await change({ puts: [{ key: keys.of(pool), value: serialize(encodeRecord(pool, undefined)) }] });
     await writeBlock(taken(0, 1));

@@ -67,7 +67,7 @@ interface WriteContext {
  *   records wait for each other. Against other writers, such as Calico's plugin on other nodes, only the objects that are
  *   written are compared.
  * - Records are published when the whole transaction is written, with one revision: watchers see all of it or nothing. If a
- *   write in the middle is refused, what was written until then is published, and the transaction counts as lost.
+ *   write in the middle is refused, the objects written until then are published, and the transaction counts as lost.
  * - Revisions are this process's. Changes of other writers get the next one when the watch reports them; reports of own writes,
  *   which may come before their answer, get none.
  * - Handles and endpoints are no objects. They follow from the blocks ({@link DerivedRecords}); what a transaction writes of them
@@ -89,7 +89,7 @@ export class KubernetesStore implements Store {
   readonly #pools = new Map<string, Pool>();
   /** The keys of all records in order. */
   #sortedKeys = new SortedList(TEXT_ORDER);
-  /** Objects that a transaction is writing, with what was reported of them meanwhile. */
+  /** Objects that a transaction is writing, with the reports about them meanwhile. */
   readonly #writing = new Map<string, ObjectUpdate[]>();
   /** Objects whose last write has an unknown outcome. */
   readonly #doubtful = new Set<string>();
@@ -319,7 +319,7 @@ export class KubernetesStore implements Store {
     };
   }
 
-  /** An object was reported or read; it may be older than what is known. */
+  /** An object was reported or read; it may be older than the known state. */
   #report(update: ObjectUpdate): void {
     const { id, object } = update;
     const waiting = this.#writing.get(id);

@@ -23,7 +23,7 @@ const INTERFACES = 'projectcalico.org/Interfaces';
 /** Calico's own labels beside Kubernetes' ones, as JSON. */
 const LABELS = 'projectcalico.org/labels';
 
-/** Podwire's annotations are those of its records on other datastores. */
+/** Podwire's annotations, which its records have on each datastore. */
 const OWN_PREFIX = 'podwire.dev/';
 
 /** When the node's deletion began; Kubernetes' own means the object, which is not podwire-ipam's. */
@@ -76,7 +76,7 @@ export function nodePatch(record: JsonObject | undefined, base: JsonObject): Jso
   return { metadata: { resourceVersion, uid, annotations: nodeAnnotations(record ?? {}, base) } };
 }
 
-/** Annotations that change; null for those that go. */
+/** Annotations that change; null for annotations that go. */
 function nodeAnnotations(record: JsonObject, base: JsonObject): JsonObject {
   const current = within(within(base, 'metadata'), 'annotations');
   const [metadata, spec] = [within(record, 'metadata'), within(record, 'spec')];

@@ -14,13 +14,13 @@ export interface ApiObject {
   readonly id: string;
   /** Differs for every object that ever had the name. */
   readonly uid: string;
-  /** Resource version, comparable with those of the same resource (KEP-5504). */
+  /** Resource version, comparable with other versions of the same resource (KEP-5504). */
   readonly version: string;
   /** Records by key. */
   readonly records: ReadonlyMap<string, Uint8Array>;
   /** Parts of the object that its records lack, for the next write; opaque to the store. */
   readonly source?: JsonObject;
-  /** Of a block: the holders of its addresses, by formatted attachment. */
+  /** Holders of a block's addresses, by formatted attachment. */
   readonly details: ReadonlyMap<string, HolderDetails>;
 }
 

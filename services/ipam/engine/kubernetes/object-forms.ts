@@ -27,7 +27,7 @@ const CONFIG_MAP = 'podwire-datastore';
 /** Calico has one object of these kinds. */
 const DEFAULT_NAME = 'default';
 
-/** What an object says, without its version. */
+/** Content of an object, without its name and version. */
 export type ReadObject = Pick<ObjectContent, 'records' | 'details'>;
 
 interface ObjectFormsOptions {
@@ -39,7 +39,7 @@ interface ObjectFormsOptions {
 
 /**
  * The records of the datastore as objects of the API server, and back (Calico's libcalico-go/lib/backend/k8s/resources). Values
- * are those of etcd. Fields that records lack are kept.
+ * are in etcd's form. Fields that records lack are kept.
  */
 export class ObjectForms {
   readonly resources: readonly Resource[];
@@ -79,7 +79,7 @@ export class ObjectForms {
     return plural === 'configmaps' ? `metadata.name=${CONFIG_MAP}` : undefined;
   }
 
-  /** What the next write of an object needs besides its records. */
+  /** Fields that the next write of an object needs besides its records. */
   static source({ plural }: Resource, object: JsonObject): JsonObject {
     const metadata = without(objectIn(object, 'metadata'), ['managedFields']);
     if (plural === 'configmaps') return { ...object, metadata, data: {} };
@@ -129,7 +129,7 @@ export class ObjectForms {
   }
 
   /**
-   * What an object says; undefined if it is marked as deleted, or not of the datastore.
+   * Content of an object; undefined if it is marked as deleted, or not of the datastore.
    * @param object - as the API server has it
    */
   read({ plural }: Resource, object: JsonObject): ReadObject | undefined {
@@ -196,7 +196,7 @@ export class ObjectForms {
     }
   }
 
-  /** The merge patch that makes an object that others write too have a content; undefined for whole objects. */
+  /** The merge patch of an object that other programs write too; undefined for an object that is written as a whole. */
   patch(content: ObjectContent, base: JsonObject | undefined): JsonObject | undefined {
     if (!content.id.startsWith('nodes/') || !base) return undefined;
     const [value] = content.records.values();

@@ -14,7 +14,7 @@ export interface ObjectChange {
 
 /**
  * The order of writes. Whatever is written of a transaction when the process dies, its decision can be made again, or an audit
- * repairs what is left:
+ * repairs the rest:
  *
  * - An epoch before the session that saw the restore: the next session would not see it again.
  * - An affinity that is given up is marked first, so that no allocator of Calico uses its block.
