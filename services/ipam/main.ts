@@ -14,8 +14,8 @@ import { KubernetesApi } from './api-server/api.js';
 import { startService } from './service.js';
 import { TELEMETRY } from './telemetry.js';
 
-const kubernetes = (): KubernetesApi => KubernetesApi.inCluster(process.env);
-const own = { clock, random: Math.random, newUid: randomUUID, pid: process.pid, kubernetes };
+const { pid, env } = process;
+const own = { clock, random: Math.random, newUid: randomUUID, pid, kubernetes: () => KubernetesApi.inCluster(env) };
 
 tolerateBrokenPipe(TELEMETRY.service);
 const command = parseCommandLine(process.argv.slice(2));
@@ -33,8 +33,8 @@ function serve(): Promise<void> {
       const { metricsTokenFile } = config;
       log.level = config.logLevel;
       const stopTelemetry = await startTelemetry({ ...TELEMETRY, metricsTokenFile, env: process.env, log, clock });
-      const { stop } = await startService(config, { ...own, log, signal });
-      return { stop: () => stop().then(stopTelemetry) };
+      const service = await startService(config, { ...own, endProcess: () => process.kill(pid), log, signal });
+      return { stop: () => service.stop().then(stopTelemetry) };
     },
   });
 }

@@ -1,5 +1,4 @@
 import { hostname } from 'node:os';
-import process from 'node:process';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { releaseService } from '@podwire/shared/rpc/release-service';
@@ -67,8 +66,8 @@ export interface ServiceDeps {
   readonly pid: number;
   /** The API server of the cluster. @throws Failure INVALID_SETTINGS outside of a cluster */
   readonly kubernetes: () => KubernetesApi;
-  /** Ends this process, so that it starts again: another podwire-ipam leads. Default: by SIGTERM. */
-  readonly endProcess?: () => void;
+  /** Ends this process, so that it starts again: another podwire-ipam leads. */
+  readonly endProcess: () => void;
   /** Fires when the process has to stop, also during the start. Default: never. */
   readonly signal?: AbortSignal;
 }
@@ -97,7 +96,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const store = timedStore(raw.store, { clock, events });
   const opened = { ...raw, store };
   const { refused } = opened;
-  if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess ?? endByTerm);
+  if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
   const loading = retryUntilAvailable(() => loadDatastore(opened, { config, deps, events }), retry);
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
@@ -136,8 +135,6 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     throw error;
   }
 }
-
-const endByTerm = (): boolean => process.kill(process.pid, 'SIGTERM');
 
 function storeDeps({ clock, random, pid, newUid, kubernetes }: ServiceDeps, events: Events): OpenStoreDeps {
   return { clock, random, pid, newUid, kubernetes, events, identity: `${hostname()}_${newUid()}` };
