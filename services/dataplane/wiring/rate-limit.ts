@@ -1,0 +1,90 @@
+import { DEFAULT_BURST_MS, type RateLimit } from '@podwire/shared/attachment/bandwidth';
+
+import type { End, Repair } from './difference.js';
+import { formatBucket, type Step, type TokenBucket } from './step.js';
+
+/** Major number of Podwire's root qdiscs, which marks them as its own: "PW" in ASCII, `5057:` for tc. */
+export const QDISC_HANDLE = 0x50_57;
+
+/** A token bucket as the kernel reports it. */
+export interface ObservedBucket extends Pick<TokenBucket, 'rateBytesPerSecond' | 'limitBytes'> {
+  /** Time to fill the bucket, in units of 64 ns, modulo 2^32. */
+  readonly bucketTicks: number;
+}
+
+/** The root qdisc of a link, if it is not the kernel's default. */
+export interface RootQdisc {
+  /** `tbf`, `htb`, … */
+  readonly kind: string;
+  /** Undefined: the qdisc is another program's. */
+  readonly bucket: ObservedBucket | undefined;
+}
+
+const BITS_PER_BYTE = 8;
+const MS_PER_SECOND = 1000;
+const UINT32_MAX = 2 ** 32 - 1;
+/** The kernel counts the Ethernet header of a packet too. */
+const ETHERNET_HEADER_BYTES = 14;
+/** Longest wait of a packet behind an empty bucket, besides the time of the burst. */
+const LATENCY_MS = 25;
+
+/** The bucket for a limit. It holds a packet of the MTU at least: the kernel drops packets larger than the bucket. */
+export function tokenBucket({ rateBitsPerSecond, burstBits }: RateLimit, mtuBytes: number): TokenBucket {
+  const rateBytesPerSecond = Math.floor(rateBitsPerSecond / BITS_PER_BYTE);
+  const bytesIn = (ms: number) => Math.floor((rateBytesPerSecond * ms) / MS_PER_SECOND);
+  const askedBytes = burstBits === undefined ? bytesIn(DEFAULT_BURST_MS) : Math.floor(burstBits / BITS_PER_BYTE);
+  const burstBytes = Math.min(Math.max(askedBytes, mtuBytes + ETHERNET_HEADER_BYTES), UINT32_MAX);
+  const limitBytes = Math.min(burstBytes + bytesIn(LATENCY_MS), UINT32_MAX);
+  return { rateBytesPerSecond, burstBytes, limitBytes };
+}
+
+const TICKS_PER_SECOND = 1e9 / 64;
+const TICKS_MODULUS = 2 ** 32;
+/** Relative error of the kernel's own multiplication. */
+const TICKS_PRECISION = 2 ** -30;
+
+/** The time that fills a bucket, as the kernel reports it. */
+export function bucketTicks(bucket: Pick<TokenBucket, 'rateBytesPerSecond' | 'burstBytes'>): number {
+  return Math.floor(fillTicks(bucket)) % TICKS_MODULUS;
+}
+
+function fillTicks({ rateBytesPerSecond, burstBytes }: Pick<TokenBucket, 'rateBytesPerSecond' | 'burstBytes'>): number {
+  return (burstBytes / rateBytesPerSecond) * TICKS_PER_SECOND;
+}
+
+function isSame(wanted: TokenBucket, found: ObservedBucket): boolean {
+  const distance = Math.abs(bucketTicks(wanted) - found.bucketTicks);
+  const tolerance = 2 + fillTicks(wanted) * TICKS_PRECISION;
+  return (
+    wanted.rateBytesPerSecond === found.rateBytesPerSecond &&
+    wanted.limitBytes === found.limitBytes &&
+    Math.min(distance, TICKS_MODULUS - distance) <= tolerance
+  );
+}
+
+function withBurst({ rateBytesPerSecond, limitBytes, bucketTicks: ticks }: ObservedBucket): TokenBucket {
+  const burstBytes = Math.min(Math.max(Math.round((ticks / TICKS_PER_SECOND) * rateBytesPerSecond), 1), UINT32_MAX);
+  return { rateBytesPerSecond, burstBytes, limitBytes };
+}
+
+/** The steps that limit the packets leaving by a link as wanted. Another program's qdisc stays where none is wanted. */
+export function repairLimit({ side, wanted: { link, bucket }, observed: { qdisc } }: End): Repair[] {
+  const place = { side, device: link.name };
+  const previous = qdisc?.bucket && withBurst(qdisc.bucket);
+  const object = `${side} qdisc dev ${link.name} root`;
+  const actual = previous ? formatBucket(previous) : (qdisc?.kind ?? 'missing');
+  if (!bucket) {
+    if (!previous) return [];
+    const step: Step = { type: 'limit-delete', ...place, previous };
+    return [{ step, differences: [{ object, wanted: 'absent', actual }] }];
+  }
+  if (qdisc?.bucket && isSame(bucket, qdisc.bucket)) return [];
+  // The kernel refuses to replace a qdisc of another kind that has the same handle.
+  const foreign = qdisc && !previous;
+  const removal: Step = { type: 'limit-delete', ...place, previous: undefined };
+  const step: Step = { type: 'limit-set', ...place, bucket, previous };
+  return [
+    ...(foreign ? [{ step: removal, differences: [] }] : []),
+    { step, differences: [{ object, wanted: formatBucket(bucket), actual }] },
+  ];
+}
