@@ -11,7 +11,7 @@ import {
   type ObservedLink,
   type ObservedRoute,
 } from '../wiring/observed.js';
-import { QDISC_HANDLE, type RootQdisc } from '../wiring/rate-limit.js';
+import { QDISC_HANDLE, type RootQdisc } from '../wiring/token-bucket.js';
 import { isSecondaryInterface } from '../wiring/source-routing.js';
 import type { Rule, SysctlKey } from '../wiring/step.js';
 import { failureOfNetlink, hasErrno } from './refusal.js';

@@ -4,7 +4,7 @@ import type { BatchOutcome, PodSession, StepFailure } from '../pods/kernel.js';
 import type { NamespaceIdentity } from '../records/record.js';
 import type { Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
-import { QDISC_HANDLE } from '../wiring/rate-limit.js';
+import { QDISC_HANDLE } from '../wiring/token-bucket.js';
 import {
   withPreviousValue,
   type LinkSpec,

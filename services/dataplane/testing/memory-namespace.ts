@@ -3,7 +3,7 @@ import type { Mac } from '@podwire/shared/net/mac';
 
 import { linkLocal } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
-import { bucketTicks, type RootQdisc } from '../wiring/rate-limit.js';
+import { bucketTicks, type RootQdisc } from '../wiring/token-bucket.js';
 import {
   formatDestination,
   formatNeighbour,
@@ -98,7 +98,7 @@ export class MemoryNamespace {
   /** Rules besides the ones of every namespace. */
   readonly rules: Rule[] = [];
   readonly neighbours: Neighbour[] = [];
-  /** Root qdiscs by link; the others are the kernel's default. */
+  /** Root qdiscs by link; a link without an entry has the kernel's default. */
   readonly qdiscs = new Map<string, RootQdisc>();
   readonly sysctls = new Map<string, string>([['net/ipv4/ip_forward', '0']]);
   readonly #linkSysctls: Sysctls;

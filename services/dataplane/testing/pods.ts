@@ -18,7 +18,7 @@ import type { EndpointLookup, HeldEndpoint } from '../repair/lost-wires.js';
 import { AttachmentReconciler } from '../repair/reconciler.js';
 import { wantedState, type Wanted, type WantedEnd } from '../wiring/network.js';
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
-import { bucketTicks } from '../wiring/rate-limit.js';
+import { bucketTicks } from '../wiring/token-bucket.js';
 import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from '../wiring/observed.js';
 import type { Step } from '../wiring/step.js';
 import { MemoryKernel } from './memory-kernel.js';

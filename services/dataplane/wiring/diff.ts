@@ -3,7 +3,7 @@ import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type { End, Repair } from './difference.js';
 import type { Difference } from '@podwire/shared/attachment/pod-network';
-import { repairLimit } from './rate-limit.js';
+import { repairLimit } from './repair-limit.js';
 import { repairLink } from './repair-link.js';
 import { clearNeighbours, deleteNeighbours, repairNeighbours, permanentAddresses } from './repair-neighbours.js';
 import { ROUTE_PROTOCOL, type Wanted, type WantedSysctl } from './network.js';

@@ -5,7 +5,7 @@ import { familiesOf, formatAddress, type Address, type Family } from '@podwire/s
 import type { Mac } from '@podwire/shared/net/mac';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
-import { tokenBucket } from './rate-limit.js';
+import { tokenBucket } from './token-bucket.js';
 import type { LinkSpec, Neighbour, Route, Rule, SysctlKey, TokenBucket } from './step.js';
 
 /**

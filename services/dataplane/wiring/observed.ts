@@ -1,5 +1,5 @@
 import { ROUTE_PROTOCOL, tableOf, type WantedEnd } from './network.js';
-import type { RootQdisc } from './rate-limit.js';
+import type { RootQdisc } from './token-bucket.js';
 import type { Rule, SysctlKey } from './step.js';
 
 /** A link as the kernel reports it. */

@@ -31,7 +31,7 @@ test.each([
   expect(formatRateLimit(each)).toBe(text);
 });
 
-test('limits are those of the limited directions', () => {
+test('a direction without a limit is absent', () => {
   expect(bandwidthOf(undefined, undefined)).toBeUndefined();
   expect(bandwidthOf(limit(1000), undefined)).toEqual({ ingress: limit(1000) });
   expect(bandwidthOf(undefined, limit(1000))).toEqual({ egress: limit(1000) });

@@ -85,8 +85,8 @@ export interface RateLimit {
   /** Bits per second, Ethernet headers included, 1000 to 10^15. */
   rateBitsPerSecond: bigint;
   /**
-   * Bits that may pass at once after a pause, 1000 to 34359738360; 0 means those of 50 ms of the rate. The bucket holds
-   * one packet of the MTU at least.
+   * Bits that may pass at once after a pause, 1000 to 34359738360; 0 means 50 ms of the rate. The bucket holds one
+   * packet of the MTU at least.
    */
   burstBits: bigint;
 }

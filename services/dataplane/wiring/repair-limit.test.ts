@@ -6,7 +6,7 @@ import { matchingObservation, podNetwork, withChanges } from '../testing/pods.js
 import { diff, differences } from './diff.js';
 import { wantedState } from './network.js';
 import type { Observed } from './observed.js';
-import { bucketTicks, tokenBucket, type RootQdisc } from './rate-limit.js';
+import { bucketTicks, tokenBucket, type RootQdisc } from './token-bucket.js';
 import { formatStep, inverseOf, rollbackSteps } from './step.js';
 import { emptyObservation } from './wire.js';
 

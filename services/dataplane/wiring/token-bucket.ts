@@ -1,7 +1,6 @@
 import { DEFAULT_BURST_MS, type RateLimit } from '@podwire/shared/attachment/bandwidth';
 
-import type { End, Repair } from './difference.js';
-import { formatBucket, type Step, type TokenBucket } from './step.js';
+import type { TokenBucket } from './step.js';
 
 /** Major number of Podwire's root qdiscs, which marks them as its own: "PW" in ASCII, `5057:` for tc. */
 export const QDISC_HANDLE = 0x50_57;
@@ -52,7 +51,8 @@ function fillTicks({ rateBytesPerSecond, burstBytes }: Pick<TokenBucket, 'rateBy
   return (burstBytes / rateBytesPerSecond) * TICKS_PER_SECOND;
 }
 
-function isSame(wanted: TokenBucket, found: ObservedBucket): boolean {
+/** Whether the kernel has the bucket, apart from its rounding. */
+export function isSameBucket(wanted: TokenBucket, found: ObservedBucket): boolean {
   const distance = Math.abs(bucketTicks(wanted) - found.bucketTicks);
   const tolerance = 2 + fillTicks(wanted) * TICKS_PRECISION;
   return (
@@ -62,29 +62,8 @@ function isSame(wanted: TokenBucket, found: ObservedBucket): boolean {
   );
 }
 
-function withBurst({ rateBytesPerSecond, limitBytes, bucketTicks: ticks }: ObservedBucket): TokenBucket {
+/** The bucket with its burst, which the kernel rounded. */
+export function withBurst({ rateBytesPerSecond, limitBytes, bucketTicks: ticks }: ObservedBucket): TokenBucket {
   const burstBytes = Math.min(Math.max(Math.round((ticks / TICKS_PER_SECOND) * rateBytesPerSecond), 1), UINT32_MAX);
   return { rateBytesPerSecond, burstBytes, limitBytes };
-}
-
-/** The steps that limit the packets leaving by a link as wanted. Another program's qdisc stays where none is wanted. */
-export function repairLimit({ side, wanted: { link, bucket }, observed: { qdisc } }: End): Repair[] {
-  const place = { side, device: link.name };
-  const previous = qdisc?.bucket && withBurst(qdisc.bucket);
-  const object = `${side} qdisc dev ${link.name} root`;
-  const actual = previous ? formatBucket(previous) : (qdisc?.kind ?? 'missing');
-  if (!bucket) {
-    if (!previous) return [];
-    const step: Step = { type: 'limit-delete', ...place, previous };
-    return [{ step, differences: [{ object, wanted: 'absent', actual }] }];
-  }
-  if (qdisc?.bucket && isSame(bucket, qdisc.bucket)) return [];
-  // The kernel refuses to replace a qdisc of another kind that has the same handle.
-  const foreign = qdisc && !previous;
-  const removal: Step = { type: 'limit-delete', ...place, previous: undefined };
-  const step: Step = { type: 'limit-set', ...place, bucket, previous };
-  return [
-    ...(foreign ? [{ step: removal, differences: [] }] : []),
-    { step, differences: [{ object, wanted: formatBucket(bucket), actual }] },
-  ];
 }
