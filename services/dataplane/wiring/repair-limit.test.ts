@@ -75,6 +75,12 @@ describe('limits', () => {
     );
   });
 
+  test('are no part of the plan for an unlimited pod', () => {
+    const plan = diff(wantedState(unlimited), emptyObservation()).map(formatStep);
+    expect(plan.filter((step) => step.startsWith('tc'))).toEqual([]);
+    expect(diff(wanted, emptyObservation())).toHaveLength(plan.length + 2);
+  });
+
   test('that match need no step, also with the rounding of the kernel', () => {
     expect(diff(wanted, good)).toEqual([]);
     const bucket = wanted.host.bucket!;
