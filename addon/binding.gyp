@@ -23,6 +23,7 @@
         "src/object/ip_address.cc",
         "src/object/link.cc",
         "src/object/neighbour.cc",
+        "src/object/qdisc.cc",
         "src/object/route.cc",
         "src/object/rule.cc",
         "src/object/set_element.cc",

@@ -205,8 +205,8 @@ test.each(['0.4.0', '99.0.0'])('VERSION answers with the version %s that it was 
 
 test('keys of other plugins and later releases are accepted', async () => {
   const config = {
-    capabilities: { bandwidth: true },
-    runtimeConfig: { bandwidth: [{ ingressRate: 1 }] },
+    capabilities: { aliases: true },
+    runtimeConfig: { aliases: [{ a: 1 }] },
     args: { cni: { labels: [] } },
     'cni.dev/valid-attachments': [],
     ipam: { type: 'podwire-ipam', subnet: 'usePodCidr' },

@@ -46,6 +46,10 @@ function describeObject(step: Step): string {
     case 'fdb.append':
     case 'fdb.delete':
       return `${step.mac}${on(step.link)}${step.destination === undefined ? '' : ` dst ${step.destination}`}`;
+    case 'qdisc.replace':
+    case 'qdisc.delete':
+    case 'qdisc.get':
+      return `root${on(step.link)}`;
     case 'sysctl.write':
       return describeSysctl(step.key);
   }

@@ -450,10 +450,11 @@ async function runInParts(
 }
 
 /** The outcome of a step. Only failures are described: there may be thousands of successes. */
-function toOutcome({ error, link, previous }: NativeOutcome, step: Step | undefined): Outcome {
+function toOutcome({ error, link, previous, qdisc }: NativeOutcome, step: Step | undefined): Outcome {
   if (error) {
     return { ok: false, error: toError(error, step ? describe(step) : { operation: 'batch', object: 'of requests' }) };
   }
   if (link) return { ok: true, link };
+  if (qdisc) return { ok: true, qdisc };
   return previous === null ? { ok: true } : { ok: true, previous };
 }

@@ -4,7 +4,18 @@
  * Every property is always present. Absent is `null`; `undefined` causes a TypeError that names the path. Promises reject with a
  * {@link NativeError}.
  */
-import type { Address, Family, FdbEntry, Link, Neighbour, ObjectChange, Overrun, Route, Rule } from './objects.js';
+import type {
+  Address,
+  Family,
+  FdbEntry,
+  Link,
+  Neighbour,
+  ObjectChange,
+  Overrun,
+  Qdisc,
+  Route,
+  Rule,
+} from './objects.js';
 
 /** A failure: a positive errno value and the kernel's extended-ack text, or the addon's own. */
 export interface NativeError {
@@ -145,6 +156,24 @@ export interface NativeFdbStep extends NativeStepBase {
   readonly destination: string | null;
 }
 
+export interface NativeQdiscStep extends NativeStepBase {
+  readonly op: 'qdisc';
+  readonly verb: NativeVerb;
+  readonly link: NativeSelector;
+  /** With the major number in the upper 16 bits; 0 is any. */
+  readonly handle: number;
+  readonly tbf: {
+    readonly rateBytesPerSecond: number;
+    readonly burstBytes: number;
+    readonly limitBytes: number;
+  } | null;
+}
+
+export interface NativeQdiscGet extends NativeStepBase {
+  readonly op: 'qdisc.get';
+  readonly link: NativeSelector;
+}
+
 export interface NativeSysctlWrite extends NativeStepBase {
   readonly op: 'sysctl.write';
   /** Below /proc/sys, segments joined by slashes. */
@@ -162,12 +191,16 @@ export type NativeStep =
   | NativeRuleStep
   | NativeNeighbourStep
   | NativeFdbStep
+  | NativeQdiscStep
+  | NativeQdiscGet
   | NativeSysctlWrite;
 
 export interface NativeOutcome {
   readonly error: NativeError | null;
   readonly link: Link | null;
   readonly previous: string | null;
+  /** With the major number alone as `handle`. */
+  readonly qdisc: Qdisc | null;
 }
 
 export interface NativeReading {

@@ -57,6 +57,8 @@ export interface Link {
   readonly mtuBytes: number;
   readonly alias: string | null;
   readonly group: number;
+  /** Kind of the root qdisc: `noqueue`, `tbf`, …; `noop` before a link with a default queue was up. */
+  readonly rootQdisc: string | null;
   /** IFF_UP: administrative state; `operState` is the actual one. */
   readonly up: boolean;
   /** IFF_* bits of linux/if.h. */
@@ -177,6 +179,25 @@ export interface FdbEntry {
   readonly self: boolean;
   /** NUD_* bits of linux/neighbour.h. */
   readonly state: number;
+}
+
+/** The root qdisc of a link (`tc qdisc`). */
+export interface Qdisc {
+  readonly linkIndex: number;
+  /** Major number. */
+  readonly handle: number;
+  /** `tbf`, `htb`, … */
+  readonly kind: string;
+  /** Null for other kinds. */
+  readonly tbf: TokenBucketState | null;
+}
+
+/** A token bucket filter as the kernel reports it: it reports no burst, but the time that fills the bucket. */
+export interface TokenBucketState {
+  readonly rateBytesPerSecond: number;
+  readonly limitBytes: number;
+  /** Burst by rate, in units of 64 ns and modulo 2^32. */
+  readonly bucketTicks: number;
 }
 
 /** A change as the kernel announced it. */

@@ -1,5 +1,5 @@
 import type { NetlinkError } from './errors.js';
-import type { AddressGeneration, Link, RouteType, Scope } from './objects.js';
+import type { AddressGeneration, Link, Qdisc, RouteType, Scope } from './objects.js';
 
 /** Identifies a namespace by the device and inode of its file. */
 export interface NamespaceIdentity {
@@ -221,6 +221,38 @@ export interface FdbRequest {
   readonly destination?: string;
 }
 
+/** Parameters of a token bucket filter (tc-tbf(8)). */
+export interface TokenBucket {
+  /** 1 to 2^53 - 1. */
+  readonly rateBytesPerSecond: number;
+  /** Size of the bucket, at least 1. The kernel drops packets that are larger, so it must hold a packet of the link's MTU. */
+  readonly burstBytes: number;
+  /** Bytes that may wait for tokens; packets beyond are dropped. */
+  readonly limitBytes: number;
+}
+
+/**
+ * Limits the rate of packets that leave by a link: `tc qdisc replace dev LINK root handle MAJOR: tbf rate … burst … limit …`.
+ * Replaces any other root qdisc, and changes a tbf of the same handle in place. Fails with EINVAL when the handle is that of another
+ * kind, with ENOENT when the kernel lacks `sch_tbf`.
+ */
+export interface QdiscReplace {
+  readonly type: 'qdisc.replace';
+  readonly link: LinkSelector;
+  /** Major number, 1 to 65535. The kernel itself chooses numbers from 32768 on. */
+  readonly handle: number;
+  readonly tbf: TokenBucket;
+}
+
+/**
+ * Deletes the root qdisc of a link, so that the link gets the kernel's default back, or reads it: `tc qdisc delete|show dev LINK
+ * root`. When the link has the kernel's default, `delete` fails with ENOENT, and `get` has no `qdisc`.
+ */
+export interface QdiscDeleteOrGet {
+  readonly type: 'qdisc.delete' | 'qdisc.get';
+  readonly link: LinkSelector;
+}
+
 /** One change or query of the kernel. */
 export type Request =
   | LinkAdd
@@ -231,7 +263,9 @@ export type Request =
   | RouteRequest
   | RuleRequest
   | NeighbourRequest
-  | FdbRequest;
+  | FdbRequest
+  | QdiscReplace
+  | QdiscDeleteOrGet;
 
 /**
  * The path of a file below /proc/sys, by segments, as interface names may contain dots: `['net', 'ipv4', 'conf', 'eth0',
@@ -265,6 +299,8 @@ export type Outcome =
       readonly ok: true;
       /** The answer to `link.get`, and the near end of a veth. */
       readonly link?: Link;
+      /** The answer to `qdisc.get`. */
+      readonly qdisc?: Qdisc;
       /** The previous value of a sysctl, if requested. Without the final line break. */
       readonly previous?: string;
     }

@@ -83,8 +83,12 @@ export interface Range {
 
 export const UINT8: Range = { min: 0, max: 255 };
 export const UINT32: Range = { min: 0, max: 2 ** 32 - 1 };
+export const UINT32_POSITIVE: Range = { min: 1, max: 2 ** 32 - 1 };
 /** Number of a routing table; 0 is none. */
-export const TABLE: Range = { min: 1, max: 2 ** 32 - 1 };
+export const TABLE = UINT32_POSITIVE;
+/** Major number of a qdisc. */
+export const HANDLE: Range = { min: 1, max: 2 ** 16 - 1 };
+export const RATE: Range = { min: 1, max: Number.MAX_SAFE_INTEGER };
 export const INDEX: Range = { min: 1, max: INDEX_MAX };
 /** The kernel itself reports its narrower limits per kind of link. */
 export const MTU: Range = { min: 1, max: INDEX_MAX };

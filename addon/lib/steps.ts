@@ -5,6 +5,7 @@ import type {
   NativeAddressStep,
   NativeFdbStep,
   NativeNeighbourStep,
+  NativeQdiscStep,
   NativeRouteStep,
   NativeRuleStep,
   NativeStep,
@@ -15,6 +16,7 @@ import type {
   AddressRequest,
   FdbRequest,
   NeighbourRequest,
+  QdiscReplace,
   RouteRequest,
   RuleRequest,
   Step,
@@ -34,9 +36,12 @@ import {
   checkSelector,
   checkSysctlKey,
   checkText,
+  HANDLE,
   optional,
+  RATE,
   TABLE,
   UINT32,
+  UINT32_POSITIVE,
   UINT8,
 } from './scalars.js';
 
@@ -155,6 +160,23 @@ function toNeighbour(step: NeighbourRequest, { path, base }: Place): NativeNeigh
   };
 }
 
+function toQdiscReplace(step: QdiscReplace, { path, base }: Place): NativeQdiscStep {
+  checkRecord(`${path}.tbf`, step.tbf);
+  const { rateBytesPerSecond, burstBytes, limitBytes } = step.tbf;
+  return {
+    op: 'qdisc',
+    verb: 'replace',
+    ...base,
+    link: checkSelector(`${path}.link`, step.link),
+    handle: checkInteger(`${path}.handle`, step.handle, HANDLE) * 2 ** 16,
+    tbf: {
+      rateBytesPerSecond: checkInteger(`${path}.tbf.rateBytesPerSecond`, rateBytesPerSecond, RATE),
+      burstBytes: checkInteger(`${path}.tbf.burstBytes`, burstBytes, UINT32_POSITIVE),
+      limitBytes: checkInteger(`${path}.tbf.limitBytes`, limitBytes, UINT32_POSITIVE),
+    },
+  };
+}
+
 type SysctlOrder = SysctlSetting & Pick<SysctlWrite, 'readPrevious'>;
 
 export function toSysctlWrite({ key, value, readPrevious }: SysctlOrder, { path, base }: Place): NativeSysctlWrite {
@@ -201,6 +223,14 @@ export function toNativeStep(step: Step, path: string, nativeOf: NativeOf): Nati
     case 'fdb.append':
     case 'fdb.delete':
       return toFdb(step, place);
+    case 'qdisc.replace':
+      return toQdiscReplace(step, place);
+    case 'qdisc.delete': {
+      const link = checkSelector(`${path}.link`, step.link);
+      return { op: 'qdisc', verb: 'delete', ...place.base, link, handle: 0, tbf: null };
+    }
+    case 'qdisc.get':
+      return { op: step.type, ...place.base, link: checkSelector(`${path}.link`, step.link) };
     case 'sysctl.write':
       return toSysctlWrite(step, place);
     default:

@@ -156,6 +156,8 @@ describe('arguments', () => {
   const ipip = { type: 'link.add', kind: 'ipip', name: 'ipip0' };
   const rule = { type: 'rule.add', source: '10.0.0.1/32', table: 100 };
   const fdb = { type: 'fdb.append', link, mac: 'ee:ee:ee:ee:ee:ee', destination: '10.0.0.1' };
+  const tbf = { rateBytesPerSecond: 1000, burstBytes: 1500, limitBytes: 3000 };
+  const qdisc = { type: 'qdisc.replace', link, handle: 1, tbf };
   const WRONG: readonly (readonly [string, unknown])[] = [
     ['requests[0]', null],
     ['requests[0].type', { type: 'link.paint' }],
@@ -186,6 +188,12 @@ describe('arguments', () => {
     ['requests[0].priority', { ...rule, priority: 2 ** 32 }],
     ['requests[0].protocol', { ...rule, protocol: 256 }],
     ['requests[0].type', { ...rule, type: 'rule.replace' }],
+    ['requests[0].handle', { ...qdisc, handle: 2 ** 16 }],
+    ['requests[0].tbf', { ...qdisc, tbf: undefined }],
+    ['requests[0].tbf.rateBytesPerSecond', { ...qdisc, tbf: { ...tbf, rateBytesPerSecond: 2 ** 53 } }],
+    ['requests[0].tbf.burstBytes', { ...qdisc, tbf: { ...tbf, burstBytes: 0 } }],
+    ['requests[0].tbf.limitBytes', { ...qdisc, tbf: { ...tbf, limitBytes: 2 ** 32 } }],
+    ['requests[0].link', { ...qdisc, type: 'qdisc.get', link: undefined }],
     ['requests[0].mac', { type: 'neighbour.add', link, address: '10.0.0.1' }],
     ['requests[0].vni', { ...vxlan, vni: 2 ** 24 }],
     ['requests[0].vni', { ...vxlan, vni: undefined }],
@@ -291,6 +299,8 @@ describe('the compiled addon', () => {
   const options = { sequential: true, timeoutMs: 1000 };
   const ruleFields = { source: '10.0.0.1', sourceLengthBits: 32, table: 100, priority: null, protocol: null };
   const rule = { op: 'rule', verb: 'add', optional: false, within: null, ...ruleFields };
+  const tbf = { rateBytesPerSecond: 2 ** 53 + 2, burstBytes: 1, limitBytes: 1 };
+  const qdisc = { op: 'qdisc', verb: 'replace', optional: false, within: null, handle: 1, tbf };
   const get = { op: 'link.get', optional: false, within: null, link: { index: 1, name: null } };
   const MONITOR_ARGUMENTS = 'groups, gatherMs, onEvents: must be an array, a number, a function';
   const TABLE_ARGUMENTS = 'tables, gatherMs, onEvents: must be an array, a number, a function';
@@ -336,6 +346,8 @@ describe('the compiled addon', () => {
     ['steps[0].verb: must be add, replace, append or delete', 'run', [[{ ...rule, verb: 'move' }], options]],
     ['steps[0].source: must be an IP address', 'run', [[{ ...rule, source: 'pod' }], options]],
     ['steps[0].priority: must be a whole number of 32 bits', 'run', [[{ ...rule, priority: undefined }], options]],
+    ['steps[0].tbf.rateBytesPerSecond: must be a whole number of 53 bits', 'run', [[qdisc], options]],
+    ['steps[0].tbf: must be an object', 'run', [[{ ...qdisc, tbf: 7 }], options]],
     ['paths[1]: must be a string', 'readSysctls', [['net', 7]]],
     ['link.index: must be a whole number of 32 bits', 'deleteLink', [{}]],
     ['filter: must be an object', 'deleteConntrack', ['pod']],

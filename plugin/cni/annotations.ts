@@ -26,14 +26,6 @@ export interface Features {
 
 const PREFIX = 'cni.projectcalico.org/';
 
-/** Prefix of Calico's annotations that Podwire does not implement. */
-const IGNORED_PREFIX = 'qos.projectcalico.org/';
-
-/** Annotations that Podwire ignores, for a warning. */
-export function ignoredAnnotations(annotations: Readonly<Record<string, string>>): string[] {
-  return Object.keys(annotations).filter((name) => name.startsWith(IGNORED_PREFIX));
-}
-
 /** Reads Calico's annotations and ignores all further ones. Each violation names its annotation. */
 export function readAnnotations(
   annotations: Readonly<Record<string, string>>,

@@ -15,6 +15,7 @@ const NOTHING: PodRequest = {
   macAddress: undefined,
   sourcePrefixes: [],
   hostPorts: [],
+  bandwidth: undefined,
   chosenFamilies: [],
   poolChoices: [],
 };
@@ -141,6 +142,22 @@ describe('a pod gets', () => {
       { runtimeConfig: { portMappings: [{ HostPort: 8080, ContainerPort: 80, Protocol: 'tcp', HostIP: '' }] } },
       '',
       { hostPorts: [{ protocol: 'tcp', hostPort: 8080, podPort: 80, hostAddress: undefined }] },
+    ],
+    [
+      'limits of the runtime and of annotations',
+      {
+        runtimeConfig: {
+          Bandwidth: { IngressRate: 1000, EgressRate: 2000 },
+          'io.kubernetes.cri.pod-annotations': { 'qos.projectcalico.org/egressBandwidth': '3k' },
+        },
+      },
+      '',
+      {
+        bandwidth: {
+          ingress: { rateBitsPerSecond: 1000, burstBits: undefined },
+          egress: { rateBitsPerSecond: 3000, burstBits: undefined },
+        },
+      },
     ],
     ['no host ports where the runtime passes none', { runtimeConfig: { portMappings: null } }, '', {}],
     [

@@ -1,3 +1,4 @@
+import type { Bandwidth } from '@podwire/shared/attachment/bandwidth';
 import type { HostPort } from '@podwire/shared/attachment/host-port';
 import { violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 import { familyOf, type Family } from '@podwire/shared/net/address';
@@ -23,6 +24,8 @@ export interface PodRequest {
   readonly sourcePrefixes: readonly Prefix[];
   /** Ports of the node that lead to the pod. */
   readonly hostPorts: readonly HostPort[];
+  /** Limits of the pod's packets. */
+  readonly bandwidth: Bandwidth | undefined;
   /** The families, if the pod chose them. */
   readonly chosenFamilies: readonly Family[];
   /** The pools, each with its origin. */
@@ -77,6 +80,7 @@ export function resolvePodRequest(requestSources: RequestSources, args: ArgsRequ
     macAddress: mac?.value,
     sourcePrefixes: annotations.sourcePrefixes,
     hostPorts: requestSources.hostPorts,
+    bandwidth: requestSources.bandwidth,
     chosenFamilies: chosenFamilies ?? [],
     addresses: withoutIpam ? [] : (addresses?.value ?? []),
     addressesWithoutIpam: withoutIpam ? (addresses?.value ?? []) : [],

@@ -1,9 +1,9 @@
+import type { Bandwidth } from '@podwire/shared/attachment/bandwidth';
 import { readHostPorts, type HostPort } from '@podwire/shared/attachment/host-port';
 import type { Family } from '@podwire/shared/net/address';
 import { z } from 'zod';
 
 import {
-  ignoredAnnotations,
   readAddresses,
   readAnnotations,
   readMac,
@@ -14,6 +14,7 @@ import {
   type RequestedMac,
   type ReportViolation,
 } from './annotations.js';
+import { readBandwidth } from './bandwidth.js';
 
 /** All requests in a network configuration: for the network's pods, and by the runtime for this pod. */
 export interface RequestSources {
@@ -29,9 +30,9 @@ export interface RequestSources {
   readonly argsMac: RequestedMac | undefined;
   /** Port mappings of the runtime for this pod. */
   readonly hostPorts: readonly HostPort[];
+  /** Limits of the pod's packets, by the runtime and by annotations. */
+  readonly bandwidth: Bandwidth | undefined;
   readonly annotations: Annotations;
-  /** Names of the pod's annotations that Podwire ignores. */
-  readonly ignoredAnnotations: readonly string[];
   /** DNS settings for the result: the runtime's for this pod, or else the configuration's. */
   readonly dns: Dns | undefined;
 }
@@ -121,10 +122,16 @@ export function readRequestSources(keys: RequestKeys, report: ReportViolation): 
     hostPorts: capabilities
       .filter(([key]) => key.toLowerCase() === 'portmappings')
       .flatMap(([key, value]) => readCapabilityPorts(`runtimeConfig.${key}`, value, report)),
+    bandwidth: readBandwidth(
+      capabilities
+        .filter(([key]) => key.toLowerCase() === 'bandwidth')
+        .map(([key, value]) => ({ source: `runtimeConfig.${key}`, value }))[0],
+      annotations,
+      report,
+    ),
     argsAddresses: readAddresses('args.cni.ips', args?.cni?.ips ?? [], report),
     argsMac: readMac('args.cni.mac', args?.cni?.mac ?? '', report),
     annotations: readAnnotations(annotations, feature_control, report),
-    ignoredAnnotations: ignoredAnnotations(annotations),
     dns:
       capabilities
         .filter(([key]) => key.toLowerCase() === 'dns')

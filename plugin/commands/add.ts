@@ -38,7 +38,8 @@ export async function add(request: AttachRequest, limits: Limits, deps: AddDeps)
   const { attachment, config } = request;
   const { dataplane, releases } = deps;
   if (request.mode.kind === 'ipam-only') return addAddresses(request, limits, deps);
-  warnIgnored(request, deps);
+  // Requests that Podwire cannot fulfil are errors instead.
+  deps.onceLogger.warnIgnoredKeys(request.attachment.network, request.config.ignoredKeys);
   const netns = deps.netns.identify(request.netns);
 
   await releases.complete(attachment, limits);
@@ -92,13 +93,6 @@ async function preparedProvider(
   return provider;
 }
 
-/** Warns of settings that Podwire ignores. Requests that it cannot fulfil are errors instead. */
-function warnIgnored({ attachment, config, pod }: AttachRequest, { onceLogger }: AddDeps): void {
-  onceLogger.warnIgnoredKeys(attachment.network, config.ignoredKeys);
-  const name = pod ? `${pod.namespace}/${pod.name}` : attachment.containerId;
-  onceLogger.warnIgnoredAnnotations(name, config.requestSources.ignoredAnnotations);
-}
-
 function describe({ name, mac, mtuBytes }: Wire['pod']) {
   return { name, mac: mac ?? '', mtu: mtuBytes };
 }
@@ -128,6 +122,7 @@ export function podNetwork(request: AttachRequest, endpoint: Endpoint): PodNetwo
     ipForwarding: config.ipForwarding,
     sourcePrefixes: podRequest.sourcePrefixes,
     hostPorts: podRequest.hostPorts,
+    ...(podRequest.bandwidth && { bandwidth: podRequest.bandwidth }),
     txQueueLength: undefined,
     queueCount: config.queueCount,
     ...(addressesFromIpam ? { addressesFromIpam } : { otherIpam: { pod } }),

@@ -227,21 +227,15 @@ describe('a configuration that was written for Calico', () => {
     expect(plugin.state()).toContain('@node-7');
   });
 
-  test('has annotations without an effect reported', async () => {
-    // Calico writes the remaining annotations itself, for its own use.
+  test('may have annotations that Calico writes for its own use', async () => {
     const annotations = {
-      'qos.projectcalico.org/ingressBandwidth': '1M',
-      'qos.projectcalico.org/egressMaxConnections': '10',
-      'qos.projectcalico.org/dscp': 'AF11',
       'cni.projectcalico.org/podIP': '10.65.0.0/32',
       'cni.projectcalico.org/podIPs': '10.65.0.0/32',
       'cni.projectcalico.org/containerID': 'c0ffee',
       'example.org/of-another-project': '',
     };
     await add({ runtimeConfig: { [CAPABILITY]: annotations } });
-    expect(warnings().map(({ msg }) => msg)).toEqual([
-      'pod default/web-0 has annotations that Podwire ignores: qos.projectcalico.org/ingressBandwidth, qos.projectcalico.org/egressMaxConnections, qos.projectcalico.org/dscp',
-    ]);
+    expect(warnings()).toEqual([]);
   });
 
   test.each([

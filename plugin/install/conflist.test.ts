@@ -10,6 +10,7 @@ import {
   requireConflist,
   conflictWarnings,
   statusRequest,
+  withOneLimiter,
   writeConflist,
 } from './conflist.js';
 
@@ -108,6 +109,17 @@ describe('plugins that another program added to the chain', () => {
         { type: 'bandwidth', capabilities: { bandwidth: true } },
       ],
     });
+  });
+
+  test('limit pods alone: Podwire’s member keeps its other capabilities', () => {
+    const capabilities = { bandwidth: true, portMappings: true };
+    const podwire = { type: 'podwire', capabilities };
+    const conflist = { name: 'net', plugins: [podwire, { type: 'bandwidth', capabilities: { bandwidth: true } }] };
+    const [own, program] = withOneLimiter(conflist).plugins;
+    expect(own).toEqual({ type: 'podwire', capabilities: { portMappings: true } });
+    expect(program).toEqual(conflist.plugins[1]);
+    expect(withOneLimiter({ name: 'net', plugins: [podwire] }).plugins).toEqual([podwire]);
+    expect(withOneLimiter(list('podwire', 'bandwidth'))).toEqual(list('podwire', 'bandwidth'));
   });
 
   test('merging twice changes nothing, drops no plugin, and keeps the order of both groups', () => {

@@ -81,8 +81,28 @@ export function mergeConflists(desired: Conflist, existing: Conflist): Conflist 
     previous = own ?? member;
   }
   const kept = Object.entries(existing).filter(([key]) => key !== 'cniVersion' && key !== 'cniVersions');
-  return { ...Object.fromEntries(kept), ...desired, plugins };
+  return withOneLimiter({ ...Object.fromEntries(kept), ...desired, plugins });
 }
+
+/** Name of a capability, and of the program that has it in other chains. */
+const BANDWIDTH = 'bandwidth';
+
+/**
+ * Takes the capability `bandwidth` from Podwire's member where the program `bandwidth` is in the chain: the program cannot add its
+ * root qdisc to an interface that has Podwire's.
+ */
+export function withOneLimiter(conflist: Conflist): Conflist {
+  if (!conflist.plugins.some(({ type }) => type === BANDWIDTH)) return conflist;
+  const plugins = conflist.plugins.map((member) => {
+    const capabilities = CAPABILITIES.safeParse(member.capabilities).data;
+    if (member.type !== PLUGIN_TYPE || !capabilities) return member;
+    const kept = Object.entries(capabilities).filter(([name]) => name !== BANDWIDTH);
+    return { ...member, capabilities: Object.fromEntries(kept) };
+  });
+  return { ...conflist, plugins };
+}
+
+const CAPABILITIES = z.record(z.string(), z.unknown());
 
 /** Types of the members that the desired configuration lacks. */
 export function foreignTypes(desired: Conflist, actual: Conflist): string[] {

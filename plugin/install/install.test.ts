@@ -57,14 +57,17 @@ describe('an installation', () => {
 
   test('keeps plugins that another program added to the chain', async () => {
     const bandwidth = { type: 'bandwidth', capabilities: { bandwidth: true } };
+    const spec = site.spec().conflist;
+    const desired = { ...spec, plugins: [{ type: 'podwire', capabilities: { bandwidth: true } }] };
     const existing = { name: 'net', disableGC: true, plugins: [{ type: 'podwire', mtu: 9000 }, bandwidth] };
     site.write('net.d/10-podwire.conflist', JSON.stringify(existing));
-    await site.install();
-    const conflist = { ...site.spec().conflist, disableGC: true, plugins: [{ type: 'podwire' }, bandwidth] };
+    await site.install({ conflist: desired });
+    const conflist = { ...spec, disableGC: true, plugins: [{ type: 'podwire', capabilities: {} }, bandwidth] };
     expect(site.json('net.d/10-podwire.conflist')).toEqual(conflist);
     expect(site.messages.join('\n')).toContain('keeping its bandwidth');
     expect(site.messages.join('\n')).toContain('program bandwidth of the chain is missing');
-    expect(await site.install()).toEqual([]);
+    expect(await site.install({ conflist: desired })).toEqual([]);
+    expect(await inspect(site.spec({ conflist: desired }), site.options())).toEqual([]);
   });
 
   test('removes CNI_OLD_CONF_NAME last, and warns of other installers', async () => {

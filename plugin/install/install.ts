@@ -14,6 +14,7 @@ import {
   mergeConflists,
   readConflist,
   statusRequest,
+  withOneLimiter,
   writeConflist,
 } from './conflist.js';
 import { Changes, hasContent, type Disk } from './disk.js';
@@ -181,7 +182,8 @@ async function putConflist(spec: InstallSpec, { disk, runner, changes, log }: St
   const path = conflistPath(spec);
   const state = await disk.inspect(path);
   const content = readConflist(bytesOf(state)?.toString() ?? '');
-  const complete = content.kind === 'ours' ? mergeConflists(spec.conflist, content.conflist) : spec.conflist;
+  const complete =
+    content.kind === 'ours' ? mergeConflists(spec.conflist, content.conflist) : withOneLimiter(spec.conflist);
   const conflist = removeUnsupportedVersions(complete, await versionsOf(complete, spec, runner));
   const bytes = Buffer.from(writeConflist(conflist));
   if (hasContent(state, bytes) && state.kind === 'file' && state.mode === spec.conflistMode) return;

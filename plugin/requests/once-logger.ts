@@ -18,11 +18,6 @@ export class OnceLogger {
     this.#once(`the configuration of network ${network} has keys of Calico that Podwire ignores: ${list}`);
   }
 
-  warnIgnoredAnnotations(pod: string, annotations: readonly string[]): void {
-    if (annotations.length === 0) return;
-    this.#once(`pod ${pod} has annotations that Podwire ignores: ${annotations.join(', ')}`);
-  }
-
   /** A DEL was accepted from a shim of an incompatible release. */
   warnShimRelease(fault: string): void {
     this.#once(`DEL was accepted although ${fault}`);

@@ -65,8 +65,17 @@ test('refuses what the gRPC methods refuse, with the same fields', async () => {
   const wrong = {
     ...pod('a', '127.0.0.1'),
     ...{ netns: 'relative', mac: 'x', mtuBytes: 67, txQueueLength: -1, queueCount: 0.5 },
+    bandwidth: { egress: { rateBitsPerSecond: 1, burstBits: undefined } },
   };
-  const names = ['netns', 'mac_address', 'addresses[0]', 'mtu_bytes', 'tx_queue_length', 'queue_count'];
+  const names = [
+    'netns',
+    'mac_address',
+    'addresses[0]',
+    'mtu_bytes',
+    'tx_queue_length',
+    'queue_count',
+    'bandwidth.egress.rate_bits_per_second',
+  ];
   const fields = names.map((name) => ({ field: `pod.${name}` }));
   for (const call of [dataplane.attachPod(wrong, limits()), dataplane.checkPod(wrong, limits())])
     await expect(call).rejects.toMatchObject({ code: 'INVALID_REQUEST', violations: fields });

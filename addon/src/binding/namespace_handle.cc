@@ -20,11 +20,12 @@ Napi::Value ToOutcomes(Napi::Env env, Replies& replies) {
   auto array = Napi::Array::New(env, replies.size());
   for (uint32_t position = 0; position < replies.size(); ++position) {
     const Napi::HandleScope scope(env);
-    const auto& [error, link, previous] = replies[position];
+    const auto& [error, link, previous, qdisc] = replies[position];
     array.Set(position, Assemble(env, Shape::kOutcome,
                                  {{"error", ToJsOrNull(env, error)},
                                   {"link", ToJsOrNull(env, link)},
-                                  {"previous", TextOrNull(env, previous)}}));
+                                  {"previous", TextOrNull(env, previous)},
+                                  {"qdisc", ToJsOrNull(env, qdisc)}}));
   }
   return array;
 }

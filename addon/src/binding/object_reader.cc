@@ -40,14 +40,25 @@ std::optional<bool> ObjectReader::OptionalFlag(const char* name) {
   return Flag(name);
 }
 
-uint32_t ObjectReader::Number(const char* name) {
+std::optional<double> ObjectReader::WholeNumber(const char* name, double max) {
   const auto found = Value(name);
-  if (!Failed() && found.IsNumber()) {
-    const double number = found.As<Napi::Number>().DoubleValue();
-    if (number >= 0 && number <= UINT32_MAX && number == std::floor(number)) return static_cast<uint32_t>(number);
-  }
-  Fail(name, "a whole number of 32 bits");
-  return 0;
+  if (Failed() || !found.IsNumber()) return std::nullopt;
+  const double number = found.As<Napi::Number>().DoubleValue();
+  if (number < 0 || number > max || number != std::floor(number)) return std::nullopt;
+  return number;
+}
+
+uint32_t ObjectReader::Number(const char* name) {
+  const auto number = WholeNumber(name, UINT32_MAX);
+  if (!number) Fail(name, "a whole number of 32 bits");
+  return static_cast<uint32_t>(number.value_or(0));
+}
+
+uint64_t ObjectReader::LongNumber(const char* name) {
+  constexpr double kMax = 1ULL << 53;
+  const auto number = WholeNumber(name, kMax);
+  if (!number) Fail(name, "a whole number of 53 bits");
+  return static_cast<uint64_t>(number.value_or(0));
 }
 
 std::optional<uint32_t> ObjectReader::OptionalNumber(const char* name) {

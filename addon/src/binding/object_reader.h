@@ -24,6 +24,8 @@ class ObjectReader {
   bool Flag(const char* name);
   std::optional<bool> OptionalFlag(const char* name);
   uint32_t Number(const char* name);
+  // Up to 2^53, beyond which JavaScript has no whole numbers.
+  uint64_t LongNumber(const char* name);
   std::optional<uint32_t> OptionalNumber(const char* name);
   std::string Text(const char* name);
   std::optional<std::string> OptionalText(const char* name);
@@ -35,6 +37,9 @@ class ObjectReader {
   void Fail(const char* name, const char* expected);
 
  private:
+  // Nothing for any other value.
+  std::optional<double> WholeNumber(const char* name, double max);
+
   Napi::Env env_;
   Napi::Object object_;
   std::string path_;

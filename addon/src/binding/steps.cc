@@ -2,6 +2,7 @@
 
 #include <linux/fib_rules.h>
 #include <linux/if.h>
+#include <linux/pkt_sched.h>
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
 
@@ -265,6 +266,37 @@ Request ReadFdbStep(ObjectReader& reader) {
   return request;
 }
 
+// The root qdisc of a link.
+Request RootQdisc(ObjectReader& reader, Request request, Qdisc qdisc) {
+  qdisc.parent = TC_H_ROOT;
+  request.object = std::move(qdisc);
+  ReadSelector(reader.Object("link"), request);
+  return request;
+}
+
+Request ReadQdiscStep(ObjectReader& reader) {
+  Request request = ReadVerb(reader, RTM_NEWQDISC, RTM_DELQDISC);
+  Qdisc qdisc;
+  qdisc.handle = reader.Number("handle");
+  if (auto options = reader.OptionalObject("tbf")) {
+    Tbf tbf;
+    tbf.rate_bytes_per_second = options->LongNumber("rateBytesPerSecond");
+    tbf.burst_bytes = options->Number("burstBytes");
+    tbf.limit_bytes = options->Number("limitBytes");
+    qdisc.kind = "tbf";
+    qdisc.tbf_options = EncodeTbf(tbf);
+  }
+  return RootQdisc(reader, std::move(request), std::move(qdisc));
+}
+
+Request ReadQdiscGet(ObjectReader& reader) {
+  Request request;
+  request.type = RTM_GETQDISC;
+  // Without it the kernel sends the answer to subscribers only.
+  request.flags = NLM_F_ECHO;
+  return RootQdisc(reader, std::move(request), Qdisc());
+}
+
 std::variant<Request, SysctlWrite> ReadAction(ObjectReader& reader) {
   const std::string op = reader.Text("op");
   if (op == "link.add") return ReadLinkAdd(reader);
@@ -276,6 +308,8 @@ std::variant<Request, SysctlWrite> ReadAction(ObjectReader& reader) {
   if (op == "rule") return ReadRuleStep(reader);
   if (op == "neighbour") return ReadNeighbourStep(reader);
   if (op == "fdb") return ReadFdbStep(reader);
+  if (op == "qdisc") return ReadQdiscStep(reader);
+  if (op == "qdisc.get") return ReadQdiscGet(reader);
   if (op == "sysctl.write") {
     return SysctlWrite{reader.Text("path"), reader.Text("value"), reader.Flag("readPrevious")};
   }

@@ -2,6 +2,7 @@
 
 #include <linux/fib_rules.h>
 #include <linux/if.h>
+#include <linux/pkt_sched.h>
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
 
@@ -147,6 +148,14 @@ Napi::Object ToJs(Napi::Env env, const IpTunnel& tunnel) {
   return object;
 }
 
+Napi::Object ToJs(Napi::Env env, const Tbf& tbf) {
+  auto object = Napi::Object::New(env);
+  object.Set("rateBytesPerSecond", Napi::Number::New(env, static_cast<double>(tbf.rate_bytes_per_second)));
+  object.Set("limitBytes", Napi::Number::New(env, tbf.limit_bytes));
+  object.Set("bucketTicks", Napi::Number::New(env, tbf.bucket_ticks));
+  return object;
+}
+
 }  // namespace
 
 Napi::Value TextOrNull(Napi::Env env, const std::optional<std::string>& value) {
@@ -166,6 +175,7 @@ Napi::Object ToJs(Napi::Env env, const Link& link) {
                       {"mtuBytes", Napi::Number::New(env, link.mtu.value_or(0))},
                       {"alias", TextOrNull(env, link.alias ? std::optional(WithoutZero(*link.alias)) : std::nullopt)},
                       {"group", Napi::Number::New(env, link.group.value_or(0))},
+                      {"rootQdisc", TextOrNull(env, link.root_qdisc)},
                       {"up", Napi::Boolean::New(env, (link.flags & IFF_UP) != 0)},
                       {"flags", Napi::Number::New(env, link.flags)},
                       {"operState", Napi::String::New(env, kOperStates[state < kOperStates.size() ? state : 0])},
@@ -256,6 +266,16 @@ Napi::Object FdbToJs(Napi::Env env, const Neighbour& entry) {
                       {"self", Napi::Boolean::New(env, (entry.flags & NTF_SELF) != 0)},
                       {"state", Napi::Number::New(env, entry.state)},
                   });
+}
+
+Napi::Object ToJs(Napi::Env env, const Qdisc& qdisc) {
+  auto object = Napi::Object::New(env);
+  object.Set("linkIndex", Napi::Number::New(env, qdisc.link_index));
+  object.Set("handle", Napi::Number::New(env, TC_H_MAJ(qdisc.handle) >> 16));
+  object.Set("kind", Napi::String::New(env, qdisc.kind.value_or("")));
+  const auto tbf = qdisc.tbf_options ? DecodeTbf(*qdisc.tbf_options) : std::nullopt;
+  object.Set("tbf", tbf ? Napi::Value(ToJs(env, *tbf)) : env.Null());
+  return object;
 }
 
 Napi::Object ToJs(Napi::Env env, const KernelError& error) {

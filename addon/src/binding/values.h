@@ -7,6 +7,7 @@
 #include "object/address.h"
 #include "object/link.h"
 #include "object/neighbour.h"
+#include "object/qdisc.h"
 #include "object/route.h"
 #include "object/rule.h"
 #include "socket/result.h"
@@ -21,6 +22,7 @@ Napi::Object ToJs(Napi::Env env, const Rule& rule);
 Napi::Object ToJs(Napi::Env env, const Neighbour& neighbour);
 // A neighbour of the family AF_BRIDGE.
 Napi::Object FdbToJs(Napi::Env env, const Neighbour& entry);
+Napi::Object ToJs(Napi::Env env, const Qdisc& qdisc);
 Napi::Object ToJs(Napi::Env env, const KernelError& error);
 
 // Both: `null` for nothing.

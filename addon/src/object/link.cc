@@ -89,6 +89,8 @@ bool DecodeAttribute(const Attribute& attribute, Link& link, Peer peers) {
       return Assign(link.master, attribute.U32());
     case IFLA_NET_NS_FD:
       return Assign(link.namespace_fd, attribute.U32());
+    case IFLA_QDISC:
+      return Assign(link.root_qdisc, attribute.Text());
     case IFLA_EXT_MASK:
       return Assign(link.extension_mask, attribute.U32());
     case IFLA_LINKINFO:
@@ -187,6 +189,7 @@ void Encode(const Link& link, MessageWriter& writer) {
   Put(writer, IFLA_MASTER, link.master);
   Put(writer, IFLA_NET_NS_FD, link.namespace_fd);
   if (link.name) writer.Text(IFLA_IFNAME, *link.name);
+  if (link.root_qdisc) writer.Text(IFLA_QDISC, *link.root_qdisc);
   Put(writer, IFLA_EXT_MASK, link.extension_mask);
   if (link.info) EncodeInfo(*link.info, writer);
   WriteAttributes(writer, link.unknown_attributes);

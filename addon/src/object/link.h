@@ -51,6 +51,8 @@ struct Link {
   std::optional<uint32_t> linked_namespace;
   std::optional<uint32_t> master;
   std::optional<uint32_t> namespace_fd;
+  // Kind of the root qdisc.
+  std::optional<std::string> root_qdisc;
   // IFLA_EXT_MASK of a request: which costly parts (RTEXT_FILTER_*) the answer is to have or lack.
   std::optional<uint32_t> extension_mask;
   std::optional<LinkInfo> info;

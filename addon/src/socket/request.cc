@@ -15,6 +15,7 @@ struct IndexSetter {
   void operator()(Address& address) const { address.link_index = index; }
   void operator()(Route& route) const { route.output = index; }
   void operator()(Neighbour& neighbour) const { neighbour.link_index = static_cast<int32_t>(index); }
+  void operator()(Qdisc& qdisc) const { qdisc.link_index = static_cast<int32_t>(index); }
   void operator()(Rule&) const {}
   void operator()(ConntrackEntry&) const {}
 };

@@ -10,6 +10,7 @@
 #include "object/conntrack.h"
 #include "object/link.h"
 #include "object/neighbour.h"
+#include "object/qdisc.h"
 #include "object/route.h"
 #include "object/rule.h"
 #include "socket/netns.h"
@@ -22,7 +23,7 @@ struct Request {
   // RTM_* and NLM_F_*, without NLM_F_REQUEST and NLM_F_ACK.
   uint16_t type = 0;
   uint16_t flags = 0;
-  std::variant<Link, Address, Route, Rule, Neighbour, ConntrackEntry> object;
+  std::variant<Link, Address, Route, Rule, Neighbour, ConntrackEntry, Qdisc> object;
   // A link whose index must be put into `object` before it is sent; of a new link, the device below its tunnel.
   std::optional<std::string> lookup;
   // Keeps open what `object` names by file descriptor.
@@ -37,6 +38,7 @@ struct Reply {
   std::optional<Link> link = std::nullopt;
   // Former value of a sysctl that was written, if requested.
   std::optional<std::string> previous = std::nullopt;
+  std::optional<Qdisc> qdisc = std::nullopt;
 };
 
 // Both select by index, or by name when that is not empty.

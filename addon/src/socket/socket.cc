@@ -145,6 +145,7 @@ std::optional<KernelError> Socket::ExchangeTogether(const Request* requests, Rep
     const uint32_t position = message.sequence - first;
     if (position >= count || answered[position]) return false;
     if (message.type == RTM_NEWLINK) replies[position].link = DecodeLink(message.payload);
+    if (message.type == RTM_NEWQDISC) replies[position].qdisc = DecodeQdisc(message.payload);
     if (message.type != NLMSG_ERROR) return false;
     replies[position].error = Refusal(DecodeAcknowledgement(message));
     answered[position] = true;

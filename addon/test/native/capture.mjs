@@ -56,6 +56,7 @@ const LATER_REQUESTS = {
   'rule-add-ipv4': 'ip rule add from 10.65.0.1 priority 30087 lookup 1000 protocol 87',
   'rule-add-ipv6': 'ip -6 rule add from fd00::1 priority 30087 lookup 100 protocol 87',
   'rule-add-unknown': 'ip rule add not to 10.66.0.0/16 from 10.65.0.0/24 lookup 1000 fwmark 7 iif podw0',
+  'qdisc-replace-tbf': 'tc qdisc replace dev podw1 root handle 5057: tbf rate 10mbit burst 62500 limit 93750',
   'neighbour-replace-fdb-ipv6': 'bridge fdb replace 66:0a:0b:0c:0d:0e dev vx6 dst fd00::9 self permanent',
 };
 
@@ -64,6 +65,7 @@ const LATER_REPLIES = {
   'neighbour-list-fdb': 'bridge fdb show dev vx4',
   'rule-list-ipv4': 'ip -4 rule show',
   'rule-list-ipv6': 'ip -6 rule show',
+  'qdisc-list': 'tc qdisc show',
 };
 
 /** The kernel of the captures has no IPIP. The test compares requests, and a refused request is complete. */
@@ -120,6 +122,7 @@ const ELEMENT_DELETIONS = {
 };
 
 const LAST = {
+  'qdisc-delete': 'tc qdisc delete dev podw1 root',
   'rule-delete-ipv4': 'ip rule delete from 10.65.0.1 priority 30087 lookup 1000 protocol 87',
   'link-delete': 'ip link delete dev podw0',
 };
@@ -158,6 +161,7 @@ const TYPES = {
   route: 24,
   neighbour: 28,
   rule: 32,
+  qdisc: 36,
   acknowledgement: 2,
   conntrack: NFNL_SUBSYS_CTNETLINK << 8,
   elements: (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWSETELEM,

@@ -71,9 +71,9 @@ std::vector<Bytes> Parts(const Bytes& message, size_t header_size) {
   return attributes;
 }
 
-// ifinfomsg, ifaddrmsg, rtmsg, ndmsg, fib_rule_hdr by message type: four types to each object, from 16 on.
+// ifinfomsg, ifaddrmsg, rtmsg, ndmsg, fib_rule_hdr, tcmsg by message type: four types to each object, from 16 on.
 size_t HeaderSize(uint16_t type) {
-  constexpr size_t kSizes[] = {16, 8, 12, 12, 12};
+  constexpr size_t kSizes[] = {16, 8, 12, 12, 12, 20};
   return kSizes[(type - 16) / 4];
 }
 
@@ -89,7 +89,7 @@ bool IsPart(const Bytes& written, const Bytes& sent) {
 }
 
 // Objects of rtnetlink keep everything.
-bool IsKeptWhole(const Message& message) { return message.type >= RTM_BASE && message.type <= RTM_GETRULE; }
+bool IsKeptWhole(const Message& message) { return message.type >= RTM_BASE && message.type <= RTM_GETQDISC; }
 
 // A request of `ip` is written byte for byte; of the kernel's answer every attribute is.
 void CheckMessage(const Capture& capture, const Message& message, const Bytes& original, size_t position) {

@@ -14,6 +14,7 @@
 #include "object/conntrack.h"
 #include "object/link.h"
 #include "object/neighbour.h"
+#include "object/qdisc.h"
 #include "object/route.h"
 #include "object/rule.h"
 #include "object/set_element.h"
@@ -97,6 +98,7 @@ std::string Describe(const Link& link) {
   fields.Add("mtu", link.mtu);
   if (link.alias) fields.Add("alias", WithoutZero(*link.alias));
   fields.Add("group", link.group);
+  fields.Add("qdisc", link.root_qdisc);
   fields.Add("txqlen", link.tx_queue_length);
   fields.Add("txq", link.tx_queues);
   fields.Add("rxq", link.rx_queues);
@@ -168,6 +170,30 @@ std::string Describe(const Neighbour& neighbour) {
   fields.Add("flags", neighbour.flags);
   fields.Add("destination", neighbour.destination);
   fields.Add("mac", neighbour.mac);
+  return fields.Text();
+}
+
+std::string Describe(const Tbf& tbf) {
+  Fields fields;
+  fields.Add("rate", std::to_string(tbf.rate_bytes_per_second));
+  fields.Add("limit", tbf.limit_bytes);
+  fields.Add("burst", tbf.burst_bytes);
+  fields.Add("ticks", tbf.bucket_ticks);
+  return fields.Text();
+}
+
+std::string Describe(const Qdisc& qdisc) {
+  Fields fields;
+  fields.Add("link", static_cast<uint32_t>(qdisc.link_index));
+  fields.Add("handle", qdisc.handle);
+  fields.Add("parent", qdisc.parent);
+  fields.Add("kind", qdisc.kind);
+  const auto tbf = qdisc.tbf_options ? DecodeTbf(*qdisc.tbf_options) : std::nullopt;
+  if (!tbf) return fields.Text();
+  // The parameters are the same when they are written and read again.
+  const auto again = DecodeTbf(EncodeTbf(*tbf));
+  if (!again || Describe(*again) != Describe(*tbf)) std::abort();
+  fields.Add("tbf", "(" + Describe(*tbf) + ")");
   return fields.Text();
 }
 
@@ -301,6 +327,10 @@ std::optional<Decoded> DecodeAny(const Message& message) {
     case RTM_DELNEIGH:
     case RTM_GETNEIGH:
       return ThereAndBack(message, DecodeNeighbour(message.payload));
+    case RTM_NEWQDISC:
+    case RTM_DELQDISC:
+    case RTM_GETQDISC:
+      return ThereAndBack(message, DecodeQdisc(message.payload));
     case NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW:
       return ThereAndBack(message, DecodeConntrack(message.payload));
     case NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWSETELEM:

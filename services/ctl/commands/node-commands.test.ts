@@ -7,6 +7,7 @@ import {
   DetachPodResponse,
   ListPodsResponse,
   PodServiceService,
+  type Bandwidth,
 } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { AddressServiceService, AddressState, GetAddressResponse } from '@podwire/proto/podwire/ipam/v1/address';
 import { BlockServiceService, ListBlocksResponse } from '@podwire/proto/podwire/ipam/v1/block';
@@ -32,7 +33,7 @@ const podOf = (containerId: string, network?: string) => ({
   addresses: [`10.65.0.${containerId.length}/32`],
   up: true,
 });
-const listing = (...pods: ReturnType<typeof podOf>[]) =>
+const listing = (...pods: (ReturnType<typeof podOf> & { bandwidth?: Bandwidth })[]) =>
   fake(PodServiceService.listPods, () => ListPodsResponse.fromPartial({ pods }));
 
 describe('node status', () => {
@@ -214,6 +215,25 @@ describe('pods', () => {
     expect(requestsTo('ListEndpoints')).toMatchObject([{ nodeName: 'node-1' }]);
     expect(stdout).toMatch(/^default\/web-0 +podw-bb +down +10\.65\.0\.2\/32 +1500 +net\/bb\/eth0$/m);
     expect(stderr).toContain('pods check');
+  });
+
+  test('are listed with their limits', async () => {
+    const ingress = { rateBitsPerSecond: 10_000_000n, burstBits: 0n };
+    const egress = { rateBitsPerSecond: 5_000_000n, burstBits: 1_000_000n };
+    await fakes.serve(
+      listing(podOf('a'), { ...podOf('bb'), bandwidth: { ingress, egress } }),
+      fake(NodeServiceService.getNodeStatus, () => GetNodeStatusResponse.fromPartial({ nodeName: 'node-1' })),
+      fake(EndpointServiceService.listEndpoints, () => ListEndpointsResponse.fromPartial({})),
+    );
+    const { stdout } = await fakes.podwirectl('pods', '-o', 'wide');
+    expect(stdout).toMatch(/MTU +INGRESS +EGRESS +ATTACHMENT/);
+    expect(stdout).toMatch(/ 1500 +unlimited +unlimited +net\/a\/eth0$/m);
+    expect(stdout).toMatch(/ 1500 +10M +5M burst 1M +net\/bb\/eth0$/m);
+    const { pods } = JSON.parse((await fakes.podwirectl('pods', '-o', 'json')).stdout);
+    expect(pods[1].bandwidth).toEqual({
+      ingress: { rateBitsPerSecond: '10000000', burstBits: '0' },
+      egress: { rateBitsPerSecond: '5000000', burstBits: '1000000' },
+    });
   });
 
   test('are checked and repaired against their recorded state; the other pods are still checked after a failure', async () => {

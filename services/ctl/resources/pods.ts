@@ -1,5 +1,6 @@
 import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
-import { PodServiceService, type AttachedPod } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { PodServiceService, type AttachedPod, type RateLimit } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { formatRateLimit } from '@podwire/shared/attachment/bandwidth';
 import { formatHostPortKey, readHostPorts, type HostPort } from '@podwire/shared/attachment/host-port';
 import { Failure } from '@podwire/shared/failure/failure';
 
@@ -15,10 +16,12 @@ export const podsList: Verb = {
   name: 'pods list',
   about: 'the pods that are wired on this node, as its kernel reports them',
   details:
-    'ADDRESSES shows the addresses that the node routes to the pod. The names of pods come from podwire-ipam’s records.',
-  run: async (_, { dataplane, ipam, json }) => {
+    'ADDRESSES shows the addresses that the node routes to the pod. The names of pods come from podwire-ipam’s records.\n' +
+    'With -o wide, INGRESS and EGRESS show the limits of packets to and from the pod, in bit/s.',
+  run: async (_, { dataplane, ipam, json, output }) => {
     const pods = await listPods(dataplane);
     const { names, fault } = await podNames(dataplane, ipam);
+    const isWide = output === 'wide';
     const hasPorts = pods.some(({ hostPorts }) => hostPorts.length > 0);
     return {
       sections: [
@@ -31,15 +34,17 @@ export const podsList: Verb = {
             'ADDRESSES',
             ...(hasPorts ? ['HOST PORTS'] : []),
             { right: 'MTU' },
+            ...(isWide ? ['INGRESS', 'EGRESS'] : []),
             'ATTACHMENT',
           ],
-          rows: pods.map(({ attachment, hostInterface, addresses, up, hostPorts }) => [
+          rows: pods.map(({ attachment, hostInterface, addresses, up, hostPorts, bandwidth }) => [
             names.get(attachmentText(attachment)) ?? '',
             hostInterface?.name ?? '',
             up ? 'up' : 'down',
             addresses.join(', '),
             ...(hasPorts ? [known(hostPorts).map(formatHostPortKey).join(', ')] : []),
             String(hostInterface?.mtuBytes ?? ''),
+            ...(isWide ? [bandwidth?.ingress, bandwidth?.egress].map(limitText) : []),
             attachmentText(attachment),
           ]),
           none: 'pods: none',
@@ -88,6 +93,12 @@ export const nodePorts: Verb = {
     };
   },
 };
+
+function limitText(limit: RateLimit | undefined): string {
+  if (!limit) return 'unlimited';
+  const [rateBitsPerSecond, burstBits] = [Number(limit.rateBitsPerSecond), Number(limit.burstBits)];
+  return formatRateLimit({ rateBitsPerSecond, burstBits: burstBits === 0 ? undefined : burstBits });
+}
 
 /** The host ports that this release can read. */
 function known(hostPorts: AttachedPod['hostPorts']): readonly HostPort[] {

@@ -11,6 +11,7 @@ const POD: Link = {
   mtuBytes: 1500,
   alias: 'podwire:net/c1/eth0',
   group: 0,
+  rootQdisc: 'noqueue',
   up: true,
   flags: 1,
   operState: 'up',

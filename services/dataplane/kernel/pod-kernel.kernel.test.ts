@@ -6,6 +6,7 @@ import { NetlinkError, type Outcome, type Step } from '@podwire/netlink';
 import { describe, expect, test } from 'vitest';
 
 import { ipv6Contract } from '../testing/contracts/ipv6-contract.js';
+import { limitsContract } from '../testing/contracts/limits-contract.js';
 import { addPod, cleanUp, removePod, requireThrowawayNamespace, run, type KernelFixture } from '../testing/kernels.js';
 import { kernelContract } from '../testing/contracts/pod-kernel-contract.js';
 import { podSessionContract, SMALL_BOUNDS } from '../testing/contracts/pod-session-contract.js';
@@ -24,6 +25,10 @@ async function netlinkFixture(): Promise<KernelFixture> {
     filePath,
     addPod,
     removePod,
+    setQdisc: (link, { pod }) => {
+      const at = pod === undefined ? [] : ['-n', pod];
+      run('tc', ...at, 'qdisc', 'replace', 'dev', link, 'root', 'handle', '5057:', 'pfifo');
+    },
     addBridge: (name, { pod, alias = '' }) => {
       const at = pod === undefined ? [] : ['-n', pod];
       run('ip', ...at, 'link', 'add', name, 'type', 'bridge');
@@ -54,6 +59,10 @@ describe('the real kernel, in a pod', () => {
 
 describe('the real kernel, with IPv6', () => {
   ipv6Contract(netlinkFixture);
+});
+
+describe('the real kernel, with limits', () => {
+  limitsContract(netlinkFixture);
 });
 
 describe('the real kernel, with rules', () => {

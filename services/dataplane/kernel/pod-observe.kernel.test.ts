@@ -96,6 +96,33 @@ test('routes that conflict with a pod’s, or precede them, are observed', async
   run('ip', 'route', 'delete', 'blackhole', '10.65.0.7');
 });
 
+test('the root qdisc is read only where the link has a tbf', async () => {
+  const unlimited = podNetwork('a');
+  const asked: string[] = [];
+  const listing: Listing = {
+    addresses: (filter) => node.addresses(filter),
+    neighbours: (filter) => node.neighbours(filter),
+    readSysctls: (keys) => node.readSysctls(keys),
+    routes: (filter) => node.routes(filter),
+    sequence: (steps) => {
+      asked.push(...steps.map(({ type }) => type));
+      return node.sequence(steps);
+    },
+  };
+  const count = async (network: PodNetwork) => {
+    asked.length = 0;
+    await observeHost(listing, wantedState(network).host);
+    return asked.filter((type) => type === 'qdisc.get').length;
+  };
+  await dataplane.attach(unlimited, never());
+  expect(await count(unlimited)).toBe(0);
+  const limit = { rateBitsPerSecond: 1_000_000, burstBits: undefined };
+  const limited = { ...unlimited, bandwidth: { ingress: limit } };
+  expect(await count(limited)).toBe(0);
+  await dataplane.attach(limited, never());
+  expect(await count(limited)).toBe(1);
+});
+
 test('the rules of a pod with one interface are not read, the rules of a pod with two once', async () => {
   const first = podNetwork('a', BY_FAMILY['both families']);
   const second = podNetwork('a', {

@@ -11,6 +11,7 @@ import {
   type ObservedLink,
   type ObservedRoute,
 } from '../wiring/observed.js';
+import { QDISC_HANDLE, type RootQdisc } from '../wiring/token-bucket.js';
 import { isSecondaryInterface } from '../wiring/source-routing.js';
 import type { Rule, SysctlKey } from '../wiring/step.js';
 import { failureOfNetlink, hasErrno } from './refusal.js';
@@ -99,6 +100,22 @@ function isByEarlierLink({ outputIndex, protocol, table }: Route, own: Link | un
   return isEarlier && protocol === ROUTE_PROTOCOL && table === MAIN_TABLE;
 }
 
+/** Kinds that the kernel gives a veth by itself. */
+const DEFAULT_QDISCS: readonly string[] = ['noqueue', 'noop'];
+
+/** The link says which kind of root qdisc it has, so that only a `tbf` takes a request. */
+async function readRootQdisc(
+  namespace: Pick<Namespace, 'sequence'>,
+  { index, rootQdisc: kind }: Pick<Link, 'index' | 'rootQdisc'>,
+): Promise<RootQdisc | undefined> {
+  if (kind === null || DEFAULT_QDISCS.includes(kind)) return undefined;
+  if (kind !== 'tbf') return { kind, bucket: undefined };
+  const [outcome] = await namespace.sequence([{ type: 'qdisc.get', link: { index } }]);
+  if (outcome?.ok === false && !hasErrno(outcome.error, 'ENODEV')) throw failureOfNetlink(outcome.error);
+  const qdisc = outcome?.ok ? outcome.qdisc : undefined;
+  return qdisc && { kind: qdisc.kind, bucket: qdisc.handle === QDISC_HANDLE ? (qdisc.tbf ?? undefined) : undefined };
+}
+
 interface EndReading {
   readonly wanted: WantedEnd;
   /** The attachment's link; undefined when there is none. */
@@ -109,7 +126,8 @@ interface EndReading {
 
 async function observeEnd(namespace: Listing, { wanted, link, listed }: EndReading) {
   const onLink = { index: link?.index ?? 0 };
-  const [addresses, neighbours, routes, sysctls] = await Promise.all([
+  const [qdisc, addresses, neighbours, routes, sysctls] = await Promise.all([
+    link && readRootQdisc(namespace, link),
     link ? namespace.addresses(onLink) : [],
     link ? namespace.neighbours(onLink) : [],
     listed.then((all) => toObservedRoutes(namespace, { wanted, ownIndex: link?.index, listed: all })),
@@ -120,6 +138,7 @@ async function observeEnd(namespace: Listing, { wanted, link, listed }: EndReadi
   ]);
   return {
     link: link && toObservedLink(link),
+    qdisc,
     addresses: addresses.map(({ address }) => address).filter((address) => isAddressOf(wanted, address)),
     routes,
     neighbours: neighbours

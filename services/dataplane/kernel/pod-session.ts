@@ -4,6 +4,7 @@ import type { BatchOutcome, PodSession, StepFailure } from '../pods/kernel.js';
 import type { NamespaceIdentity } from '../records/record.js';
 import type { Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
+import { QDISC_HANDLE } from '../wiring/token-bucket.js';
 import {
   withPreviousValue,
   type LinkSpec,
@@ -235,6 +236,10 @@ function toRequest(step: Exclude<Step, { type: 'link-delete' }>, { pod, select }
       return { type: 'neighbour.replace', ...neighbourFields(step.neighbour, select) };
     case 'neighbour-delete':
       return { type: 'neighbour.delete', ...neighbourFields(step.neighbour, select) };
+    case 'limit-set':
+      return { type: 'qdisc.replace', link: select(step.device), handle: QDISC_HANDLE, tbf: step.bucket };
+    case 'limit-delete':
+      return { type: 'qdisc.delete', link: select(step.device) };
     case 'sysctl-write':
       return {
         type: 'sysctl.write',

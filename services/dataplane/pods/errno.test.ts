@@ -20,6 +20,8 @@ describe('an errno becomes a failure', () => {
     ['sysctl.write', 'ENOENT', 'KERNEL_UNSUPPORTED'],
     ['sysctl.write', 'EROFS', 'KERNEL_REFUSED'],
     ['route.delete', 'ENOENT', 'KERNEL_REFUSED'],
+    ['qdisc.replace', 'ENOENT', 'KERNEL_UNSUPPORTED'],
+    ['qdisc.delete', 'ENOENT', 'KERNEL_REFUSED'],
   ])('%s %s: %s', (operation, errno, code) => {
     const failure = kernelFailure(refusal(operation, errno));
     expect(failure).toMatchObject({ code, details: { operation, errno, object: 'veth podw1 peer eth0' } });
@@ -30,6 +32,10 @@ describe('an errno becomes a failure', () => {
     const missing = (object: string) => kernelFailure({ ...refusal('sysctl.write', 'ENOENT'), object }).message;
     expect(missing('net.ipv6.conf.podw1.disable_ipv6')).toMatch(/this kernel has no IPv6; give the pod IPv4/);
     expect(missing('net.ipv4.conf.podw1.proxy_arp')).not.toContain('IPv6');
+  });
+
+  test('a kernel without tbf is reported with the module', () => {
+    expect(kernelFailure(refusal('qdisc.replace', 'ENOENT')).message).toContain('modprobe sch_tbf');
   });
 
   test.each([

@@ -29,7 +29,8 @@ const PATH_ERRORS: Readonly<Record<string, string>> = {
 /** The failure for an operation that the kernel refused. */
 export function kernelFailure(refusal: Refusal): Failure {
   const { operation, object, errno, message, cause } = refusal;
-  const text = lacksIpv6(refusal) ? `${message}: ${NO_IPV6_ADVICE}` : message;
+  const advice = lacksIpv6(refusal) ? NO_IPV6_ADVICE : lacksBuckets(refusal) ? NO_BUCKETS_ADVICE : undefined;
+  const text = advice === undefined ? message : `${message}: ${advice}`;
   return new Failure(codeOf(refusal), text, { details: { operation, object, errno }, cause });
 }
 
@@ -41,11 +42,19 @@ function lacksIpv6({ operation, object, errno }: Refusal): boolean {
   return operation === 'sysctl.write' && errno === 'ENOENT' && /\bnet[./]ipv6\b/.test(object);
 }
 
+const NO_BUCKETS_ADVICE =
+  'this kernel has no tbf, which limits the bandwidth of pods; load the module (modprobe sch_tbf)';
+
+function lacksBuckets({ operation, errno }: Pick<Refusal, 'operation' | 'errno'>): boolean {
+  return operation === 'qdisc.replace' && errno === 'ENOENT';
+}
+
 function codeOf({ operation, errno }: Refusal): FailureCode {
   if (errno === 'EEXIST' && operation === 'link.add') return 'INTERFACE_EXISTS';
   if (errno === 'EEXIST' && operation === 'route.add') return 'ROUTE_TAKEN';
   // A missing sysctl means that the kernel lacks the feature.
   if (errno === 'ENOENT' && operation === 'sysctl.write') return 'KERNEL_UNSUPPORTED';
+  if (lacksBuckets({ operation, errno })) return 'KERNEL_UNSUPPORTED';
   return UNSUPPORTED.includes(errno) ? 'KERNEL_UNSUPPORTED' : 'KERNEL_REFUSED';
 }
 

@@ -13,7 +13,7 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { Events } from './events.js';
-import { detachPod, differencesMessage, getPod, readPodNetwork } from './pods-rpc.js';
+import { bandwidthMessage, detachPod, differencesMessage, getPod, readPodNetwork } from './pods-rpc.js';
 import { PodWiring } from './pods.js';
 
 let kernel: MemoryKernel;
@@ -153,6 +153,14 @@ describe('a pod', () => {
     expect(addresses.map(formatAddress)).toEqual(['fd65::7', '10.65.0.7']);
   });
 
+  test('keeps its limits, and has none without a direction', () => {
+    const bandwidth = { ingress: { rateBitsPerSecond: 10n ** 15n, burstBits: 0n } };
+    const limits = { ingress: { rateBitsPerSecond: 10 ** 15, burstBits: undefined } };
+    expect(read({ ...good(), bandwidth }).bandwidth).toEqual(limits);
+    expect(bandwidthMessage(limits)).toEqual({ ...bandwidth, egress: undefined });
+    expect(read({ ...good(), bandwidth: {} })).not.toHaveProperty('bandwidth');
+  });
+
   test('keeps the given values', () => {
     const message = {
       ...good(),
@@ -237,6 +245,15 @@ describe('a pod', () => {
     const found = violations({ ...good(), ...change });
     expect(Object.keys(found)).toEqual([field]);
     expect(found[field]).toMatch(reason);
+  });
+
+  test('is refused for limits out of range', () => {
+    const ingress = { rateBitsPerSecond: 999n, burstBits: 0n };
+    const egress = { rateBitsPerSecond: 1000n, burstBits: 34_359_738_361n };
+    expect(violations({ ...good(), bandwidth: { ingress, egress } })).toEqual({
+      'pod.bandwidth.ingress.rate_bits_per_second': expect.stringContaining('from 1000 to'),
+      'pod.bandwidth.egress.burst_bits': expect.stringContaining('to 34359738360'),
+    });
   });
 
   test('with several faults is refused with all of them', () => {

@@ -2,6 +2,7 @@ import type {
   AttachedPod,
   AttachPodRequest,
   AttachPodResponse,
+  Bandwidth as BandwidthMessage,
   CheckPodRequest,
   CheckPodResponse,
   CollectGarbageRequest,
@@ -14,6 +15,7 @@ import type {
   ListPodsRequest,
   ListPodsResponse,
   PodNetwork as PodNetworkMessage,
+  RateLimit as RateLimitMessage,
   RepairPodRequest,
   RepairPodResponse,
 } from '@podwire/proto/podwire/dataplane/v1/pod';
@@ -26,6 +28,13 @@ import {
   MAX_NETWORK_BYTES,
   type Attachment,
 } from '@podwire/shared/attachment/attachment';
+import {
+  bandwidthOf,
+  checkRateLimit,
+  DIRECTIONS,
+  type Bandwidth,
+  type RateLimit,
+} from '@podwire/shared/attachment/bandwidth';
 import { formatHostPortKey, hostPortText, readHostPorts } from '@podwire/shared/attachment/host-port';
 import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/names';
 import { MAX_QUEUE_COUNT, type Difference, type PodNetwork } from '@podwire/shared/attachment/pod-network';
@@ -66,6 +75,8 @@ const HOST_PORT_FIELDS = {
   podPort: 'pod_port',
   hostAddress: 'host_address',
 };
+
+const RATE_LIMIT_FIELDS = { rateBitsPerSecond: 'rate_bits_per_second', burstBits: 'burst_bits' };
 
 const MTU_MIN_BYTES = 68;
 /** The kernel disables IPv6 on a link with a smaller MTU (RFC 8200, section 5). */
@@ -108,6 +119,7 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
     txQueueLength: zeroAsUndefined(pod.txQueueLength),
     queueCount: zeroAsUndefined(pod.queueCount),
     ...(pod.addressesFromIpam === true && { addressesFromIpam: true as const }),
+    ...bandwidthField(pod.bandwidth),
   };
   if (check) checkNetwork({ ...network, mac: pod.macAddress, addresses, routes, sourcePrefixes, hostPorts }, check);
   const known = addresses.flatMap((address) => address ?? []);
@@ -131,7 +143,8 @@ export function checkedNetwork(method: string, network: PodNetwork): PodNetwork 
   });
 }
 
-type CheckedFields = 'netns' | 'hostInterfaceName' | 'mac' | 'mtuBytes' | 'txQueueLength' | 'queueCount' | 'hostPorts';
+type CheckedFields =
+  'netns' | 'hostInterfaceName' | 'mac' | 'mtuBytes' | 'txQueueLength' | 'queueCount' | 'hostPorts' | 'bandwidth';
 
 /** Checked fields of a network; undefined stands for a text that is reported already. */
 interface CheckedNetwork extends Pick<PodNetwork, CheckedFields> {
@@ -156,6 +169,11 @@ function checkNetwork(network: CheckedNetwork, checks: Checks): void {
   checks.check('pod.mtu_bytes', mtuFault(mtuBytes, families));
   checks.check('pod.tx_queue_length', countFault(network.txQueueLength, MAX_TX_QUEUE_LENGTH));
   checks.check('pod.queue_count', countFault(network.queueCount, MAX_QUEUE_COUNT));
+  for (const direction of DIRECTIONS) {
+    const limit = network.bandwidth?.[direction];
+    const field = (name: keyof RateLimit) => `pod.bandwidth.${direction}.${RATE_LIMIT_FIELDS[name]}`;
+    if (limit) checkRateLimit(limit, (name, reason) => checks.check(field(name), reason));
+  }
   // Families are unknown for addresses that could not be read.
   const familyFault = ({ family }: Prefix) =>
     families.length > 0 && !families.includes(family)
@@ -200,6 +218,27 @@ const ABSENT_POD: PodNetworkMessage = {
   txQueueLength: 0,
   queueCount: 0,
 };
+
+/** A network's bandwidth, unchecked; no field without a limit. */
+function bandwidthField(message: BandwidthMessage | undefined): Pick<PodNetwork, 'bandwidth'> {
+  const limit = (each: RateLimitMessage | undefined): RateLimit | undefined =>
+    each && {
+      rateBitsPerSecond: Number(each.rateBitsPerSecond),
+      burstBits: zeroAsUndefined(Number(each.burstBits)),
+    };
+  const bandwidth = bandwidthOf(limit(message?.ingress), limit(message?.egress));
+  return bandwidth ? { bandwidth } : {};
+}
+
+/** The contract's form of a network's bandwidth. */
+export function bandwidthMessage(bandwidth: Bandwidth | undefined): BandwidthMessage | undefined {
+  const message = (limit: RateLimit | undefined): RateLimitMessage | undefined =>
+    limit && {
+      rateBitsPerSecond: BigInt(limit.rateBitsPerSecond),
+      burstBits: BigInt(limit.burstBits ?? 0),
+    };
+  return bandwidth && { ingress: message(bandwidth.ingress), egress: message(bandwidth.egress) };
+}
 
 /** The contract uses zero for an absent value. */
 function zeroAsUndefined(value: number): number | undefined {
@@ -388,8 +427,15 @@ function attachedPodMessage(
   { attachment, link, addresses }: AttachedLink,
   recorded: RecordedNetworkLookup,
 ): AttachedPod {
-  const hostPorts = (recorded(attachment)?.hostPorts ?? []).map(hostPortText);
-  return { attachment, hostInterface: interfaceMessage(link), addresses: [...addresses], up: link.running, hostPorts };
+  const network = recorded(attachment);
+  return {
+    attachment,
+    hostInterface: interfaceMessage(link),
+    addresses: [...addresses],
+    up: link.running,
+    hostPorts: (network?.hostPorts ?? []).map(hostPortText),
+    bandwidth: bandwidthMessage(network?.bandwidth),
+  };
 }
 
 export function repairPod(

@@ -40,6 +40,8 @@ const plainRecords: fc.Arbitrary<AttachmentRecord> = fc.record({
     .chain((rest) =>
       fc.constantFrom(
         rest,
+        { ...rest, bandwidth: { ingress: { rateBitsPerSecond: 1000, burstBits: undefined } } },
+        { ...rest, bandwidth: { egress: { rateBitsPerSecond: 10 ** 15, burstBits: 1000 } } },
         { ...rest, addressesFromIpam: true as const },
         { ...rest, otherIpam: { pod: undefined } },
         { ...rest, otherIpam: { pod: { namespace: 'a', name: 'b', uid: 'c' } } },
@@ -102,6 +104,14 @@ test.each<readonly [string, string, string]>([
     'a bad name',
     JSON.stringify({ ...stored(), network: { ...stored().network, hostInterfaceName: '../x' } }),
     'network.hostInterfaceName',
+  ],
+  [
+    'a bad limit',
+    JSON.stringify({
+      ...stored(),
+      network: { ...stored().network, bandwidth: { egress: { rateBitsPerSecond: 1 } } },
+    }),
+    'network.bandwidth.egress rateBitsPerSecond is 1',
   ],
   ['a number for text', JSON.stringify({ ...stored(), bootId: 7 }), 'bootId'],
   ['an inode that is none', JSON.stringify({ ...stored(), identity: { ...stored().identity, inode: '-1' } }), 'inode'],

@@ -1,5 +1,6 @@
 import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import { attachmentFaults, interfaceNameFault } from '@podwire/shared/attachment/attachment';
+import { bandwidthOf, checkRateLimit, type Bandwidth, type RateLimit } from '@podwire/shared/attachment/bandwidth';
 import { hostPortText, readHostPorts, type HostPort } from '@podwire/shared/attachment/host-port';
 import { parseJson } from '@podwire/shared/json/parse';
 import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
@@ -140,6 +141,19 @@ const hostPorts = z
   )
   .default([]);
 
+const rateLimit = z
+  .strictObject({ rateBitsPerSecond: z.number(), burstBits: z.number().optional() })
+  .transform(({ rateBitsPerSecond, burstBits }, context): RateLimit => {
+    const limit = { rateBitsPerSecond, burstBits };
+    checkRateLimit(limit, (field, reason) => context.addIssue({ code: 'custom', message: `${field} ${reason}` }));
+    return limit;
+  })
+  .optional();
+
+const bandwidth = z
+  .strictObject({ ingress: rateLimit, egress: rateLimit })
+  .transform(({ ingress, egress }): Bandwidth => bandwidthOf(ingress, egress) ?? {});
+
 const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   attachment,
   netns: z.string().startsWith('/'),
@@ -151,6 +165,7 @@ const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   ipForwarding: z.boolean(),
   sourcePrefixes: z.array(prefix),
   hostPorts,
+  bandwidth: bandwidth.exactOptional(),
   txQueueLength: optionalCount,
   queueCount: optionalCount,
   addressesFromIpam: z.literal(true).exactOptional(),

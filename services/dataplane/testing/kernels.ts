@@ -35,6 +35,8 @@ export interface KernelFixture {
   removePod(name: string): void;
   /** A bridge, up, with an alias or none, on the node or in a pod. */
   addBridge(name: string, where: { readonly pod?: string; readonly alias?: string }): void;
+  /** Another program gives a link a root qdisc `pfifo`, with the handle of Podwire's. */
+  setQdisc(link: string, where: { readonly pod?: string }): void;
   /** Adds a flow to the node's connection tracking. */
   addFlow(flow: Flow): void;
   /** Number of flows in the node's connection tracking. */

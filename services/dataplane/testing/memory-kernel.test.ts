@@ -7,6 +7,7 @@ import { ipv6Contract } from './contracts/ipv6-contract.js';
 import type { KernelFixture } from './kernels.js';
 import { MemoryKernel } from './memory-kernel.js';
 import { MemoryRecordStore } from './memory-record-store.js';
+import { limitsContract } from './contracts/limits-contract.js';
 import { kernelContract } from './contracts/pod-kernel-contract.js';
 import { podSessionContract, SMALL_BOUNDS } from './contracts/pod-session-contract.js';
 import { podNetwork } from './pods.js';
@@ -26,6 +27,10 @@ function memoryFixture(): Promise<KernelFixture> {
       return path(name);
     },
     removePod: (name) => kernel.removeNamespace(path(name)),
+    setQdisc: (link, { pod }) => {
+      const namespace = pod === undefined ? kernel.host : kernel.namespace(path(pod));
+      namespace.qdiscs.set(link, { kind: 'pfifo', bucket: undefined });
+    },
     addBridge: (name, { pod, alias = '' }) => {
       const namespace = pod === undefined ? kernel.host : kernel.namespace(path(pod));
       const link = namespace.addLink({ name, mac: '02:00:00:00:00:01', mtuBytes: 1500 }, 'bridge');
@@ -47,6 +52,10 @@ describe('the fake kernel, in a pod', () => {
 
 describe('the fake kernel, with IPv6', () => {
   ipv6Contract(memoryFixture);
+});
+
+describe('the fake kernel, with limits', () => {
+  limitsContract(memoryFixture);
 });
 
 describe('the fake kernel, with rules', () => {

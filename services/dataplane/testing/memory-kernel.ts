@@ -380,6 +380,7 @@ function observeEnd(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd 
   const neighbours = namespace.neighbours.filter(onLink).map(({ address, mac }) => ({ address, mac, permanent: true }));
   return {
     link: namespace.has(name) ? show(namespace.find(name)) : undefined,
+    qdisc: namespace.qdiscs.get(name),
     addresses: addresses.filter((address) => isAddressOf(wanted, address)),
     routes: namespace.routes.filter((route) => isRouteOf(wanted, route)).map((route) => showRoute(route, namespace)),
     rules: [],
@@ -466,6 +467,12 @@ function applyStep(step: Step, where: StepContext): void {
     case 'neighbour-delete':
       namespace.deleteNeighbour(step.neighbour);
       break;
+    case 'limit-set':
+      namespace.setBucket(step.device, step.bucket);
+      break;
+    case 'limit-delete':
+      namespace.deleteQdisc(step.device);
+      break;
     case 'sysctl-write':
       namespace.writeSysctl(keyText(step.key), step.value);
       break;
@@ -516,6 +523,8 @@ const OPERATION_NAMES: Readonly<Record<Step['type'], string>> = {
   'rule-delete': 'rule.delete',
   'neighbour-set': 'neighbour.replace',
   'neighbour-delete': 'neighbour.delete',
+  'limit-set': 'qdisc.replace',
+  'limit-delete': 'qdisc.delete',
   'sysctl-write': 'sysctl.write',
 };
 

@@ -3,6 +3,7 @@ import type { Mac } from '@podwire/shared/net/mac';
 
 import { linkLocal } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
+import { bucketTicks, type RootQdisc } from '../wiring/token-bucket.js';
 import {
   formatDestination,
   formatNeighbour,
@@ -13,6 +14,7 @@ import {
   type Neighbour,
   type Route,
   type Rule,
+  type TokenBucket,
 } from '../wiring/step.js';
 
 /** The fake's error for an errno of the kernel. */
@@ -96,6 +98,8 @@ export class MemoryNamespace {
   /** Rules besides the ones of every namespace. */
   readonly rules: Rule[] = [];
   readonly neighbours: Neighbour[] = [];
+  /** Root qdiscs by link; a link without an entry has the kernel's default. */
+  readonly qdiscs = new Map<string, RootQdisc>();
   readonly sysctls = new Map<string, string>([['net/ipv4/ip_forward', '0']]);
   readonly #linkSysctls: Sysctls;
   readonly #hasIpv6: boolean;
@@ -138,6 +142,7 @@ export class MemoryNamespace {
     this.#setDown(link);
     removeWhere(this.links, (candidate) => candidate === link);
     removeWhere(this.addresses, ({ device }) => device === link.name);
+    this.qdiscs.delete(link.name);
     for (const key of Object.keys(this.#linkSysctls)) this.sysctls.delete(key.replace('*', link.name));
     const { peer } = link;
     link.peer = undefined;
@@ -155,6 +160,9 @@ export class MemoryNamespace {
       this.sysctls.delete(key.replace('*', from));
       if (value !== undefined) this.sysctls.set(key.replace('*', name), value);
     }
+    const qdisc = this.qdiscs.get(from);
+    this.qdiscs.delete(from);
+    if (qdisc) this.qdiscs.set(name, qdisc);
     link.name = name;
   }
 
@@ -238,6 +246,20 @@ export class MemoryNamespace {
     if (removeWhere(this.neighbours, isEntry(neighbour)) === 0) throw new Errno('ENOENT');
   }
 
+  setBucket(device: string, bucket: TokenBucket): void {
+    this.find(device);
+    const { rateBytesPerSecond, limitBytes } = bucket;
+    this.qdiscs.set(device, {
+      kind: 'tbf',
+      bucket: { rateBytesPerSecond, limitBytes, bucketTicks: bucketTicks(bucket) },
+    });
+  }
+
+  deleteQdisc(device: string): void {
+    this.find(device);
+    if (!this.qdiscs.delete(device)) throw new Errno('ENOENT');
+  }
+
   writeSysctl(key: string, value: string): void {
     if (!this.sysctls.has(key)) throw new Errno('ENOENT');
     if (!/^-?\d+$/.test(value)) throw new Errno('EINVAL');
@@ -280,6 +302,7 @@ export class MemoryNamespace {
       ...this.routes.map((route) => `route ${formatRoute(route)}`).sort(),
       ...this.rules.map((rule) => `rule ${formatRule(rule)}`).sort(),
       ...this.neighbours.map((neighbour) => `neighbour ${formatNeighbour(neighbour)}`).sort(),
+      ...[...this.qdiscs].map(([device, qdisc]) => `qdisc ${device} ${JSON.stringify(qdisc)}`).sort(),
       ...changed.map(([key, value]) => `sysctl ${key}=${value}`).sort(),
     ];
   }

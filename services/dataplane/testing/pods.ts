@@ -18,6 +18,7 @@ import type { EndpointLookup, HeldEndpoint } from '../repair/lost-wires.js';
 import { AttachmentReconciler } from '../repair/reconciler.js';
 import { wantedState, type Wanted, type WantedEnd } from '../wiring/network.js';
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
+import { bucketTicks } from '../wiring/token-bucket.js';
 import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from '../wiring/observed.js';
 import type { Step } from '../wiring/step.js';
 import { MemoryKernel } from './memory-kernel.js';
@@ -219,6 +220,7 @@ function matchingEnd(wanted: WantedEnd, indexes: Pick<ObservedLink, 'index' | 'p
   const queues = { txQueueLength, queueCount };
   return {
     link: { ...wanted.link, ...queues, ...indexes, kind: 'veth', alias: wanted.alias ?? null, up: true, running: true },
+    qdisc: wanted.bucket && { kind: 'tbf', bucket: { ...wanted.bucket, bucketTicks: bucketTicks(wanted.bucket) } },
     addresses: wanted.addresses,
     routes: wanted.routes.map((route): ObservedRoute => {
       return { ...route, deviceAlias: wanted.alias ?? null, unicast: true };

@@ -1,3 +1,4 @@
+import { bandwidthOf } from '@podwire/shared/attachment/bandwidth';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
@@ -18,6 +19,12 @@ const RUNS = { seed: SEED, numRuns: 300 };
 
 const NETNS = '/run/netns/a';
 
+const limits = fc.constantFrom(
+  undefined,
+  { rateBitsPerSecond: 10_000_000, burstBits: undefined },
+  { rateBitsPerSecond: 1_000_000, burstBits: 800_000 },
+);
+
 const networks: fc.Arbitrary<PodNetwork> = fc
   .record({
     addresses: fc.uniqueArray(fc.tuple(fc.constantFrom('10.65.0.', 'fd65::'), fc.integer({ min: 1, max: 4 })), {
@@ -33,11 +40,14 @@ const networks: fc.Arbitrary<PodNetwork> = fc
     mtuBytes: fc.constantFrom(1500, 1450),
     ipForwarding: fc.boolean(),
     mac: fc.constantFrom('02:00:00:00:00:0a', '02:00:00:00:00:0b'),
+    limits: fc.record({ ingress: limits, egress: limits }),
   })
-  .map(({ addresses: texts, routes, ...rest }) => {
+  .map(({ addresses: texts, routes, limits: { ingress, egress }, ...rest }) => {
+    const bandwidth = bandwidthOf(ingress, egress);
     const addresses = texts.map((parts) => address(parts.join('')));
     return podNetwork('a', {
       ...rest,
+      ...(bandwidth && { bandwidth }),
       addresses,
       routes: routes
         .map((cidr) => {
@@ -86,6 +96,11 @@ const foreignChange = fc.constantFrom<
         pod.addRoute({ ...route, metric: route.metric + 200 });
       }
     },
+  ],
+  ['limits gone', (kernel) => kernel.host.qdiscs.clear()],
+  [
+    'limit changed in the pod',
+    (_, pod) => pod.setBucket('eth0', { rateBytesPerSecond: 1000, burstBytes: 2000, limitBytes: 3000 }),
   ],
   ['wire cut', (kernel, _, host) => kernel.host.removeLink(kernel.host.find(host))],
 );

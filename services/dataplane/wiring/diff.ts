@@ -3,6 +3,7 @@ import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type { End, Repair } from './difference.js';
 import type { Difference } from '@podwire/shared/attachment/pod-network';
+import { repairLimit } from './repair-limit.js';
 import { repairLink } from './repair-link.js';
 import { clearNeighbours, deleteNeighbours, repairNeighbours, permanentAddresses } from './repair-neighbours.js';
 import { ROUTE_PROTOCOL, type Wanted, type WantedSysctl } from './network.js';
@@ -65,11 +66,13 @@ function repairs(asked: Wanted, found: Observed): Repair[] {
     ...wiring,
     // The node's end is configured before the pod's comes up, so that no packet of the pod meets an unguarded interface.
     ...clearedHost,
+    ...repairLimit(host),
     ...repairLink({ side: 'host', wanted: wanted.host, link: observed.host.link }),
     ...repairSysctls(host, (sysctl) => !isLate(sysctl)),
     ...addAddresses(host),
     ...repairSysctls(pod, ({ early }) => early),
     ...clearedPod,
+    ...repairLimit(pod),
     ...repairLink({ side: 'pod', wanted: wanted.pod, link: observed.pod.link }),
     ...addAddresses(pod),
     ...repairNeighbours(pod),

@@ -5,7 +5,8 @@ import { familiesOf, formatAddress, type Address, type Family } from '@podwire/s
 import type { Mac } from '@podwire/shared/net/mac';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
-import type { LinkSpec, Neighbour, Route, Rule, SysctlKey } from './step.js';
+import { tokenBucket } from './token-bucket.js';
+import type { LinkSpec, Neighbour, Route, Rule, SysctlKey, TokenBucket } from './step.js';
 
 /**
  * Protocol of Podwire's routes, on the node and in pods: "W" in ASCII. Not assigned in linux/rtnetlink.h or iproute2's
@@ -48,6 +49,8 @@ export interface WantedEnd {
   readonly link: LinkSpec;
   /** Undefined: any. */
   readonly alias: string | undefined;
+  /** Limit of the packets that leave by the link; undefined: none. */
+  readonly bucket: TokenBucket | undefined;
   /** CIDRs. The kernel may also create the ones on the node's end. */
   readonly addresses: readonly string[];
   /** Routes in the order that the kernel requires: a next hop's own route first. */
@@ -86,13 +89,14 @@ export function wantedState(network: PodNetwork, node: NodeDefaults = { mtuBytes
   };
 }
 
-function hostEnd({ attachment, addresses, sourcePrefixes, mac }: PodNetwork, link: LinkSpec): WantedEnd {
+function hostEnd({ attachment, addresses, sourcePrefixes, mac, bandwidth }: PodNetwork, link: LinkSpec): WantedEnd {
   const { name } = link;
   const families = familiesOf(addresses);
   const hasOtherSources = sourcePrefixes.some(({ family }) => family === 4);
   return {
     link,
     alias: aliasOf(attachment),
+    bucket: bandwidth?.ingress && tokenBucket(bandwidth.ingress, link.mtuBytes),
     // The kernel creates it too, but only when both ends are up, and only with the default `addr_gen_mode`.
     addresses: families.includes(6) ? [HOST_LINK_LOCAL] : [],
     routes: addresses.map((address) => onLinkRoute(formatPrefix(hostPrefix(address)), address.family, name)),
@@ -145,7 +149,7 @@ function hostSysctls6(name: string): WantedSysctl[] {
   ];
 }
 
-function podEnd({ addresses, routes, ipForwarding }: PodNetwork, link: LinkSpec): WantedEnd {
+function podEnd({ addresses, routes, ipForwarding, bandwidth }: PodNetwork, link: LinkSpec): WantedEnd {
   const { name } = link;
   const families = familiesOf(addresses);
   const forwarding = ipForwarding ? '1' : '0';
@@ -157,6 +161,7 @@ function podEnd({ addresses, routes, ipForwarding }: PodNetwork, link: LinkSpec)
   return {
     link,
     alias: undefined,
+    bucket: bandwidth?.egress && tokenBucket(bandwidth.egress, link.mtuBytes),
     addresses: addresses.map((address) => formatPrefix(hostPrefix(address))),
     // A link-local next hop needs no route of its own.
     routes: [...(families.includes(4) ? [onLinkRoute(`${GATEWAY[4]}/32`, 4, name)] : []), ...viaGateway],

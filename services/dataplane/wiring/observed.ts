@@ -1,4 +1,5 @@
 import { ROUTE_PROTOCOL, tableOf, type WantedEnd } from './network.js';
+import type { RootQdisc } from './token-bucket.js';
 import type { Rule, SysctlKey } from './step.js';
 
 /** A link as the kernel reports it. */
@@ -49,6 +50,8 @@ interface ObservedNeighbour {
 /** The relevant objects in one of the two namespaces for one attachment. */
 export interface ObservedEnd {
   readonly link: ObservedLink | undefined;
+  /** Undefined: the kernel's default. */
+  readonly qdisc: RootQdisc | undefined;
   /** CIDRs on the link; link-local ones only if wanted, as the kernel creates further ones by itself. */
   readonly addresses: readonly string[];
   /**

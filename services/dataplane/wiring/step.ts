@@ -62,6 +62,14 @@ export interface Neighbour {
   readonly mac: Mac;
 }
 
+/** Parameters of a token bucket filter (`tbf`). */
+export interface TokenBucket {
+  readonly rateBytesPerSecond: number;
+  readonly burstBytes: number;
+  /** Bytes that may wait for tokens. */
+  readonly limitBytes: number;
+}
+
 /** Path of a file below /proc/sys by segments, as interface names may hold dots. */
 export type SysctlKey = readonly string[];
 
@@ -117,12 +125,27 @@ export type Step =
       readonly previous: Neighbour | undefined;
     }
   | { readonly type: 'neighbour-delete'; readonly side: Side; readonly neighbour: Neighbour }
+  | {
+      /** Limits the packets that leave by a link. */
+      readonly type: 'limit-set';
+      readonly side: Side;
+      readonly device: string;
+      readonly bucket: TokenBucket;
+      readonly previous: TokenBucket | undefined;
+    }
+  | {
+      readonly type: 'limit-delete';
+      readonly side: Side;
+      readonly device: string;
+      /** Undefined: the deleted qdisc was another program's. */
+      readonly previous: TokenBucket | undefined;
+    }
   | SysctlWrite;
 
 /**
  * The step that reverts `step`.
  * @returns undefined when none does: a deleted wire was stale and had no peer in the pod; a sysctl of unknown value belongs to a
- * link that is itself removed
+ * link that is itself removed; a deleted qdisc was another program's
  */
 export function inverseOf(step: Step): Step | undefined {
   switch (step.type) {
@@ -153,6 +176,12 @@ export function inverseOf(step: Step): Step | undefined {
         : { type: 'neighbour-delete', side: step.side, neighbour: step.neighbour };
     case 'neighbour-delete':
       return { type: 'neighbour-set', side: step.side, neighbour: step.neighbour, previous: undefined };
+    case 'limit-set':
+      return step.previous
+        ? { ...step, bucket: step.previous, previous: step.bucket }
+        : { type: 'limit-delete', side: step.side, device: step.device, previous: step.bucket };
+    case 'limit-delete':
+      return step.previous && { ...step, type: 'limit-set', bucket: step.previous, previous: undefined };
     case 'sysctl-write':
       return step.previous === undefined ? undefined : { ...step, value: step.previous, previous: step.value };
   }
@@ -191,6 +220,8 @@ function deviceOf(step: Step): string | undefined {
     case 'address-add':
     case 'address-set':
     case 'address-delete':
+    case 'limit-set':
+    case 'limit-delete':
     case 'sysctl-write':
       return step.device;
     case 'route-add':
@@ -203,7 +234,7 @@ function deviceOf(step: Step): string | undefined {
   }
 }
 
-/** Plans in the notation of `ip` and `sysctl`, for messages, logs and tests. The pod's namespace is written as `pod`. */
+/** Plans in the notation of `ip`, `tc` and `sysctl`, for messages, logs and tests. The pod's namespace is written as `pod`. */
 
 /** The equivalent command. */
 export function formatStep(step: Step): string {
@@ -234,6 +265,10 @@ export function formatStep(step: Step): string {
       return ip(step, `neighbour replace ${formatNeighbour(step.neighbour)}`);
     case 'neighbour-delete':
       return ip(step, `neighbour delete ${step.neighbour.address} dev ${step.neighbour.device}`);
+    case 'limit-set':
+      return tc(step, `replace dev ${step.device} root handle 5057: ${formatBucket(step.bucket)}`);
+    case 'limit-delete':
+      return tc(step, `delete dev ${step.device} root`);
     case 'sysctl-write':
       return `${step.side === 'pod' ? 'ip netns exec pod ' : ''}sysctl -w ${formatKey(step.key)}=${step.value}`;
   }
@@ -277,6 +312,15 @@ export function formatNeighbour({ address, device, mac }: Neighbour): string {
 /** Key as `sysctl` writes it: dots between the segments, and a slash for a dot within one. */
 export function formatKey(key: SysctlKey): string {
   return key.map((segment) => segment.replaceAll('.', '/')).join('.');
+}
+
+/** `tbf rate 10000000bit burst 62500 limit 93750`. */
+export function formatBucket({ rateBytesPerSecond, burstBytes, limitBytes }: TokenBucket): string {
+  return `tbf rate ${rateBytesPerSecond * 8}bit burst ${burstBytes} limit ${limitBytes}`;
+}
+
+function tc({ side }: { readonly side: Side }, command: string): string {
+  return `tc ${side === 'pod' ? '-n pod ' : ''}qdisc ${command}`;
 }
 
 function ip({ side }: { readonly side: Side }, command: string): string {

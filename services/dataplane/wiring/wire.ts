@@ -185,7 +185,15 @@ export function withNewWire(wanted: Wanted, observed: Observed): Observed {
 
 /** The state when nothing exists for the attachment, and nothing conflicts. */
 export function emptyObservation(podSysctls: ReadonlyMap<string, string | null> = new Map()): Observed {
-  const none = { link: undefined, addresses: [], routes: [], rules: [], hasEarlierLink: false, neighbours: [] };
+  const none = {
+    link: undefined,
+    qdisc: undefined,
+    addresses: [],
+    routes: [],
+    rules: [],
+    hasEarlierLink: false,
+    neighbours: [],
+  };
   return { host: { sysctls: new Map(), ...none }, pod: { sysctls: podSysctls, ...none } };
 }
 
@@ -200,6 +208,7 @@ function newEnd(wanted: WantedEnd, observed: ObservedEnd): ObservedEnd {
   const state = { alias: null, up: false, running: false, index: unknownIndex, peerIndex: unknownIndex };
   return {
     link: { name, mac, mtuBytes, txQueueLength, queueCount, kind: 'veth', ...state },
+    qdisc: undefined,
     addresses: [],
     routes: observed.routes.filter((route) => route.device !== name),
     rules: observed.rules,

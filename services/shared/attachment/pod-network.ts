@@ -3,6 +3,7 @@ import type { Mac } from '../net/mac.js';
 import type { Prefix } from '../net/prefix.js';
 import type { PodName } from './allocation.js';
 import type { Attachment } from './attachment.js';
+import type { Bandwidth } from './bandwidth.js';
 import type { HostPort } from './host-port.js';
 
 /** The kernel's limit of the queues of an interface. */
@@ -28,6 +29,8 @@ export interface PodNetwork {
   readonly sourcePrefixes: readonly Prefix[];
   /** Ports of the node that lead to the pod. */
   readonly hostPorts: readonly HostPort[];
+  /** Limits of the pod's packets; absent: not limited. */
+  readonly bandwidth?: Bandwidth;
   /** Transmit queue length of each end, in packets; undefined: the kernel's default. */
   readonly txQueueLength: number | undefined;
   /** Number of transmit queues, and of receive queues, at each end; undefined: the kernel's default. */

@@ -66,6 +66,29 @@ export interface PodNetwork {
     | undefined;
   /** Ports of the node that lead to the pod. Another pod of the node must not have one of them. */
   hostPorts: HostPort[];
+  /** Limits of the pod's packets. Not set: not limited. */
+  bandwidth?: Bandwidth | undefined;
+}
+
+/** Bandwidth limits the packets of a pod, by direction as the pod sees it. */
+export interface Bandwidth {
+  /** Limit of packets to the pod. Not set: not limited. */
+  ingress?:
+    | RateLimit
+    | undefined;
+  /** Limit of packets from the pod. Not set: not limited. */
+  egress?: RateLimit | undefined;
+}
+
+/** RateLimit limits packets with a token bucket. */
+export interface RateLimit {
+  /** Bits per second, Ethernet headers included, 1000 to 10^15. */
+  rateBitsPerSecond: bigint;
+  /**
+   * Bits that may pass at once after a pause, 1000 to 34359738360; 0 means 50 ms of the rate. The bucket holds one
+   * packet of the MTU at least.
+   */
+  burstBits: bigint;
 }
 
 /** HostPort is a port of the node that leads to a port of a pod (CNI capability `portMappings`). */
@@ -266,6 +289,8 @@ export interface AttachedPod {
   up: boolean;
   /** Ports of the node that lead to the pod. */
   hostPorts: HostPort[];
+  /** Limits of the pod's packets, as recorded. */
+  bandwidth?: Bandwidth | undefined;
 }
 
 function createBasePodNetwork(): PodNetwork {
@@ -283,6 +308,7 @@ function createBasePodNetwork(): PodNetwork {
     queueCount: 0,
     addressesFromIpam: undefined,
     hostPorts: [],
+    bandwidth: undefined,
   };
 }
 
@@ -326,6 +352,9 @@ export const PodNetwork: MessageFns<PodNetwork> = {
     }
     for (const v of message.hostPorts) {
       HostPort.encode(v!, writer.uint32(106).fork()).join();
+    }
+    if (message.bandwidth !== undefined) {
+      Bandwidth.encode(message.bandwidth, writer.uint32(114).fork()).join();
     }
     return writer;
   },
@@ -447,6 +476,14 @@ export const PodNetwork: MessageFns<PodNetwork> = {
             message.hostPorts.push(HostPort.decode(reader, reader.uint32()));
             continue;
           }
+          case 14: {
+            if (tag !== 114) {
+              break;
+            }
+
+            message.bandwidth = Bandwidth.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -479,6 +516,155 @@ export const PodNetwork: MessageFns<PodNetwork> = {
     message.queueCount = object.queueCount ?? 0;
     message.addressesFromIpam = object.addressesFromIpam ?? undefined;
     message.hostPorts = object.hostPorts?.map((e) => HostPort.fromPartial(e)) || [];
+    message.bandwidth = (object.bandwidth !== undefined && object.bandwidth !== null)
+      ? Bandwidth.fromPartial(object.bandwidth)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseBandwidth(): Bandwidth {
+  return { ingress: undefined, egress: undefined };
+}
+
+export const Bandwidth: MessageFns<Bandwidth> = {
+  encode(message: Bandwidth, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.ingress !== undefined) {
+      RateLimit.encode(message.ingress, writer.uint32(10).fork()).join();
+    }
+    if (message.egress !== undefined) {
+      RateLimit.encode(message.egress, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Bandwidth {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseBandwidth();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.ingress = RateLimit.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.egress = RateLimit.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Bandwidth>): Bandwidth {
+    return Bandwidth.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Bandwidth>): Bandwidth {
+    const message = createBaseBandwidth();
+    message.ingress = (object.ingress !== undefined && object.ingress !== null)
+      ? RateLimit.fromPartial(object.ingress)
+      : undefined;
+    message.egress = (object.egress !== undefined && object.egress !== null)
+      ? RateLimit.fromPartial(object.egress)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseRateLimit(): RateLimit {
+  return { rateBitsPerSecond: 0n, burstBits: 0n };
+}
+
+export const RateLimit: MessageFns<RateLimit> = {
+  encode(message: RateLimit, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.rateBitsPerSecond !== 0n) {
+      if (BigInt.asUintN(64, message.rateBitsPerSecond) !== message.rateBitsPerSecond) {
+        throw new globalThis.Error("value provided for field message.rateBitsPerSecond of type uint64 too large");
+      }
+      writer.uint32(8).uint64(message.rateBitsPerSecond);
+    }
+    if (message.burstBits !== 0n) {
+      if (BigInt.asUintN(64, message.burstBits) !== message.burstBits) {
+        throw new globalThis.Error("value provided for field message.burstBits of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.burstBits);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RateLimit {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRateLimit();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.rateBitsPerSecond = reader.uint64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.burstBits = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RateLimit>): RateLimit {
+    return RateLimit.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RateLimit>): RateLimit {
+    const message = createBaseRateLimit();
+    message.rateBitsPerSecond = (object.rateBitsPerSecond !== undefined && object.rateBitsPerSecond !== null)
+      ? BigInt(object.rateBitsPerSecond)
+      : 0n;
+    message.burstBits = (object.burstBits !== undefined && object.burstBits !== null) ? BigInt(object.burstBits) : 0n;
     return message;
   },
 };
@@ -1809,7 +1995,14 @@ export const ListPodsResponse: MessageFns<ListPodsResponse> = {
 };
 
 function createBaseAttachedPod(): AttachedPod {
-  return { attachment: undefined, hostInterface: undefined, addresses: [], up: false, hostPorts: [] };
+  return {
+    attachment: undefined,
+    hostInterface: undefined,
+    addresses: [],
+    up: false,
+    hostPorts: [],
+    bandwidth: undefined,
+  };
 }
 
 export const AttachedPod: MessageFns<AttachedPod> = {
@@ -1828,6 +2021,9 @@ export const AttachedPod: MessageFns<AttachedPod> = {
     }
     for (const v of message.hostPorts) {
       HostPort.encode(v!, writer.uint32(42).fork()).join();
+    }
+    if (message.bandwidth !== undefined) {
+      Bandwidth.encode(message.bandwidth, writer.uint32(50).fork()).join();
     }
     return writer;
   },
@@ -1885,6 +2081,14 @@ export const AttachedPod: MessageFns<AttachedPod> = {
             message.hostPorts.push(HostPort.decode(reader, reader.uint32()));
             continue;
           }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.bandwidth = Bandwidth.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1911,6 +2115,9 @@ export const AttachedPod: MessageFns<AttachedPod> = {
     message.addresses = object.addresses?.map((e) => e) || [];
     message.up = object.up ?? false;
     message.hostPorts = object.hostPorts?.map((e) => HostPort.fromPartial(e)) || [];
+    message.bandwidth = (object.bandwidth !== undefined && object.bandwidth !== null)
+      ? Bandwidth.fromPartial(object.bandwidth)
+      : undefined;
     return message;
   },
 };
