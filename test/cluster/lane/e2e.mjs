@@ -1,0 +1,166 @@
+// Kubernetes' own end-to-end tests of the network (`--e2e=GROUP`), on three nodes with CoreDNS.
+import { spawn } from 'node:child_process';
+import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import process from 'node:process';
+
+import { withCoreDns } from './coredns.mjs';
+import { PODS } from './network.mjs';
+import { must } from './wait.mjs';
+
+/** Specs that no run has: part of their names, and why they cannot pass here. */
+const CANNOT_RUN = [
+  { part: 'SCTPConnectivity', reason: 'needs a kernel with CONFIG_IP_SCTP' },
+  { part: 'LoadBalancer|\\[Provider:', reason: "needs a cloud's load balancer or ssh to the nodes" },
+  { part: '\\[Feature:Networking-', reason: 'needs the internet' },
+  { part: 'KubeProxy|kube-proxy', reason: 'needs the image distroless-iptables' },
+  { part: 'LocalhostNodePorts', reason: 'kube-proxy in nftables mode has no NodePorts of 127.0.0.1' },
+  { part: 'PerformanceDNS', reason: 'makes 10,000 Services' },
+  { part: '\\[Disruptive\\]|DNS configMap', reason: "needs ssh to the nodes or a cloud's DNS" },
+];
+
+/** `focus` and `skip` are patterns of names; `processes` run specs at the same time, except [Serial] ones. */
+const GROUPS = {
+  conformance: {
+    focus: [
+      '\\[sig-network\\].*\\[Conformance\\]',
+      'validates that there is no conflict between pods with same hostPort but different hostIP and protocol',
+    ],
+    skip: [],
+    processes: 5,
+    minutes: 25,
+  },
+  rest: {
+    focus: ['\\[sig-network\\]'],
+    skip: ['\\[Conformance\\]', 'NetworkPolicy', 'Netpol', '\\[Serial\\]', '\\[Slow\\]'],
+    processes: 6,
+    minutes: 30,
+  },
+  netpol: { focus: ['\\[sig-network\\] Netpol'], skip: [], processes: 6, minutes: 30 },
+  serial: {
+    focus: ['\\[sig-network\\].*\\[Serial\\]', 'SchedulerPredicates validates that there .* same hostPort'],
+    skip: [],
+    processes: 1,
+    minutes: 30,
+  },
+};
+
+export const E2E_GROUPS = Object.keys(GROUPS);
+
+const ZONE = 'topology.kubernetes.io/zone';
+/** States of specs that are no failures. */
+const FINE = ['passed', 'skipped', 'pending'];
+const NANOSECONDS_PER_SECOND = 1e9;
+
+/** The API server proxies to pods, and has no Podwire: it reaches them through a node. */
+function makeRoutes({ nodes: [node] }) {
+  for (const family of ['ipv4', 'ipv6']) {
+    must('ip', [family === 'ipv6' ? '-6' : '-4', 'route', 'replace', PODS[family], 'via', node[family]]);
+  }
+}
+
+function argumentsOf({ focus, skip, processes, minutes }, { cluster, folder }) {
+  const { controlPlane, programs, nodes } = cluster;
+  const ginkgo = [
+    `--procs=${processes}`,
+    `--timeout=${minutes}m`,
+    '--no-color',
+    '--poll-progress-after=0',
+    `--focus=${focus.join('|')}`,
+    `--skip=${[...skip, ...CANNOT_RUN.map(({ part }) => part)].join('|')}`,
+    `--output-dir=${folder}`,
+    '--json-report=report.json',
+  ];
+  const suite = [
+    '--provider=skeleton',
+    `--kubeconfig=${controlPlane.kubeconfig}`,
+    `--kubectl-path=${join(programs.kubernetes, 'kubectl')}`,
+    `--num-nodes=${nodes.length}`,
+    '--node-os-distro=debian',
+    '--dns-domain=cluster.local',
+    '--disable-log-dump',
+    '--dump-logs-on-failure=false',
+    '--repo-root=/nonexistent',
+    `--e2e-output-dir=${folder}`,
+  ];
+  return ['run', ...ginkgo, join(programs.e2e, 'e2e.test'), '--', ...suite];
+}
+
+/** Runs the tests, with their output in a file. @returns the exit code */
+function runGinkgo(group, { cluster, folder }) {
+  const log = openSync(join(folder, 'ginkgo.log'), 'a');
+  const { programs } = cluster;
+  const env = { PATH: `${programs.kubernetes}:/usr/sbin:/usr/bin:/sbin:/bin`, HOME: folder };
+  const options = { env, cwd: folder, stdio: ['ignore', log, log] };
+  const ginkgo = spawn(join(programs.e2e, 'ginkgo'), argumentsOf(group, { cluster, folder }), options);
+  closeSync(log);
+  return new Promise((resolve, reject) => {
+    ginkgo.on('error', reject);
+    ginkgo.on('exit', resolve);
+  });
+}
+
+/** Name, state, seconds and message of each spec, and of each setup of the suite. */
+function specsOf(folder) {
+  const suites = JSON.parse(readFileSync(join(folder, 'report.json'), 'utf8'));
+  const reports = suites.flatMap(({ SpecReports }) => SpecReports ?? []);
+  return reports.map((report) => ({
+    name: [...(report.ContainerHierarchyTexts ?? []), report.LeafNodeText].filter(Boolean).join(' '),
+    isSpec: report.LeafNodeType === 'It',
+    state: report.State,
+    seconds: report.RunTime / NANOSECONDS_PER_SECOND,
+    message: report.Failure?.Message ?? '',
+  }));
+}
+
+const matches = (patterns, name) => patterns.some((pattern) => new RegExp(pattern).test(name));
+
+/** Lines about specs of the group that are left out. */
+function leftOut({ focus, skip }, specs) {
+  const ofGroup = specs.filter(({ name }) => matches(focus, name) && !matches(skip, name));
+  return CANNOT_RUN.flatMap(({ part, reason }) => {
+    const names = ofGroup.filter(({ name }) => matches([part], name));
+    return names.length === 0 ? [] : [`${names.length} specs left out (${part}): ${reason}`];
+  });
+}
+
+const oneLine = (text) => text.trim().split('\n').slice(0, 4).join(' ').slice(0, 600);
+
+/** Runs a group of the tests. @throws Error with a table of the failed specs */
+async function runGroup(name, { cluster }) {
+  const group = GROUPS[name];
+  const folder = join(cluster.controlPlane.logs, `e2e-${name}`);
+  mkdirSync(folder, { recursive: true });
+  for (const node of cluster.nodes) {
+    await cluster.api.patch('Node', undefined, node.name, { metadata: { labels: { [ZONE]: node.name } } });
+  }
+  makeRoutes(cluster);
+  const startMs = Date.now();
+  const code = await withCoreDns(cluster, () => runGinkgo(group, { cluster, folder }));
+  const specs = specsOf(folder);
+  // A spec that `--skip` left out has no message; one that skipped itself says why.
+  const ran = specs.filter(({ isSpec, state, message }) => isSpec && (state !== 'skipped' || message !== ''));
+  const skipped = ran.filter(({ state }) => !['passed', 'failed'].includes(state) && FINE.includes(state));
+  const passed = ran.filter(({ state }) => state === 'passed');
+  const failed = specs.filter(({ state }) => !FINE.includes(state));
+  const seconds = ((Date.now() - startMs) / 1000).toFixed(0);
+  const counts = `${passed.length} passed, ${failed.length} failed, ${skipped.length} skipped`;
+  const lines = [
+    ...leftOut(group, specs),
+    ...skipped.map((spec) => `skipped: ${spec.name}: ${oneLine(spec.message)}`),
+    `${name}: ${ran.length} specs, ${counts}, ${seconds} s`,
+  ];
+  process.stdout.write(`${lines.join('\n')}\n`);
+  if (failed.length > 0) {
+    throw new Error(failed.map((spec) => `${spec.state}: ${spec.name}\n    ${oneLine(spec.message)}`).join('\n'));
+  }
+  if (code !== 0 || passed.length === 0) throw new Error(`ginkgo: exit code ${code}; read ${folder}/ginkgo.log`);
+}
+
+/** The scenarios of a run of some groups. */
+export function e2eScenarios(names) {
+  return names.map((name) => ({
+    name: `Kubernetes' own tests: ${name}`,
+    run: ({ cluster }) => runGroup(name, { cluster }),
+  }));
+}
