@@ -8,7 +8,7 @@ import { makeNetwork, nodesOf } from './network.mjs';
 import { Node } from './node.mjs';
 import { Observability } from './observability.mjs';
 import { makePodImage, POD_IMAGE } from './pod-image.mjs';
-import { until } from './wait.mjs';
+import { must, until } from './wait.mjs';
 
 /** Seconds for a state that a cluster reaches soon on two shared processors. */
 const SOON = 120;
@@ -144,6 +144,11 @@ export class Cluster {
   /** Answer of a URL, asked from a node. */
   call(url, node = this.nodes[0]) {
     return JSON.parse(node.machine.run(join(this.programs.pod, 'pod'), ['call', url]));
+  }
+
+  /** Answer of a URL, asked from the host outside. */
+  callFromOutside(url) {
+    return JSON.parse(must('ip', ['netns', 'exec', 'outside', join(this.programs.pod, 'pod'), 'call', url]));
   }
 
   /** The addresses of a pod, one of each family of the cluster. */

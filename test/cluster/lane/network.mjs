@@ -15,7 +15,8 @@ export const EXTRA_PODS = '10.66.0.0/16';
 
 /** A host that has no route to the pods: it sees the address of a node. */
 export const OUTSIDE = { ipv4: '203.0.113.10', ipv6: '2001:db8:113::10' };
-const GATEWAY = { ipv4: '198.18.0.254', ipv6: 'fd00:18::fe' };
+/** Source of its requests to nodes, and the nodes' default route. */
+export const GATEWAY = { ipv4: '198.18.0.254', ipv6: 'fd00:18::fe' };
 
 export const NODES = [
   { name: 'node-a', ipv4: '198.18.0.11', ipv6: 'fd00:18::11' },
