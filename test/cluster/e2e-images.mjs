@@ -28,7 +28,7 @@ export const COREDNS_IMAGE = 'cluster.invalid/coredns:1';
 const REGISTRY = 'registry.k8s.io/';
 const PREFIX = 'e2e-images-';
 
-/** What the tests execute in pods: hostexec, dig, curl, nc, iperf, conntrack. */
+/** Programs that the tests execute in pods: hostexec, dig, curl, nc, iperf, conntrack. */
 const PACKAGES = [
   ...['bash', 'coreutils', 'findutils', 'grep', 'hostname', 'libc-bin', 'mawk', 'procps', 'sed', 'util-linux'],
   ...['bind9-dnsutils', 'busybox-static', 'conntrack', 'curl', 'iperf', 'iproute2', 'netcat-openbsd', 'socat', 'wget'],
@@ -52,7 +52,7 @@ const UNUSED = ['usr/share/doc', 'usr/share/man', 'usr/share/locale', 'usr/share
 
 const ENVIRONMENT = ['PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'];
 
-/** By name of the repository. The tests name the tags (`e2e.test --list-images`). */
+/** The images by name of the repository. The tests name the tags (`e2e.test --list-images`). */
 const IMAGES = {
   agnhost: { layers: ['debian', 'coredns', 'agnhost'], config: { Entrypoint: ['/agnhost'], Cmd: ['pause'] } },
   'glibc-dns-testing': { layers: ['debian'], config: { Cmd: ['/bin/bash'] } },

@@ -8,13 +8,14 @@ import { withCoreDns } from './coredns.mjs';
 import { PODS } from './network.mjs';
 import { must } from './wait.mjs';
 
-/** Specs that no run has: part of their names, and why they cannot pass here. */
+/** Specs that cannot pass here: part of their names, and why. `mode`: only in this mode of kube-proxy. */
 const CANNOT_RUN = [
   { part: 'SCTPConnectivity', reason: 'needs a kernel with CONFIG_IP_SCTP' },
   { part: 'LoadBalancer|\\[Provider:', reason: "needs a cloud's load balancer or ssh to the nodes" },
   { part: '\\[Feature:Networking-', reason: 'needs the internet' },
   { part: 'KubeProxy|kube-proxy', reason: 'needs the image distroless-iptables' },
-  { part: 'LocalhostNodePorts', reason: 'kube-proxy in nftables mode has no NodePorts of 127.0.0.1' },
+  { part: 'LocalhostNodePorts', reason: 'kube-proxy has no node ports of 127.0.0.1', mode: 'nftables' },
+  { part: 'pull an image from a registry', reason: 'needs the registry that the image agnhost has upstream' },
   { part: 'PerformanceDNS', reason: 'makes 10,000 Services' },
   { part: '\\[Disruptive\\]|DNS configMap', reason: "needs ssh to the nodes or a cloud's DNS" },
 ];
@@ -60,14 +61,14 @@ function makeRoutes({ nodes: [node] }) {
 }
 
 function argumentsOf({ focus, skip, processes, minutes }, { cluster, folder }) {
-  const { controlPlane, programs, nodes } = cluster;
+  const { controlPlane, programs, nodes, kubeProxy } = cluster;
   const ginkgo = [
     `--procs=${processes}`,
     `--timeout=${minutes}m`,
     '--no-color',
     '--poll-progress-after=0',
     `--focus=${focus.join('|')}`,
-    `--skip=${[...skip, ...CANNOT_RUN.map(({ part }) => part)].join('|')}`,
+    `--skip=${[...skip, ...leftOutIn(kubeProxy).map(({ part }) => part)].join('|')}`,
     `--output-dir=${folder}`,
     '--json-report=report.json',
   ];
@@ -113,12 +114,14 @@ function specsOf(folder) {
   }));
 }
 
+const leftOutIn = (kubeProxy) => CANNOT_RUN.filter(({ mode = kubeProxy }) => mode === kubeProxy);
+
 const matches = (patterns, name) => patterns.some((pattern) => new RegExp(pattern).test(name));
 
 /** Lines about specs of the group that are left out. */
-function leftOut({ focus, skip }, specs) {
+function leftOut({ focus, skip }, specs, kubeProxy) {
   const ofGroup = specs.filter(({ name }) => matches(focus, name) && !matches(skip, name));
-  return CANNOT_RUN.flatMap(({ part, reason }) => {
+  return leftOutIn(kubeProxy).flatMap(({ part, reason }) => {
     const names = ofGroup.filter(({ name }) => matches([part], name));
     return names.length === 0 ? [] : [`${names.length} specs left out (${part}): ${reason}`];
   });
@@ -146,7 +149,7 @@ async function runGroup(name, { cluster }) {
   const seconds = ((Date.now() - startMs) / 1000).toFixed(0);
   const counts = `${passed.length} passed, ${failed.length} failed, ${skipped.length} skipped`;
   const lines = [
-    ...leftOut(group, specs),
+    ...leftOut(group, specs, cluster.kubeProxy),
     ...skipped.map((spec) => `skipped: ${spec.name}: ${oneLine(spec.message)}`),
     `${name}: ${ran.length} specs, ${counts}, ${seconds} s`,
   ];
