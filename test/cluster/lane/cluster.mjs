@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { ControlPlane } from './control-plane.mjs';
-import { Podwire } from './install.mjs';
+import { CONTROL_PLANE_ROLE, Podwire } from './install.mjs';
 import { makeNetwork, nodesOf } from './network.mjs';
 import { Node } from './node.mjs';
 import { Observability } from './observability.mjs';
@@ -45,8 +45,12 @@ export class Cluster {
     if (this.e2e !== undefined) images.push(this.e2e.images);
     for (const node of this.nodes) for (const image of images) node.importImage(image);
     await until('nodes to register', async () => (await this.api.list('Node')).length === places.length, SOON);
-    // One control-plane node keeps the embedded datastore; with etcd each runs a podwire-ipam.
-    const label = { metadata: { labels: { 'node-role.kubernetes.io/control-plane': '' } } };
+    if (this.e2e === undefined) await this.#labelControlPlane(places);
+  }
+
+  /** One control-plane node keeps the embedded datastore; with etcd each runs a podwire-ipam. */
+  async #labelControlPlane(places) {
+    const label = { metadata: { labels: { [CONTROL_PLANE_ROLE]: '' } } };
     for (const { name } of this.store === 'etcd' ? places : places.slice(0, 1)) {
       await this.api.patch('Node', undefined, name, label);
     }

@@ -55,10 +55,11 @@ async function main({ only, family, ...settings }) {
   print(`${table(rows.slice(-1))}\n`);
   const state = { untouched: wholeFootprint(cluster) };
   const ofCluster = scenariosOf({ family, store, former, kubeProxy });
-  const scenarios = e2e === undefined ? ofCluster : [ofCluster[0], ...e2eScenarios(e2e.groups)];
   const isWanted = ({ name }) => only === undefined || new RegExp(only, 'i').test(name);
-  const isNeeded = ({ name }) => scenarios.some((other) => other.after === name && isWanted(other));
-  const selected = scenarios.filter((scenario, index) => index === 0 || isWanted(scenario) || isNeeded(scenario));
+  const isNeeded = ({ name }) => ofCluster.some((other) => other.after === name && isWanted(other));
+  const [first, ...further] = ofCluster;
+  const scenarios = further.filter((scenario) => isWanted(scenario) || isNeeded(scenario));
+  const selected = [first, ...(e2e === undefined ? scenarios : e2eScenarios(e2e.groups, only))];
   for (const [index, scenario] of selected.entries()) {
     const begunMs = Date.now();
     let failure;
