@@ -11,9 +11,9 @@ import { must } from './wait.mjs';
 /** Specs that cannot pass here: part of their names, and why. `mode`: only in this mode of kube-proxy. */
 const CANNOT_RUN = [
   { part: 'SCTPConnectivity', reason: 'needs a kernel with CONFIG_IP_SCTP' },
-  { part: 'LoadBalancer|\\[Provider:', reason: "needs a cloud's load balancer or ssh to the nodes" },
+  { part: '\\[Feature:LoadBalancer\\]|\\[Provider:', reason: 'needs a cloud' },
   { part: '\\[Feature:Networking-', reason: 'needs the internet' },
-  { part: 'KubeProxy|kube-proxy', reason: 'needs the image distroless-iptables' },
+  { part: 'KubeProxy', reason: "needs time-outs of conntrack and nfacct, which are the host's" },
   { part: 'LocalhostNodePorts', reason: 'kube-proxy has no node ports of 127.0.0.1', mode: 'nftables' },
   {
     part: 'NodePort and HealthCheckNodePort correctly',
@@ -21,7 +21,7 @@ const CANNOT_RUN = [
   },
   { part: 'pull an image from a registry', reason: 'needs the registry that the image agnhost has upstream' },
   { part: 'PerformanceDNS', reason: 'makes 10,000 Services' },
-  { part: '\\[Disruptive\\]|DNS configMap', reason: "needs ssh to the nodes or a cloud's DNS" },
+  { part: '\\[Disruptive\\]', reason: 'needs ssh to the nodes' },
 ];
 
 /** `focus` and `skip` are patterns of names; `processes` run specs at the same time, except [Serial] ones. */
