@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import process from 'node:process';
 
 import { withCoreDns } from './coredns.mjs';
-import { PODS } from './network.mjs';
+import { CONTROL_PLANE, CONTROL_PLANE_IPV6, PODS } from './network.mjs';
 import { must } from './wait.mjs';
 
 /** Specs that cannot pass here: part of their names, and why. `mode`: only in this mode of kube-proxy. */
@@ -52,15 +52,32 @@ const GROUPS = {
 
 export const E2E_GROUPS = Object.keys(GROUPS);
 
+const MASQUERADE = `table inet api_server {
+  chain postrouting {
+    type nat hook postrouting priority srcnat
+    ip saddr ${CONTROL_PLANE} ip daddr ${PODS.ipv4} masquerade
+    ip6 saddr ${CONTROL_PLANE_IPV6} ip6 daddr ${PODS.ipv6} masquerade
+  }
+}`;
+
 const ZONE = 'topology.kubernetes.io/zone';
 /** States of specs that are no failures. */
 const FINE = ['passed', 'skipped', 'pending'];
 const NANOSECONDS_PER_SECOND = 1e9;
 
-/** The API server proxies to pods, and has no Podwire: it reaches them through a node. */
-function makeRoutes({ nodes: [node] }) {
+/**
+ * The API server proxies to pods, and has no Podwire: it reaches them through a node while `action` runs. The node
+ * masquerades, so that replies return through it; otherwise kube-proxy in iptables mode drops packets of unknown flows.
+ */
+async function withRoutesToPods({ nodes: [node] }, action) {
   for (const family of ['ipv4', 'ipv6']) {
     must('ip', [family === 'ipv6' ? '-6' : '-4', 'route', 'replace', PODS[family], 'via', node[family]]);
+  }
+  node.machine.run('nft', [MASQUERADE]);
+  try {
+    return await action();
+  } finally {
+    node.machine.run('nft', ['delete table inet api_server']);
   }
 }
 
@@ -147,9 +164,9 @@ async function runGroup(name, { cluster, only }) {
   for (const node of cluster.nodes) {
     await cluster.api.patch('Node', undefined, node.name, { metadata: { labels: { [ZONE]: node.name } } });
   }
-  makeRoutes(cluster);
   const startMs = Date.now();
-  const code = await withCoreDns(cluster, () => runGinkgo(group, { cluster, folder }));
+  const run = () => runGinkgo(group, { cluster, folder });
+  const code = await withRoutesToPods(cluster, () => withCoreDns(cluster, run));
   const specs = specsOf(folder);
   // A spec that `--skip` left out has no message; one that skipped itself says why.
   const ran = specs.filter(({ isSpec, state, message }) => isSpec && (state !== 'skipped' || message !== ''));
