@@ -1,6 +1,6 @@
 // Kubernetes' own end-to-end tests of the network (`--e2e=GROUP`), on three nodes with CoreDNS.
 import { spawn } from 'node:child_process';
-import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
+import { closeSync, existsSync, mkdirSync, openSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import process from 'node:process';
 
@@ -61,8 +61,9 @@ const MASQUERADE = `table inet api_server {
 }`;
 
 const ZONE = 'topology.kubernetes.io/zone';
-/** States of specs that are no failures. */
-const FINE = ['passed', 'skipped', 'pending'];
+/** States of specs that did not run. */
+const SKIPPED = ['skipped', 'pending'];
+const REPORT = 'report.json';
 const NANOSECONDS_PER_SECOND = 1e9;
 
 /**
@@ -91,7 +92,7 @@ function argumentsOf({ focus, skip, processes, minutes }, { cluster, folder }) {
     `--focus=${focus.join('|')}`,
     `--skip=${[...skip, ...leftOutIn(kubeProxy).map(({ part }) => part)].join('|')}`,
     `--output-dir=${folder}`,
-    '--json-report=report.json',
+    `--json-report=${REPORT}`,
   ];
   const suite = [
     '--provider=skeleton',
@@ -122,15 +123,15 @@ function runGinkgo(group, { cluster, folder }) {
   });
 }
 
-/** Name, state, seconds and message of each spec, and of each setup of the suite. */
+/** Name, state, time and message of each spec, and of each setup of the suite. */
 function specsOf(folder) {
-  const suites = JSON.parse(readFileSync(join(folder, 'report.json'), 'utf8'));
+  const suites = JSON.parse(readFileSync(join(folder, REPORT), 'utf8'));
   const reports = suites.flatMap(({ SpecReports }) => SpecReports ?? []);
   return reports.map((report) => ({
     name: [...(report.ContainerHierarchyTexts ?? []), report.LeafNodeText].filter(Boolean).join(' '),
     isSpec: report.LeafNodeType === 'It',
     state: report.State,
-    seconds: report.RunTime / NANOSECONDS_PER_SECOND,
+    took: `${(report.RunTime / NANOSECONDS_PER_SECOND).toFixed(0)} s`,
     message: report.Failure?.Message ?? '',
   }));
 }
@@ -156,6 +157,27 @@ const oneLine = (text) =>
     .join(' ')
     .slice(0, 600);
 
+/** Prints numbers and the skipped specs. @throws Error with a table of the failed specs */
+function report(name, { group, specs, kubeProxy, took }) {
+  // A spec that `--skip` left out has no message; one that skipped itself says why.
+  const ran = specs.filter(({ isSpec, state, message }) => isSpec && (state !== 'skipped' || message !== ''));
+  const skipped = ran.filter(({ state }) => SKIPPED.includes(state));
+  const passed = ran.filter(({ state }) => state === 'passed');
+  const failed = specs.filter(({ state }) => state !== 'passed' && !SKIPPED.includes(state));
+  const counts = `${passed.length} passed, ${failed.length} failed, ${skipped.length} skipped`;
+  const lines = [
+    ...leftOut(group, specs, kubeProxy),
+    ...skipped.map((spec) => `skipped: ${spec.name}: ${oneLine(spec.message)}`),
+    `${name}: ${ran.length} specs, ${counts}, ${took}`,
+  ];
+  process.stdout.write(`${lines.join('\n')}\n`);
+  if (failed.length > 0) {
+    const texts = failed.map((spec) => `${spec.state} after ${spec.took}: ${spec.name}\n    ${oneLine(spec.message)}`);
+    throw new Error(texts.join('\n'));
+  }
+  if (passed.length === 0) throw new Error(`${name}: no spec ran; change the patterns`);
+}
+
 /** Runs a group of the tests. @throws Error with a table of the failed specs */
 async function runGroup(name, { cluster, only }) {
   const group = only === undefined ? GROUPS[name] : { ...GROUPS[name], focus: [only] };
@@ -167,24 +189,11 @@ async function runGroup(name, { cluster, only }) {
   const startMs = Date.now();
   const run = () => runGinkgo(group, { cluster, folder });
   const code = await withRoutesToPods(cluster, () => withCoreDns(cluster, run));
-  const specs = specsOf(folder);
-  // A spec that `--skip` left out has no message; one that skipped itself says why.
-  const ran = specs.filter(({ isSpec, state, message }) => isSpec && (state !== 'skipped' || message !== ''));
-  const skipped = ran.filter(({ state }) => !['passed', 'failed'].includes(state) && FINE.includes(state));
-  const passed = ran.filter(({ state }) => state === 'passed');
-  const failed = specs.filter(({ state }) => !FINE.includes(state));
-  const seconds = ((Date.now() - startMs) / 1000).toFixed(0);
-  const counts = `${passed.length} passed, ${failed.length} failed, ${skipped.length} skipped`;
-  const lines = [
-    ...leftOut(group, specs, cluster.kubeProxy),
-    ...skipped.map((spec) => `skipped: ${spec.name}: ${oneLine(spec.message)}`),
-    `${name}: ${ran.length} specs, ${counts}, ${seconds} s`,
-  ];
-  process.stdout.write(`${lines.join('\n')}\n`);
-  if (failed.length > 0) {
-    throw new Error(failed.map((spec) => `${spec.state}: ${spec.name}\n    ${oneLine(spec.message)}`).join('\n'));
-  }
-  if (code !== 0 || passed.length === 0) throw new Error(`ginkgo: exit code ${code}; read ${folder}/ginkgo.log`);
+  const took = `${((Date.now() - startMs) / 1000).toFixed(0)} s`;
+  const failure = new Error(`ginkgo: exit code ${code}; read e2e-${name}/ginkgo.log`);
+  if (!existsSync(join(folder, REPORT))) throw failure;
+  report(name, { group, specs: specsOf(folder), kubeProxy: cluster.kubeProxy, took });
+  if (code !== 0) throw failure;
 }
 
 /** The scenarios of a run of some groups. `only` selects specs instead of the groups' patterns. */
