@@ -12,7 +12,7 @@ import { must } from './wait.mjs';
 const CANNOT_RUN = [
   { part: 'SCTPConnectivity', reason: 'needs a kernel with CONFIG_IP_SCTP' },
   { part: '\\[Feature:LoadBalancer\\]|\\[Provider:', reason: 'needs a cloud' },
-  { part: '\\[Feature:Networking-', reason: 'needs the internet' },
+  { part: '\\[Feature:Networking-|Forward PTR lookup', reason: 'needs the internet' },
   { part: 'KubeProxy', reason: "needs time-outs of conntrack and nfacct, which are the host's" },
   { part: 'LocalhostNodePorts', reason: 'kube-proxy has no node ports of 127.0.0.1', mode: 'nftables' },
   {
