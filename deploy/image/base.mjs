@@ -23,7 +23,7 @@ const SOURCES = ['/etc/apt/sources.list.d/debian.sources', '/etc/apt/sources.lis
  * folder of its own. Needs no root, and runs no program of that architecture.
  * @returns folders by package name
  */
-function unpackPackages({ arch, work }) {
+export function unpackPackages({ arch, work, packages }) {
   const apt = join(work, 'apt');
   const [sources] = SOURCES.filter((path) => existsSync(path));
   const parts = join(apt, 'sources');
@@ -46,7 +46,7 @@ function unpackPackages({ arch, work }) {
   write(join(apt, 'apt.conf'), `${lines.join('')}APT::Architectures { "${arch}"; };\n`);
   const env = { APT_CONFIG: join(apt, 'apt.conf') };
   run('apt-get', ['update', '-qq'], { env });
-  const download = ['install', '-y', '-qq', '--no-install-recommends', '--download-only', ...DEBIAN.packages];
+  const download = ['install', '-y', '-qq', '--no-install-recommends', '--download-only', ...packages];
   run('apt-get', download, { env });
   const folders = new Map();
   for (const folder of ['debian', 'control']) mkdirSync(join(work, folder));
@@ -168,7 +168,7 @@ function shipSystemFiles(layer) {
  * @returns nodeFolder: Node.js as unpacked; debian: name, control file and licence text of each package that has a file in it
  */
 export function addBase({ arch, names, work, cross, layer }) {
-  const folders = step('Debian packages', () => unpackPackages({ arch, work }));
+  const folders = step('Debian packages', () => unpackPackages({ arch, work, packages: DEBIAN.packages }));
   const nodeFolder = step('Node.js', () => unpackNode({ arch, names, work }));
   return step('base layer', () => {
     const node = join(layer, 'usr/local/bin/node');

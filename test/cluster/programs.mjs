@@ -12,7 +12,10 @@ const SOURCES = join(dirname(fileURLToPath(import.meta.url)), 'programs');
 
 const KUBERNETES = ['kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kube-proxy', 'kubelet', 'kubectl'];
 
-/** `packages`: program → Go package. `links`: other names of the program. `cgo`: tags of a build with the C compiler. */
+/**
+ * `packages`: program → Go package. `tests`: program → Go package of tests. `links`: other names of the program. `cgo`: tags
+ * of a build with the C compiler. `isForE2e`: built only for `--e2e`.
+ */
 const GROUPS = {
   pod: { packages: { pod: '.' } },
   plugins: {
@@ -34,7 +37,20 @@ const GROUPS = {
   },
   collector: { packages: { otelcol: '.' } },
   kubernetes: { packages: { kubernetes: '.' }, links: KUBERNETES },
+  coredns: { packages: { coredns: '.' }, isForE2e: true },
+  e2e: {
+    packages: {
+      agnhost: 'k8s.io/kubernetes/test/images/agnhost',
+      'regression-issue-74839': 'k8s.io/kubernetes/test/images/regression-issue-74839',
+      ginkgo: 'github.com/onsi/ginkgo/v2/ginkgo',
+    },
+    tests: { 'e2e.test': 'k8s.io/kubernetes/test/e2e' },
+    isForE2e: true,
+  },
 };
+
+/** Without `-vet=off`, vet reads the 2,500 packages that the tests import. */
+const TEST = ['test', '-c', '-vet=off'];
 
 export const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'podwire', 'cluster');
 
@@ -72,21 +88,23 @@ function ensureSeccomp() {
 
 /** Builds beside the final folder and renames, so that an interrupted build leaves no half of it. */
 function buildGroup(group) {
-  const { packages, cgo, links = [] } = GROUPS[group];
+  const { packages, tests = {}, cgo, links = [] } = GROUPS[group];
   const folder = folderOf(group);
   if (existsSync(folder)) return folder;
   const startMs = Date.now();
-  process.stdout.write(`  building ${Object.keys(packages).join(', ')} … `);
+  process.stdout.write(`  building ${Object.keys({ ...packages, ...tests }).join(', ')} … `);
   if (cgo) ensureSeccomp();
   const unfinished = `${folder}.${process.pid}`;
   mkdirSync(unfinished, { recursive: true });
   try {
     const tags = cgo ? ['-tags', cgo] : [];
-    for (const [program, path] of Object.entries(packages)) {
+    const build = (command, [program, path]) => {
       const output = ['-o', join(unfinished, program)];
-      const args = ['build', '-mod=readonly', '-trimpath', '-ldflags', '-s -w', ...tags, ...output, path];
+      const args = [...command, '-mod=readonly', '-trimpath', '-ldflags', '-s -w', ...tags, ...output, path];
       go(group, args, { CGO_ENABLED: cgo ? '1' : '0', GOFLAGS: '-buildvcs=false' });
-    }
+    };
+    for (const each of Object.entries(packages)) build(['build'], each);
+    for (const each of Object.entries(tests)) build(TEST, each);
     for (const link of links) symlinkSync(Object.keys(packages)[0], join(unfinished, link));
     renameSync(unfinished, folder);
   } finally {
@@ -98,9 +116,11 @@ function buildGroup(group) {
 
 /**
  * Builds missing parts.
+ * @param forE2e - also the programs of `--e2e`
  * @returns the folder of each group
  * @throws Error that names the missing program or has the compiler's output
  */
-export function buildPrograms() {
-  return Object.fromEntries(Object.keys(GROUPS).map((group) => [group, buildGroup(group)]));
+export function buildPrograms(forE2e) {
+  const wanted = Object.keys(GROUPS).filter((group) => forE2e || !GROUPS[group].isForE2e);
+  return Object.fromEntries(wanted.map((group) => [group, buildGroup(group)]));
 }

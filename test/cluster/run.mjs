@@ -1,7 +1,8 @@
 #!/usr/bin/env node
 // `npm run test:cluster`: Podwire on a real Kubernetes cluster, in namespaces of its own. See README.md.
-// usage: run.mjs [--family=ipv4|ipv6|dual] [--store=embedded|etcd] [--only=REGEXP] [--image=ARCHIVE]
-//   [--former-image=ARCHIVE --former-manifests=FOLDER]
+// usage: run.mjs [--family=ipv4|ipv6|dual] [--store=embedded|etcd] [--kube-proxy=nftables|iptables] [--only=REGEXP]
+//   [--image=ARCHIVE] [--former-image=ARCHIVE --former-manifests=FOLDER]
+//   run.mjs --e2e=conformance|rest|netpol|serial,… [--family=…] [--kube-proxy=…] [--only=REGEXP] [--image=ARCHIVE]
 import { spawn, spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,13 +13,18 @@ import { parseArgs } from 'node:util';
 
 import { findHelm } from '../../deploy/kubernetes/helm.mjs';
 import { ensurePrograms, NAMESPACE_PROGRAMS } from '../../deploy/local/programs.mjs';
+import { makeE2eImages } from './e2e-images.mjs';
+import { E2E_GROUPS } from './lane/e2e.mjs';
 import { cgroupFault } from './lane/machine.mjs';
+import { NODES } from './lane/network.mjs';
 import { buildPrograms, CACHE } from './programs.mjs';
 
 const FOLDER = dirname(fileURLToPath(import.meta.url));
 const ROOT = join(FOLDER, '..', '..');
 const FAMILIES = ['ipv4', 'ipv6', 'dual'];
 const STORES = ['embedded', 'etcd'];
+/** Mode of kube-proxy without `--kube-proxy`: the clusters of a run have both. */
+const PROXY_OF = { ipv4: 'nftables', ipv6: 'iptables', dual: 'nftables' };
 
 /**
  * The clusters of a run without `--family` and `--store`, in rounds. The clusters of a round run at the same time: each waits for
@@ -37,6 +43,7 @@ const PROGRAMS = {
   ...NAMESPACE_PROGRAMS,
   nft: 'nftables',
   openssl: 'openssl',
+  iptables: 'iptables',
   pgrep: 'procps',
   git: 'git',
   prometheus: 'prometheus',
@@ -74,7 +81,7 @@ function helmFolder() {
 function keepLogs(folder, cluster) {
   const logs = join(CACHE, 'last-run', cluster);
   rmSync(logs, { recursive: true, force: true });
-  for (const machine of ['control-plane', 'podwire-etcd', 'observability', 'node-a', 'node-b']) {
+  for (const machine of ['control-plane', 'podwire-etcd', 'observability', ...NODES.map(({ name }) => name)]) {
     const parts = { daemons: join(folder, machine, 'logs'), pods: join(folder, machine, 'var', 'log', 'pods') };
     for (const [name, path] of Object.entries(parts)) {
       if (existsSync(path)) cpSync(path, join(logs, machine, name), { recursive: true });
@@ -101,17 +108,28 @@ function runLane(settings) {
 function readOptions() {
   const text = { type: 'string' };
   const former = { 'former-image': text, 'former-manifests': text };
-  const { values } = parseArgs({ options: { family: text, store: text, only: text, image: text, ...former } });
-  const { family, store, only, image } = values;
+  const cluster = { family: text, store: text, 'kube-proxy': text };
+  const { values } = parseArgs({ options: { ...cluster, e2e: text, only: text, image: text, ...former } });
+  const { family, store, 'kube-proxy': kubeProxy, only, image } = values;
   const check = (name, value, known) => {
     if (value !== undefined && !known.includes(value))
       fail(`--${name}=${value}: unknown; use one of ${known.join(', ')}`);
   };
   check('family', family, FAMILIES);
   check('store', store, STORES);
-  const isOne = family !== undefined || store !== undefined;
-  const rounds = isOne ? [[{ family: family ?? 'ipv4', store: store ?? 'embedded' }]] : ROUNDS;
-  return { rounds, only, image, former: readFormer(values) };
+  check('kube-proxy', kubeProxy, [...new Set(Object.values(PROXY_OF))]);
+  const e2e = values.e2e?.split(',');
+  for (const group of e2e ?? []) check('e2e', group, E2E_GROUPS);
+  return { rounds: roundsOf({ family, store, kubeProxy, e2e }), e2e, only, image, former: readFormer(values) };
+}
+
+/** One cluster if an option names it, otherwise all. */
+function roundsOf({ family, store, kubeProxy, e2e }) {
+  if (e2e !== undefined && store === 'etcd') fail('--e2e: runs with the embedded store only; omit --store');
+  const one = { family: family ?? (e2e === undefined ? 'ipv4' : 'dual'), store: store ?? 'embedded' };
+  const rounds = (family ?? store ?? e2e) ? [[one]] : ROUNDS;
+  const complete = (cluster) => ({ ...cluster, kubeProxy: kubeProxy ?? PROXY_OF[cluster.family] });
+  return rounds.map((clusters) => clusters.map(complete));
 }
 
 /** Image and manifests of the former release; undefined without both. */
@@ -126,7 +144,8 @@ async function runCluster(cluster, settings) {
   const folder = mkdtempSync(join(tmpdir(), 'podwire-cluster-'));
   try {
     const status = await runLane({ ...settings, ...cluster, folder });
-    const logs = keepLogs(folder, `${cluster.family}-${cluster.store}`);
+    const kind = settings.e2e === undefined ? cluster.store : 'e2e';
+    const logs = keepLogs(folder, `${cluster.family}-${kind}`);
     if (status !== 0) process.stdout.write(`logs: ${logs}\n`);
     return status === 0;
   } finally {
@@ -135,15 +154,16 @@ async function runCluster(cluster, settings) {
 }
 
 async function main() {
-  const { rounds, only, image, former } = readOptions();
+  const { rounds, e2e: groups, only, image, former } = readOptions();
   if (process.platform !== 'linux' || process.getuid() !== 0) fail('needs root on Linux, as container runtimes do');
   const fault = ensurePrograms(PROGRAMS) ?? cgroupFault();
   if (fault) fail(fault);
   mkdirSync(CACHE, { recursive: true });
-  const programs = { ...buildPrograms(), helm: helmFolder() };
+  const programs = { ...buildPrograms(groups !== undefined), helm: helmFolder() };
+  const e2e = groups && { groups, images: makeE2eImages({ cache: CACHE, programs }) };
   const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
   const imageArchive = image === undefined ? imageOf(version) : resolve(image);
-  const settings = { programs, image: `localhost/podwire:${version}`, imageArchive, former, only };
+  const settings = { programs, image: `localhost/podwire:${version}`, imageArchive, former, only, e2e };
   const startMs = Date.now();
   const results = [];
   for (const clusters of rounds) {

@@ -3,20 +3,23 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { ControlPlane } from './control-plane.mjs';
-import { Podwire } from './install.mjs';
-import { makeNetwork, NODES } from './network.mjs';
+import { CONTROL_PLANE_ROLE, Podwire } from './install.mjs';
+import { makeNetwork, nodesOf } from './network.mjs';
 import { Node } from './node.mjs';
 import { Observability } from './observability.mjs';
 import { makePodImage, POD_IMAGE } from './pod-image.mjs';
-import { until } from './wait.mjs';
+import { must, until } from './wait.mjs';
 
 /** Seconds for a state that a cluster reaches soon on two shared processors. */
 const SOON = 120;
 
 export class Cluster {
-  /** `former`: image archive and manifests of the former release, undefined if it is not tested. */
-  constructor({ folder, cgroup, programs, image, imageArchive, former, families, store }) {
-    Object.assign(this, { folder, cgroup, programs, image, imageArchive, former, families, store });
+  /**
+   * `former`: image archive and manifests of the former release, undefined if it is not tested. `e2e`: groups and images of
+   * Kubernetes' own tests, undefined without them.
+   */
+  constructor({ folder, cgroup, programs, image, imageArchive, former, families, store, kubeProxy, e2e }) {
+    Object.assign(this, { folder, cgroup, programs, image, imageArchive, former, families, store, kubeProxy, e2e });
     this.podwire = new Podwire(this);
   }
 
@@ -26,22 +29,29 @@ export class Cluster {
     makeNetwork(join(this.programs.pod, 'pod'));
     this.controlPlane = new ControlPlane({ folder: this.folder, path });
     this.api = await this.controlPlane.start(this.families);
-    const { folder, cgroup, programs, controlPlane, families } = this;
+    const { folder, cgroup, programs, controlPlane, families, kubeProxy } = this;
     // The etcd cluster, whose dashboards are looked at.
     const isTraced = this.store === 'etcd';
     if (isTraced) {
       this.observability = new Observability({ folder, programs });
       await this.observability.start();
     }
-    const make = (node) => new Node({ node, folder, cgroup, path, programs, controlPlane, families, isTraced });
-    this.nodes = NODES.map(make);
+    const plugins = this.e2e === undefined ? ['loopback', 'portmap', 'bandwidth'] : ['loopback'];
+    const settings = { folder, cgroup, path, programs, controlPlane, families, isTraced, kubeProxy, plugins };
+    const places = nodesOf(this.e2e !== undefined);
+    this.nodes = places.map((node) => new Node({ node, ...settings }));
     await Promise.all(this.nodes.map((node) => node.start()));
-    const podImage = makePodImage(this.folder, join(this.programs.pod, 'pod'));
-    for (const node of this.nodes) node.importImage(podImage);
-    await until('nodes to register', async () => (await this.api.list('Node')).length === NODES.length, SOON);
-    // One control-plane node keeps the embedded datastore; with etcd each runs a podwire-ipam.
-    const label = { metadata: { labels: { 'node-role.kubernetes.io/control-plane': '' } } };
-    for (const { name } of this.store === 'etcd' ? NODES : NODES.slice(0, 1)) {
+    const images = [makePodImage(this.folder, join(this.programs.pod, 'pod'))];
+    if (this.e2e !== undefined) images.push(this.e2e.images);
+    for (const node of this.nodes) for (const image of images) node.importImage(image);
+    await until('nodes to register', async () => (await this.api.list('Node')).length === places.length, SOON);
+    if (this.e2e === undefined) await this.#labelControlPlane(places);
+  }
+
+  /** One control-plane node keeps the embedded datastore; with etcd each runs a podwire-ipam. */
+  async #labelControlPlane(places) {
+    const label = { metadata: { labels: { [CONTROL_PLANE_ROLE]: '' } } };
+    for (const { name } of this.store === 'etcd' ? places : places.slice(0, 1)) {
       await this.api.patch('Node', undefined, name, label);
     }
   }
@@ -138,6 +148,11 @@ export class Cluster {
   /** Answer of a URL, asked from a node. */
   call(url, node = this.nodes[0]) {
     return JSON.parse(node.machine.run(join(this.programs.pod, 'pod'), ['call', url]));
+  }
+
+  /** Answer of a URL, asked from the host outside. */
+  callFromOutside(url) {
+    return JSON.parse(must('ip', ['netns', 'exec', 'outside', join(this.programs.pod, 'pod'), 'call', url]));
   }
 
   /** The addresses of a pod, one of each family of the cluster. */

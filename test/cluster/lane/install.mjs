@@ -5,12 +5,13 @@ import { join } from 'node:path';
 import { NAMESPACE, RENDER } from '../../../deploy/kubernetes/checksum.mjs';
 import { makeAuthority } from './certificates.mjs';
 import { Guide } from './guide.mjs';
-import { EXTRA_PODS, PODS } from './network.mjs';
+import { EXTRA_PODS, NODES, PODS } from './network.mjs';
 import { COLLECTOR } from './observability.mjs';
 import { PODWIRE_ETCD_ADDRESS, PodwireEtcd } from './podwire-etcd.mjs';
 import { until } from './wait.mjs';
 
 const NODE_POD = 'app.kubernetes.io/name=podwire-node';
+export const CONTROL_PLANE_ROLE = 'node-role.kubernetes.io/control-plane';
 const SECRETS = { etcd: 'podwire-etcd', authority: 'podwire-authority' };
 
 /** Commands of podwirectl about the node where it runs. */
@@ -31,7 +32,7 @@ export class Podwire {
     this.guide = new Guide();
     this.isOnEtcd = cluster.store === 'etcd';
     // A cluster of one family, IPv4, with the embedded store needs no value.
-    this.isDefault = !this.isOnEtcd && cluster.families.name === 'ipv4';
+    this.isDefault = !this.isOnEtcd && cluster.families.name === 'ipv4' && cluster.e2e === undefined;
     this.#values = this.isDefault ? {} : { ...this.#familyValues(), ...this.#storeValues() };
   }
 
@@ -43,7 +44,14 @@ export class Podwire {
       encapsulation: 'vxlan',
       natOutgoing: true,
     }));
-    return { pools, ipam: families.name === 'ipv6' ? { serviceFamily: 'IPv6' } : {} };
+    const serviceFamily = families.name === 'ipv6' ? { serviceFamily: 'IPv6' } : {};
+    return { pools, ipam: { ...serviceFamily, ...this.#placeValues() } };
+  }
+
+  /** Kubernetes leaves control-plane nodes out of its hints about zones, so no node of its own tests has this role. */
+  #placeValues() {
+    if (this.#cluster.e2e === undefined) return {};
+    return { nodeName: NODES[0].name, nodeSelector: { [CONTROL_PLANE_ROLE]: null } };
   }
 
   #storeValues() {

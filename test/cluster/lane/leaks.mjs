@@ -29,17 +29,21 @@ const NODE_COMMANDS = {
 /** portmap keeps its rule for marked packets, of no pod, in a chain of iptables or of nftables. */
 const OF_PORTMAP = /0x0*2000\b/;
 
+/** kube-proxy has a table in nftables mode, and chains in iptables mode. */
+const OF_KUBE_PROXY = /^(table .*kube-proxy|chain KUBE-)/;
+
 /** Lines of rules and set elements; tables and chains that a plugin keeps empty are no leak, as the rules of host ports. */
 function rulesOf(text) {
   const lines = [];
-  let table = '';
-  for (const line of text.split('\n')) {
-    if (line.startsWith('table ')) table = line;
+  let [table, chain] = ['', ''];
+  for (const line of text.split('\n').map((each) => each.trim())) {
+    if (line.startsWith('table ')) [table, chain] = [line, ''];
+    if (line.startsWith('chain ')) chain = line;
     const hasHostPorts = table.includes('podwire_hostports');
     const isOfPods = hasHostPorts
       ? line.includes('elements')
       : /dnat|snat|masquerade|"podw/.test(line) && !OF_PORTMAP.test(line);
-    if (isOfPods && !table.includes('kube-proxy')) lines.push(line.trim());
+    if (isOfPods && ![table, chain].some((each) => OF_KUBE_PROXY.test(each))) lines.push(line);
   }
   return lines;
 }

@@ -1,8 +1,9 @@
 // Runs scenarios on a cluster, inside the namespaces of test/support/isolated.mjs.
-// usage: main.mjs SETTINGS (JSON: folder, programs, image, imageArchive, former, family, store, only)
+// usage: main.mjs SETTINGS (JSON: folder, programs, image, imageArchive, former, family, store, kubeProxy, e2e, only)
 import process from 'node:process';
 
 import { Cluster } from './cluster.mjs';
+import { e2eScenarios } from './e2e.mjs';
 import { expectNothingLeaked, footprint, settledFootprint, wholeFootprint } from './leaks.mjs';
 import { familiesOf } from './network.mjs';
 import { scenariosOf } from './scenarios.mjs';
@@ -40,10 +41,11 @@ function guideRows({ podwire }) {
   return [{ name: 'commands of deploy/README.md', result: missed.length === 0 ? 'ok' : 'FAILED', took: '0' }];
 }
 
-async function main({ folder, programs, image, imageArchive, former, family, store, only }) {
+async function main({ only, family, ...settings }) {
+  const { store, former, kubeProxy, e2e } = settings;
   const families = familiesOf(family);
   const cgroup = process.env.ISOLATED_CGROUP.slice(1);
-  const cluster = new Cluster({ folder, cgroup, programs, image, imageArchive, former, families, store });
+  const cluster = new Cluster({ ...settings, cgroup, families });
   const rows = [];
   const prefix = `[${family}, ${store}] `;
   const print = (text) => process.stdout.write(text.replaceAll(/^(?=.)/gm, prefix));
@@ -52,10 +54,12 @@ async function main({ folder, programs, image, imageArchive, former, family, sto
   rows.push({ name: 'cluster start', result: 'ok', took: seconds(startMs) });
   print(`${table(rows.slice(-1))}\n`);
   const state = { untouched: wholeFootprint(cluster) };
-  const scenarios = scenariosOf({ family, store, former });
+  const ofCluster = scenariosOf({ family, store, former, kubeProxy });
   const isWanted = ({ name }) => only === undefined || new RegExp(only, 'i').test(name);
-  const isNeeded = ({ name }) => scenarios.some((other) => other.after === name && isWanted(other));
-  const selected = scenarios.filter((scenario, index) => index === 0 || isWanted(scenario) || isNeeded(scenario));
+  const isNeeded = ({ name }) => ofCluster.some((other) => other.after === name && isWanted(other));
+  const [first, ...further] = ofCluster;
+  const scenarios = further.filter((scenario) => isWanted(scenario) || isNeeded(scenario));
+  const selected = [first, ...(e2e === undefined ? scenarios : e2eScenarios(e2e.groups, only))];
   for (const [index, scenario] of selected.entries()) {
     const begunMs = Date.now();
     let failure;
@@ -71,7 +75,7 @@ async function main({ folder, programs, image, imageArchive, former, family, sto
     // Leftovers of a failed scenario are not the next one's fault.
     if (index === 0 || failure) state.before = await settledFootprint(cluster).catch(() => footprint(cluster));
   }
-  if (only === undefined) rows.push(...guideRows(cluster));
+  if (only === undefined && e2e === undefined) rows.push(...guideRows(cluster));
   const failed = rows.filter(({ result }) => result !== 'ok').length;
   print(`\n${table(rows)}\n${rows.length - failed} passed, ${failed} failed\n\n`);
   return failed === 0 ? 0 : 1;

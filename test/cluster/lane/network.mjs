@@ -8,18 +8,23 @@ export const CONTROL_PLANE_IPV6 = 'fd00:18::1';
 export const SERVICES = { ipv4: '10.96.0.0/16', ipv6: 'fd96::/108' };
 /** Cluster IP of the Service "kubernetes": the first one of the range. */
 export const SERVICE_OF_API = { ipv4: '10.96.0.1', ipv6: 'fd96::1' };
+export const SERVICE_OF_DNS = { ipv4: '10.96.0.53', ipv6: 'fd96::53' };
 export const PODS = { ipv4: '10.65.0.0/16', ipv6: 'fd65::/48' };
 /** Range of a pool that pods get only by their annotation. */
 export const EXTRA_PODS = '10.66.0.0/16';
 
 /** A host that has no route to the pods: it sees the address of a node. */
 export const OUTSIDE = { ipv4: '203.0.113.10', ipv6: '2001:db8:113::10' };
-const GATEWAY = { ipv4: '198.18.0.254', ipv6: 'fd00:18::fe' };
+/** Source of its requests to nodes, and the nodes' default route. */
+export const GATEWAY = { ipv4: '198.18.0.254', ipv6: 'fd00:18::fe' };
 
 export const NODES = [
   { name: 'node-a', ipv4: '198.18.0.11', ipv6: 'fd00:18::11' },
   { name: 'node-b', ipv4: '198.18.0.12', ipv6: 'fd00:18::12' },
+  { name: 'node-c', ipv4: '198.18.0.13', ipv6: 'fd00:18::13' },
 ];
+/** Only Kubernetes' own tests need the third node: some are about three zones. */
+export const nodesOf = (isForE2e) => (isForE2e ? NODES : NODES.slice(0, 2));
 
 /** IPv4 alone, IPv6 alone or both, each with what the parts of the cluster need of it. */
 export function familiesOf(name) {

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { kubeconfig } from './control-plane.mjs';
 import { ROOT } from './guide.mjs';
 import { Machine } from './machine.mjs';
-import { addressesOf, PODS } from './network.mjs';
+import { addressesOf, PODS, SERVICE_OF_DNS } from './network.mjs';
 import { COLLECTOR } from './observability.mjs';
 import { PAUSE_IMAGE } from './pod-image.mjs';
 import { must, until } from './wait.mjs';
@@ -52,10 +52,10 @@ const TRACING = {
 };
 
 /** No value of conntrack is set: they are the host's. */
-const PROXY = (name, families) => ({
+const PROXY = (name, families, mode) => ({
   apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
   kind: 'KubeProxyConfiguration',
-  mode: 'nftables',
+  mode,
   hostnameOverride: name,
   clusterCIDR: families.pick(PODS).join(','),
   clientConnection: { kubeconfig: '/var/lib/cluster/admin' },
@@ -63,7 +63,7 @@ const PROXY = (name, families) => ({
 });
 
 export class Node {
-  constructor({ node, folder, cgroup, path, programs, controlPlane, families, isTraced }) {
+  constructor({ node, folder, cgroup, path, programs, controlPlane, families, isTraced, kubeProxy, plugins }) {
     Object.assign(this, { ...node, programs, families, isTraced });
     this.folder = join(folder, node.name);
     this.machine = new Machine({ name: node.name, folder: this.folder, cgroup, path, ...addressesOf(node) });
@@ -73,16 +73,12 @@ export class Node {
     mkdirSync(join(this.folder, 'opt', 'cni', 'bin'), { recursive: true });
     const write = (name, text) => writeFileSync(join(disk, 'cluster', name), text);
     write('containerd.toml', CONTAINERD(join(programs.runc, 'runc')));
-    write('kubelet.yaml', JSON.stringify(isTraced ? { ...KUBELET, ...TRACING.kubelet } : KUBELET));
-    write('proxy.yaml', JSON.stringify(PROXY(node.name, families)));
+    const kubelet = { ...KUBELET, clusterDNS: families.pick(SERVICE_OF_DNS) };
+    write('kubelet.yaml', JSON.stringify(isTraced ? { ...kubelet, ...TRACING.kubelet } : kubelet));
+    write('proxy.yaml', JSON.stringify(PROXY(node.name, families, kubeProxy)));
     write('kubeconfig', kubeconfig(controlPlane.ca, node.name));
     write('admin', kubeconfig(controlPlane.ca, 'admin'));
-    must(
-      'cp',
-      ['loopback', 'portmap', 'bandwidth']
-        .map((name) => join(programs.plugins, name))
-        .concat(join(this.folder, 'opt', 'cni', 'bin')),
-    );
+    must('cp', [...plugins.map((name) => join(programs.plugins, name)), join(this.folder, 'opt', 'cni', 'bin')]);
   }
 
   /** Starts the machine and what its init system starts. */

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { URLSearchParams } from 'node:url';
 
 import { ROOT } from './guide.mjs';
-import { CONTROL_PLANE, NODES } from './network.mjs';
+import { CONTROL_PLANE, nodesOf } from './network.mjs';
 import { until } from './wait.mjs';
 
 const CONFIGURATION = join(ROOT, 'deploy', 'observability');
@@ -43,7 +43,7 @@ const collectorChanges = (traces) => ({
 
 const scrape = (job, port, settings = {}) => ({
   job_name: job,
-  static_configs: NODES.map(({ name, ipv4 }) => ({ targets: [`${ipv4}:${port}`], labels: { node: name } })),
+  static_configs: nodesOf(false).map(({ name, ipv4 }) => ({ targets: [`${ipv4}:${port}`], labels: { node: name } })),
   ...settings,
 });
 

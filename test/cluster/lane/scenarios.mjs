@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { bracketed } from './cluster.mjs';
 import { dashboards } from './dashboards.mjs';
 import { formerRelease } from './former-release.mjs';
+import { expectHostPort, hostPort, nodePort, portmap } from './host-ports.mjs';
 import { expectUntouched } from './leaks.mjs';
 import { OUTSIDE } from './network.mjs';
 import { POD_IMAGE } from './pod-image.mjs';
@@ -13,7 +14,6 @@ import { sleep, until } from './wait.mjs';
 const PODS_COUNT = 40;
 const ANNOTATION = 'cni.projectcalico.org';
 const MINUTE_MS = 60_000;
-const SOON = 60;
 const CHANGING_PODS_MAX = 32;
 
 const url = (address, port = 8080) => `http://${bracketed(address)}:${port}/`;
@@ -96,10 +96,10 @@ async function namespaceDeletion({ cluster, namespace }) {
   await cluster.removeNamespace(namespace);
 }
 
-async function staticPod({ cluster, namespace }) {
-  const [node] = cluster.nodes;
+/** @returns the manifest's file: without it the pod ends */
+function startStaticPod(node, { namespace, ports = [] }) {
   const file = join(node.folder, 'var', 'lib', 'kubelet', 'manifests', 'static.json');
-  const containers = [{ name: 'pod', image: POD_IMAGE, imagePullPolicy: 'Never', args: ['serve', '8080'] }];
+  const containers = [{ name: 'pod', image: POD_IMAGE, imagePullPolicy: 'Never', args: ['serve', '8080'], ports }];
   const pod = {
     apiVersion: 'v1',
     kind: 'Pod',
@@ -107,6 +107,12 @@ async function staticPod({ cluster, namespace }) {
     spec: { containers, terminationGracePeriodSeconds: 2 },
   };
   writeFileSync(file, JSON.stringify(pod));
+  return file;
+}
+
+async function staticPod({ cluster, namespace }) {
+  const [node] = cluster.nodes;
+  const file = startStaticPod(node, { namespace });
   const [found] = await cluster.running(namespace, 1);
   const addresses = cluster.addressesOf(found);
   cluster.sweep(
@@ -116,42 +122,6 @@ async function staticPod({ cluster, namespace }) {
   );
   rmSync(file);
   await cluster.running(namespace, 0);
-}
-
-/** The default: podwire-node leads the ports. */
-async function hostPort({ cluster, namespace }) {
-  await checkHostPort(cluster, { namespace, name: 'port', hostPort: 18080, count: 1 });
-}
-
-/** A value that an operator changes later: portmap in the chain, and back. */
-async function portmap({ cluster, namespace }) {
-  for (const [at, hostPorts] of ['portmap', 'native'].entries()) {
-    await cluster.podwire.configure({ cni: { hostPorts } });
-    for (const node of cluster.nodes) {
-      const configuration = () => node.machine.run('cat', ['/etc/cni/net.d/10-podwire.conflist']);
-      await until(`${node.name}: portmap`, () => configuration().includes('"portmap"'), SOON);
-    }
-    // The runtime reads the file a moment later.
-    await sleep(1000);
-    await checkHostPort(cluster, { namespace, name: hostPorts, hostPort: 18081 + at, count: 1 + at });
-  }
-}
-
-async function checkHostPort(cluster, { namespace, name, hostPort, count }) {
-  const [first, second] = cluster.nodes;
-  await cluster.pod({ namespace, name, node: first.name, ports: [{ containerPort: 8080, hostPort }] });
-  await cluster.running(namespace, count);
-  const loopback = cluster.families
-    .pick({ ipv4: '127.0.0.1' })
-    .flatMap((ip) => (ip === undefined ? [] : [[ip, first]]));
-  const outside = cluster.families.pick(first).flatMap((ip) => [
-    [ip, first],
-    [ip, second],
-  ]);
-  for (const [ip, node] of [...loopback, ...outside]) {
-    const answer = cluster.call(url(ip, hostPort), node);
-    if (answer.name !== name) throw new Error(`port ${hostPort} of ${ip} from ${node.name}: ${answer.name} answers`);
-  }
 }
 
 async function annotations({ cluster, namespace }) {
@@ -254,22 +224,29 @@ function runtimeRestart({ cluster, namespace }) {
   });
 }
 
+/** The disk keeps the static pod and its host port, which its next sandbox requests. */
 async function reboot({ cluster, namespace }) {
-  await cluster.deployment({ namespace, name: 'web', replicas: 10 });
-  await cluster.running(namespace, 10);
   const node = cluster.nodes[1];
+  const name = `static-${node.name}`;
+  const port = 18090;
+  const manifest = startStaticPod(node, { namespace, ports: [{ containerPort: 8080, hostPort: port }] });
+  await cluster.deployment({ namespace, name: 'web', replicas: 10 });
+  await cluster.running(namespace, 11);
   await node.machine.powerOff();
   // Otherwise the states below could be earlier ones.
   await cluster.nodeLost(node.name);
   await node.start();
   await cluster.podwire.ready(180);
   await cluster.nodesReady();
-  const pods = await cluster.running(namespace, 10, 180);
+  const pods = await cluster.running(namespace, 11, 180);
   const addresses = expectNoDuplicates(cluster, pods);
   cluster.sweep(
     addresses,
     addresses.map((ip) => url(ip)),
   );
+  expectHostPort(cluster, { pod: pods.find(({ metadata }) => metadata.name === name), name, node, port });
+  rmSync(manifest);
+  await cluster.running(namespace, 10);
 }
 
 /** A node is lost, Podwire and the API server forget it, and later it returns with its disk. */
@@ -398,6 +375,7 @@ const SCENARIOS = [
   { name: 'static pod', run: staticPod, serves: isIpv6 },
   { name: 'hostPort', run: hostPort },
   { name: 'hostPort through portmap, and back', run: portmap, serves: isIpv6 },
+  { name: 'node port with the number of a hostPort', run: nodePort },
   { name: 'annotations for address and pool', run: annotations, serves: ({ family }) => family !== 'ipv6' },
   { name: 'dashboards answer from a collector and Prometheus', run: dashboards, serves: isOnEtcd },
   { name: 'DaemonSet restart while pods change', run: daemonSetRestart, serves: isDefault },
