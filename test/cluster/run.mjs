@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // `npm run test:cluster`: Podwire on a real Kubernetes cluster, in namespaces of its own. See README.md.
-// usage: run.mjs [--family=ipv4|ipv6|dual] [--store=embedded|etcd] [--kube-proxy=nftables|iptables] [--only=REGEXP]
+// usage: run.mjs [--family=ipv4|ipv6|dual] [--store=embedded|etcd|kubernetes] [--kube-proxy=nftables|iptables] [--only=REGEXP]
 //   [--image=ARCHIVE] [--former-image=ARCHIVE --former-manifests=FOLDER]
 //   run.mjs --e2e=conformance|rest|netpol|serial,… [--family=…] [--kube-proxy=…] [--only=REGEXP] [--image=ARCHIVE]
 import { spawn, spawnSync } from 'node:child_process';
@@ -22,7 +22,7 @@ import { buildPrograms, CACHE } from './programs.mjs';
 const FOLDER = dirname(fileURLToPath(import.meta.url));
 const ROOT = join(FOLDER, '..', '..');
 const FAMILIES = ['ipv4', 'ipv6', 'dual'];
-const STORES = ['embedded', 'etcd'];
+const STORES = ['embedded', 'etcd', 'kubernetes'];
 /** Mode of kube-proxy without `--kube-proxy`: the clusters of a run have both. */
 const PROXY_OF = { ipv4: 'nftables', ipv6: 'iptables', dual: 'nftables' };
 

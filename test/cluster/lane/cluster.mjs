@@ -48,10 +48,10 @@ export class Cluster {
     if (this.e2e === undefined) await this.#labelControlPlane(places);
   }
 
-  /** One control-plane node keeps the embedded datastore; with etcd each runs a podwire-ipam. */
+  /** One control-plane node keeps the embedded datastore; with another store each runs a podwire-ipam. */
   async #labelControlPlane(places) {
     const label = { metadata: { labels: { [CONTROL_PLANE_ROLE]: '' } } };
-    for (const { name } of this.store === 'etcd' ? places : places.slice(0, 1)) {
+    for (const { name } of this.store === 'embedded' ? places.slice(0, 1) : places) {
       await this.api.patch('Node', undefined, name, label);
     }
   }

@@ -31,8 +31,9 @@ export class Podwire {
     this.#cluster = cluster;
     this.guide = new Guide();
     this.isOnEtcd = cluster.store === 'etcd';
+    this.isReplicated = cluster.store !== 'embedded';
     // A cluster of one family, IPv4, with the embedded store needs no value.
-    this.isDefault = !this.isOnEtcd && cluster.families.name === 'ipv4' && cluster.e2e === undefined;
+    this.isDefault = !this.isReplicated && cluster.families.name === 'ipv4' && cluster.e2e === undefined;
     this.#values = this.isDefault ? {} : { ...this.#familyValues(), ...this.#storeValues() };
   }
 
@@ -55,20 +56,21 @@ export class Podwire {
   }
 
   #storeValues() {
-    if (!this.isOnEtcd) return {};
-    const etcd = { endpoints: [PODWIRE_ETCD_ADDRESS], secretName: SECRETS.etcd };
+    if (!this.isReplicated) return {};
     // Audits often, so that its findings are seen soon.
     const settings = { PODWIRE_IPAM_MAINTENANCE_INTERVAL_SECONDS: '10' };
-    const ipam = { store: 'etcd', etcd, authoritySecretName: SECRETS.authority, settings };
+    const shared = { store: this.#cluster.store, authoritySecretName: SECRETS.authority, settings };
+    const ipam = { ...this.#familyValues().ipam, ...shared };
+    if (!this.isOnEtcd) return { ipam };
     return {
-      ipam: { ...this.#familyValues().ipam, ...ipam },
+      ipam: { ...ipam, etcd: { endpoints: [PODWIRE_ETCD_ADDRESS], secretName: SECRETS.etcd } },
       telemetry: { endpoint: COLLECTOR.http },
       dashboards: { enabled: true },
     };
   }
 
   get #ipam() {
-    return this.isOnEtcd ? { kind: 'Deployment', replicas: 2 } : { kind: 'StatefulSet', replicas: 1 };
+    return this.isReplicated ? { kind: 'Deployment', replicas: 2 } : { kind: 'StatefulSet', replicas: 1 };
   }
 
   /** Executes a command of the guide, as an administrator or on all nodes. */
@@ -78,7 +80,7 @@ export class Podwire {
     // run.mjs has built the image.
     if (program === 'npm') return;
     // The guide says that the kind depends on the store.
-    const ofStore = this.isOnEtcd ? line.replace('statefulset/podwire-ipam', 'deployment/podwire-ipam') : line;
+    const ofStore = this.isReplicated ? line.replace('statefulset/podwire-ipam', 'deployment/podwire-ipam') : line;
     if (program === 'kubectl' || program === 'helm') await controlPlane.shell(ofStore);
     else if (program === 'ctr') {
       for (const node of nodes) node.shell(line.replace(/deploy\/image\/build\/\S+/, imageArchive));
@@ -101,7 +103,9 @@ export class Podwire {
     await this.#checkByServer();
     if (this.isDefault) return this.follow('Installing', 0);
     await this.follow('Installing', 0, /^ctr /);
+    if (this.isReplicated) this.#makeAuthority();
     if (this.isOnEtcd) await this.#prepareEtcd();
+    else if (this.isReplicated) await controlPlane.shell('helm install podwire-crds deploy/kubernetes/podwire-crds');
     await controlPlane.shell(`helm install ${this.#release()} --create-namespace`);
   }
 
@@ -123,18 +127,14 @@ export class Podwire {
     this.etcd = new PodwireEtcd({ folder, path: programs.etcd });
     await this.etcd.start();
     const files = Object.entries(this.etcd.clientFiles()).map(([name, path]) => `--from-file=${name}=${path}`);
-    const { cert, key } = makeAuthority(folder, 'podwire-authority');
     controlPlane.kubectl(['-n', NAMESPACE, 'create', 'secret', 'generic', SECRETS.etcd, ...files]);
-    controlPlane.kubectl([
-      '-n',
-      NAMESPACE,
-      'create',
-      'secret',
-      'tls',
-      SECRETS.authority,
-      `--cert=${cert}`,
-      `--key=${key}`,
-    ]);
+  }
+
+  #makeAuthority() {
+    const { controlPlane, folder } = this.#cluster;
+    const { cert, key } = makeAuthority(folder, 'podwire-authority');
+    const files = [`--cert=${cert}`, `--key=${key}`];
+    controlPlane.kubectl(['-n', NAMESPACE, 'create', 'secret', 'tls', SECRETS.authority, ...files]);
   }
 
   /** Arguments of helm that install or upgrade. */
@@ -216,10 +216,17 @@ export class Podwire {
   }
 
   /** podwirectl beside podwire-ipam, whose unix socket permits every call. */
-  podwirectl(args) {
+  async podwirectl(args) {
     const { controlPlane } = this.#cluster;
-    const pod = `${this.#ipam.kind.toLowerCase()}/podwire-ipam`;
+    const pod = await this.#servingPod();
     return controlPlane.kubectl(['exec', '-n', NAMESPACE, pod, '-c', 'ipam', '--', 'podwirectl', ...args]);
+  }
+
+  async #servingPod() {
+    if (this.#cluster.store !== 'kubernetes') return `${this.#ipam.kind.toLowerCase()}/podwire-ipam`;
+    const leaders = () => this.#cluster.api.list('Pod', NAMESPACE, 'podwire.dev/leader=true');
+    await until('one podwire-ipam to lead', async () => (await leaders()).length === 1, 60);
+    return (await leaders())[0].metadata.name;
   }
 
   /** podwirectl beside podwire-node of a node. */
