@@ -160,7 +160,7 @@ OTEL_TRACES_SAMPLER_ARG: {{ .Values.telemetry.samplingRatio | toString | quote }
 {{- if eq $ipam.store "etcd" -}}
 {{- if not $ipam.etcd.endpoints }}{{ fail "ipam.etcd.endpoints: is empty; name the members of etcd, or set ipam.store to embedded" }}{{ end -}}
 {{- if and $ipam.etcd.username (not $ipam.etcd.passwordSecretName) }}{{ fail "ipam.etcd.passwordSecretName: is empty; name the Secret with the password of ipam.etcd.username" }}{{ end -}}
-{{- else if and (not $ipam.nodeName) (not $ipam.storage.persistentVolumeClaim.enabled) -}}
+{{- else if and (eq $ipam.store "embedded") (not $ipam.nodeName) (not $ipam.storage.persistentVolumeClaim.enabled) -}}
 {{- $matching := 0 -}}
 {{- range (lookup "v1" "Node" "" "").items -}}
 {{- $labels := .metadata.labels -}}
