@@ -145,7 +145,7 @@ function leftOut({ focus, skip }, specs, kubeProxy) {
   const ofGroup = specs.filter(({ name }) => matches(focus, name) && !matches(skip, name));
   return leftOutIn(kubeProxy).flatMap(({ part, reason }) => {
     const names = ofGroup.filter(({ name }) => matches([part], name));
-    return names.length === 0 ? [] : [`${names.length} specs left out (${part}): ${reason}`];
+    return names.length === 0 ? [] : [`left out: ${names.length} (${part}): ${reason}`];
   });
 }
 
