@@ -434,9 +434,9 @@ export const ALERTS: readonly Alert[] = [
     expression: 'sum by (instance, table) (increase(podwire_dataplane_nft_writes_total{reason="drift"}[15m])) > 3',
     summary: 'Another program repeatedly changes the nftables table {{ $labels.table }} on {{ $labels.instance }}',
     meaning:
-      'Until each repair, pods lack what the table does: NAT, host ports or protection. The metric podwire_dataplane_nft_gap has the times.',
+      'Until each repair, pods lack what the table does: NAT, host ports or protection. The metric podwire_dataplane_nft_gap_seconds has the times.',
     action:
-      'Find the program with `nft monitor trace` or in its log, such as a firewall that runs `flush ruleset`, and stop it.',
+      'Find the program with `nft monitor`, which prints it after each change, or in its log, such as a firewall that runs `flush ruleset`, and stop it.',
     example: {
       fires: one('podwire_dataplane_nft_writes_total{instance="a",table="inet podwire",reason="drift"}', '0+1x60'),
       silent: one('podwire_dataplane_nft_writes_total{instance="a",table="inet podwire",reason="drift"}', '0x5 2x60'),

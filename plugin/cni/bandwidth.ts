@@ -18,8 +18,8 @@ const PREFIX = 'qos.projectcalico.org/';
 const SUPPORTED = DIRECTIONS.flatMap((direction) => [`${direction}Bandwidth`, `${direction}Burst`]);
 
 /**
- * Bursts that runtimes pass for limits without one: containerd, CRI-O, and the kubelet's former dockershim. They are no limit for
- * the first 0.5 to 4 GB.
+ * Bursts that containerd, CRI-O and the kubelet's former dockershim pass for a limit without one. They would let the first 0.3 to
+ * 4 GB pass unlimited.
  */
 const UNSET_BURSTS: readonly number[] = [0, 2 ** 32 - 1, BURST_BITS.max, 2 ** 31 - 1];
 
@@ -76,13 +76,13 @@ interface LimitSources {
 /** A rate of Calico's annotation replaces the runtime's limit; its burst alone replaces the runtime's burst. */
 function readLimit(direction: Direction, { values, annotations, report }: LimitSources): RateLimit | undefined {
   const read = (name: string) => readAnnotation(`${PREFIX}${direction}${name}`, annotations, report);
-  const ownRate = read('Bandwidth');
-  const ownBurst = read('Burst');
+  const annotatedRate = read('Bandwidth');
+  const annotatedBurst = read('Burst');
   // 0 is no limit, as in the program `bandwidth`.
-  const givenRate = present(values?.get(`${direction}rate`), [0]);
-  const givenBurst = present(values?.get(`${direction}burst`), UNSET_BURSTS);
-  const rate = ownRate ?? givenRate;
-  const burst = ownBurst ?? (ownRate ? undefined : givenBurst);
+  const runtimeRate = present(values?.get(`${direction}rate`), [0]);
+  const runtimeBurst = present(values?.get(`${direction}burst`), UNSET_BURSTS);
+  const rate = annotatedRate ?? runtimeRate;
+  const burst = annotatedBurst ?? (annotatedRate ? undefined : runtimeBurst);
   if (!rate) {
     const reason = `needs a rate; set annotation ${PREFIX}${direction}Bandwidth or kubernetes.io/${direction}-bandwidth`;
     if (burst) report({ field: burst.source, reason });

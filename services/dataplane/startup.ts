@@ -125,7 +125,7 @@ interface PodEnvironmentOptions {
   readonly random: () => number;
 }
 
-/** Node-wide functions for pods: their MTU, their allowed source addresses, and masquerading. */
+/** Node-wide functions for pods: their MTU, allowed source addresses, host ports, guards and masquerading. */
 export class PodEnvironment {
   readonly #options: PodEnvironmentOptions;
   readonly #guard: SourceGuard;

@@ -71,6 +71,7 @@ async function transfer(command: ExportCommand | ImportCommand, deps: CommandDep
     const config = readConfig(env);
     // The result is written for people, not as a log.
     const events = new Events(createLogger({ service: 'podwire-ipam', level: 'fatal', destination: stderr }));
+    if (command.name === 'import' && config.store === 'kubernetes') throw importFailure();
     const { pid, newUid, clock, random, kubernetes } = deps;
     // Commands have no watchers, and the history for them would hold a whole import.
     const opened = await openStore(config, {
@@ -89,6 +90,13 @@ async function transfer(command: ExportCommand | ImportCommand, deps: CommandDep
     stderr.write(`podwire-ipam: ${command.name} failed: ${error.message} (${error.code})\n`);
     return 1;
   }
+}
+
+/** The API server has Nodes already, and sets fields of pools itself. */
+function importFailure(): Failure {
+  const text =
+    'the store kubernetes takes no import; make the pools by podwirectl create ippool, and start the pods again';
+  return new Failure('INVALID_SETTINGS', text);
 }
 
 /** @returns the text for the operator */

@@ -267,6 +267,8 @@ export function readConfig(env: Readonly<Record<string, string | undefined>>): C
     ...rest
   } = values;
   const faults = [...listenerFaults(values), ...etcdFaults(values)];
+  if (rest.store === 'kubernetes' && rest.datastorePrefix.includes('_'))
+    faults.push({ field: SETTINGS.datastorePrefix.variable, reason: 'has "_", and the kubernetes store takes none' });
   const checked = cidr === '' ? undefined : checkPool({ name, cidr, blockSizeBits, disabled: false });
   if (checked?.ok === false) faults.push(...checked.faults.map(violationOf));
   if (cidr !== '' && rest.defaultPoolsFile !== '') {

@@ -118,7 +118,7 @@ function hostEnd({ attachment, addresses, sourcePrefixes, mac, bandwidth }: PodN
 
 function hostSysctls4(name: string): WantedSysctl[] {
   return [
-    // Accepts packets from the pod to 127.0.0.0/8 that port mappings redirect, instead of dropping them as martians.
+    // For host ports of 127.0.0.1: the kernel would drop the pod's replies to the node's 127.0.0.1 as martians.
     linkSysctl(['net', 'ipv4', 'conf', name, 'route_localnet'], '1'),
     // Otherwise the kernel delays its answer for the gateway by up to 0.8 s.
     { ...linkSysctl(['net', 'ipv4', 'neigh', name, 'proxy_delay'], '0'), optional: true },

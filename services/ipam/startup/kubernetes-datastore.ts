@@ -138,6 +138,6 @@ export class KubernetesDatastore implements Store {
 function missingDefinitions(api: KubernetesApi): Failure {
   return new Failure(
     'STORE_UNAVAILABLE',
-    `${api.subject}: has no ipamblocks of Calico; install their definitions: helm install podwire-crds`,
+    `${api.subject}: has no definition of ipamblocks; run: helm install podwire-crds deploy/kubernetes/podwire-crds`,
   );
 }

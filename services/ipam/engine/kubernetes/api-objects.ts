@@ -38,15 +38,15 @@ const MERGE_PATCH = 'application/merge-patch+json';
 interface Attempt {
   readonly request: Omit<ApiRequest, 'signal'>;
   readonly id: string;
-  /** Whether an object, met by a repeated request, is what the request was to make of it. */
+  /** Whether the object that a repeated request meets already has the wanted content. */
   readonly isDone: (met: JsonObject | undefined) => boolean;
 }
 
 /**
  * The objects of a cluster's API server.
  *
- * After a failure a request may still be carried out, also later. So it is repeated until its outcome is known: every request is
- * refused unless the object is as expected, so that of the first one and its repetition at most one has an effect.
+ * The API server may execute a request after its failure was reported. So a request is repeated until its outcome is known. The
+ * API server refuses a request whose object has changed, so at most one of the repetitions has an effect.
  */
 export class ApiObjects implements ObjectApi {
   readonly #options: ApiObjectsOptions;
@@ -85,7 +85,7 @@ export class ApiObjects implements ObjectApi {
       ? ({ method: 'PATCH', path, json: formatJson(body), contentType: MERGE_PATCH } as const)
       : ({ method: base ? 'PUT' : 'POST', path, json: formatJson(body) } as const);
     const written = await this.#settle({ id: content.id, request, isDone }, signal);
-    if (written.type === 'refused') return this.#refused(resource, written.met, base, signal);
+    if (written.type === 'refused') return this.#refused(resource, written.met, signal);
     const isEnding = resource.plural === 'ippools' && deletionTimeOf(content) !== undefined;
     if (isEnding) return this.#beginDeletion(content.id, written.object, signal);
     return { type: 'written', object: this.#asWritten(resource, written.object, content) };
@@ -100,12 +100,12 @@ export class ApiObjects implements ObjectApi {
       const body = forms.patch({ ...base, records: new Map() }, base.source) ?? {};
       const request = { method: 'PATCH', path, body, contentType: MERGE_PATCH } as const;
       const written = await this.#settle({ id: base.id, request, isDone: isGone }, signal);
-      if (written.type === 'refused') return this.#refused(resource, written.met, base, signal);
+      if (written.type === 'refused') return this.#refused(resource, written.met, signal);
       return { type: 'written', object: this.#apiObject(resource, written.object) };
     }
     const request = { method: 'DELETE', path, body: preconditionsOf(base) } as const;
     const ended = await this.#settle({ id: base.id, request, isDone: isGone }, signal);
-    if (ended.type === 'refused' && ended.met) return this.#refused(resource, ended.met, base, signal);
+    if (ended.type === 'refused' && ended.met) return this.#refused(resource, ended.met, signal);
     const version = resource.plural === 'ippools' ? await this.#endDeletion(base.id, signal) : undefined;
     return { type: 'written', object: undefined, ...(version === undefined ? {} : { version }) };
   }
@@ -165,17 +165,11 @@ export class ApiObjects implements ObjectApi {
     }
   }
 
-  /** Another writer was faster. What it left marked as deleted is deleted. */
-  async #refused(
-    resource: Resource,
-    met: JsonObject | undefined,
-    base: ApiObject | undefined,
-    signal: AbortSignal,
-  ): Promise<WriteOutcome> {
+  /** Another writer was faster. Deletes an object that it has only marked as deleted. */
+  async #refused(resource: Resource, met: JsonObject | undefined, signal: AbortSignal): Promise<WriteOutcome> {
     const object = met && this.#apiObject(resource, met);
     if (met && !object) await this.#send({ method: 'DELETE', path: pathOf(resource, met), body: uidOf(met) }, signal);
-    // A missing base is met only as long as it exists.
-    return { type: 'conflict', met: object ?? (base && met ? this.#apiObject(resource, met) : undefined) };
+    return { type: 'conflict', met: object };
   }
 
   /** The API server keeps a deleted pool while it has the finalizer. */
@@ -218,7 +212,7 @@ export class ApiObjects implements ObjectApi {
     return read !== undefined && isDeepStrictEqual(parsed(read.records), parsed(records));
   }
 
-  /** An own write: the records keep the bytes that the caller knows, except where the API server adds to them. */
+  /** The object after an own write. Its records keep the caller's bytes, except where the API server adds fields. */
   #asWritten(resource: Resource, object: JsonObject, { records, details }: ObjectContent): ApiObject | undefined {
     const read = this.#apiObject(resource, object);
     return read && SERVER_SETS.includes(resource.plural) ? read : read && { ...read, records, details };
@@ -242,7 +236,7 @@ const SERVER_SETS: readonly string[] = ['ippools', 'ipreservations', 'nodes'];
 
 const REPEATED: ReadonlySet<string> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED']);
 
-/** Whether the group of Calico's objects is the one of its v3 API: only if that alone is served, as in Calico itself. */
+/** Finds the API group with Calico's objects. As in Calico, v3 is used only if it alone is served. @returns undefined if none is */
 export async function discoverGroup(api: KubernetesApi, signal: AbortSignal): Promise<CalicoGroup | undefined> {
   const isServed = async (group: CalicoGroup): Promise<boolean> => {
     const { status, body } = await api.send({ method: 'GET', path: `/apis/${group}`, signal });
@@ -274,7 +268,7 @@ function jsonObject(value: unknown): JsonObject | undefined {
   return isJson(value) && isObject(value) ? value : undefined;
 }
 
-/** Narrows the type: the API client parses nothing else. */
+/** Narrows the type: the API client returns JSON or undefined. */
 function isJson(value: unknown): value is Json {
   return value !== undefined;
 }

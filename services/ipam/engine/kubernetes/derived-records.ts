@@ -43,15 +43,15 @@ interface StoredBlock {
 }
 
 /**
- * The records of handles and endpoints, which the API server does not have: they follow from the blocks and the details of
- * the holders. Values are made when they are asked for, as nearly all of them never are.
+ * The records of handles and endpoints. The API server has no objects for them: they follow from the blocks and the details of
+ * the holders. A value is made when it is read, because nearly all are never read.
  */
 export class DerivedRecords {
   readonly #options: DerivedRecordsOptions;
   readonly #blocks = new Map<string, StoredBlock>();
   /** CIDRs of the blocks that have addresses of a handle. */
   readonly #blocksOfHandle = new Index();
-  /** Handles whose attachments have an endpoint under a key, by its text. */
+  /** Handles of the attachments that share an endpoint's key, by the key's text. */
   readonly #handlesOfEndpoint = new Index();
 
   constructor(options: DerivedRecordsOptions) {
@@ -166,7 +166,7 @@ export class DerivedRecords {
     return counts.length === 0 ? undefined : { id, blocks: new Map(counts) };
   }
 
-  /** The latest attachment of a key, with the ones that it replaced. */
+  /** The endpoint of the latest attachment of a key, with the endpoints that it replaced. */
   #endpoint(text: string): Endpoint | undefined {
     const ofAttachments = new Map<string, HeldAddress[]>();
     for (const handleId of this.#handlesOfEndpoint.values(text))
@@ -222,7 +222,7 @@ export class DerivedRecords {
 
 const NO_DETAILS: ReadonlyMap<string, HolderDetails> = new Map();
 
-/** Names, each with some values; nearly always one. */
+/** One or more values by name. A single value, the usual case, takes no list. */
 class Index {
   readonly #values = new Map<string, string | readonly string[]>();
 
@@ -254,7 +254,7 @@ class Index {
   }
 }
 
-/** Where the endpoint of an address is; undefined for addresses of other writers, tunnels, leases, and while they cool down. */
+/** The key of an address's endpoint; undefined for addresses of other writers, tunnels and leases, and for cooling addresses. */
 function endpointKeyOf(attributes: AllocationAttributes): EndpointKey | undefined {
   if (attributes.releasedAtMs !== undefined) return undefined;
   const attachment = attachmentOf(attributes);

@@ -39,7 +39,7 @@ export interface KubernetesStoreOptions {
 
 const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
 
-/** The revision of everything that was there when the store was opened. */
+/** The revision of all records that exist when the store is opened. */
 const FIRST_REVISION = 1;
 
 /** An object as it is now; undefined if there is none. */
@@ -60,8 +60,8 @@ interface WriteContext {
  * The store in Calico's custom resources, by the API server of Kubernetes.
  *
  * The API server changes one object at a time, and a transaction changes several. So it is a sequence of writes
- * ({@link planWrites}), each of which is refused if another writer has changed the object; whatever is written when this process
- * dies, its decision can be made again. Difficulties:
+ * ({@link planWrites}), each of which is refused if another writer has changed the object. If this process dies between two writes,
+ * the decision can be repeated. Difficulties:
  *
  * - Comparisons are exact among the transactions of this process, the only podwire-ipam that writes: transactions that share
  *   records wait for each other. Against other writers, such as Calico's plugin on other nodes, only the objects that are
@@ -70,8 +70,8 @@ interface WriteContext {
  *   write in the middle is refused, the objects written until then are published, and the transaction counts as lost.
  * - Revisions are this process's. Changes of other writers get the next one when the watch reports them; reports of own writes,
  *   which may come before their answer, get none.
- * - Handles and endpoints are no objects. They follow from the blocks ({@link DerivedRecords}); what a transaction writes of them
- *   beyond that is taken back with the next revision.
+ * - Handles and endpoints are no objects. They follow from the blocks ({@link DerivedRecords}). If a transaction writes another
+ *   value of such a record, the next revision restores the derived value.
  */
 export class KubernetesStore implements Store {
   readonly #api: ObjectApi;
@@ -80,7 +80,7 @@ export class KubernetesStore implements Store {
   readonly #log: ChangeLog;
   readonly #locks = new RecordLocks();
   readonly #objects = new Map<string, ApiObject>();
-  /** Last versions of objects that this process has deleted, until the watch reports it. */
+  /** Last versions of objects that this process has deleted, until the watch reports the deletion. */
   readonly #deletedVersions = new Map<string, string>();
   /** Records of objects by key. */
   readonly #records = new Map<string, StoredRecord>();
@@ -89,7 +89,7 @@ export class KubernetesStore implements Store {
   readonly #pools = new Map<string, Pool>();
   /** The keys of all records in order. */
   #sortedKeys = new SortedList(TEXT_ORDER);
-  /** Objects that a transaction is writing, with the reports about them meanwhile. */
+  /** Objects that a transaction is writing, with the watch's reports that arrive meanwhile. */
   readonly #writing = new Map<string, ObjectUpdate[]>();
   /** Objects whose last write has an unknown outcome. */
   readonly #doubtful = new Set<string>();
@@ -242,7 +242,7 @@ export class KubernetesStore implements Store {
     }
   }
 
-  /** The loss of a transaction of which some objects are written. */
+  /** The result of a transaction that met another writer after some of its objects were written. */
   #lose(written: ReadonlyMap<string, ObjectUpdate>, met: ObjectUpdate): LostComparison {
     const updates = [...written.values(), met];
     const keys = new Set(
@@ -364,7 +364,7 @@ export class KubernetesStore implements Store {
 
   /**
    * Makes objects visible with a new revision.
-   * @param transaction - the own transaction that they are all of
+   * @param transaction - the own transaction whose objects are all written
    * @returns the revision
    */
   #publish(updates: readonly ObjectUpdate[], transaction?: Transaction): number {
@@ -393,7 +393,7 @@ export class KubernetesStore implements Store {
     const changes = [...changed].map(([key, value]): RecordChange =>
       value ? { type: 'put', key, value } : { type: 'delete', key },
     );
-    // After the answer to the committer: a mirror that has applied its own change need not decode it again.
+    // The committer gets its answer first: a mirror that has applied its own change does not decode it again.
     setImmediate(() => this.#log.append({ revision, changes }));
     return revision;
   }
@@ -425,7 +425,7 @@ export class KubernetesStore implements Store {
     else this.#pools.delete(name);
   }
 
-  /** Records in changed keys with their values and revision. */
+  /** Updates the key index, and the values and revisions of changed keys. */
   #index(changes: ReadonlyMap<string, Uint8Array | undefined>, revision: number): void {
     for (const [key, value] of changes) {
       if (value) this.#sortedKeys = this.#sortedKeys.with(key);
@@ -456,7 +456,7 @@ export class KubernetesStore implements Store {
     return this.#records.get(key)?.modRevision ?? 0;
   }
 
-  /** In key order. @param after - the last key that is left out; undefined for none */
+  /** In key order. @param after - the records begin after this key; undefined for all */
   *#recordsUnder(prefix: string, after?: string): Generator<StoredRecord, void, void> {
     for (const key of this.#sortedKeys.from(after ?? prefix)) {
       if (!key.startsWith(prefix)) {

@@ -26,7 +26,7 @@ const LABELS = 'projectcalico.org/labels';
 /** Podwire's annotations, which its records have on each datastore. */
 const OWN_PREFIX = 'podwire.dev/';
 
-/** When the node's deletion began; Kubernetes' own means the object, which is not podwire-ipam's. */
+/** When podwire-ipam began to delete the node's record. Kubernetes' deletion time is the Node object's. */
 const DELETION_TIME = 'podwire.dev/deletion-time';
 
 /** The record of a node, in etcd's form. */

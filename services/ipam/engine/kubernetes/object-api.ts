@@ -1,7 +1,7 @@
 import type { NetnsIdentity } from '../../records/attributes.js';
 import type { JsonObject } from '../../records/json/json.js';
 
-/** Facts about an attachment that only its endpoint has on other datastores. */
+/** Facts about an attachment. On other datastores only its endpoint's record has them. */
 export interface HolderDetails {
   /** UID of the pod; empty if unknown. */
   readonly podUid: string;
@@ -20,7 +20,7 @@ export interface ApiObject {
   readonly records: ReadonlyMap<string, Uint8Array>;
   /** Parts of the object that its records lack, for the next write; opaque to the store. */
   readonly source?: JsonObject;
-  /** Holders of a block's addresses, by formatted attachment. */
+  /** Details of the holders of a block's addresses, by formatted attachment. */
   readonly details: ReadonlyMap<string, HolderDetails>;
 }
 
@@ -28,7 +28,7 @@ export interface ApiObject {
 export type ObjectContent = Pick<ApiObject, 'id' | 'records' | 'details'>;
 
 export type WriteOutcome =
-  /** `object`: as stored now; undefined for a deletion, with the last version if that is not the base's. */
+  /** `object`: as stored now; undefined after a deletion. `version`: the deleted object's last one, if it is not the base's. */
   | { readonly type: 'written'; readonly object: ApiObject | undefined; readonly version?: string }
   /** Nothing was written, because another writer was faster. `met`: the object as it is; undefined if there is none. */
   | { readonly type: 'conflict'; readonly met: ApiObject | undefined };

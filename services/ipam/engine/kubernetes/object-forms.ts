@@ -24,7 +24,7 @@ const SESSIONS_API = 'podwire.dev/v1alpha1';
 /** The ConfigMap of all records that have no kind of their own. */
 const CONFIG_MAP = 'podwire-datastore';
 
-/** Calico has one object of these kinds. */
+/** Name of the only object of Calico's IPAM configuration and of its ClusterInformation. */
 const DEFAULT_NAME = 'default';
 
 /** Content of an object, without its name and version. */
@@ -74,7 +74,7 @@ export class ObjectForms {
     this.#byPlural = new Map(this.resources.map((resource) => [resource.plural, resource]));
   }
 
-  /** Selector of the objects of a resource that are read; undefined for all. */
+  /** Selects the objects of a resource that the datastore reads; undefined for all. */
   static fieldSelector({ plural }: Resource): string | undefined {
     return plural === 'configmaps' ? `metadata.name=${CONFIG_MAP}` : undefined;
   }
@@ -162,7 +162,7 @@ export class ObjectForms {
   }
 
   /**
-   * The object with a content.
+   * The object to write.
    * @param base - the object as the API server has it; undefined for a new one
    */
   write({ id, records, details }: ObjectContent, base: JsonObject | undefined): JsonObject {

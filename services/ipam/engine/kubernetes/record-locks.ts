@@ -17,8 +17,8 @@ interface Turn {
 }
 
 /**
- * Lets transactions run at the same time unless one writes what another one writes or compares. They begin in the order of
- * their arrival as far as they share keys.
+ * Lets transactions run at the same time unless one writes a key that another one writes or compares. Transactions that share
+ * keys run in the order of their arrival.
  */
 export class RecordLocks {
   /** In the order of arrival. */

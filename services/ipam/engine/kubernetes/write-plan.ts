@@ -13,8 +13,8 @@ export interface ObjectChange {
 }
 
 /**
- * The order of writes. Whatever is written of a transaction when the process dies, its decision can be made again, or an audit
- * repairs the rest:
+ * The order of a transaction's writes. If the process dies between two of them, the decision can be repeated, or an audit repairs
+ * the records:
  *
  * - An epoch before the session that saw the restore: the next session would not see it again.
  * - An affinity that is given up is marked first, so that no allocator of Calico uses its block.
@@ -22,7 +22,7 @@ export interface ObjectChange {
  *   lost it.
  * - Blocks before affinities: a block with a node and without an affinity is the node's own.
  * - Blocks before sessions: the session lists the leases that the blocks have.
- * - The parts of a split pool before its end.
+ * - The parts of a split pool before the deletion of the whole one.
  */
 const Rank = {
   First: 0,
@@ -64,7 +64,7 @@ export function planWrites(transaction: Transaction, { keys, objectOf, stored }:
   const marks = transaction.deletes.flatMap((key) => {
     const [object, value] = [objectOf(key), stored(key)];
     if (object === undefined || !value || keys.parse(key)?.kind !== 'affinity') return [];
-    return [{ object, rank: Rank.Mark, puts: new Map([[key, asGivenUp(value)]]), deletes: new Set<string>() }];
+    return [{ object, rank: Rank.Mark, puts: new Map([[key, asPendingDeletion(value)]]), deletes: new Set<string>() }];
   });
   return [...marks, ...[...changes].map(([object, change]) => ({ object, ...change }))]
     .toSorted((a, b) => a.rank - b.rank || compareTexts(a.object, b.object))
@@ -109,7 +109,7 @@ function losesTunnel({ keys, key, before, after }: KeyChange): boolean {
 }
 
 /** The stored form of an affinity whose block its owner gives up. */
-function asGivenUp(value: Uint8Array): Uint8Array {
+function asPendingDeletion(value: Uint8Array): Uint8Array {
   const text = Buffer.from(value).toString();
   const raw = text === '' ? {} : parseJson(text);
   return Buffer.from(formatJson({ ...(isObject(raw) ? raw : {}), state: 'pendingDeletion' }));
