@@ -81,6 +81,8 @@ test('pools, blocks and affinities are Calico’s objects, and stay when podwire
 
 test('of two, the second one serves as soon as the first one ends', async () => {
   for (const name of ['ipam-1', 'ipam-2']) server.put(PODS, { metadata: { name, labels: { app: 'ipam' } } });
+  // Its node is lost.
+  server.put(PODS, { metadata: { name: 'ipam-0', labels: { app: 'ipam', 'podwire.dev/leader': 'true' } } });
   const first = start('ipam-1');
   const service = await first.started;
   const second = start('ipam-2');

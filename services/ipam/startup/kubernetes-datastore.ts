@@ -1,7 +1,9 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { z } from 'zod';
 
 import type { KubernetesApi } from '../api-server/api.js';
+import { listPages } from '../api-server/lists.js';
 import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
 import { ObjectForms } from '../engine/kubernetes/object-forms.js';
@@ -35,6 +37,8 @@ export interface KubernetesDatastoreOptions {
 }
 
 const LEADER = 'podwire.dev/leader';
+
+const podSchema = z.object({ metadata: z.object({ name: z.string() }) });
 
 interface Opened {
   readonly store: KubernetesStore;
@@ -81,7 +85,8 @@ export class KubernetesDatastore implements Store {
   async close(): Promise<void> {
     this.#stop.abort(new Failure('STORE_UNAVAILABLE', 'the service is shutting down; repeat the request'));
     const opened = await this.#opening?.catch(() => undefined);
-    if (opened) await this.#label(null).catch((failure: unknown) => this.#options.report(failure));
+    if (opened)
+      await this.#label(this.#options.podName, null).catch((failure: unknown) => this.#options.report(failure));
     await opened?.store.close();
     await opened?.leadership?.release();
     this.#options.api.close();
@@ -100,7 +105,7 @@ export class KubernetesDatastore implements Store {
     const { api, keys, clock, random, identity, report, lost } = this.#options;
     const { signal } = this.#stop;
     // A container that starts again has the label of the one before.
-    await this.#label(null);
+    await this.#label(this.#options.podName, null);
     const leadership =
       identity === undefined ? undefined : await Leadership.acquire({ api, identity, clock, report }, signal);
     try {
@@ -117,7 +122,7 @@ export class KubernetesDatastore implements Store {
         const reason: unknown = leadership.lost.reason;
         if (reason instanceof Failure) lost(reason);
       });
-      await this.#label('true');
+      await this.#takeLabel(signal);
       return { store, leadership };
     } catch (error) {
       await leadership?.release();
@@ -125,9 +130,19 @@ export class KubernetesDatastore implements Store {
     }
   }
 
-  /** Sets or removes the label by which the Service finds the pod that serves. */
-  async #label(value: 'true' | null): Promise<void> {
+  /** Takes the label from a pod whose node is lost, which still counts as ready for a while. */
+  async #takeLabel(signal: AbortSignal): Promise<void> {
     const { api, podName } = this.#options;
+    if (podName === '') return;
+    const path = `/api/v1/namespaces/${api.namespace}/pods`;
+    for await (const { items } of listPages(api, { path, labelSelector: `${LEADER}=true`, signal }))
+      for (const pod of items) await this.#label(podSchema.parse(pod).metadata.name, null);
+    await this.#label(podName, 'true');
+  }
+
+  /** Sets or removes the label by which the Service finds the pod that serves. */
+  async #label(podName: string, value: 'true' | null): Promise<void> {
+    const { api } = this.#options;
     if (podName === '') return;
     const path = `/api/v1/namespaces/${api.namespace}/pods/${podName}`;
     const body = { metadata: { labels: { [LEADER]: value } } };

@@ -141,7 +141,7 @@ export class ObjectServer {
     }
     if (method === 'GET' && COLLECTION.test(pathname)) {
       if (searchParams.has('watch')) this.#watch(pathname, response);
-      else this.#list(pathname, response);
+      else this.#list(pathname, searchParams.get('labelSelector') ?? '', response);
       return;
     }
     this.requests.push(`${method} ${pathname}`);
@@ -164,8 +164,11 @@ export class ObjectServer {
     response.on('close', () => this.#watchers.delete(watcher));
   }
 
-  #list(collection: string, response: ServerResponse): void {
-    const items = this.list(collection);
+  #list(collection: string, selector: string, response: ServerResponse): void {
+    const [name = '', value] = selector.split('=');
+    const isSelected = (object: JsonObject): boolean =>
+      selector === '' || within(within(object, 'metadata'), 'labels')[name] === value;
+    const items = this.list(collection).filter(isSelected);
     reply(response, 200, { metadata: { resourceVersion: String(this.#version) }, items });
   }
 
