@@ -39,7 +39,7 @@ interface Attempt {
   readonly request: Omit<ApiRequest, 'signal'>;
   readonly id: string;
   /** Whether the object that a repeated request meets already has the wanted content. */
-  readonly isDone: (met: JsonObject | undefined) => boolean;
+  readonly isDone: (found: JsonObject | undefined) => boolean;
 }
 
 /**
@@ -76,8 +76,8 @@ export class ApiObjects implements ObjectApi {
     const { forms } = this.#options;
     const { resource, name } = forms.placeOf(content.id);
     if (resource.plural === 'nodes' && !base) throw missingNode(name);
-    const isDone = (met: JsonObject | undefined): boolean =>
-      met !== undefined && this.#hasContent(resource, met, content);
+    const isDone = (found: JsonObject | undefined): boolean =>
+      found !== undefined && this.#hasContent(resource, found, content);
     const patch = forms.patch(content, base?.source);
     const path = base ? `${resource.path}/${name}` : resource.path;
     const body = patch ?? withFinalizer(resource, forms.write(content, base?.source));
@@ -85,7 +85,7 @@ export class ApiObjects implements ObjectApi {
       ? ({ method: 'PATCH', path, json: formatJson(body), contentType: MERGE_PATCH } as const)
       : ({ method: base ? 'PUT' : 'POST', path, json: formatJson(body) } as const);
     const written = await this.#settle({ id: content.id, request, isDone }, signal);
-    if (written.type === 'refused') return this.#refused(resource, written.met, signal);
+    if (written.type === 'refused') return this.#refused(resource, written.found, signal);
     const isEnding = resource.plural === 'ippools' && deletionTimeOf(content) !== undefined;
     if (isEnding) return this.#beginDeletion(content.id, written.object, signal);
     return { type: 'written', object: this.#asWritten(resource, written.object, content) };
@@ -95,17 +95,17 @@ export class ApiObjects implements ObjectApi {
     const { forms } = this.#options;
     const { resource, name } = forms.placeOf(base.id);
     const path = `${resource.path}/${name}`;
-    const isGone = (met: JsonObject | undefined): boolean => met === undefined;
+    const isGone = (found: JsonObject | undefined): boolean => found === undefined;
     if (resource.plural === 'nodes') {
       const body = forms.patch({ ...base, records: new Map() }, base.source) ?? {};
       const request = { method: 'PATCH', path, body, contentType: MERGE_PATCH } as const;
       const written = await this.#settle({ id: base.id, request, isDone: isGone }, signal);
-      if (written.type === 'refused') return this.#refused(resource, written.met, signal);
+      if (written.type === 'refused') return this.#refused(resource, written.found, signal);
       return { type: 'written', object: this.#apiObject(resource, written.object) };
     }
     const request = { method: 'DELETE', path, body: preconditionsOf(base) } as const;
     const ended = await this.#settle({ id: base.id, request, isDone: isGone }, signal);
-    if (ended.type === 'refused' && ended.met) return this.#refused(resource, ended.met, signal);
+    if (ended.type === 'refused' && ended.found) return this.#refused(resource, ended.found, signal);
     const version = resource.plural === 'ippools' ? await this.#endDeletion(base.id, signal) : undefined;
     return { type: 'written', object: undefined, ...(version === undefined ? {} : { version }) };
   }
@@ -154,8 +154,10 @@ export class ApiObjects implements ObjectApi {
       try {
         const { status, body } = await api.send({ ...attempt.request, signal });
         if (status !== NOT_FOUND && status !== CONFLICT) return { type: 'written', object: jsonObject(body) ?? {} };
-        const met = await this.#readRaw(attempt.id, signal);
-        return isRepeated && attempt.isDone(met) ? { type: 'written', object: met ?? {} } : { type: 'refused', met };
+        const found = await this.#readRaw(attempt.id, signal);
+        return isRepeated && attempt.isDone(found)
+          ? { type: 'written', object: found ?? {} }
+          : { type: 'refused', found };
       } catch (error) {
         if (!(error instanceof Failure) || isAborted(signal) || !REPEATED.has(error.code)) throw storeFailure(error);
         isRepeated ||= error.details.executed !== NOT_EXECUTED.executed;
@@ -166,10 +168,11 @@ export class ApiObjects implements ObjectApi {
   }
 
   /** Another writer was faster. Deletes an object that it has only marked as deleted. */
-  async #refused(resource: Resource, met: JsonObject | undefined, signal: AbortSignal): Promise<WriteOutcome> {
-    const object = met && this.#apiObject(resource, met);
-    if (met && !object) await this.#send({ method: 'DELETE', path: pathOf(resource, met), body: uidOf(met) }, signal);
-    return { type: 'conflict', met: object };
+  async #refused(resource: Resource, found: JsonObject | undefined, signal: AbortSignal): Promise<WriteOutcome> {
+    const object = found && this.#apiObject(resource, found);
+    if (found && !object)
+      await this.#send({ method: 'DELETE', path: pathOf(resource, found), body: uidOf(found) }, signal);
+    return { type: 'conflict', found: object };
   }
 
   /** The API server keeps a deleted pool while it has the finalizer. */
@@ -229,7 +232,7 @@ export class ApiObjects implements ObjectApi {
 
 type Settled =
   | { readonly type: 'written'; readonly object: JsonObject }
-  | { readonly type: 'refused'; readonly met: JsonObject | undefined };
+  | { readonly type: 'refused'; readonly found: JsonObject | undefined };
 
 /** Resources of which the API server sets fields of records: UID, creation and deletion time. */
 const SERVER_SETS: readonly string[] = ['ippools', 'ipreservations', 'nodes'];

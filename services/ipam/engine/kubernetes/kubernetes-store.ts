@@ -92,7 +92,7 @@ export class KubernetesStore implements Store {
   /** Objects that a transaction is writing, with the watch's reports that arrive meanwhile. */
   readonly #writing = new Map<string, ObjectUpdate[]>();
   /** Objects whose last write has an unknown outcome. */
-  readonly #doubtful = new Set<string>();
+  readonly #uncertain = new Set<string>();
   readonly #stop = new AbortController();
   #revision = FIRST_REVISION;
   #isLoaded = false;
@@ -126,7 +126,7 @@ export class KubernetesStore implements Store {
 
   async read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
     this.#check(signal);
-    await this.#resolveDoubts(signal);
+    await this.#readUncertain(signal);
     return this.#answer(signal, () => ({
       records: [...new Set(keys)].sort(compareTexts).flatMap((key) => this.#record(key) ?? []),
       revision: this.#revision,
@@ -162,7 +162,7 @@ export class KubernetesStore implements Store {
   async #commitInTurn(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
     const end = await this.#locks.acquire(transaction, signal);
     try {
-      await this.#resolveDoubts(signal);
+      await this.#readUncertain(signal);
       const lost = evaluateComparisons(transaction.comparisons, {
         revision: this.#revision,
         get: (key) => this.#record(key),
@@ -211,7 +211,7 @@ export class KubernetesStore implements Store {
         const id = change.object;
         const base = written.get(id)?.object ?? this.#objects.get(id);
         const outcome = await this.#writeObject(change, { base, details, signal });
-        if (outcome.type === 'conflict') return this.#lose(written, { id, object: outcome.met });
+        if (outcome.type === 'conflict') return this.#lose(written, { id, object: outcome.found });
         const { object, version } = outcome;
         written.set(id, { id, object, ...(version === undefined ? {} : { version }) });
       }
@@ -237,14 +237,14 @@ export class KubernetesStore implements Store {
       }
       return base ? await this.#api.remove(base, signal) : { type: 'written', object: undefined };
     } catch (error) {
-      this.#doubtful.add(id);
+      this.#uncertain.add(id);
       throw error;
     }
   }
 
-  /** The result of a transaction that met another writer after some of its objects were written. */
-  #lose(written: ReadonlyMap<string, ObjectUpdate>, met: ObjectUpdate): LostComparison {
-    const updates = [...written.values(), met];
+  /** The result of a transaction that found another writer after some of its objects were written. */
+  #lose(written: ReadonlyMap<string, ObjectUpdate>, found: ObjectUpdate): LostComparison {
+    const updates = [...written.values(), found];
     const keys = new Set(
       updates.flatMap(({ id, object }) => [
         ...(this.#objects.get(id)?.records.keys() ?? []),
@@ -252,12 +252,12 @@ export class KubernetesStore implements Store {
       ]),
     );
     this.#publish(updates);
-    const found = [...keys].map((key) => ({ key, record: this.#record(key) }));
+    const records = [...keys].map((key) => ({ key, record: this.#record(key) }));
     return {
       committed: false,
       revision: this.#revision,
-      changed: found.flatMap(({ record }) => record ?? []),
-      missing: found.flatMap(({ key, record }) => (record ? [] : [key])),
+      changed: records.flatMap(({ record }) => record ?? []),
+      missing: records.flatMap(({ key, record }) => (record ? [] : [key])),
     };
   }
 
@@ -297,10 +297,10 @@ export class KubernetesStore implements Store {
   }
 
   /** Reads the objects whose last write may or may not have been carried out. */
-  async #resolveDoubts(signal: AbortSignal): Promise<void> {
-    for (const id of [...this.#doubtful]) {
+  async #readUncertain(signal: AbortSignal): Promise<void> {
+    for (const id of [...this.#uncertain]) {
       const object = await this.#api.read(id, signal);
-      this.#doubtful.delete(id);
+      this.#uncertain.delete(id);
       this.#report({ id, object });
     }
   }

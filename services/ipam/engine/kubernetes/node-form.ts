@@ -60,16 +60,6 @@ export function nodeRecord(object: JsonObject): JsonObject {
   };
 }
 
-/** The object of a node with a record's annotations. */
-export function nodeObject(record: JsonObject, base: JsonObject | undefined): JsonObject {
-  if (!base) throw new Error('podwire-ipam does not make nodes of Kubernetes');
-  const metadata = within(base, 'metadata');
-  const changed = nodeAnnotations(record, base);
-  const annotations = Object.entries({ ...within(metadata, 'annotations'), ...changed });
-  const kept = Object.fromEntries(annotations.filter(([, value]) => value !== null));
-  return { ...base, metadata: { ...metadata, annotations: kept } };
-}
-
 /** The merge patch of a node (RFC 7396). @param record - undefined to remove all that is podwire-ipam's */
 export function nodePatch(record: JsonObject | undefined, base: JsonObject): JsonObject {
   const { resourceVersion = null, uid = null } = within(base, 'metadata');

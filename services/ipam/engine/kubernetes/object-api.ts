@@ -30,8 +30,8 @@ export type ObjectContent = Pick<ApiObject, 'id' | 'records' | 'details'>;
 export type WriteOutcome =
   /** `object`: as stored now; undefined after a deletion. `version`: the deleted object's last one, if it is not the base's. */
   | { readonly type: 'written'; readonly object: ApiObject | undefined; readonly version?: string }
-  /** Nothing was written, because another writer was faster. `met`: the object as it is; undefined if there is none. */
-  | { readonly type: 'conflict'; readonly met: ApiObject | undefined };
+  /** Nothing was written, because another writer was faster. `found`: the object as it is; undefined if there is none. */
+  | { readonly type: 'conflict'; readonly found: ApiObject | undefined };
 
 /** Receives what happens to the objects. No function may throw. */
 export interface ObjectObserver {

@@ -4,7 +4,7 @@ import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 import { attachmentOf } from '../../records/attributes.js';
 import { formatJson, isArray, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
 import type { RecordKeys } from '../../records/json/keys.js';
-import { nodeObject, nodePatch, nodeRecord } from './node-form.js';
+import { nodePatch, nodeRecord } from './node-form.js';
 import type { HolderDetails, ObjectContent } from './object-api.js';
 import { affinityName, cidrName, ownerHash } from './object-names.js';
 
@@ -179,8 +179,6 @@ export class ObjectForms {
         return { ...known, spec: { ...keptSpec(base, BLOCK_FIELDS), ...blockSpec(record, details) } };
       case 'blockaffinities':
         return { ...known, ...this.#affinity(key, record, base) };
-      case 'nodes':
-        return nodeObject(record, base);
       case 'nodesessions':
         return { ...known, spec: record };
       case 'ippools':

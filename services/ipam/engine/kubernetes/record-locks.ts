@@ -3,15 +3,15 @@ import { untilAborted } from '@podwire/shared/failure/signal';
 import type { Transaction } from '../store.js';
 
 /** The keys that a transaction uses. */
-interface Claim {
+interface UsedKeys {
   readonly written: ReadonlySet<string>;
   readonly compared: readonly string[];
   /** Prefixes under which no other transaction may write. */
   readonly prefixes: readonly string[];
 }
 
-interface Turn {
-  readonly claim: Claim;
+interface QueuedTransaction {
+  readonly keys: UsedKeys;
   readonly begin: () => void;
   hasBegun: boolean;
 }
@@ -22,7 +22,7 @@ interface Turn {
  */
 export class RecordLocks {
   /** In the order of arrival. */
-  readonly #turns = new Set<Turn>();
+  readonly #turns = new Set<QueuedTransaction>();
 
   /**
    * Waits for the transactions before this one that share keys with it.
@@ -32,7 +32,7 @@ export class RecordLocks {
   async acquire(transaction: Transaction, signal: AbortSignal): Promise<() => void> {
     let begin = (): void => undefined;
     const begun = new Promise<void>((resolve) => (begin = resolve));
-    const turn: Turn = { claim: claimOf(transaction), begin, hasBegun: false };
+    const turn: QueuedTransaction = { keys: usedKeysOf(transaction), begin, hasBegun: false };
     this.#turns.add(turn);
     const end = (): void => {
       this.#turns.delete(turn);
@@ -49,9 +49,9 @@ export class RecordLocks {
   }
 
   #beginNext(): void {
-    const before: Turn[] = [];
+    const before: QueuedTransaction[] = [];
     for (const turn of this.#turns) {
-      if (!turn.hasBegun && !before.some(({ claim }) => areInConflict(claim, turn.claim))) {
+      if (!turn.hasBegun && !before.some(({ keys }) => areInConflict(keys, turn.keys))) {
         turn.hasBegun = true;
         turn.begin();
       }
@@ -60,7 +60,7 @@ export class RecordLocks {
   }
 }
 
-function claimOf({ comparisons, puts, deletes }: Transaction): Claim {
+function usedKeysOf({ comparisons, puts, deletes }: Transaction): UsedKeys {
   return {
     written: new Set([...puts.map(({ key }) => key), ...deletes]),
     compared: comparisons.flatMap((comparison) => (comparison.type === 'record' ? [comparison.key] : [])),
@@ -68,11 +68,11 @@ function claimOf({ comparisons, puts, deletes }: Transaction): Claim {
   };
 }
 
-function areInConflict(a: Claim, b: Claim): boolean {
-  return isDisturbed(a, b.written) || isDisturbed(b, a.written);
+function areInConflict(a: UsedKeys, b: UsedKeys): boolean {
+  return isChangedBy(a, b.written) || isChangedBy(b, a.written);
 }
 
-function isDisturbed({ written, compared, prefixes }: Claim, other: ReadonlySet<string>): boolean {
+function isChangedBy({ written, compared, prefixes }: UsedKeys, other: ReadonlySet<string>): boolean {
   if (compared.some((key) => other.has(key))) return true;
   for (const key of other) if (written.has(key) || prefixes.some((prefix) => key.startsWith(prefix))) return true;
   return false;

@@ -26,14 +26,14 @@ export interface ObjectChange {
  */
 const Rank = {
   First: 0,
-  Mark: 1,
-  NodeBefore: 2,
+  AffinityMark: 1,
+  NodeBeforeBlocks: 2,
   Block: 3,
   Affinity: 4,
-  NodeAfter: 5,
+  NodeAfterBlocks: 5,
   Session: 6,
   Other: 7,
-  PoolEnd: 8,
+  PoolDeletion: 8,
 } as const;
 
 type Rank = (typeof Rank)[keyof typeof Rank];
@@ -64,7 +64,9 @@ export function planWrites(transaction: Transaction, { keys, objectOf, stored }:
   const marks = transaction.deletes.flatMap((key) => {
     const [object, value] = [objectOf(key), stored(key)];
     if (object === undefined || !value || keys.parse(key)?.kind !== 'affinity') return [];
-    return [{ object, rank: Rank.Mark, puts: new Map([[key, asPendingDeletion(value)]]), deletes: new Set<string>() }];
+    return [
+      { object, rank: Rank.AffinityMark, puts: new Map([[key, asPendingDeletion(value)]]), deletes: new Set<string>() },
+    ];
   });
   return [...marks, ...[...changes].map(([object, change]) => ({ object, ...change }))]
     .toSorted((a, b) => a.rank - b.rank || compareTexts(a.object, b.object))
@@ -81,8 +83,8 @@ interface KeyChange {
 function rankOf(change: KeyChange): Rank {
   const { keys, key, before, after } = change;
   const kind = keys.parse(key)?.kind;
-  if (kind === 'node') return !before || (after && losesTunnel(change)) ? Rank.NodeBefore : Rank.NodeAfter;
-  if (kind === 'pool') return after ? Rank.Other : Rank.PoolEnd;
+  if (kind === 'node') return !before || (after && losesTunnel(change)) ? Rank.NodeBeforeBlocks : Rank.NodeAfterBlocks;
+  if (kind === 'pool') return after ? Rank.Other : Rank.PoolDeletion;
   return kind === undefined ? Rank.Other : (RANKS[kind] ?? Rank.Other);
 }
 

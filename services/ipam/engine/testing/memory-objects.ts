@@ -84,18 +84,18 @@ export class MemoryObjects {
 
   /** Writes as any process does. */
   write(content: ObjectContent, base: ApiObject | undefined): WriteOutcome {
-    const met = this.#objects.get(content.id);
-    if (met?.uid !== base?.uid || met?.version !== base?.version) return { type: 'conflict', met };
+    const found = this.#objects.get(content.id);
+    if (found?.uid !== base?.uid || found?.version !== base?.version) return { type: 'conflict', found };
     this.writesCount++;
-    const object = { ...content, uid: met?.uid ?? `uid-${++this.#uid}`, version: String(++this.#version) };
+    const object = { ...content, uid: found?.uid ?? `uid-${++this.#uid}`, version: String(++this.#version) };
     this.#objects.set(object.id, object);
     this.#report((observer) => observer.changed(object));
     return { type: 'written', object };
   }
 
   remove(base: ApiObject): WriteOutcome {
-    const met = this.#objects.get(base.id);
-    if (met?.uid !== base.uid || met.version !== base.version) return { type: 'conflict', met };
+    const found = this.#objects.get(base.id);
+    if (found?.uid !== base.uid || found.version !== base.version) return { type: 'conflict', found };
     this.writesCount++;
     this.#objects.delete(base.id);
     const version = String(++this.#version);
