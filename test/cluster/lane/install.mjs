@@ -52,7 +52,8 @@ export class Podwire {
   /** Kubernetes leaves control-plane nodes out of its hints about zones, so no node of its own tests has this role. */
   #placeValues() {
     if (this.#cluster.e2e === undefined) return {};
-    return { nodeName: NODES[0].name, nodeSelector: { [CONTROL_PLANE_ROLE]: null } };
+    const nodeSelector = { [CONTROL_PLANE_ROLE]: null };
+    return this.isReplicated ? { nodeSelector } : { nodeName: NODES[0].name, nodeSelector };
   }
 
   #storeValues() {
