@@ -16,8 +16,8 @@ const pod = (name: string, ...hostPorts: readonly HostPort[]) => ({
 function open() {
   const { options, ...rest } = reconcilerOptions(new MemoryNft());
   const deletedFlows: string[] = [];
-  const deletePortFlows = (protocol: string, hostPort: number) => {
-    deletedFlows.push(`${protocol}/${hostPort}`);
+  const deletePortFlows = (protocol: string, hostPorts: readonly number[]) => {
+    deletedFlows.push(...hostPorts.map((hostPort) => `${protocol}/${hostPort}`));
     return Promise.resolve(0);
   };
   return { ...rest, deletedFlows, ports: new HostPorts({ ...options, kernel: { deletePortFlows } }) };

@@ -176,10 +176,10 @@ function elementsOf(pods: readonly MappedPod[]): ReadonlyMap<string, readonly Js
   return elements;
 }
 
-/** Deletes connection tracking entries of flows that were sent to a port of the node. */
+/** Deletes connection tracking entries of flows that were sent to some ports of the node, at least one. */
 interface FlowDeleter {
   /** @throws Failure KERNEL_REFUSED */
-  deletePortFlows(protocol: PortProtocol, port: number): Promise<number>;
+  deletePortFlows(protocol: PortProtocol, ports: readonly number[]): Promise<number>;
 }
 
 interface HostPortsOptions extends Omit<TableReconcilerOptions, 'table'> {
@@ -296,7 +296,7 @@ export class HostPorts {
   /** A UDP client keeps its flow, which leads to the former pod or to the node; connections of TCP and SCTP end with their pod. */
   async #deleteFlows(hostPorts: readonly HostPort[]): Promise<void> {
     const udpPorts = new Set(hostPorts.flatMap(({ protocol, hostPort }) => (protocol === 'udp' ? [hostPort] : [])));
-    await Promise.all([...udpPorts].map((hostPort) => this.#kernel.deletePortFlows('udp', hostPort)));
+    if (udpPorts.size > 0) await this.#kernel.deletePortFlows('udp', [...udpPorts]);
   }
 }
 
