@@ -3,7 +3,7 @@ import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Nft, TableWatch } from './nft.js';
+import { TIMEOUT_DETAIL, type Nft, type TableWatch } from './nft.js';
 import {
   elementChanges,
   formatTableName,
@@ -263,7 +263,9 @@ export class TableReconciler {
     try {
       return await this.#options.nft.read(this.#options.table);
     } catch (error) {
-      if (this.#failed && error instanceof Failure && error.code === 'KERNEL_REFUSED') return [];
+      const isRefused = error instanceof Failure && error.code === 'KERNEL_REFUSED';
+      // A write would take too long as well, and callers wait.
+      if (this.#failed && isRefused && !(TIMEOUT_DETAIL in error.details)) return [];
       throw error;
     }
   }
