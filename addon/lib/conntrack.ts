@@ -5,7 +5,7 @@ import { checkDumpFilter } from './check.js';
 import { ArgumentError } from './errors.js';
 import type { NativeConntrackEntry, NativeConntrackFilter, NativeConntrackTuple } from './native.js';
 import type { Family } from './objects.js';
-import { checkAddress, checkInteger, checkRecord, optional, PORT, PROTOCOLS, UINT8 } from './scalars.js';
+import { checkAddress, checkArray, checkInteger, checkRecord, optional, PORT, PROTOCOLS, UINT8 } from './scalars.js';
 
 /** Which entries; all given fields must match. At least one of `address`, `destination` and `protocol` is given. */
 export interface ConntrackFilter {
@@ -17,8 +17,11 @@ export interface ConntrackFilter {
   readonly destination?: string;
   /** `tcp`, `udp`, `sctp`, `icmp`, `icmpv6`, or a number. */
   readonly protocol?: string | number;
-  /** Original destination port, 1 to 65535; only with a protocol. */
-  readonly destinationPort?: number;
+  /**
+   * Original destination ports, 1 to 65535, at least one; only with a protocol. Each call reads the kernel's whole table, so one
+   * call for many ports is faster than many calls.
+   */
+  readonly destinationPorts?: readonly number[];
 }
 
 /** One direction of a flow. Ports are absent where the protocol has none. */
@@ -48,7 +51,7 @@ export function checkConntrackFilter(
   filter: ConntrackFilter & { readonly maxCount?: number; readonly timeoutMs?: number },
 ): NativeConntrackFilter[] {
   checkRecord('filter', filter);
-  const { address, destination, protocol, destinationPort } = filter;
+  const { address, destination, protocol, destinationPorts } = filter;
   if (address !== undefined && destination !== undefined) {
     throw new ArgumentError('filter.destination', 'must not be given together with address');
   }
@@ -59,8 +62,8 @@ export function checkConntrackFilter(
   if (wanted === null && number === null) {
     throw new ArgumentError('filter', 'must have an address, a destination or a protocol');
   }
-  const port = optional(destinationPort, (value) => checkInteger('filter.destinationPort', value, PORT));
-  if (port !== null && number === null) throw new ArgumentError('filter.protocol', 'must be given with a port');
+  const ports = checkPorts(destinationPorts);
+  if (ports.length > 0 && number === null) throw new ArgumentError('filter.protocol', 'must be given with a port');
   const { family, maxCount, timeoutMs } = checkDumpFilter({
     ...(filter.family === undefined ? {} : { family: filter.family }),
     ...(filter.maxCount === undefined ? {} : { maxCount: filter.maxCount }),
@@ -77,7 +80,7 @@ export function checkConntrackFilter(
     address: wanted,
     anywhere: address !== undefined,
     protocol: number,
-    destinationPort: port,
+    destinationPorts: ports,
     maxCount,
     timeoutMs,
   }));
@@ -85,11 +88,18 @@ export function checkConntrackFilter(
 
 const BOTH = [4, 6] as const;
 
-export function describeConntrack({ address, destination, protocol, destinationPort }: ConntrackFilter): string {
+function checkPorts(ports: readonly number[] | undefined): readonly number[] {
+  if (ports === undefined) return [];
+  checkArray('filter.destinationPorts', ports);
+  if (ports.length === 0) throw new ArgumentError('filter.destinationPorts', 'must have a port');
+  return ports.map((port, position) => checkInteger(`filter.destinationPorts[${position}]`, port, PORT));
+}
+
+export function describeConntrack({ address, destination, protocol, destinationPorts }: ConntrackFilter): string {
   const parts = [
     address ?? (destination && `to ${destination}`),
     protocol,
-    destinationPort && `port ${destinationPort}`,
+    destinationPorts && `port ${destinationPorts.join(', ')}`,
   ];
   return parts.filter((part) => part !== undefined).join(' ');
 }

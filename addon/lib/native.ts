@@ -272,8 +272,8 @@ export interface NativeConntrackFilter {
   /** False: the address is the original destination. */
   readonly anywhere: boolean;
   readonly protocol: number | null;
-  /** With a protocol. */
-  readonly destinationPort: number | null;
+  /** With a protocol; empty for any. */
+  readonly destinationPorts: readonly number[];
   readonly maxCount: number;
   readonly timeoutMs: number;
 }

@@ -188,7 +188,7 @@ export interface Qdisc {
   readonly handle: number;
   /** `tbf`, `htb`, … */
   readonly kind: string;
-  /** Null for other kinds. */
+  /** Null for other kinds, and for a tbf with a peak rate. */
   readonly tbf: TokenBucketState | null;
 }
 

@@ -87,7 +87,7 @@ const UDP_RULES = `table inet flows {
 describe('conntrackEntries and deleteConntrack by port', () => {
   it('list and delete by protocol, original destination and port, in both families', async () => {
     const { pod, node } = await makeUdp([53, 54]);
-    const udp53 = { protocol: 'udp', destinationPort: 53 };
+    const udp53 = { protocol: 'udp', destinationPorts: [53] };
     const entries = await node.conntrackEntries(udp53);
     expect(entries.map(({ original }) => original.destination).toSorted()).toEqual(['127.0.0.1', '127.0.0.2', '::1']);
     const toSecond = { ...udp53, destination: '127.0.0.2' };
@@ -110,8 +110,9 @@ describe('conntrackEntries and deleteConntrack by port', () => {
       code: 'E2BIG',
     });
     // The translated port is not the original one.
-    expect(await node.deleteConntrack({ protocol: 'udp', destinationPort: 5353 })).toBe(0);
-    expect(await node.deleteConntrack({ protocol: 'tcp', destinationPort: 53 })).toBe(0);
+    expect(await node.deleteConntrack({ protocol: 'udp', destinationPorts: [5353] })).toBe(0);
+    expect(await node.deleteConntrack({ protocol: 'tcp', destinationPorts: [53] })).toBe(0);
+    expect(await node.conntrackEntries({ protocol: 'udp', destinationPorts: [54, 52, 53] })).toHaveLength(6);
     expect(await node.deleteConntrack(toSecond)).toBe(1);
     expect(await node.deleteConntrack(udp53)).toBe(2);
     expect(await node.deleteConntrack(udp53)).toBe(0);
@@ -121,8 +122,9 @@ describe('conntrackEntries and deleteConntrack by port', () => {
 
   it.each<[string, ConntrackFilter, string]>([
     ['nothing', {}, 'filter'],
-    ['a port alone', { address: '10.0.0.1', destinationPort: 53 }, 'filter.protocol'],
-    ['port 0', { protocol: 'udp', destinationPort: 0 }, 'filter.destinationPort'],
+    ['a port alone', { address: '10.0.0.1', destinationPorts: [53] }, 'filter.protocol'],
+    ['port 0', { protocol: 'udp', destinationPorts: [53, 0] }, 'filter.destinationPorts[1]'],
+    ['no ports', { protocol: 'udp', destinationPorts: [] }, 'filter.destinationPorts'],
     ['an unknown protocol', { protocol: 'gre' }, 'filter.protocol'],
     ['two addresses', { address: '10.0.0.1', destination: '10.0.0.1' }, 'filter.destination'],
     ['another family', { address: '10.0.0.1', family: 6 }, 'filter.family'],

@@ -76,7 +76,7 @@ describe('memory, files and threads stay constant', () => {
         if (status !== 0) throw new Error(stderr);
       };
       const bounds = { maxCount: 0, timeoutMs: 0 };
-      const FLOWS = { family: 4, address: '192.0.2.1', anywhere: true, protocol: null, destinationPort: null, ...bounds };
+      const FLOWS = { family: 4, address: '192.0.2.1', anywhere: true, protocol: null, destinationPorts: [], ...bounds };
       const SET = { family: 1, table: 'none', name: 'none', key: ['ifname'], data: [], intervals: false };
       const ELEMENTS = Array.from({ length: 1000 }, (_, n) => 'podw' + n + '\\0\\0\\0\\0\\0').join('');
       const use = async (name, position) => {

@@ -311,7 +311,7 @@ describe('the compiled addon', () => {
     address: null,
     anywhere: false,
     protocol: null,
-    destinationPort: null,
+    destinationPorts: [],
     maxCount: 0,
     timeoutMs: 0,
   };
@@ -353,7 +353,13 @@ describe('the compiled addon', () => {
     ['filter: must be an object', 'deleteConntrack', ['pod']],
     ['filter.address: must be an IP address', 'listConntrack', [{ address: 'pod' }]],
     ['filter.family: must be 4 or 6', 'listConntrack', [{ ...noFilter, family: 0 }]],
-    ['filter.protocol: must be a number', 'deleteConntrack', [{ ...noFilter, destinationPort: 53 }]],
+    ['filter.protocol: must be a number', 'deleteConntrack', [{ ...noFilter, destinationPorts: [53] }]],
+    ['filter.destinationPorts: must be an array', 'deleteConntrack', [{ ...noFilter, destinationPorts: null }]],
+    [
+      'filter.destinationPorts: must be an array of numbers',
+      'listConntrack',
+      [{ ...noFilter, destinationPorts: ['x'] }],
+    ],
     ['changes: must be an array', 'changeElements', [{}]],
     ['changes[0]: must be an object', 'changeElements', [[7]]],
     ['changes[0].set: must be an object', 'changeElements', [[{ ...change, set: null }]]],

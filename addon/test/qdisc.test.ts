@@ -62,6 +62,14 @@ it.each([
   expect(await rootKind(inside)).toBe('tbf');
 });
 
+it('reports no bucket with a peak rate, which limits packets further', async () => {
+  const { name, inside } = await withLink();
+  expect(codes(await inside.sequence([replace(bucket(1_250_000, 62_500, 93_750))]))).toEqual(['ok']);
+  const limits = ['rate', '10mbit', 'burst', '62500', 'limit', '93750', 'peakrate', '11mbit', 'mtu', '2000'];
+  run('tc', '-n', name, 'qdisc', 'change', 'dev', link0, 'root', 'handle', '5057:', 'tbf', ...limits);
+  expect(await rootQdisc(inside)).toMatchObject({ handle: HANDLE, kind: 'tbf', tbf: null });
+});
+
 it('reports the time of a slow bucket modulo 2^32', async () => {
   const { inside } = await withLink();
   await inside.batch([replace(bucket(1000, 1_000_000, 2_000_000))]);

@@ -351,6 +351,17 @@ describe('a request is refused, with its source, for', () => {
       '',
       'runtimeConfig.portMappings[0].hostPort is 0; a port is 1 to 65535; runtimeConfig.portMappings[0].hostIP is "x"; must be an IP address; runtimeConfig.portMappings[1].protocol is "icmp"',
     ],
+    [
+      'a host port under two spellings of the capability',
+      {
+        runtimeConfig: {
+          portMappings: [{ hostPort: 80, containerPort: 80 }],
+          PortMappings: [{ hostPort: 80, containerPort: 81 }],
+        },
+      },
+      '',
+      'runtimeConfig.PortMappings repeats tcp/80 of runtimeConfig.portMappings',
+    ],
     ['a MAC address that is not a string', { runtimeConfig: { mac: 7 } }, '', 'runtimeConfig.mac must be a string'],
     [
       'annotations that are not an object',

@@ -1,5 +1,5 @@
 import type { Bandwidth } from '@podwire/shared/attachment/bandwidth';
-import { readHostPorts, type HostPort } from '@podwire/shared/attachment/host-port';
+import { formatHostPortKey, readHostPorts, type HostPort } from '@podwire/shared/attachment/host-port';
 import type { Family } from '@podwire/shared/net/address';
 import { z } from 'zod';
 
@@ -119,9 +119,10 @@ export function readRequestSources(keys: RequestKeys, report: ReportViolation): 
     capabilityMacs: capabilities
       .filter(([key]) => key.toLowerCase() === 'mac')
       .flatMap(([key, value]) => asList(readCapabilityMac(`runtimeConfig.${key}`, value, report))),
-    hostPorts: capabilities
-      .filter(([key]) => key.toLowerCase() === 'portmappings')
-      .flatMap(([key, value]) => readCapabilityPorts(`runtimeConfig.${key}`, value, report)),
+    hostPorts: readPorts(
+      capabilities.filter(([key]) => key.toLowerCase() === 'portmappings'),
+      report,
+    ),
     bandwidth: readBandwidth(
       capabilities
         .filter(([key]) => key.toLowerCase() === 'bandwidth')
@@ -205,6 +206,21 @@ const PORT_MAPPING_FIELDS = {
   podPort: 'containerPort',
   hostAddress: 'hostIP',
 };
+
+/** Reads the port mappings under every spelling of the key, which together map each port of the node once. */
+function readPorts(capabilities: readonly (readonly [string, unknown])[], report: ReportViolation): HostPort[] {
+  const sources = new Map<string, string>();
+  return capabilities.flatMap(([key, value]) => {
+    const source = `runtimeConfig.${key}`;
+    const ports = readCapabilityPorts(source, value, report);
+    for (const port of ports.map(formatHostPortKey)) {
+      const first = sources.get(port) ?? source;
+      if (first !== source) report({ field: source, reason: `repeats ${port} of ${first}` });
+      sources.set(port, first);
+    }
+    return ports;
+  });
+}
 
 /** Reads `runtimeConfig.portMappings` (CNI conventions). */
 function readCapabilityPorts(source: string, value: unknown, report: ReportViolation): readonly HostPort[] {

@@ -43,7 +43,7 @@ import {
   type RecordedNetworkLookup,
 } from './pods/pods-rpc.js';
 import type { PodWiring } from './pods/pods.js';
-import { filteredPod, type AttachmentRecord } from './records/record.js';
+import { filteredPod, type AttachmentRecord, type RecordState } from './records/record.js';
 
 /** A part that follows the cluster's state, and reports conditions. */
 export interface ReportingFollower extends Follower {
@@ -187,8 +187,8 @@ export class PodEnvironment {
     const prefixes = alive.map(({ network }) => [network.hostInterfaceName, network.sourcePrefixes] as const);
     // The guard reports its failures. Pods that need it wait for it.
     this.#guard.start(new Map(prefixes)).catch(() => undefined);
-    const attached = alive.filter(({ state }) => state === 'attached');
-    this.#hostPorts.start(attached.map(filteredPod)).catch(() => undefined);
+    const inState = (wanted: RecordState) => alive.filter(({ state }) => state === wanted).map(filteredPod);
+    this.#hostPorts.start(inState('attached'), inState('detaching')).catch(() => undefined);
     const withoutMtu = alive.filter(({ network }) => network.mtuBytes === undefined);
     await this.#mtu.start(withoutMtu.map(({ network }) => network.hostInterfaceName));
     try {

@@ -2,10 +2,12 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "binding/object_reader.h"
 #include "binding/shape.h"
@@ -157,6 +159,19 @@ struct BoundedFilter {
   ListBounds bounds;
 };
 
+void ReadPorts(ObjectReader& reader, std::vector<uint16_t>& ports) {
+  const auto value = reader.Value("destinationPorts");
+  if (!value.IsArray()) return reader.Fail("destinationPorts", "an array");
+  const auto array = value.As<Napi::Array>();
+  ports.reserve(array.Length());
+  for (uint32_t position = 0; position < array.Length(); ++position) {
+    const auto port = ElementAt(array, position);
+    if (!port.IsNumber()) return reader.Fail("destinationPorts", "an array of numbers");
+    ports.push_back(static_cast<uint16_t>(port.As<Napi::Number>().Uint32Value()));
+  }
+  std::sort(ports.begin(), ports.end());
+}
+
 std::optional<BoundedFilter> ReadConntrackFilter(Napi::Value value) {
   ObjectReader reader(value, "filter");
   BoundedFilter read;
@@ -168,13 +183,12 @@ std::optional<BoundedFilter> ReadConntrackFilter(Napi::Value value) {
   if (filter.address) filter.family = filter.address->family;
   const auto protocol = reader.OptionalNumber("protocol");
   if (protocol) filter.protocol = static_cast<uint8_t>(*protocol);
-  const auto port = reader.OptionalNumber("destinationPort");
-  if (port) filter.destination_port = static_cast<uint16_t>(*port);
+  ReadPorts(reader, filter.destination_ports);
   read.bounds.max_count = reader.Number("maxCount");
   read.bounds.timeout = std::chrono::milliseconds(reader.Number("timeoutMs"));
   // The kernel compares fields of one family only.
   if (filter.family == AF_UNSPEC) reader.Fail("family", "4 or 6");
-  if (filter.destination_port && !filter.protocol) reader.Fail("protocol", "a number");
+  if (!filter.destination_ports.empty() && !filter.protocol) reader.Fail("protocol", "a number");
   if (reader.Failed()) return std::nullopt;
   return read;
 }

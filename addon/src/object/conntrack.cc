@@ -5,6 +5,8 @@
 #include <linux/netfilter/nfnetlink_conntrack.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+
 namespace podwire::netlink {
 
 namespace {
@@ -116,8 +118,8 @@ uint32_t EncodeTuple(const ConntrackFilter& filter, bool reply, MessageWriter& w
     const size_t protocol = writer.OpenNest(CTA_TUPLE_PROTO | NLA_F_NESTED);
     writer.U8(CTA_PROTO_NUM, *filter.protocol);
     flags |= kFilterProtocol;
-    if (filter.destination_port) {
-      const uint16_t port = htons(*filter.destination_port);
+    if (filter.destination_ports.size() == 1) {
+      const uint16_t port = htons(filter.destination_ports.front());
       writer.Attribute(CTA_PROTO_DST_PORT, {reinterpret_cast<const uint8_t*>(&port), sizeof port});
       flags |= kFilterDestinationPort;
     }
@@ -143,7 +145,11 @@ void Encode(const ConntrackFilter& filter, MessageWriter& writer) {
 bool Matches(const ConntrackEntry& entry, const ConntrackFilter& filter) {
   const auto& original = entry.original;
   if (filter.protocol && original.protocol != filter.protocol) return false;
-  if (filter.destination_port && original.destination_port != filter.destination_port) return false;
+  const auto& ports = filter.destination_ports;
+  if (!ports.empty() &&
+      !(original.destination_port && std::binary_search(ports.begin(), ports.end(), *original.destination_port))) {
+    return false;
+  }
   if (!filter.address) return true;
   const auto& address = *filter.address;
   if (!filter.anywhere) return Same(original.destination, address);

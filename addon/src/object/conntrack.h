@@ -29,8 +29,8 @@ struct ConntrackEntry {
   std::vector<OtherAttribute> identity;
 };
 
-// Entries that are wanted. The kernel compares since 5.8, one place of an address alone, and IPv6 addresses wrongly; an
-// older one answers with all entries of the family. So `Matches` has the last word.
+// Entries that are wanted. The kernel compares since 5.8, one place of an address and one port alone, and IPv6
+// addresses wrongly; an older one answers with all entries of the family. So `Matches` has the last word.
 struct ConntrackFilter {
   enum class Place { kOriginalDestination, kOriginalSource, kReplySource };
   uint8_t family = 0;
@@ -38,8 +38,8 @@ struct ConntrackFilter {
   std::optional<IpAddress> address = std::nullopt;
   bool anywhere = false;
   std::optional<uint8_t> protocol = std::nullopt;
-  // Port in the original direction; needs a protocol.
-  std::optional<uint16_t> destination_port = std::nullopt;
+  // Any of these ports in the original direction, sorted; they need a protocol. Empty: any port.
+  std::vector<uint16_t> destination_ports = {};
   // Where the kernel is to look for the address.
   Place place = Place::kOriginalDestination;
 };

@@ -49,7 +49,7 @@ std::optional<Tbf> DecodeTbf(const std::vector<OtherAttribute>& options) {
     if (option.raw_type == TCA_TBF_RATE64) rate = Read<uint64_t>(option);
     if (option.raw_type == TCA_TBF_BURST) burst = Read<uint32_t>(option);
   }
-  if (!parameters) return std::nullopt;
+  if (!parameters || parameters->peakrate.rate != 0) return std::nullopt;
   Tbf tbf;
   tbf.rate_bytes_per_second = rate.value_or(parameters->rate.rate);
   tbf.limit_bytes = parameters->limit;

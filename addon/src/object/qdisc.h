@@ -35,7 +35,7 @@ struct Tbf {
   uint32_t bucket_ticks = 0;
 };
 
-// Nothing without readable parameters.
+// Nothing without readable parameters, and with a peak rate, which `Tbf` does not have.
 std::optional<Tbf> DecodeTbf(const std::vector<OtherAttribute>& options);
 std::vector<OtherAttribute> EncodeTbf(const Tbf& tbf);
 

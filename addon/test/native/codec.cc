@@ -167,7 +167,7 @@ void CheckConntrackFilters(const Capture& capture) {
   Check(matching({AF_INET, own, false, IPPROTO_ICMP}) == 1, "a destination and a protocol");
   Check(matching({AF_INET, other, true}) == 0 && matching({AF_INET, other}) == 0, "another address");
   Check(matching({AF_INET, own, true, IPPROTO_UDP}) == 0, "another protocol");
-  Check(matching({AF_INET, own, true, IPPROTO_ICMP, 53}) == 0, "a port where there is none");
+  Check(matching({AF_INET, own, true, IPPROTO_ICMP, {53}}) == 0, "a port where there is none");
 }
 
 // Cut off anywhere and with wrong bytes: the sanitizers and the fuzz entry's own conditions decide.

@@ -16,18 +16,18 @@ const pod = (name: string, ...hostPorts: readonly HostPort[]) => ({
 function open() {
   const { options, ...rest } = reconcilerOptions(new MemoryNft());
   const deletedFlows: string[] = [];
-  const deletePortFlows = (protocol: string, hostPort: number) => {
-    deletedFlows.push(`${protocol}/${hostPort}`);
+  const deletePortFlows = (protocol: string, hostPorts: readonly number[]) => {
+    deletedFlows.push(...hostPorts.map((hostPort) => `${protocol}/${hostPort}`));
     return Promise.resolve(0);
   };
   return { ...rest, deletedFlows, ports: new HostPorts({ ...options, kernel: { deletePortFlows } }) };
 }
 
-/** The elements of a map as text. */
+/** The elements of a map or set as text. */
 async function elements(nft: MemoryNft, map: string): Promise<unknown> {
   const objects = (await nft.read(HOST_PORT_TABLE)) ?? [];
   const found = objects
-    .map((object) => object.map)
+    .map((object) => object.map ?? object.set)
     .find((value) => value && typeof value === 'object' && 'name' in value && value.name === map);
   return found && typeof found === 'object' && 'elem' in found ? found.elem : undefined;
 }
@@ -74,6 +74,23 @@ test('flows to a UDP port are deleted when it gets a pod, and when the pod ends'
   await ports.release('podwa');
   await ports.forget('podwa');
   expect(deletedFlows).toEqual(['udp/53', 'udp/54']);
+  await ports.stop();
+});
+
+test('flows to a UDP port of a pod whose end was interrupted are deleted at the start', async () => {
+  const { ports, deletedFlows } = open();
+  await ports.start([pod('a', port(54, { protocol: 'udp' }))], [pod('b', port(53, { protocol: 'udp' }))]);
+  expect(deletedFlows).toEqual(['udp/53']);
+  await ports.stop();
+});
+
+test('two pods may have one address while it moves', async () => {
+  const { ports, nft } = open();
+  await ports.start([pod('a', port(8080)), pod('b', port(8081))]);
+  const both = [{ concat: ['10.65.0.7', '10.65.0.7'] }, { concat: ['127.0.0.1', '10.65.0.7'] }];
+  expect(await elements(nft, 'masqueraded4')).toEqual(both);
+  await ports.forget('podwa');
+  expect(await elements(nft, 'masqueraded4')).toEqual(both);
   await ports.stop();
 });
 

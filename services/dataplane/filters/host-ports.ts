@@ -1,5 +1,10 @@
 import type { PodName } from '@podwire/shared/attachment/allocation';
-import { formatHostPortKey, PORT_PROTOCOLS, type PortProtocol } from '@podwire/shared/attachment/host-port';
+import {
+  formatHostPortKey,
+  PORT_PROTOCOLS,
+  type HostPort,
+  type PortProtocol,
+} from '@podwire/shared/attachment/host-port';
 import type { Difference, PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
@@ -141,7 +146,12 @@ function setsOf(): readonly SetDefinition[] {
 /** The elements for some pods, by set. */
 function elementsOf(pods: readonly MappedPod[]): ReadonlyMap<string, readonly Json[]> {
   const elements = new Map<string, Json[]>();
-  const add = (set: string, element: Json) => elements.set(set, [...(elements.get(set) ?? []), element]);
+  const masqueraded = new Set<string>();
+  const add = (set: string, element: Json) => {
+    const list = elements.get(set);
+    if (list) list.push(element);
+    else elements.set(set, [element]);
+  };
   for (const { addresses, hostPorts } of pods)
     for (const address of addresses) {
       const { family } = address;
@@ -157,16 +167,19 @@ function elementsOf(pods: readonly MappedPod[]): ReadonlyMap<string, readonly Js
         add(toAddress[family], [key, to]);
         add(toPort[family], [key, podPort]);
       }
+      // Two pods have one address while it moves; the kernel lists an element once.
+      if (masqueraded.has(to)) continue;
+      masqueraded.add(to);
       add(MASQUERADED[family], concatJson(to, to));
       if (family === 4) add(MASQUERADED[family], concatJson(LOOPBACK_SOURCE, to));
     }
   return elements;
 }
 
-/** Deletes connection tracking entries of flows that were sent to a port of the node. */
+/** Deletes connection tracking entries of flows that were sent to some ports of the node, at least one. */
 interface FlowDeleter {
   /** @throws Failure KERNEL_REFUSED */
-  deletePortFlows(protocol: PortProtocol, port: number): Promise<number>;
+  deletePortFlows(protocol: PortProtocol, ports: readonly number[]): Promise<number>;
 }
 
 interface HostPortsOptions extends Omit<TableReconcilerOptions, 'table'> {
@@ -192,9 +205,10 @@ export class HostPorts {
   /**
    * Restores the host ports of the recorded pods, oldest first; of two pods with one port the later one has it. Call once, before
    * any pod is wired.
+   * @param ending - pods whose end was interrupted: their ports may have been ended without their flows
    * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; it is retried automatically
    */
-  start(networks: readonly MappedPod[]): Promise<void> {
+  async start(networks: readonly MappedPod[], ending: readonly MappedPod[] = []): Promise<void> {
     const pods = new Map<string, MappedPod>();
     const taken = new Set<string>();
     // The record of a pod that died without a DEL may name ports that another pod has by now.
@@ -204,7 +218,8 @@ export class HostPorts {
       if (hostPorts.length > 0) pods.set(network.hostInterfaceName, { ...network, hostPorts });
     }
     this.#pods = pods;
-    return this.#reconciler.setWanted(pods.size > 0 ? hostPortTable(pods) : 'absent');
+    await this.#reconciler.setWanted(pods.size > 0 ? hostPortTable(pods) : 'absent');
+    await this.#deleteFlows(ending.flatMap(({ hostPorts }) => hostPorts));
   }
 
   /**
@@ -275,10 +290,13 @@ export class HostPorts {
     if (after) pods.set(after.hostInterfaceName, after);
     this.#pods = pods;
     await this.#reconciler.setWanted(hostPortTable(pods));
-    // A UDP client keeps its flow, which leads to the former pod or to the node; connections of TCP and SCTP end with their pod.
-    const hostPorts = [...(before?.hostPorts ?? []), ...(after?.hostPorts ?? [])];
+    await this.#deleteFlows([...(before?.hostPorts ?? []), ...(after?.hostPorts ?? [])]);
+  }
+
+  /** A UDP client keeps its flow, which leads to the former pod or to the node; connections of TCP and SCTP end with their pod. */
+  async #deleteFlows(hostPorts: readonly HostPort[]): Promise<void> {
     const udpPorts = new Set(hostPorts.flatMap(({ protocol, hostPort }) => (protocol === 'udp' ? [hostPort] : [])));
-    await Promise.all([...udpPorts].map((hostPort) => this.#kernel.deletePortFlows('udp', hostPort)));
+    if (udpPorts.size > 0) await this.#kernel.deletePortFlows('udp', [...udpPorts]);
   }
 }
 

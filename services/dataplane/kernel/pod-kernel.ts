@@ -125,8 +125,8 @@ export class NetlinkKernel implements Kernel {
     return this.#deleteConntrack({ address });
   }
 
-  deletePortFlows(protocol: PortProtocol, port: number): Promise<number> {
-    return this.#deleteConntrack({ protocol: PORT_PROTOCOLS[protocol], destinationPort: port });
+  deletePortFlows(protocol: PortProtocol, ports: readonly number[]): Promise<number> {
+    return this.#deleteConntrack({ protocol: PORT_PROTOCOLS[protocol], destinationPorts: ports });
   }
 
   close(): Promise<void> {

@@ -9,7 +9,7 @@ import { parseJson } from '@podwire/shared/json/parse';
 import { killProcessGroup } from '@podwire/shared/runtime/process-group';
 import { z } from 'zod';
 
-import type { BaseChain, NftProgram } from './nft.js';
+import { TIMEOUT_DETAIL, type BaseChain, type NftProgram } from './nft.js';
 import { formatTableName, type Json, type JsonObject, type NftCommand, type TableName } from './table.js';
 
 interface ProgramNftOptions {
@@ -177,7 +177,8 @@ function startFailure(program: string, cause: unknown): Failure {
 }
 
 function timeoutFailure(args: readonly string[], timeoutMs: number): Failure {
-  return new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} was killed: it exceeded ${timeoutMs} ms`);
+  const message = `nft ${args.join(' ')} was killed: it exceeded ${timeoutMs} ms`;
+  return new Failure('KERNEL_REFUSED', message, { details: { [TIMEOUT_DETAIL]: String(timeoutMs) } });
 }
 
 /** Texts of errno for a missing kernel feature (EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT). */

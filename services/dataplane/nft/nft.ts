@@ -1,5 +1,8 @@
 import type { ElementsChange, JsonObject, NftCommand, TableName } from './table.js';
 
+/** Detail of the failure of a run of nft that took too long. */
+export const TIMEOUT_DETAIL = 'timeoutMs';
+
 /** A filter chain of any program that packets of pods pass on their way through the node. */
 export interface BaseChain {
   readonly table: TableName;

@@ -3,6 +3,7 @@ import { describe, expect, test } from 'vitest';
 
 import { MemoryNft } from '../testing/memory-nft.js';
 import { reconcilerOptions, until } from '../testing/nft.js';
+import { TIMEOUT_DETAIL } from './nft.js';
 import { CHECK_INTERVAL_MS, TableReconciler } from './table-reconciler.js';
 import { replacement, type Json, type JsonObject, type NftCommand, type NftTable } from './table.js';
 
@@ -141,6 +142,22 @@ describe('a change by another program', () => {
     await reconciler.stop();
   });
 
+  test('between a write and its confirmation does not fail the write', async () => {
+    class FlushedNft extends MemoryNft {
+      flushes = 0;
+
+      override async latestTransaction(): Promise<number> {
+        if (this.flushes-- > 0) await this.apply(DELETION);
+        return super.latestTransaction();
+      }
+    }
+    const { reconciler, nft } = startOn(new FlushedNft());
+    nft.flushes = 2;
+    await reconciler.setWanted(table('a'));
+    expect(nft.print()).toMatch(/"links": "a"$/);
+    await reconciler.stop();
+  });
+
   test('of another table, and own transactions, cause no reading', async () => {
     const { reconciler, nft } = start();
     await reconciler.setWanted(table('a'));
@@ -218,6 +235,7 @@ describe('a failure', () => {
     const draws = [0.75, 0.5, 0.25];
     const { reconciler, nft, clock } = startOn(new MemoryNft(), () => draws.shift() ?? 0);
     for (let times = 0; times < 2; times++) nft.failNext('read', refused('busy'));
+    nft.failNext('apply', refused('busy'));
     await expect(reconciler.setWanted(table('a'))).rejects.toThrow('busy');
     expect(clock.nextMs).toBe(1500);
     clock.advance(1500);
@@ -230,6 +248,34 @@ describe('a failure', () => {
     const { reconciler, nft } = start();
     nft.failNext('read', refused('busy'));
     await expect(reconciler.setWanted(table('a'))).rejects.toThrow('busy');
+    expect(nft.transactions).toBe(0);
+    await reconciler.stop();
+  });
+
+  test('of reading that recurs, as nft cannot print the table, leads to its replacement', async () => {
+    const { reconciler, nft, clock, events } = start();
+    await nft.apply(replacement(table('b')));
+    for (let times = 0; times < 2; times++) nft.failNext('read', refused('unexpected output'));
+    await expect(reconciler.setWanted(table('a'))).rejects.toThrow('unexpected output');
+    await until(() => clock.sleeping === 1 && clock.nextMs! < CHECK_INTERVAL_MS);
+    clock.advance(clock.nextMs!);
+    await until(() => reconciler.failure === undefined);
+    expect(nft.print()).toMatch(/"links": "a"$/);
+    expect(events.takeLines()).toEqual([
+      'inet podwire failed: unexpected output',
+      'inet podwire written: found',
+      'inet podwire recovered',
+    ]);
+    await reconciler.stop();
+  });
+
+  test('of reading that takes too long leads to no write', async () => {
+    const { reconciler, nft } = start();
+    const slow = new Failure('KERNEL_REFUSED', 'slow', { details: { [TIMEOUT_DETAIL]: '1' } });
+    for (let times = 0; times < 2; times++) {
+      nft.failNext('read', slow);
+      await expect(reconciler.setWanted(table('a'))).rejects.toThrow('slow');
+    }
     expect(nft.transactions).toBe(0);
     await reconciler.stop();
   });

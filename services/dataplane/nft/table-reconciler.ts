@@ -3,13 +3,14 @@ import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Nft, TableWatch } from './nft.js';
+import { TIMEOUT_DETAIL, type Nft, type TableWatch } from './nft.js';
 import {
   elementChanges,
   formatTableName,
   objectsOf,
   removal,
   replacement,
+  type JsonObject,
   type NftTable,
   type TableName,
 } from './table.js';
@@ -39,6 +40,9 @@ export interface TableReconcilerOptions {
 
 /** Polling interval for changes of a table while the kernel reports none. A comparison takes 4 ms of CPU time. */
 export const CHECK_INTERVAL_MS = 15_000;
+
+/** Attempts of a write, as another program may change the table before it is confirmed. */
+const WRITE_ATTEMPTS_MAX = 3;
 
 const RETRY = { baseMs: 1000, maxMs: 90_000 };
 
@@ -216,13 +220,20 @@ export class TableReconciler {
   }
 
   async #write(wanted: Wanted, reason: TableReason, changedAtMs?: number): Promise<void> {
-    const { nft, events, table, clock } = this.#options;
+    const { events, clock } = this.#options;
+    for (let attempt = 1; !(await this.#isWritten(wanted)); attempt++)
+      if (attempt === WRITE_ATTEMPTS_MAX) throw mismatch(this.#name);
+    this.#actual = wanted;
+    events.tableWritten(this.#name, reason, changedAtMs === undefined ? undefined : clock.monotonicMs() - changedAtMs);
+  }
+
+  /** Writes the table. @returns whether it is as wanted afterwards */
+  async #isWritten(wanted: Wanted): Promise<boolean> {
+    const { nft, table } = this.#options;
     await nft.apply(wanted === 'absent' ? removal(table) : replacement(wanted));
     // If another program was faster, this is its number: the own one then counts as foreign, and a comparison follows.
     this.#noteOwn(await nft.latestTransaction());
-    await this.#confirm(wanted);
-    this.#actual = wanted;
-    events.tableWritten(this.#name, reason, changedAtMs === undefined ? undefined : clock.monotonicMs() - changedAtMs);
+    return this.#isConfirmed(wanted);
   }
 
   #noteOwn(transaction: number | undefined): void {
@@ -230,23 +241,33 @@ export class TableReconciler {
   }
 
   /** Verifies nft's work by reading: nft has reported success for input that it did not understand. */
-  async #confirm(wanted: Wanted): Promise<void> {
+  async #isConfirmed(wanted: Wanted): Promise<boolean> {
     const objects = await this.#options.nft.read(this.#options.table);
-    if (wanted === 'absent') {
-      if (objects) throw mismatch(this.#name);
-      return;
-    }
+    if (wanted === 'absent') return !objects;
     const [expected, actual] = [formOf(objectsOf(wanted)), objects && formOf(objects)];
-    if (actual?.elements !== expected.elements) throw mismatch(this.#name);
+    if (actual?.elements !== expected.elements) return false;
     this.#listedForm = { wanted: expected.structure, listed: actual.structure };
+    return true;
   }
 
   async #isAsWanted(wanted: Wanted): Promise<boolean> {
-    const objects = await this.#options.nft.read(this.#options.table);
+    const objects = await this.#readExisting();
     if (wanted === 'absent' || !objects) return wanted === 'absent' && !objects;
     const [expected, actual] = [formOf(objectsOf(wanted)), formOf(objects)];
     const structure = this.#listedForm?.wanted === expected.structure ? this.#listedForm.listed : expected.structure;
     return actual.structure === structure && actual.elements === expected.elements;
+  }
+
+  /** nft may fail to print what another program has made of a table: after a failure, such a table counts as one to replace. */
+  async #readExisting(): Promise<readonly JsonObject[] | undefined> {
+    try {
+      return await this.#options.nft.read(this.#options.table);
+    } catch (error) {
+      const isRefused = error instanceof Failure && error.code === 'KERNEL_REFUSED';
+      // A write would take too long as well, and callers wait.
+      if (this.#failed && isRefused && !(TIMEOUT_DETAIL in error.details)) return [];
+      throw error;
+    }
   }
 }
 

@@ -145,7 +145,7 @@ export function intercept(kernel: Kernel): InterceptedKernel {
     deleteHostLink: (link) => kernel.deleteHostLink(link),
     attachedLinks: () => kernel.attachedLinks(),
     deleteFlows: (address) => kernel.deleteFlows(address),
-    deletePortFlows: (protocol, port) => kernel.deletePortFlows(protocol, port),
+    deletePortFlows: (protocol, ports) => kernel.deletePortFlows(protocol, ports),
     close: () => kernel.close(),
   };
 }

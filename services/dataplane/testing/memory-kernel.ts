@@ -229,9 +229,9 @@ export class MemoryKernel implements Kernel {
     });
   }
 
-  deletePortFlows(protocol: PortProtocol, port: number): Promise<number> {
+  deletePortFlows(protocol: PortProtocol, ports: readonly number[]): Promise<number> {
     return this.#request('conntrack-delete', 'conntrack.delete', () => {
-      const kept = this.flows.filter((flow) => flow.protocol !== protocol || flow.port !== port);
+      const kept = this.flows.filter((flow) => flow.protocol !== protocol || !ports.some((port) => port === flow.port));
       return this.flows.splice(0, this.flows.length, ...kept).length - kept.length;
     });
   }

@@ -142,7 +142,7 @@ export function killableKernel(
     veths: () => ifAlive(() => kernel.veths()),
     attachedLinks: () => ifAlive(() => kernel.attachedLinks()),
     deleteFlows: (address) => ifAlive(() => kernel.deleteFlows(address)),
-    deletePortFlows: (protocol, port) => ifAlive(() => kernel.deletePortFlows(protocol, port)),
+    deletePortFlows: (protocol, ports) => ifAlive(() => kernel.deletePortFlows(protocol, ports)),
     renameHostLink: (link, name) => ifAlive(() => (remaining-- > 0 ? kernel.renameHostLink(link, name) : never())),
     deleteHostLink: (link) => ifAlive(() => (remaining-- > 0 ? kernel.deleteHostLink(link) : never())),
     close: () => Promise.resolve(),

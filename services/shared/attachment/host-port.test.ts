@@ -24,10 +24,11 @@ describe('host ports', () => {
       text({ protocol: 'UDP' }),
       text({ hostAddress: '0.0.0.0' }),
       text({ protocol: 'sctp', hostAddress: '::' }),
+      text({ hostPort: 8081, hostAddress: '0:0:0:0:0:0:0:0' }),
     ];
     const { ports, faults } = read(...spellings);
     expect(faults).toEqual([]);
-    expect(ports.map(formatHostPortKey)).toEqual(['udp/8080', 'tcp/8080', 'sctp/8080']);
+    expect(ports.map(formatHostPortKey)).toEqual(['udp/8080', 'tcp/8080', 'sctp/8080', 'tcp/8081']);
   });
 
   test('of one port may have different addresses', () => {

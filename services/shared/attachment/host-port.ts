@@ -26,9 +26,6 @@ export interface HostPortText {
   readonly hostAddress: string;
 }
 
-/** Addresses that stand for any address of the node. */
-const ANY_ADDRESS: readonly string[] = ['', '0.0.0.0', '::'];
-
 const PORT_MAX = 65_535;
 
 /** Names of the fields as a source of host ports spells them. */
@@ -72,9 +69,11 @@ function readHostPort(
   if (!protocol) report('protocol', `is ${JSON.stringify(text.protocol)}; use tcp, udp or sctp`);
   for (const name of ['hostPort', 'podPort'] as const)
     if (!isPort(text[name])) report(name, `is ${text[name]}; a port is 1 to ${PORT_MAX}`);
-  const isAny = ANY_ADDRESS.includes(text.hostAddress);
-  const hostAddress = isAny ? undefined : parseAddress(text.hostAddress);
-  if (!isAny && !hostAddress) report('hostAddress', `is ${JSON.stringify(text.hostAddress)}; must be an IP address`);
+  const given = text.hostAddress === '' ? undefined : parseAddress(text.hostAddress);
+  // 0.0.0.0 and ::, however spelled, stand for any address of the node.
+  const isAny = text.hostAddress === '' || given?.value === 0n;
+  const hostAddress = isAny ? undefined : given;
+  if (!isAny && !given) report('hostAddress', `is ${JSON.stringify(text.hostAddress)}; must be an IP address`);
   const isValid = protocol && isPort(text.hostPort) && isPort(text.podPort) && (isAny || hostAddress);
   return isValid ? { protocol, hostPort: text.hostPort, podPort: text.podPort, hostAddress } : undefined;
 }

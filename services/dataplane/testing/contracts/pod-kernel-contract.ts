@@ -153,8 +153,8 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       under.fixture.addFlow({ source: '10.65.0.7', destination: '10.65.0.8', protocol, port });
       under.fixture.addFlow({ source: 'fd65::7', destination: 'fd65::8', protocol, port });
     }
-    expect(await under.fixture.kernel.deletePortFlows('udp', 53)).toBe(2);
-    expect(await under.fixture.kernel.deletePortFlows('udp', 53)).toBe(0);
+    expect(await under.fixture.kernel.deletePortFlows('udp', [53, 55])).toBe(2);
+    expect(await under.fixture.kernel.deletePortFlows('udp', [53, 55])).toBe(0);
     expect(under.fixture.flowCount()).toBe(4);
   });
 
