@@ -195,6 +195,6 @@ test('random operations of processes that die have the outcome that they have on
       const view = await readObjects(objects);
       expect(inconsistencies(view, NOW_MS)).toEqual([]);
     }),
-    { numRuns: 60 },
+    { numRuns: 30 },
   );
 }, 300_000);
