@@ -82,7 +82,7 @@ export class MemoryObjects {
     return this.#objects.get(id);
   }
 
-  /** Writes as any process does. */
+  /** Writes like every other process. */
   write(content: ObjectContent, base: ApiObject | undefined): WriteOutcome {
     const found = this.#objects.get(content.id);
     if (found?.uid !== base?.uid || found?.version !== base?.version) return { type: 'conflict', found };
