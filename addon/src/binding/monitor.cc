@@ -20,7 +20,7 @@
 #include "binding/object_reader.h"
 #include "binding/shape.h"
 #include "binding/values.h"
-#include "object/table_watch.h"
+#include "netfilter/table_watch.h"
 #include "socket/subscription.h"
 #include "socket/unique_fd.h"
 

@@ -11,8 +11,8 @@
 
 #include "binding/object_reader.h"
 #include "binding/shape.h"
-#include "object/conntrack.h"
-#include "object/set_field.h"
+#include "netfilter/conntrack.h"
+#include "netfilter/set_field.h"
 
 namespace podwire::netlink {
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "object/conntrack.h"
-#include "object/set_element.h"
+#include "netfilter/conntrack.h"
+#include "netfilter/set_element.h"
 #include "socket/netns.h"
 #include "socket/socket.h"
 

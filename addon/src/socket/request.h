@@ -6,8 +6,8 @@
 #include <string>
 #include <variant>
 
+#include "netfilter/conntrack.h"
 #include "object/address.h"
-#include "object/conntrack.h"
 #include "object/link.h"
 #include "object/neighbour.h"
 #include "object/qdisc.h"

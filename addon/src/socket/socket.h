@@ -12,8 +12,8 @@
 
 #include "message/reader.h"
 #include "message/writer.h"
+#include "netfilter/set_element.h"
 #include "object/acknowledgement.h"
-#include "object/set_element.h"
 #include "socket/request.h"
 #include "socket/result.h"
 #include "socket/unique_fd.h"

@@ -18,7 +18,7 @@
 
 #include "checks.h"
 #include "decode_any.h"
-#include "object/conntrack.h"
+#include "netfilter/conntrack.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 

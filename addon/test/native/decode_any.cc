@@ -9,16 +9,16 @@
 #include <cstdlib>
 
 #include "message/writer.h"
+#include "netfilter/conntrack.h"
+#include "netfilter/set_element.h"
+#include "netfilter/set_field.h"
 #include "object/acknowledgement.h"
 #include "object/address.h"
-#include "object/conntrack.h"
 #include "object/link.h"
 #include "object/neighbour.h"
 #include "object/qdisc.h"
 #include "object/route.h"
 #include "object/rule.h"
-#include "object/set_element.h"
-#include "object/set_field.h"
 #include "object/tunnel.h"
 
 namespace podwire::netlink::test {

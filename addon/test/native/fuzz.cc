@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "decode_any.h"
-#include "object/set_field.h"
-#include "object/table_watch.h"
+#include "netfilter/set_field.h"
+#include "netfilter/table_watch.h"
 
 namespace {
 

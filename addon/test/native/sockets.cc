@@ -19,8 +19,8 @@
 #include <thread>
 
 #include "checks.h"
+#include "netfilter/set_field.h"
 #include "object/link.h"
-#include "object/set_field.h"
 #include "objects.h"
 #include "socket/announcement.h"
 #include "socket/deleter.h"

@@ -1,4 +1,4 @@
-#include "object/conntrack.h"
+#include "netfilter/conntrack.h"
 
 #include <arpa/inet.h>
 #include <linux/netfilter/nfnetlink.h>

@@ -1,4 +1,4 @@
-#include "object/table_watch.h"
+#include "netfilter/table_watch.h"
 
 #include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nfnetlink.h>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "message/reader.h"
-#include "object/set_element.h"
+#include "netfilter/set_element.h"
 
 namespace podwire::netlink {
 

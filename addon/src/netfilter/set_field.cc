@@ -1,4 +1,4 @@
-#include "object/set_field.h"
+#include "netfilter/set_field.h"
 
 #include <linux/if.h>
 #include <linux/netfilter/nf_tables.h>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "object/set_element.h"
+#include "netfilter/set_element.h"
 
 namespace podwire::netlink {
 

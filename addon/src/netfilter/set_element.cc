@@ -1,4 +1,4 @@
-#include "object/set_element.h"
+#include "netfilter/set_element.h"
 
 #include <arpa/inet.h>
 #include <endian.h>
