@@ -18,7 +18,7 @@ const CHART = join(ROOT, 'deploy/kubernetes/podwire-crds');
 export const PORT = 6443;
 const START_TIMEOUT_MS = 90_000;
 
-/** Of the service account, and an administrator. */
+/** Token of the service account, which is an administrator. */
 const TOKEN = 'token-1';
 
 /** The group that the tests use: v3 has the definitions of the chart podwire-crds, or of the folder that the caller names. */
