@@ -9,7 +9,7 @@ import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import type { ClusterEvent } from '../engine/etcd/cluster.js';
 import { EtcdStore, type EtcdStoreOptions } from '../engine/etcd/etcd-store.js';
 import type { Events } from '../engine/events.js';
-import type { Store, StoreTraits } from '../engine/store.js';
+import type { SettlementInterval, Store, StoreTraits } from '../engine/store.js';
 import { makePool } from '../pools/changes.js';
 import type { PoolSpec } from '../pools/rules.js';
 import { wholeSeconds } from '../records/block.js';
@@ -45,6 +45,9 @@ export interface OpenStore {
   readonly refused: AbortSignal;
 }
 
+/** Commands of the node have the processor first. */
+const SETTLEMENT: SettlementInterval = { quietMs: 250, longestMs: 1000 };
+
 const KUBERNETES: StoreTraits = {
   // An object is one request; a transaction with more of them would make its callers wait for each other.
   maxOperationsCount: 128,
@@ -52,6 +55,8 @@ const KUBERNETES: StoreTraits = {
   // Other podwire-ipam wait until this one ends. Of other writers, the watch reports each change.
   isExclusiveWriter: true,
   hasLock: true,
+  // Each binding or return writes a whole block to the API server. A node with a pod per second is never quiet for this time.
+  settlement: { quietMs: 2500, longestMs: 5000 },
 };
 
 const EMBEDDED: StoreTraits = {
@@ -60,6 +65,7 @@ const EMBEDDED: StoreTraits = {
   marksReleases: false,
   isExclusiveWriter: true,
   hasLock: false,
+  settlement: SETTLEMENT,
 };
 
 /**
@@ -101,8 +107,8 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
     },
   });
   const { maxOperationsCount } = store;
-  const traits = { maxOperationsCount, marksReleases: true, isExclusiveWriter: false, hasLock: true };
-  return { store, traits, refused: refusing.signal };
+  const traits = { marksReleases: true, isExclusiveWriter: false, hasLock: true, settlement: SETTLEMENT };
+  return { store, traits: { ...traits, maxOperationsCount }, refused: refusing.signal };
 }
 
 function reportClusterEvent(events: Events, event: ClusterEvent): void {
