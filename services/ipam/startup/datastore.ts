@@ -9,6 +9,7 @@ import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import type { ClusterEvent } from '../engine/etcd/cluster.js';
 import { EtcdStore, type EtcdStoreOptions } from '../engine/etcd/etcd-store.js';
 import type { Events } from '../engine/events.js';
+import { HandleWriter } from '../engine/kubernetes/handle-writer.js';
 import type { SettlementInterval, Store, StoreTraits } from '../engine/store.js';
 import { makePool } from '../pools/changes.js';
 import type { PoolSpec } from '../pools/rules.js';
@@ -17,7 +18,7 @@ import type { JsonObject } from '../records/json/json.js';
 import { RecordKeys } from '../records/json/keys.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
 import type { Pool } from '../records/pool.js';
-import { KubernetesDatastore } from './kubernetes-datastore.js';
+import { KubernetesDatastore, type ObjectWriter, type OpenedStore } from './kubernetes-datastore.js';
 
 export interface OpenStoreDeps {
   readonly pid: number;
@@ -92,10 +93,14 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       refusing.abort(failure);
     };
     const { kubernetes, clock, random, identity } = deps;
-    const store = new KubernetesDatastore({
-      ...{ api: kubernetes(), keys, clock, random, identity, report, lost },
-      podName: identity === undefined ? '' : config.podName,
-    });
+    const api = kubernetes();
+    const rest = { api, keys, clock, random };
+    const startWriters = (opened: OpenedStore): ObjectWriter[] =>
+      config.kubernetesHandles === 'none'
+        ? []
+        : [new HandleWriter({ ...rest, ...opened, report: (failure) => events.objectNotWritten('handles', failure) })];
+    const podName = identity === undefined ? '' : config.podName;
+    const store = new KubernetesDatastore({ ...rest, identity, podName, report, lost, startWriters });
     return { store, traits: KUBERNETES, refused: refusing.signal };
   }
   const store = await EtcdStore.open({
