@@ -150,6 +150,13 @@ export const SETTINGS = {
     about:
       'Name of podwire-ipam’s pod, which gets the label podwire.dev/leader while it serves; empty for none. Used only with the kubernetes store.',
   },
+  kubernetesHandles: {
+    variable: 'PODWIRE_IPAM_KUBERNETES_HANDLES',
+    schema: oneOf(['deferred', 'none']),
+    default: 'deferred',
+    about:
+      'Whether to write an IPAMHandle for each allocation, as calicoctl ipam check expects: deferred, once a pod’s address is 60 s old, at most 5 per second; none, never, and existing ones stay. Used only with the kubernetes store.',
+  },
   datastorePrefix: {
     variable: 'PODWIRE_IPAM_DATASTORE_PREFIX',
     schema: text.regex(/^(\/[A-Za-z0-9_.-]+)+$/, 'must be one or more parts that each begin with "/"'),

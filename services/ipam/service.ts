@@ -23,7 +23,7 @@ import { etcdCertificate } from './engine/etcd/credentials.js';
 import { Events } from './engine/events.js';
 import { Mirror, type MirrorEvent } from './engine/mirror/mirror.js';
 import { MarkExpiry } from './engine/release-marks.js';
-import type { Store } from './engine/store.js';
+import type { SettlementInterval, Store } from './engine/store.js';
 import { StreamHub, type StreamSource } from './engine/streams/hub.js';
 import { timedStore } from './engine/timed-store.js';
 import { throwIfAborted } from './engine/transaction.js';
@@ -95,7 +95,10 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const raw = await retryUntilAvailable(() => openStore(config, storeDeps(deps, events)), retry);
   const store = timedStore(raw.store, { clock, events });
   const opened = { ...raw, store };
-  const { refused } = opened;
+  const {
+    refused,
+    traits: { settlement },
+  } = opened;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
   const loading = retryUntilAvailable(() => loadDatastore(opened, { config, deps, events }), retry);
   // Awaited below; a failure must not count as unhandled before.
@@ -107,7 +110,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredStreamSource(loading, refused);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
-  const server = ipamServer({ ipam, updates, watches, identity, release, tokens, api }, config, deps);
+  const server = ipamServer({ ipam, updates, watches, settlement, identity, release, tokens, api }, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Pick<Upkeep, 'stop'>[] = [];
   let stopMetrics = (): void => undefined;
@@ -154,6 +157,7 @@ function observeIpam(ipam: Ipam, server: RpcServer): () => void {
 interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly ipam: Ipam;
   readonly watches: StreamSource;
+  readonly settlement: SettlementInterval;
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
   readonly tokens: NodeTokens | undefined;
@@ -161,7 +165,7 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
 }
 
 function ipamServer(
-  { ipam, updates, watches, identity, release, tokens, api }: ServedParts,
+  { ipam, updates, watches, settlement, identity, release, tokens, api }: ServedParts,
   { listen: addresses, callTimeoutMs, drainTimeoutMs }: Config,
   { log, clock }: ServiceDeps,
 ): RpcServer {
@@ -178,6 +182,7 @@ function ipamServer(
     services: (unary, streaming) => [
       ...ipamServices(ipam, unary, {
         requirePod: async (caller, pod, signal) => pods?.require(caller, pod, signal),
+        settlement,
         readPodCidrs: async (name, signal) => (api ? podCidrsOf(api, name, signal) : []),
       }),
       watchService(watches, streaming),

@@ -9,7 +9,8 @@ import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import type { ClusterEvent } from '../engine/etcd/cluster.js';
 import { EtcdStore, type EtcdStoreOptions } from '../engine/etcd/etcd-store.js';
 import type { Events } from '../engine/events.js';
-import type { Store, StoreTraits } from '../engine/store.js';
+import { HandleWriter } from '../engine/kubernetes/handle-writer.js';
+import type { SettlementInterval, Store, StoreTraits } from '../engine/store.js';
 import { makePool } from '../pools/changes.js';
 import type { PoolSpec } from '../pools/rules.js';
 import { wholeSeconds } from '../records/block.js';
@@ -17,7 +18,7 @@ import type { JsonObject } from '../records/json/json.js';
 import { RecordKeys } from '../records/json/keys.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
 import type { Pool } from '../records/pool.js';
-import { KubernetesDatastore } from './kubernetes-datastore.js';
+import { KubernetesDatastore, type ObjectWriter, type OpenedStore } from './kubernetes-datastore.js';
 
 export interface OpenStoreDeps {
   readonly pid: number;
@@ -45,6 +46,9 @@ export interface OpenStore {
   readonly refused: AbortSignal;
 }
 
+/** Commands of the node have the processor first. */
+const SETTLEMENT: SettlementInterval = { quietMs: 250, longestMs: 1000 };
+
 const KUBERNETES: StoreTraits = {
   // An object is one request; a transaction with more of them would make its callers wait for each other.
   maxOperationsCount: 128,
@@ -52,6 +56,8 @@ const KUBERNETES: StoreTraits = {
   // Other podwire-ipam wait until this one ends. Of other writers, the watch reports each change.
   isExclusiveWriter: true,
   hasLock: true,
+  // Each binding or return writes a whole block to the API server. A node with a pod per second is never quiet for this time.
+  settlement: { quietMs: 2500, longestMs: 5000 },
 };
 
 const EMBEDDED: StoreTraits = {
@@ -60,6 +66,7 @@ const EMBEDDED: StoreTraits = {
   marksReleases: false,
   isExclusiveWriter: true,
   hasLock: false,
+  settlement: SETTLEMENT,
 };
 
 /**
@@ -86,10 +93,14 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       refusing.abort(failure);
     };
     const { kubernetes, clock, random, identity } = deps;
-    const store = new KubernetesDatastore({
-      ...{ api: kubernetes(), keys, clock, random, identity, report, lost },
-      podName: identity === undefined ? '' : config.podName,
-    });
+    const api = kubernetes();
+    const rest = { api, keys, clock, random };
+    const startWriters = (opened: OpenedStore): ObjectWriter[] =>
+      config.kubernetesHandles === 'none'
+        ? []
+        : [new HandleWriter({ ...rest, ...opened, report: (failure) => events.objectNotWritten('handles', failure) })];
+    const podName = identity === undefined ? '' : config.podName;
+    const store = new KubernetesDatastore({ ...rest, identity, podName, report, lost, startWriters });
     return { store, traits: KUBERNETES, refused: refusing.signal };
   }
   const store = await EtcdStore.open({
@@ -101,8 +112,8 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
     },
   });
   const { maxOperationsCount } = store;
-  const traits = { maxOperationsCount, marksReleases: true, isExclusiveWriter: false, hasLock: true };
-  return { store, traits, refused: refusing.signal };
+  const traits = { marksReleases: true, isExclusiveWriter: false, hasLock: true, settlement: SETTLEMENT };
+  return { store, traits: { ...traits, maxOperationsCount }, refused: refusing.signal };
 }
 
 function reportClusterEvent(events: Events, event: ClusterEvent): void {

@@ -36,9 +36,9 @@ interface Replica {
   readonly started: Promise<RunningService>;
 }
 
-function start(podName = ''): Replica {
+function start(podName = '', rest: Readonly<Record<string, string>> = {}): Replica {
   const place = new Place();
-  const env = { PODWIRE_IPAM_STORE: 'kubernetes', PODWIRE_IPAM_POD_NAME: podName };
+  const env = { PODWIRE_IPAM_STORE: 'kubernetes', PODWIRE_IPAM_POD_NAME: podName, ...rest };
   const started = place.start(env, undefined, () => new KubernetesApi(server.options));
   started.catch(() => undefined);
   const caller = new Caller(place.address);
@@ -113,4 +113,15 @@ test('without Calico’s definitions it waits, and says what to install', async 
   await expect.poll(() => place.log, PATIENCE).toContain('helm install podwire-crds');
   server.groups.set(V3, ['ippools', 'ipamblocks']);
   await started;
+});
+
+test('the leader corrects handles, unless it is to write none', async () => {
+  const handles = `${V3}/ipamhandles`;
+  const own = { name: 'net.gone', annotations: { 'podwire.dev/handle': 'written' } };
+  server.put(handles, { metadata: own, spec: { handleID: 'net.gone', block: { '10.65.0.0/26': 1 } } });
+  const first = await start('', { PODWIRE_IPAM_KUBERNETES_HANDLES: 'none' }).started;
+  await first.stop();
+  expect(server.list(handles)).toHaveLength(1);
+  await start().started;
+  await expect.poll(() => server.list(handles), PATIENCE).toEqual([]);
 });

@@ -6,7 +6,7 @@ import type { KubernetesApi } from '../api-server/api.js';
 import { listPages } from '../api-server/lists.js';
 import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
-import { ObjectForms } from '../engine/kubernetes/object-forms.js';
+import { ObjectForms, type CalicoGroup } from '../engine/kubernetes/object-forms.js';
 import type {
   CommitResult,
   Page,
@@ -34,6 +34,18 @@ export interface KubernetesDatastoreOptions {
   readonly report: (failure: unknown) => void;
   /** Called when another process leads. Must not throw. */
   readonly lost: (failure: Failure) => void;
+  /** Starts what writes further objects, while this process leads. */
+  readonly startWriters: (opened: OpenedStore) => readonly ObjectWriter[];
+}
+
+export interface OpenedStore {
+  readonly store: Store;
+  readonly group: CalicoGroup;
+}
+
+export interface ObjectWriter {
+  /** Idempotent. */
+  stop(): Promise<void>;
 }
 
 const LEADER = 'podwire.dev/leader';
@@ -43,6 +55,7 @@ const podSchema = z.object({ metadata: z.object({ name: z.string() }) });
 interface Opened {
   readonly store: KubernetesStore;
   readonly leadership: Leadership | undefined;
+  readonly writers: readonly ObjectWriter[];
 }
 
 /**
@@ -87,6 +100,7 @@ export class KubernetesDatastore implements Store {
     const opened = await this.#opening?.catch(() => undefined);
     if (opened)
       await this.#label(this.#options.podName, null).catch((failure: unknown) => this.#options.report(failure));
+    await Promise.all(opened?.writers.map((writer) => writer.stop()) ?? []);
     await opened?.store.close();
     await opened?.leadership?.release();
     this.#options.api.close();
@@ -123,7 +137,7 @@ export class KubernetesDatastore implements Store {
         if (reason instanceof Failure) lost(reason);
       });
       await this.#takeLabel(signal);
-      return { store, leadership };
+      return { store, leadership, writers: leadership ? this.#options.startWriters({ store, group }) : [] };
     } catch (error) {
       await leadership?.release();
       throw error;

@@ -267,7 +267,7 @@ function missingNode(name: string): Failure {
   return new Failure('NODE_NOT_FOUND', text, { details: { node: name } });
 }
 
-function jsonObject(value: unknown): JsonObject | undefined {
+export function jsonObject(value: unknown): JsonObject | undefined {
   return isJson(value) && isObject(value) ? value : undefined;
 }
 
@@ -286,12 +286,12 @@ function pathOf({ path }: Resource, object: JsonObject): string {
   return `${path}/${typeof name === 'string' ? name : ''}`;
 }
 
-function versionOf(object: JsonObject): string {
+export function versionOf(object: JsonObject): string {
   const { resourceVersion } = objectIn(object, 'metadata');
   return typeof resourceVersion === 'string' ? resourceVersion : '';
 }
 
-function preconditionsOf({ uid, version }: ApiObject): JsonObject {
+export function preconditionsOf({ uid, version }: Pick<ApiObject, 'uid' | 'version'>): JsonObject {
   return { apiVersion: 'v1', kind: 'DeleteOptions', preconditions: { uid, resourceVersion: version } };
 }
 
