@@ -9,7 +9,9 @@ import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import type { ClusterEvent } from '../engine/etcd/cluster.js';
 import { EtcdStore, type EtcdStoreOptions } from '../engine/etcd/etcd-store.js';
 import type { Events } from '../engine/events.js';
+import type { HistoryReports } from '../engine/kubernetes/history-segments.js';
 import type { Store, StoreTraits } from '../engine/store.js';
+import type { SegmentedHistory } from '../history/history-log.js';
 import { makePool } from '../pools/changes.js';
 import type { PoolSpec } from '../pools/rules.js';
 import { wholeSeconds } from '../records/block.js';
@@ -38,6 +40,8 @@ export interface OpenStoreDeps {
 export interface OpenStore {
   readonly store: Store;
   readonly traits: StoreTraits;
+  /** The history, where a transaction does not write it with its records. */
+  readonly history?: SegmentedHistory;
   /**
    * Fires when the datastore is permanently refused, as it differs from the datastore read before. Its reason is the
    * failure.
@@ -86,11 +90,16 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       refusing.abort(failure);
     };
     const { kubernetes, clock, random, identity } = deps;
+    const history: HistoryReports = {
+      unavailable: (failure) => events.historyUnavailable(failure),
+      unreadable: (id, failure) => events.recordUnreadable(id, failure),
+      writeFailed: (error) => events.upkeepFailed('write-history', error),
+    };
     const store = new KubernetesDatastore({
-      ...{ api: kubernetes(), keys, clock, random, identity, report, lost },
+      ...{ api: kubernetes(), keys, clock, random, identity, report, history, lost },
       podName: identity === undefined ? '' : config.podName,
     });
-    return { store, traits: KUBERNETES, refused: refusing.signal };
+    return { store, traits: KUBERNETES, history: store, refused: refusing.signal };
   }
   const store = await EtcdStore.open({
     ...etcdOptions(config),
