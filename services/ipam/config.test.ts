@@ -137,6 +137,16 @@ test.each([
   expect(readConfig({ PODWIRE_IPAM_STORE: store }).unknownNodes).toBe(expected);
 });
 
+test.each([
+  ['embedded', 168],
+  ['etcd', 168],
+  ['kubernetes', 24],
+])('the default for past allocations with the %s store: %i hours', (store, expected) => {
+  const env = { PODWIRE_IPAM_STORE: store };
+  expect(readConfig(env).historyHours).toBe(expected);
+  expect(readConfig({ ...env, PODWIRE_IPAM_HISTORY_HOURS: '168' }).historyHours).toBe(168);
+});
+
 describe('the network listener', () => {
   const tls = {
     PODWIRE_IPAM_TLS_CERT_FILE: '/tls/tls.crt',

@@ -74,6 +74,11 @@ export class Events {
     this.log.error({ err: failure, 'podwire.store.key': key }, failure.message);
   }
 
+  /** Past allocations are not kept. */
+  historyUnavailable(failure: Failure): void {
+    this.log.error({ err: failure }, failure.message);
+  }
+
   /** An endpoint of the datastore was selected. */
   storeEndpointChosen(endpoint: string): void {
     this.log.info({ 'server.address': endpoint }, `using the datastore at ${endpoint}`);

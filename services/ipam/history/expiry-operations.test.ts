@@ -45,8 +45,11 @@ function expiryOn(
   const removed: number[] = [];
   let runsBefore = isNew ? 0 : RUNS_PER_HOUR - 1;
   const clock = { ...instantClock, nowMs: () => NOW_MS + dayStartMs(aheadDays) };
-  const events = { historyExpired: (_: Date, entries: number) => void removed.push(entries) };
-  const log = new HistoryLog(store, keys, maxRemovedCount);
+  const events = {
+    historyExpired: (_: Date, entries: number) => void removed.push(entries),
+    segmentsExpired: () => undefined,
+  };
+  const log = new HistoryLog(store, keys, { maxRemovedCount });
   const expiry = new HistoryExpiry({ log, retentionHours: 24 * keptDays, events, clock });
   const run = async (runs: number) => {
     for (let index = 0; index < runsBefore + runs; index++) await expiry.run(forever);
@@ -135,7 +138,7 @@ test('by replicas that restart repeatedly removes nothing', async () => {
 
 test('records the start of the complete history, also after a longer retention or a disabled history', async () => {
   const store = await start([-40, -10, -9, -1, 0, 5]);
-  const keptFrom = async () => (await new HistoryLog(store, keys).keptFromDay(forever)) - TODAY;
+  const keptFrom = async () => dayOf(await new HistoryLog(store, keys).keptFromMs(forever)) - TODAY;
   expect(await keptFrom()).toBe(-TODAY);
   const { run, log } = expiryOn(store);
   await run(1);
@@ -155,7 +158,7 @@ test('records the later day when two replicas remove different days concurrently
   const store = await start([]);
   const log = new HistoryLog(store, keys);
   await Promise.all([7, 9, 8].map((day) => log.recordKeptFrom(day, forever)));
-  expect(await log.keptFromDay(forever)).toBe(9);
+  expect(await log.keptFromMs(forever)).toBe(dayStartMs(9));
 });
 
 test('of an empty history does nothing', async () => {

@@ -10,7 +10,9 @@ import type { ClusterEvent } from '../engine/etcd/cluster.js';
 import { EtcdStore, type EtcdStoreOptions } from '../engine/etcd/etcd-store.js';
 import type { Events } from '../engine/events.js';
 import { HandleWriter } from '../engine/kubernetes/handle-writer.js';
+import type { HistoryReports } from '../engine/kubernetes/history-segments.js';
 import type { SettlementInterval, Store, StoreTraits } from '../engine/store.js';
+import type { SegmentedHistory } from '../history/history-log.js';
 import { makePool } from '../pools/changes.js';
 import type { PoolSpec } from '../pools/rules.js';
 import { wholeSeconds } from '../records/block.js';
@@ -39,6 +41,8 @@ export interface OpenStoreDeps {
 export interface OpenStore {
   readonly store: Store;
   readonly traits: StoreTraits;
+  /** The history, where a transaction does not write it with its records. */
+  readonly history?: SegmentedHistory;
   /**
    * Fires when the datastore is permanently refused, as it differs from the datastore read before. Its reason is the
    * failure.
@@ -93,6 +97,11 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       refusing.abort(failure);
     };
     const { kubernetes, clock, random, identity } = deps;
+    const history: HistoryReports = {
+      unavailable: (failure) => events.historyUnavailable(failure),
+      unreadable: (id, failure) => events.recordUnreadable(id, failure),
+      writeFailed: (error) => events.upkeepFailed('write-history', error),
+    };
     const api = kubernetes();
     const rest = { api, keys, clock, random };
     const startWriters = (opened: OpenedStore): ObjectWriter[] =>
@@ -100,8 +109,8 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
         ? []
         : [new HandleWriter({ ...rest, ...opened, report: (failure) => events.objectNotWritten('handles', failure) })];
     const podName = identity === undefined ? '' : config.podName;
-    const store = new KubernetesDatastore({ ...rest, identity, podName, report, lost, startWriters });
-    return { store, traits: KUBERNETES, refused: refusing.signal };
+    const store = new KubernetesDatastore({ ...rest, identity, podName, report, history, lost, startWriters });
+    return { store, traits: KUBERNETES, history: store, refused: refusing.signal };
   }
   const store = await EtcdStore.open({
     ...etcdOptions(config),

@@ -5,6 +5,7 @@ import { z } from 'zod';
 import type { KubernetesApi } from '../api-server/api.js';
 import { listPages } from '../api-server/lists.js';
 import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
+import { HistorySegments, type HistoryReports, type OpenedHistory } from '../engine/kubernetes/history-segments.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
 import { ObjectForms, type CalicoGroup } from '../engine/kubernetes/object-forms.js';
 import type {
@@ -17,6 +18,7 @@ import type {
   Transaction,
   WatchRequest,
 } from '../engine/store.js';
+import type { SegmentedHistory } from '../history/history-log.js';
 import { Leadership } from '../leadership/leadership.js';
 import type { RecordKeys } from '../records/json/keys.js';
 
@@ -32,6 +34,7 @@ export interface KubernetesDatastoreOptions {
   readonly podName: string;
   /** Receives failures of watches and of the lease, which are retried. Must not throw. */
   readonly report: (failure: unknown) => void;
+  readonly history: HistoryReports;
   /** Called when another process leads. Must not throw. */
   readonly lost: (failure: Failure) => void;
   /** Starts what writes further objects, while this process leads. */
@@ -52,8 +55,13 @@ const LEADER = 'podwire.dev/leader';
 
 const podSchema = z.object({ metadata: z.object({ name: z.string() }) });
 
+/** How long the last records of the history may take when the server ends, or a command, in milliseconds. */
+const CLOSING_MS = { server: 5_000, command: 120_000 };
+
 interface Opened {
   readonly store: KubernetesStore;
+  /** Undefined if none is kept. */
+  readonly history: OpenedHistory['segments'] | undefined;
   readonly leadership: Leadership | undefined;
   readonly writers: readonly ObjectWriter[];
 }
@@ -62,13 +70,18 @@ interface Opened {
  * Calico's custom resources as the datastore. Its first call waits until this process leads; the server runs meanwhile, and
  * reports that it does not serve.
  */
-export class KubernetesDatastore implements Store {
+export class KubernetesDatastore implements Store, SegmentedHistory {
   readonly #options: KubernetesDatastoreOptions;
   readonly #stop = new AbortController();
   #opening: Promise<Opened> | undefined;
+  isKept = true;
 
   constructor(options: KubernetesDatastoreOptions) {
     this.#options = options;
+  }
+
+  async removeOld(retentionMs: number, signal: AbortSignal): Promise<number> {
+    return (await this.#open()).removeOldHistory(retentionMs, signal);
   }
 
   async list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
@@ -102,12 +115,29 @@ export class KubernetesDatastore implements Store {
       await this.#label(this.#options.podName, null).catch((failure: unknown) => this.#options.report(failure));
     await Promise.all(opened?.writers.map((writer) => writer.stop()) ?? []);
     await opened?.store.close();
-    await opened?.leadership?.release();
-    this.#options.api.close();
+    try {
+      await this.#closeHistory(opened?.history);
+    } finally {
+      await opened?.leadership?.release();
+      this.#options.api.close();
+    }
+  }
+
+  /** @throws the failure of a command, whose records are a part of its result */
+  async #closeHistory(history: Opened['history']): Promise<void> {
+    const { identity, history: reports } = this.#options;
+    const isCommand = identity === undefined;
+    const signal = AbortSignal.timeout(isCommand ? CLOSING_MS.command : CLOSING_MS.server);
+    try {
+      await history?.close(signal);
+    } catch (error) {
+      if (isCommand) throw error;
+      reports.writeFailed(error);
+    }
   }
 
   /** A failure is not kept: the next call tries again. */
-  async #open(): Promise<Store> {
+  async #open(): Promise<KubernetesStore> {
     this.#opening ??= this.#lead().catch((error: unknown) => {
       this.#opening = undefined;
       throw error;
@@ -116,7 +146,7 @@ export class KubernetesDatastore implements Store {
   }
 
   async #lead(): Promise<Opened> {
-    const { api, keys, clock, random, identity, report, lost } = this.#options;
+    const { api, keys, clock, random, identity, report, history: reports, lost } = this.#options;
     const { signal } = this.#stop;
     // A container that starts again has the label of the one before.
     await this.#label(this.#options.podName, null);
@@ -130,14 +160,17 @@ export class KubernetesDatastore implements Store {
         if (failure !== undefined) report(failure);
       };
       const objects = new ApiObjects({ api, forms, clock, random, report: reportWatch });
-      const store = await KubernetesStore.open({ api: objects, keys });
+      const history = await HistorySegments.open({ api, keys, clock, random, reports }, signal);
+      this.isKept = history !== undefined;
+      const store = await KubernetesStore.open({ api: objects, keys, history });
       leadership?.lost.addEventListener('abort', () => {
         void store.close();
         const reason: unknown = leadership.lost.reason;
         if (reason instanceof Failure) lost(reason);
       });
       await this.#takeLabel(signal);
-      return { store, leadership, writers: leadership ? this.#options.startWriters({ store, group }) : [] };
+      const writers = leadership ? this.#options.startWriters({ store, group }) : [];
+      return { store, history: history?.segments, leadership, writers };
     } catch (error) {
       await leadership?.release();
       throw error;

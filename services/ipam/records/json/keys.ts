@@ -43,8 +43,8 @@ export class RecordKeys {
    */
   readonly history: string;
   /**
-   * First day with complete history: the latest day at the end of a key with this prefix. The day is in the key, so
-   * entries of two merged datastores do not conflict.
+   * Begin of the complete history: the latest time at the end of a key with this prefix, a day, or a day and milliseconds. The
+   * time is in the key, so entries of two merged datastores do not conflict.
    */
   readonly historyBegins: string;
   /** A key without content; when the watch reports its change, it has reported all earlier changes. */

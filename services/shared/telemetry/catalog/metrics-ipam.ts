@@ -15,6 +15,7 @@ const UPKEEP_TASKS = [
   'remove-old-history',
   'remove-old-release-marks',
   'review-node-tokens',
+  'write-history',
 ] as const;
 
 export type UpkeepTaskName = (typeof UPKEEP_TASKS)[number];
