@@ -19,20 +19,14 @@ export interface JournalLevel {
 
 const MS_PER_SECOND = 1000;
 
-/** Reports journal changes after they happen: a counter and a log line. */
+/** Reports journal changes after they happen. */
 export class JournalEvents {
   readonly #log: Logger;
   readonly #written;
-  readonly #done;
-  readonly #discarded;
-  readonly #faults;
 
   constructor(log: Logger) {
     this.#log = log;
     this.#written = counter('podwire.plugin.journal.written');
-    this.#done = counter('podwire.plugin.journal.done');
-    this.#discarded = counter('podwire.plugin.journal.discarded');
-    this.#faults = counter('podwire.plugin.journal.faults');
   }
 
   /** Registers the gauges. */
@@ -60,7 +54,6 @@ export class JournalEvents {
   }
 
   done({ attachment, action, order, sinceMs }: JournalEntry, nowMs: number): void {
-    this.#done.add(1, { action });
     this.#log.info(
       { action, order, waited_ms: nowMs - sinceMs },
       `journal: release of ${formatAttachment(attachment)} is done`,
@@ -76,7 +69,6 @@ export class JournalEvents {
     providers: readonly string[],
     nowMs: number,
   ): void {
-    this.#discarded.add(1, { action });
     const wire = action === 'detach-and-release' ? 'its wire is not removed, and ' : '';
     const addresses = held?.map(({ address }) => address);
     this.#log.warn(
@@ -95,7 +87,6 @@ export class JournalEvents {
 
   /** An entry is only in memory: a restart would lose it and leak an address or an interface. */
   notStored({ attachment }: JournalEntry, reason: string): void {
-    this.#faults.add(1, { operation: 'write' });
     this.#log.error(
       `journal: release of ${formatAttachment(attachment)} is in memory only, and a restart loses it: ${reason}`,
     );
@@ -103,7 +94,6 @@ export class JournalEvents {
 
   /** The process stops before the entry could be stored. */
   lost({ attachment, action, held }: JournalEntry, reason: string): void {
-    this.#faults.add(1, { operation: 'write' });
     const addresses = held?.map(({ address }) => address);
     this.#log.error(
       { action, addresses },
@@ -116,7 +106,6 @@ export class JournalEvents {
   }
 
   notRemoved(name: string, failure: Failure): void {
-    this.#faults.add(1, { operation: 'remove' });
     this.#log.error(
       { err: failure },
       `journal: release of ${name} is closed, but its file cannot be removed: ${failure.message}`,
@@ -124,12 +113,10 @@ export class JournalEvents {
   }
 
   notLoaded(failure: Failure): void {
-    this.#faults.add(1, { operation: 'load' });
     this.#log.error({ err: failure }, `journal: entries of earlier processes cannot be read: ${failure.message}`);
   }
 
   unreadable({ path, fault }: UnreadableEntry): void {
-    this.#faults.add(1, { operation: 'read' });
     this.#log.error(
       { path },
       `journal: an entry cannot be read and is not executed; its file ${path} is kept for another release of Podwire: ${fault}`,

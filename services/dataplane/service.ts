@@ -4,7 +4,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { readProcessRelease } from '@podwire/shared/runtime/process-release';
-import { observeMetrics, observeReadiness } from '@podwire/shared/telemetry/instruments';
+import { observeReadiness } from '@podwire/shared/telemetry/instruments';
 
 import { BirdEvents } from './bird/bird-events.js';
 import { Bird } from './bird/bird.js';
@@ -159,9 +159,6 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     observeReadiness(() => server.isServing),
     observeConditions(() => conditionsOf(parts)),
     observeRoutes(() => clusterPart?.routes.status()),
-    observeMetrics(['podwire.dataplane.host_ports'], (observe) => {
-      observe('podwire.dataplane.host_ports', environment?.hostPortCount ?? 0, {});
-    }),
   ];
   const stop = async (): Promise<void> => {
     for (const end of unobserve) end();

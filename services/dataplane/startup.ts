@@ -156,11 +156,6 @@ export class PodEnvironment {
     return [this.#guard, this.#hostPorts];
   }
 
-  /** Number of host ports of this node's pods. */
-  get hostPortCount(): number {
-    return this.#hostPorts.count;
-  }
-
   /** Interfaces of pods: names, or prefixes with a trailing `*`. */
   get podInterfaces(): readonly string[] {
     return this.#guard.interfaces;

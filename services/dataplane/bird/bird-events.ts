@@ -1,13 +1,11 @@
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counter, gauge } from '@podwire/shared/telemetry/instruments';
+import { gauge } from '@podwire/shared/telemetry/instruments';
 
 import type { BirdStatus, SessionStatus } from './sessions.js';
 
 /** Reports events of BIRD and its sessions: counters, gauges, and a log line on each change. */
 export class BirdEvents {
   readonly #log: Logger;
-  readonly #configurations = counter('podwire.dataplane.bird.configurations');
-  readonly #changes = counter('podwire.dataplane.bird.session.changes');
   readonly #sessions = gauge('podwire.dataplane.bird.sessions');
   readonly #reachable = gauge('podwire.dataplane.bird.reachable');
 
@@ -16,13 +14,11 @@ export class BirdEvents {
   }
 
   configured(sessionCount: number): void {
-    this.#configurations.add(1, { result: 'applied' });
     this.#log.info({ 'podwire.bird.sessions': sessionCount }, 'BIRD configuration applied');
   }
 
   /** BIRD keeps its current configuration. */
   refused(reason: string): void {
-    this.#configurations.add(1, { result: 'refused' });
     this.#log.error({ reason }, 'BIRD refused its configuration and keeps the previous one');
   }
 
@@ -37,13 +33,11 @@ export class BirdEvents {
   }
 
   established({ session, state }: SessionStatus): void {
-    this.#changes.add(1, { state: 'established' });
     const fields = { 'podwire.bird.session': session.name, since: state?.since };
     this.#log.info(fields, `BGP session with ${session.about} at ${session.neighbour} is established`);
   }
 
   down({ session, state }: SessionStatus): void {
-    this.#changes.add(1, { state: 'down' });
     const fields = { 'podwire.bird.session': session.name, state: state?.state, reason: state?.reason };
     this.#log.warn(fields, `BGP session with ${session.about} at ${session.neighbour} is down`);
   }

@@ -257,11 +257,6 @@ export class HostPorts {
     if (before) await this.#replace(before, undefined);
   }
 
-  /** Number of host ports. */
-  get count(): number {
-    return [...this.#pods.values()].reduce((sum, { hostPorts }) => sum + hostPorts.length, 0);
-  }
-
   /** Conditions; empty when the table is as wanted. */
   conditions(): readonly Condition[] {
     const failure = this.#reconciler.failure;

@@ -28,10 +28,9 @@ interface RegisteredNode {
   readonly ipv6Address: string;
 }
 
-/** Reports what happens between IPAM and this node: a counter and a log line. */
+/** Reports what happens between IPAM and this node: counters and log lines. */
 export class ClusterEvents {
   readonly #log: Logger;
-  readonly #losses = counter('podwire.dataplane.ipam.losses');
   readonly #snapshots = counter('podwire.dataplane.ipam.snapshots');
   readonly #changes = counter('podwire.dataplane.ipam.changes');
   readonly #skipped = counter('podwire.dataplane.ipam.skipped');
@@ -47,7 +46,6 @@ export class ClusterEvents {
 
   /** Reported once per loss of the watch, not for each retry. */
   lost(ipam: string, error: unknown): void {
-    this.#losses.add(1);
     this.#log.warn({ err: error }, `watch of ${ipam} lost; the last state of the cluster stays in use, retrying`);
   }
 
@@ -121,16 +119,10 @@ export class ClusterEvents {
   /** Reports the state at each metrics collection. @returns a function that ends that */
   observe(state: () => ClusterState): () => void {
     return observeMetrics(
-      [
-        'podwire.dataplane.ipam.connected',
-        'podwire.dataplane.cluster.nodes',
-        'podwire.dataplane.cluster.blocks',
-        'podwire.dataplane.cluster.skipped',
-      ],
+      ['podwire.dataplane.ipam.connected', 'podwire.dataplane.cluster.blocks', 'podwire.dataplane.cluster.skipped'],
       (observe) => {
-        const { connected, nodes, blocks, skipped } = state();
+        const { connected, blocks, skipped } = state();
         observe('podwire.dataplane.ipam.connected', connected ? 1 : 0);
-        observe('podwire.dataplane.cluster.nodes', nodes);
         observe('podwire.dataplane.cluster.blocks', blocks);
         observe('podwire.dataplane.cluster.skipped', skipped);
       },

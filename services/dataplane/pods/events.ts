@@ -18,25 +18,15 @@ const LOGGED_MAX = 20;
  */
 export class Events {
   readonly #log: Logger;
-  readonly #attached = counter('podwire.dataplane.pods.attached');
-  readonly #detached = counter('podwire.dataplane.pods.detached');
-  readonly #skipped = counter('podwire.dataplane.steps.skipped');
-  readonly #takeovers = counter('podwire.dataplane.routes.taken_over');
   readonly #tables = counter('podwire.dataplane.nft.writes');
   readonly #tableGaps = histogram('podwire.dataplane.nft.gap');
-  readonly #tableFailures = counter('podwire.dataplane.nft.failures');
-  readonly #cniRefusals = counter('podwire.dataplane.cni.refusals');
   readonly #mtu = gauge('podwire.dataplane.pod_mtu');
-  readonly #differences = counter('podwire.dataplane.differences');
-
-  readonly #driftRepairs = counter('podwire.dataplane.differences.repaired');
 
   constructor(log: Logger) {
     this.#log = log;
   }
 
   podAttached(hostInterface: string, changes: number): void {
-    this.#attached.add(1, { result: changes === 0 ? 'unchanged' : 'changed' });
     trace.getActiveSpan()?.setAttribute('podwire.dataplane.changes', changes);
     this.#log.info(
       { 'podwire.host_interface': hostInterface, 'podwire.dataplane.changes': changes },
@@ -45,19 +35,16 @@ export class Events {
   }
 
   podDetached(hostInterface: string, removed: boolean): void {
-    this.#detached.add(1, { result: removed ? 'removed' : 'absent' });
     this.#log.info({ 'podwire.host_interface': hostInterface, removed }, removed ? 'pod unwired' : 'no wire to remove');
   }
 
   /** The kernel refused a setting that a pod can work without. */
   optionalStepFailed(step: Step, failure: Failure): void {
-    this.#skipped.add(1);
     this.#log.warn({ err: failure }, `optional step failed, continuing without it: ${formatStep(step)}`);
   }
 
   /** The node still routed one of the pod's addresses to an earlier pod. */
   routeTakenOver(destination: string, device: string): void {
-    this.#takeovers.add(1);
     this.#log.warn(
       { destination, device },
       `route to ${destination} taken over from ${device}, the interface of an earlier pod`,
@@ -95,7 +82,6 @@ export class Events {
 
   /** A wired pod differed from its record and was repaired. */
   driftRepaired(attachment: Attachment, differences: readonly Difference[]): void {
-    this.#driftRepairs.add(differences.length);
     const name = formatAttachment(attachment);
     for (const { object, wanted, actual } of differences.slice(0, LOGGED_MAX)) {
       this.#log.warn({ object, wanted, actual }, `drift of ${name} repaired: ${object} was ${actual}`);
@@ -105,7 +91,6 @@ export class Events {
   }
 
   podChecked(attachment: Attachment, differences: readonly Difference[]): void {
-    this.#differences.add(differences.length);
     const [first] = differences;
     if (!first) return;
     const { length: count } = differences;
@@ -127,7 +112,6 @@ export class Events {
 
   /** An nftables table could not be written; the write is retried. */
   tableFailed(table: string, failure: Failure): void {
-    this.#tableFailures.add(1, { table });
     this.#log.error({ err: failure, table }, `nftables: ${table} cannot be reconciled: ${failure.message}`);
   }
 
@@ -184,7 +168,6 @@ export class Events {
 
   /** A call of Calico's contract failed. gRPC counts the reply as a success. */
   cniCallFailed(method: 'Add' | 'Del', error: unknown): void {
-    this.#cniRefusals.add(1, { method });
     this.#log[error instanceof Failure && error.code !== 'INTERNAL' ? 'info' : 'error'](
       { err: error, rpc: `cni.CniDataplane/${method}` },
       `cni.CniDataplane/${method} failed`,
@@ -209,15 +192,11 @@ export interface RecoverySummary {
   readonly failed: number;
 }
 
-/** Reports what happens to attachments outside of calls: a counter and a log line each. */
+/** Reports what happens to attachments outside of calls. */
 export class AttachmentEvents {
   readonly #log: Logger;
-  readonly #recovered = counter('podwire.dataplane.attachments.recovered');
-  readonly #unreadable = counter('podwire.dataplane.attachments.records.unreadable');
   readonly #refused = counter('podwire.dataplane.attachments.records.refused');
   readonly #dead = counter('podwire.dataplane.attachments.dead');
-  readonly #collected = counter('podwire.dataplane.attachments.collected');
-  readonly #failed = counter('podwire.dataplane.attachments.failures');
 
   constructor(log: Logger) {
     this.#log = log;
@@ -226,7 +205,6 @@ export class AttachmentEvents {
   recoveryFinished(summary: RecoverySummary): void {
     const { kept, repaired, adopted, undone, withoutNamespace, waiting, failed } = summary;
     const counts = { kept, repaired, adopted, undone, withoutNamespace, waiting, failed };
-    for (const [result, count] of Object.entries(counts)) if (count > 0) this.#recovered.add(count, { result });
     this.#log.info(
       counts,
       `attachments found at the start: ${kept} kept, ${repaired} repaired, ${adopted} adopted, ${undone} undone, ` +
@@ -235,7 +213,6 @@ export class AttachmentEvents {
   }
 
   recordUnreadable({ path, fault }: UnreadableRecord): void {
-    this.#unreadable.add(1);
     this.#log.error(
       { path, fault },
       `unreadable record ${path}: ${fault}; its pod keeps its network but is not repaired`,
@@ -293,13 +270,10 @@ export class AttachmentEvents {
   }
 
   garbageCollected(removed: number, failed: number): void {
-    this.#collected.add(removed, { result: 'removed' });
-    this.#collected.add(failed, { result: 'failed' });
     this.#log.info({ removed, failed }, `garbage collected: ${removed} attachments removed, ${failed} failed`);
   }
 
   taskFailed(task: string, error: unknown): void {
-    this.#failed.add(1);
     this.#log.error({ err: error }, `${task} failed; it is retried later`);
   }
 }

@@ -18,11 +18,8 @@ const MESSAGES_LOGGED_COUNT = 20;
 /** Reports what happened to the node's kernel: a counter and, for changes of state, a log line. */
 export class ReconcileEvents {
   readonly #log: Logger;
-  readonly #steps = counter('podwire.dataplane.node.steps');
   readonly #drift = counter('podwire.dataplane.node.drift');
   readonly #checks = counter('podwire.dataplane.node.checks');
-  readonly #overruns = counter('podwire.dataplane.node.overruns');
-  readonly #repairs = counter('podwire.dataplane.settings.repaired');
   readonly #checkTime = histogram('podwire.dataplane.node.check.duration');
 
   constructor(log: Logger) {
@@ -30,8 +27,6 @@ export class ReconcileEvents {
   }
 
   applied(counts: { readonly done: number; readonly refused: number }): void {
-    if (counts.done > 0) this.#steps.add(counts.done, { result: 'done' });
-    if (counts.refused > 0) this.#steps.add(counts.refused, { result: 'refused' });
     this.#log.debug(counts, 'the node’s kernel was changed');
   }
 
@@ -51,7 +46,6 @@ export class ReconcileEvents {
   }
 
   overrun(): void {
-    this.#overruns.add(1);
     this.#log.info('kernel notifications lost; reading the kernel in full');
   }
 
@@ -73,7 +67,6 @@ export class ReconcileEvents {
 
   /** Settings for pods were changed by another program, and are restored. */
   settingsRepaired(settings: readonly NodeSysctl[]): void {
-    this.#repairs.add(settings.length);
     this.#log.warn(`settings for pods repaired after another program changed them: ${commandsOf(settings)}`);
   }
 

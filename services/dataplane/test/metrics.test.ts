@@ -15,8 +15,6 @@ import { recordingLog } from '../testing/pods.js';
 
 const attachment = { network: 'net', containerId: 'a', interfaceName: 'eth0' };
 const failure = new Failure('UNREACHABLE', 'away');
-const key = ['net', 'ipv4', 'ip_forward'];
-const difference = { object: 'host link a', wanted: 'up', actual: 'down' };
 const session: SessionStatus = {
   session: {
     name: 'podwire_bgp_1',
@@ -54,49 +52,19 @@ beforeEach(() => {
 
 afterEach(() => metrics.disable());
 
-const RECOVERED = { kept: 1, repaired: 2, adopted: 3, undone: 4, withoutNamespace: 5, waiting: 7, failed: 6 };
-
 /** Each event with its counts. */
 const COUNTED: readonly (readonly [what: string, event: () => void, counted: readonly string[]])[] = [
-  ['a pod is wired', () => pods.podAttached('podw1', 14), ['pods.attached result=changed 1']],
-  ['a pod was wired already', () => pods.podAttached('podw1', 0), ['pods.attached result=unchanged 1']],
-  ['a pod is unwired', () => pods.podDetached('podw1', true), ['pods.detached result=removed 1']],
-  ['there was no wire', () => pods.podDetached('podw1', false), ['pods.detached result=absent 1']],
-  [
-    'a setting is refused',
-    () => pods.optionalStepFailed({ type: 'link-delete', side: 'host', name: 'a' }, failure),
-    ['steps.skipped 1'],
-  ],
-  ['a route is taken over', () => pods.routeTakenOver('10.65.0.7/32', 'podw2'), ['routes.taken_over 1']],
-  [
-    'drift of a pod is repaired',
-    () => pods.driftRepaired(attachment, [difference, difference]),
-    ['differences.repaired 2'],
-  ],
-  ['a check finds something', () => pods.podChecked(attachment, [difference]), ['differences 1']],
   [
     'a table is written',
     () => pods.tableWritten('ip podwire', 'drift'),
     ['nft.writes table=ip podwire reason=drift 1'],
   ],
-  ['a table is refused', () => pods.tableFailed('ip podwire', failure), ['nft.failures table=ip podwire 1']],
   [
     'an MTU is found',
     () => pods.mtuDetected({ mtuBytes: 1450, interfaceName: 'eth0', overheadBytes: 50 }),
     ['pod_mtu 1450'],
   ],
   ['an MTU is set', () => pods.mtuSet(1400), ['pod_mtu 1400']],
-  ['a call of Calico’s fails', () => pods.cniCallFailed('Add', failure), ['cni.refusals method=Add 1']],
-  [
-    'a start has found attachments',
-    () => attachments.recoveryFinished(RECOVERED),
-    Object.entries(RECOVERED).map(([result, count]) => `attachments.recovered result=${result} ${count}`),
-  ],
-  [
-    'a record cannot be read',
-    () => attachments.recordUnreadable({ path: '/run/a', fault: 'is not JSON' }),
-    ['attachments.records.unreadable 1'],
-  ],
   [
     'a record cannot be stored',
     () => attachments.recordNotStored(attachment, failure),
@@ -104,40 +72,21 @@ const COUNTED: readonly (readonly [what: string, event: () => void, counted: rea
   ],
   ['a pod died', () => attachments.attachmentDied(attachment, '/run/netns/a'), ['attachments.dead 1']],
   [
-    'garbage is collected',
-    () => attachments.garbageCollected(2, 1),
-    ['attachments.collected result=removed 2', 'attachments.collected result=failed 1'],
+    'a full check is done',
+    () => node.checked('drift', 12),
+    ['node.checks result=drift 1', 'node.check.duration 0.012'],
   ],
-  ['a repair fails', () => attachments.taskFailed('repair', failure), ['attachments.failures 1']],
-  [
-    'the node’s kernel is changed',
-    () => node.applied({ done: 2, refused: 1 }),
-    ['node.steps result=done 2', 'node.steps result=refused 1'],
-  ],
-  ['nothing had to be changed', () => node.applied({ done: 0, refused: 0 }), []],
   [
     'another program changed the node’s kernel',
     () => node.drifted(new Map([['route', 3] as const, ['device', 1] as const]), 'ip route replace …'),
     ['node.drift object=route 3', 'node.drift object=device 1'],
   ],
-  [
-    'a full check is done',
-    () => node.checked('drift', 12),
-    ['node.checks result=drift 1', 'node.check.duration 0.012'],
-  ],
-  ['announcements are lost', () => node.overrun(), ['node.overruns 1']],
-  ['settings are repaired', () => node.settingsRepaired([{ key, value: '1' }]), ['settings.repaired 1']],
-  ['IPAM is lost', () => cluster.lost('podwire-ipam', failure), ['ipam.losses 1']],
   ['a snapshot has come', () => cluster.snapshot({ nodes: 1, pools: 1, blocks: 1, skipped: 0 }), ['ipam.snapshots 1']],
   ['a change has come', () => cluster.changed(), ['ipam.changes 1']],
   ['an object is invalid', () => cluster.objectSkipped('block a', failure), ['ipam.skipped 1']],
   ['IPAM is asked again', () => cluster.retried('register-node', failure, 100), ['ipam.retries task=register-node 1']],
-  ['BIRD configuration applied', () => bird.configured(2), ['bird.configurations result=applied 1']],
-  ['BIRD refuses it', () => bird.refused('no'), ['bird.configurations result=refused 1']],
   ['BIRD is reachable', () => bird.reached(), ['bird.reachable 1']],
   ['BIRD is unreachable', () => bird.lost('no'), ['bird.reachable 0']],
-  ['a session is established', () => bird.established(session), ['bird.session.changes state=established 1']],
-  ['a session is lost', () => bird.down(session), ['bird.session.changes state=down 1']],
   [
     'sessions are looked at',
     () => bird.polled({ isReachable: true, refusal: undefined, sessions: [session] }),
@@ -155,7 +104,6 @@ test('the state of the node can be read at any time', async () => {
   const endConditions = observeConditions(() => [{ reason: 'NotOnLink', message: '' }]);
   expect(await read.read()).toEqual([
     'cluster.blocks 7',
-    'cluster.nodes 3',
     'cluster.skipped 2',
     'conditions reason=NotOnLink 1',
     'ipam.connected 1',

@@ -56,20 +56,16 @@ class AddressEvents {
   readonly #log: Logger;
   readonly #allocations: Counter;
   readonly #addresses: Counter;
-  readonly #borrowed: Counter;
-  readonly #replacedEndpoints: Counter;
 
   constructor(events: Events) {
     this.#engine = events;
     this.#log = events.log;
     this.#allocations = counter('podwire.ipam.allocations');
     this.#addresses = counter('podwire.ipam.addresses.allocated');
-    this.#borrowed = counter('podwire.ipam.addresses.borrowed');
-    this.#replacedEndpoints = counter('podwire.ipam.endpoints.replaced');
   }
 
   /** An attachment got its addresses, or the address of a further family. */
-  addressesAllocated({ endpoint, added, claimed, reclaimed, borrowed, replaced }: Allocation): void {
+  addressesAllocated({ endpoint, added, claimed, reclaimed, replaced }: Allocation): void {
     this.#allocations.add(1, { result: 'allocated' });
     for (const family of added) this.#addresses.add(1, { family: `ipv${family}` });
     const facts = this.#describe(endpoint);
@@ -77,7 +73,6 @@ class AddressEvents {
     this.#engine.blocksClaimed(claimed, endpoint.nodeName);
     for (const block of reclaimed)
       this.#log.info(`block ${formatPrefix(block)} was reclaimed: it was empty and belonged to another node`);
-    for (const { family } of borrowed) this.#borrowed.add(1, { family: `ipv${family}` });
     if (replaced) this.#endpointReplaced(replaced);
   }
 
@@ -109,7 +104,6 @@ class AddressEvents {
   }
 
   #endpointReplaced(replaced: Attachment): void {
-    this.#replacedEndpoints.add(1);
     this.#log.info(
       `replaced the endpoint of ${formatAttachment(replaced)}, which keeps its addresses until its release`,
     );

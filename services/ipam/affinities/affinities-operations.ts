@@ -1,7 +1,5 @@
-import type { Counter } from '@opentelemetry/api';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import { blockLane, nodeLane, POOLS_LANE, read, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
@@ -31,17 +29,14 @@ interface ClaimedRange {
 /** Reports released affinities after the commit. */
 class AffinityEvents {
   readonly #log: Logger;
-  readonly #affinities: Counter;
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#affinities = counter('podwire.ipam.affinities.released');
   }
 
   /** Affinities were released, or their release was refused. */
   affinitiesReleased(released: readonly ReleasedAffinity[]): void {
     for (const { block, owner, result } of released) {
-      this.#affinities.add(1, { result });
       const facts = { 'podwire.block': formatPrefix(block), 'podwire.node': owner.name };
       if (result === 'removed') this.#log.info(facts, `${owner.name} released the empty block ${formatPrefix(block)}`);
       if (result === 'disowned')

@@ -1,9 +1,7 @@
-import type { Counter } from '@opentelemetry/api';
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import type { IpamOptions } from '../engine/updates/operation.js';
@@ -63,18 +61,15 @@ const SINGLE_REPAIR_FAILURES: ReadonlySet<FailureCode> = new Set(['STORE_CORRUPT
 /** Reports repairs of the datastore, once they are durable. */
 export class AuditEvents {
   readonly #log: Logger;
-  readonly #repairs: Counter;
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#repairs = counter('podwire.ipam.repairs');
   }
 
   /** A repair ran. Results of a dry run are not reported. */
   repaired(results: readonly RepairedFinding[]): void {
     for (const { finding, result } of results) {
       if (result.state === 'possible') continue;
-      this.#repairs.add(1, { kind: finding.kind, result: result.state });
       const facts = { 'podwire.finding': finding.id };
       if (result.state === 'repaired') this.#log.info(facts, `repaired: ${finding.explanation}; ${result.effect}`);
     }

@@ -1,7 +1,5 @@
-import type { Counter } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import { read, type IpamOptions } from '../engine/updates/operation.js';
@@ -25,17 +23,12 @@ const REQUEST_POLICIES_LANE = 'request policies';
 /** Reports changes of request policies after the commit, and denied requests. */
 class RequestPolicyEvents {
   readonly #log: Logger;
-  readonly #requestPolicies: Counter;
-  readonly #denials: Counter;
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#requestPolicies = counter('podwire.ipam.request_policies');
-    this.#denials = counter('podwire.ipam.requests.denied');
   }
 
   requestPolicyChanged(event: 'created' | 'updated' | 'deleted', { name, rules }: RequestPolicy): void {
-    this.#requestPolicies.add(1, { event });
     const kinds = RULE_KINDS.filter((kind) => rules[kind] !== undefined);
     this.#log.info(
       { 'podwire.request_policy': name },
@@ -45,7 +38,6 @@ class RequestPolicyEvents {
 
   /** A policy denied an AuthorizeRequests. */
   requestsDenied(failure: Failure): void {
-    this.#denials.add(1);
     this.#log.warn({ err: failure }, 'requests of a pod denied');
   }
 }

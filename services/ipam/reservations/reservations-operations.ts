@@ -1,7 +1,5 @@
-import type { Counter } from '@opentelemetry/api';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
-import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import { read, type IpamOptions } from '../engine/updates/operation.js';
@@ -23,15 +21,12 @@ const RESERVATIONS_LANE = 'reservations';
 /** Reports changes of reservations after the commit. */
 class ReservationEvents {
   readonly #log: Logger;
-  readonly #reservations: Counter;
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#reservations = counter('podwire.ipam.reservations');
   }
 
   reservationChanged(event: 'created' | 'updated' | 'deleted', { name, prefixes }: Reservation): void {
-    this.#reservations.add(1, { event });
     const facts = { 'podwire.reservation': name };
     this.#log.info(
       facts,

@@ -156,7 +156,6 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     this.#unobserve = events.observe({
       leaseCount: (family) => this.#stock.count(family),
       unsettled: () => this.#settlement.unsettled(),
-      conflictCount: () => this.#settlement.conflictCount(),
     });
   }
 

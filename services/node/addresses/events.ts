@@ -3,7 +3,7 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counter, histogram, observeMetrics } from '@podwire/shared/telemetry/instruments';
+import { histogram, observeMetrics } from '@podwire/shared/telemetry/instruments';
 
 import { FAMILIES, type Unsettled } from './lease.js';
 
@@ -13,7 +13,6 @@ const MS_PER_SECOND = 1000;
 interface ObservedAddresses {
   readonly leaseCount: (family: Family) => number;
   readonly unsettled: () => Unsettled;
-  readonly conflictCount: () => number;
 }
 
 /** Part of the work with podwire-ipam; a family is the refill of its leases. */
@@ -23,10 +22,6 @@ export type Work = 'session' | 'settle' | 'inventory' | 'endpoints' | Family;
 export class AddressEvents {
   readonly #log: Logger;
   readonly #refillTime = histogram('podwire.leases.refill.duration');
-  readonly #recalls = counter('podwire.leases.recalls');
-  readonly #refusals = counter('podwire.leases.bindings.refused');
-  readonly #reuses = counter('podwire.leases.reused');
-  readonly #leftovers = counter('podwire.inventory.returned');
   /** The last explanation of a shortage, by family; each is logged once. */
   readonly #explanations = new Map<Family, string>();
   #isSettlementDelayed = false;
@@ -55,13 +50,11 @@ export class AddressEvents {
   }
 
   recalled(): void {
-    this.#recalls.add(1);
     this.#log.info('podwire-ipam recalls the leased addresses: this node returns them, and leases none for a minute');
   }
 
   /** A pod got the address of a deleted one, as podwire-ipam is unreachable. */
   reused(address: string): void {
-    this.#reuses.add(1);
     this.#log.debug(`podwire-ipam is unreachable: a pod gets ${address}, which a deleted pod of this node had`);
   }
 
@@ -87,12 +80,10 @@ export class AddressEvents {
   }
 
   bindingRefused({ network }: AttachmentRecord, reason: string): void {
-    this.#refusals.add(1);
     this.#log.error(`podwire-ipam does not bind the address of ${formatAttachment(network.attachment)}: ${reason}`);
   }
 
   leftoverReturned(attachment: Attachment, address: string): void {
-    this.#leftovers.add(1);
     this.#log.info(`returned ${address} of ${formatAttachment(attachment)}, which has ended`);
   }
 
@@ -109,13 +100,8 @@ export class AddressEvents {
   }
 
   /** @returns a function that ends it */
-  observe({ leaseCount, unsettled, conflictCount }: ObservedAddresses): () => void {
-    const names = [
-      'podwire.leases.available',
-      'podwire.leases.unsettled',
-      'podwire.leases.unsettled.age',
-      'podwire.inventory.conflicts',
-    ] as const;
+  observe({ leaseCount, unsettled }: ObservedAddresses): () => void {
+    const names = ['podwire.leases.available', 'podwire.leases.unsettled', 'podwire.leases.unsettled.age'] as const;
     return observeMetrics(names, (observe) => {
       for (const family of FAMILIES)
         observe('podwire.leases.available', leaseCount(family), { family: `ipv${family}` });
@@ -123,7 +109,6 @@ export class AddressEvents {
       observe('podwire.leases.unsettled', unboundCount, { action: 'bind' });
       observe('podwire.leases.unsettled', unreturnedCount, { action: 'return' });
       observe('podwire.leases.unsettled.age', oldestMs / MS_PER_SECOND);
-      observe('podwire.inventory.conflicts', conflictCount());
     });
   }
 }

@@ -148,11 +148,6 @@ export class Settlement {
     return new Map(refused.map(([key, { reason }]) => [key, reason]));
   }
 
-  /** Number of attachments that have an address of another holder. */
-  conflictCount(): number {
-    return [...this.#refused.values()].filter(({ code }) => code === TAKEN).length;
-  }
-
   /** Settles the rest, until a run settles nothing more. */
   async finish(timeoutMs: number): Promise<void> {
     const done = new AbortController();

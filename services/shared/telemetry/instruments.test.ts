@@ -41,12 +41,11 @@ describe('a counter', () => {
   };
 
   test('exists with 0 for each combination of its labels, so that an increase shows its first event', async () => {
-    counter('podwire.plugin.journal.faults').add(1, { operation: 'load' });
-    expect(await collected('podwire.plugin.journal.faults')).toEqual([
-      { value: 0, attributes: { operation: 'write' } },
-      { value: 0, attributes: { operation: 'remove' } },
-      { value: 1, attributes: { operation: 'load' } },
-      { value: 0, attributes: { operation: 'read' } },
+    counter('podwire.ipam.nodes').add(1, { event: 'deleted' });
+    expect(await collected('podwire.ipam.nodes')).toEqual([
+      { value: 0, attributes: { event: 'registered' } },
+      { value: 0, attributes: { event: 'changed' } },
+      { value: 1, attributes: { event: 'deleted' } },
     ]);
     counter('podwire.rpc.requests.refused');
     expect(await collected('podwire.rpc.requests.refused')).toHaveLength(24);
@@ -58,8 +57,8 @@ describe('a counter', () => {
   });
 
   test('with a label of unknown values does not exist before its first event', async () => {
-    counter('podwire.ipam.repairs');
-    expect(await collected('podwire.ipam.repairs')).toEqual([]);
+    counter('podwire.dataplane.nft.writes');
+    expect(await collected('podwire.dataplane.nft.writes')).toEqual([]);
   });
 });
 

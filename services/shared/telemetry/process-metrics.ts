@@ -18,9 +18,7 @@ const NAMES = [
   'process.unix.file_descriptor.count',
   'v8js.memory.heap.used',
   'nodejs.eventloop.utilization',
-  'nodejs.eventloop.delay.p50',
   'nodejs.eventloop.delay.p99',
-  'nodejs.eventloop.delay.max',
 ] as const;
 
 /**
@@ -44,9 +42,7 @@ export function observeProcess(version: string): void {
     observe('nodejs.eventloop.utilization', performance.eventLoopUtilization(now, before).utilization);
     before = now;
     if (histogram.count === 0) return;
-    observe('nodejs.eventloop.delay.p50', delay(histogram.percentile(50)));
     observe('nodejs.eventloop.delay.p99', delay(histogram.percentile(99)));
-    observe('nodejs.eventloop.delay.max', delay(histogram.max));
     histogram.reset();
   });
 }

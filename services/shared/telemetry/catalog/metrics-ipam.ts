@@ -47,34 +47,11 @@ export const IPAM_METRICS = {
     about: 'Addresses released',
     labels: { family: FAMILIES },
   },
-  'podwire.ipam.addresses.borrowed': {
-    kind: 'counter',
-    unit: '{address}',
-    about: 'Addresses allocated from blocks of other nodes',
-    labels: { family: FAMILIES },
-  },
   'podwire.ipam.blocks.claimed': {
     kind: 'counter',
     unit: '{block}',
     about: 'Blocks claimed by nodes',
     labels: { family: FAMILIES },
-  },
-  'podwire.ipam.affinities.released': {
-    kind: 'counter',
-    unit: '{affinity}',
-    about: 'Requested releases of affinities',
-    labels: { result: 'of the release' },
-    when: 'after the first one',
-  },
-  'podwire.ipam.endpoints.replaced': {
-    kind: 'counter',
-    unit: '{endpoint}',
-    about: 'Endpoints replaced by another sandbox or network of the pod',
-  },
-  'podwire.ipam.requests.denied': {
-    kind: 'counter',
-    unit: '{request}',
-    about: 'AuthorizeRequests calls that a policy denied; for Allocate see podwire.ipam.allocations',
   },
   'podwire.ipam.pools': {
     kind: 'counter',
@@ -103,25 +80,6 @@ export const IPAM_METRICS = {
     kind: 'counter',
     unit: '{node}',
     about: 'Nodes whose unbound leases were recalled, because an allocation found no free address',
-  },
-  'podwire.ipam.reservations': {
-    kind: 'counter',
-    unit: '{reservation}',
-    about: 'Changes of reservations',
-    labels: { event: ['created', 'updated', 'deleted'] },
-  },
-  'podwire.ipam.request_policies': {
-    kind: 'counter',
-    unit: '{policy}',
-    about: 'Changes of request policies',
-    labels: { event: ['created', 'updated', 'deleted'] },
-  },
-  'podwire.ipam.repairs': {
-    kind: 'counter',
-    unit: '{finding}',
-    about: 'Audit findings that a repair handled',
-    labels: { kind: 'of the finding', result: ['repaired', 'gone', 'refused'] },
-    when: 'after the first repair',
   },
   'podwire.ipam.audit.findings': {
     kind: 'gauge',

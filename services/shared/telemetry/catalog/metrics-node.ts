@@ -27,29 +27,4 @@ export const NODE_METRICS = {
     buckets: COARSE_SECONDS,
     when: 'after the first refill',
   },
-  'podwire.leases.recalls': {
-    kind: 'counter',
-    unit: '{recall}',
-    about: 'Recalls of the leased addresses for pods of other nodes',
-  },
-  'podwire.leases.bindings.refused': {
-    kind: 'counter',
-    unit: '{binding}',
-    about: 'Addresses of pods that podwire-ipam does not record for them',
-  },
-  'podwire.leases.reused': {
-    kind: 'counter',
-    unit: '{address}',
-    about: 'Addresses of deleted pods that went to the next pods of the node while podwire-ipam was unreachable',
-  },
-  'podwire.inventory.returned': {
-    kind: 'counter',
-    unit: '{address}',
-    about: 'Addresses without a record that the inventory found and the node returned',
-  },
-  'podwire.inventory.conflicts': {
-    kind: 'gauge',
-    unit: '{address}',
-    about: 'Addresses of pods of this node that have another holder in the datastore',
-  },
 } as const satisfies MetricCatalog;

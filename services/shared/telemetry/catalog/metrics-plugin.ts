@@ -94,22 +94,4 @@ export const PLUGIN_METRICS = {
     about: 'Pending releases that were written to the journal',
     labels: ACTION,
   },
-  'podwire.plugin.journal.done': {
-    kind: 'counter',
-    unit: '{entry}',
-    about: 'Pending releases that were completed',
-    labels: ACTION,
-  },
-  'podwire.plugin.journal.discarded': {
-    kind: 'counter',
-    unit: '{entry}',
-    about: 'Pending releases that were discarded',
-    labels: ACTION,
-  },
-  'podwire.plugin.journal.faults': {
-    kind: 'counter',
-    unit: '{fault}',
-    about: 'Entries that could not be stored, read or removed',
-    labels: { operation: ['write', 'remove', 'load', 'read'] },
-  },
 } as const satisfies MetricCatalog;

@@ -35,20 +35,10 @@ export const PROCESS_METRICS = {
     unit: '',
     about: 'Share of the time since the last collection that the event loop was busy',
   },
-  'nodejs.eventloop.delay.p50': {
-    kind: 'gauge',
-    unit: 's',
-    about: 'Delay of the event loop since the last collection, median',
-  },
   'nodejs.eventloop.delay.p99': {
     kind: 'gauge',
     unit: 's',
     about: 'Delay of the event loop since the last collection, 99th percentile',
-  },
-  'nodejs.eventloop.delay.max': {
-    kind: 'gauge',
-    unit: 's',
-    about: 'Delay of the event loop since the last collection, maximum',
   },
 
   'rpc.server.call.duration': {
