@@ -9,13 +9,7 @@ import {
   checkSysctlSettings,
   checkTimeout,
 } from './check.js';
-import {
-  checkConntrackFilter,
-  describeConntrack,
-  toConntrackEntry,
-  type ConntrackEntry,
-  type ConntrackFilter,
-} from './conntrack.js';
+import { checkConntrackFilter, describeConntrack, type ConntrackFilter } from './conntrack.js';
 import { describe, describeSelector, describeSysctl, type Described } from './describe.js';
 import { NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 import { loadBinding } from './load.js';
@@ -258,15 +252,6 @@ export class Namespace implements OpenNamespace {
     const deletions = Promise.all(filters.map((each) => native.deleteConntrack(each)));
     const counts = await translated(described, this.#untilDone(deletions));
     return counts.reduce((sum, count) => sum + count, 0);
-  }
-
-  /** Connection tracking entries (`conntrack -L`), filtered like those to delete. `maxCount` is for each family. */
-  async conntrackEntries(filter: ConntrackFilter & ListBounds): Promise<ConntrackEntry[]> {
-    const native = this.#open();
-    const filters = checkConntrackFilter(filter);
-    const described = { operation: 'conntrack.list', object: describeConntrack(filter) };
-    const lists = Promise.all(filters.map((each) => native.listConntrack(each)));
-    return (await translated(described, this.#untilDone(lists))).flat().map(toConntrackEntry);
   }
 
   /**

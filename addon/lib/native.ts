@@ -4,18 +4,7 @@
  * Every property is always present. Absent is `null`; `undefined` causes a TypeError that names the path. Promises reject with a
  * {@link NativeError}.
  */
-import type {
-  Address,
-  Family,
-  FdbEntry,
-  Link,
-  Neighbour,
-  ObjectChange,
-  Overrun,
-  Qdisc,
-  Route,
-  Rule,
-} from './objects.js';
+import type { Address, FdbEntry, Link, Neighbour, ObjectChange, Overrun, Qdisc, Route, Rule } from './objects.js';
 
 /** A failure: a positive errno value and the kernel's extended-ack text, or the addon's own. */
 export interface NativeError {
@@ -265,31 +254,13 @@ export interface NativeChangeResult {
   readonly generation: number | null;
 }
 
-/** Null matches any. With an address, `family` does not count. */
+/** Null and an empty list match any. */
 export interface NativeConntrackFilter {
-  readonly family: 0 | 4 | 6;
+  readonly family: 4 | 6;
   readonly address: string | null;
-  /** False: the address is the original destination. */
-  readonly anywhere: boolean;
   readonly protocol: number | null;
-  /** With a protocol; empty for any. */
+  /** With a protocol. */
   readonly destinationPorts: readonly number[];
-  readonly maxCount: number;
-  readonly timeoutMs: number;
-}
-
-export interface NativeConntrackTuple {
-  readonly source: string | null;
-  readonly sourcePort: number | null;
-  readonly destination: string | null;
-  readonly destinationPort: number | null;
-}
-
-export interface NativeConntrackEntry {
-  readonly family: Family;
-  readonly protocol: number;
-  readonly original: NativeConntrackTuple;
-  readonly reply: NativeConntrackTuple;
 }
 
 /** The subscription failed, and ends. */
@@ -328,7 +299,6 @@ export interface NativeNamespace {
   dumpFdb(filter: NativeDumpFilter): Promise<FdbEntry[]>;
   readSysctls(paths: readonly string[]): Promise<NativeReading[]>;
   deleteLink(link: NativeSelector): Promise<void>;
-  listConntrack(filter: NativeConntrackFilter): Promise<NativeConntrackEntry[]>;
   deleteConntrack(filter: NativeConntrackFilter): Promise<number>;
   /** Rejects with EINVAL and `PATH: PROBLEM` for a field that is not of its type. */
   changeElements(changes: readonly NativeElementChange[]): Promise<NativeChangeResult>;

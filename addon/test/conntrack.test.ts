@@ -84,54 +84,29 @@ const UDP_RULES = `table inet flows {
   chain seen { type filter hook input priority 0; ct state new counter accept; }
 }`;
 
-describe('conntrackEntries and deleteConntrack by port', () => {
-  it('list and delete by protocol, original destination and port, in both families', async () => {
+describe('deleteConntrack by port', () => {
+  it('deletes by protocol and original destination port, in both families', async () => {
     const { pod, node } = await makeUdp([53, 54]);
     const udp53 = { protocol: 'udp', destinationPorts: [53] };
-    const entries = await node.conntrackEntries(udp53);
-    expect(entries.map(({ original }) => original.destination).toSorted()).toEqual(['127.0.0.1', '127.0.0.2', '::1']);
-    const toSecond = { ...udp53, destination: '127.0.0.2' };
-    expect(await node.conntrackEntries(toSecond)).toMatchObject([
-      {
-        family: 4,
-        protocol: 17,
-        original: { destination: '127.0.0.2', destinationPort: 53 },
-        reply: { source: '127.0.0.3', sourcePort: 5353 },
-      },
-    ]);
-    expect(await node.conntrackEntries({ ...udp53, address: '127.0.0.3' })).toHaveLength(1);
-    expect(await node.conntrackEntries({ address: '127.0.0.1', protocol: 17 })).toHaveLength(4);
-    expect(await node.conntrackEntries({ protocol: 'udp', family: 6 })).toHaveLength(2);
-    // The kernel filters: what it does not send does not count.
-    for (const filter of [toSecond, { ...udp53, address: '127.0.0.3' }])
-      expect(await node.conntrackEntries({ ...filter, maxCount: 1 })).toHaveLength(1);
-    expect(await node.conntrackEntries({ ...udp53, family: 4, maxCount: 2 })).toHaveLength(2);
-    await expect(node.conntrackEntries({ protocol: 'udp', family: 4, maxCount: 3 })).rejects.toMatchObject({
-      code: 'E2BIG',
-    });
+    const all = () => [...flows(pod, 4), ...flows(pod, 6)];
+    expect(all()).toHaveLength(6);
     // The translated port is not the original one.
     expect(await node.deleteConntrack({ protocol: 'udp', destinationPorts: [5353] })).toBe(0);
     expect(await node.deleteConntrack({ protocol: 'tcp', destinationPorts: [53] })).toBe(0);
-    expect(await node.conntrackEntries({ protocol: 'udp', destinationPorts: [54, 52, 53] })).toHaveLength(6);
-    expect(await node.deleteConntrack(toSecond)).toBe(1);
-    expect(await node.deleteConntrack(udp53)).toBe(2);
+    expect(await node.deleteConntrack(udp53)).toBe(3);
     expect(await node.deleteConntrack(udp53)).toBe(0);
-    expect([...flows(pod, 4), ...flows(pod, 6)].filter((line) => line.includes('dport=54'))).toHaveLength(3);
-    expect([...flows(pod, 4), ...flows(pod, 6)].filter((line) => line.includes('dport=53 '))).toEqual([]);
+    expect(all().filter((line) => line.includes('dport=54'))).toHaveLength(3);
+    expect(all().filter((line) => line.includes('dport=53 '))).toEqual([]);
+    expect(await node.deleteConntrack({ protocol: 'udp', destinationPorts: [55, 52, 54] })).toBe(3);
   });
 
   it.each<[string, ConntrackFilter, string]>([
-    ['nothing', {}, 'filter'],
-    ['a port alone', { address: '10.0.0.1', destinationPorts: [53] }, 'filter.protocol'],
     ['port 0', { protocol: 'udp', destinationPorts: [53, 0] }, 'filter.destinationPorts[1]'],
     ['no ports', { protocol: 'udp', destinationPorts: [] }, 'filter.destinationPorts'],
-    ['an unknown protocol', { protocol: 'gre' }, 'filter.protocol'],
-    ['two addresses', { address: '10.0.0.1', destination: '10.0.0.1' }, 'filter.destination'],
-    ['another family', { address: '10.0.0.1', family: 6 }, 'filter.family'],
+    ['an unknown protocol', { protocol: 'gre', destinationPorts: [53] }, 'filter.protocol'],
     ['no address', { address: '10.0.0.0/8' }, 'filter.address'],
-  ])('refuse %s', async (_, filter, path) => {
+  ])('refuses %s', async (_, filter, path) => {
     const node = await open(makePod().path);
     expect(await failureOf(node.deleteConntrack(filter))).toMatchObject({ name: 'ArgumentError', path });
-    expect(await failureOf(node.conntrackEntries(filter))).toMatchObject({ name: 'ArgumentError', path });
   });
 });

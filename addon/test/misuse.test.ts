@@ -48,7 +48,6 @@ const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown
   announceAddress: async (namespace) =>
     codeOf(await failureOf(namespace.announceAddress({ index: 2 ** 31 - 1, address: '192.0.2.1' }))),
   deleteConntrack: async (namespace) => namespace.deleteConntrack({ address: '192.0.2.1' }),
-  conntrackEntries: async (namespace) => namespace.conntrackEntries({ protocol: 'udp' }),
   changeElements: async (namespace) =>
     (await namespace.changeElements([{ type: 'elements.add', set: NO_SET, elements: [{ key: ['a'] }] }])).applied,
   elements: async (namespace) =>
@@ -75,7 +74,6 @@ const EXPECTED: Readonly<Record<keyof typeof METHODS, unknown>> = {
   deleteLink: 'ENODEV',
   announceAddress: 'ENODEV',
   deleteConntrack: 0,
-  conntrackEntries: [],
   changeElements: false,
   elements: 'ENOENT',
   generation: 1,
@@ -261,7 +259,7 @@ describe('arguments', () => {
     expect(await call('writeSysctls', [{ key: ['net'], value: 1 }])).toMatchObject({ path: 'settings[0].value' });
     expect(await call('deleteLink', {})).toMatchObject({ path: 'link' });
     expect(await call('deleteConntrack', { address: '10.0.0.0/8' })).toMatchObject({ path: 'filter.address' });
-    expect(await call('deleteConntrack', {})).toMatchObject({ path: 'filter' });
+    expect(await call('deleteConntrack', {})).toMatchObject({ path: 'filter.protocol' });
     expect(await call('changeElements', [{ type: 'elements.move' }])).toMatchObject({ path: 'changes[0].type' });
     expect(await call('changeElements', [{ type: 'elements.add' }])).toMatchObject({ path: 'changes[0].set' });
     expect(await call('elements', { ...NO_SET, key: ['mark'] })).toMatchObject({ path: 'set.key[0]' });
@@ -306,15 +304,7 @@ describe('the compiled addon', () => {
   const TABLE_ARGUMENTS = 'tables, gatherMs, onEvents: must be an array, a number, a function';
   const set = { family: 1, table: 't', name: 's', key: ['ifname'], data: [], intervals: false };
   const change = { set, deletes: false, exclusive: false, elements: '' };
-  const noFilter = {
-    family: 4,
-    address: null,
-    anywhere: false,
-    protocol: null,
-    destinationPorts: [],
-    maxCount: 0,
-    timeoutMs: 0,
-  };
+  const noFilter = { family: 4, address: null, protocol: null, destinationPorts: [] };
   const WRONG: readonly (readonly [string, string, unknown[]])[] = [
     ['steps: must be an array', 'run', [null, options]],
     ['steps[0]: must be an object', 'run', [[7], options]],
@@ -351,13 +341,13 @@ describe('the compiled addon', () => {
     ['paths[1]: must be a string', 'readSysctls', [['net', 7]]],
     ['link.index: must be a whole number of 32 bits', 'deleteLink', [{}]],
     ['filter: must be an object', 'deleteConntrack', ['pod']],
-    ['filter.address: must be an IP address', 'listConntrack', [{ address: 'pod' }]],
-    ['filter.family: must be 4 or 6', 'listConntrack', [{ ...noFilter, family: 0 }]],
+    ['filter.address: must be an IP address', 'deleteConntrack', [{ address: 'pod' }]],
+    ['filter.family: must be 4 or 6', 'deleteConntrack', [{ ...noFilter, family: 0 }]],
     ['filter.protocol: must be a number', 'deleteConntrack', [{ ...noFilter, destinationPorts: [53] }]],
     ['filter.destinationPorts: must be an array', 'deleteConntrack', [{ ...noFilter, destinationPorts: null }]],
     [
       'filter.destinationPorts: must be an array of numbers',
-      'listConntrack',
+      'deleteConntrack',
       [{ ...noFilter, destinationPorts: ['x'] }],
     ],
     ['changes: must be an array', 'changeElements', [{}]],

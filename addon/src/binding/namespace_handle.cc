@@ -78,7 +78,6 @@ Napi::FunctionReference NamespaceHandle::Define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::DumpNeighbours>("dumpNeighbours"),
                                           InstanceMethod<&NamespaceHandle::ReadSysctls>("readSysctls"),
                                           InstanceMethod<&NamespaceHandle::DeleteLink>("deleteLink"),
-                                          InstanceMethod<&NamespaceHandle::ListConntrack>("listConntrack"),
                                           InstanceMethod<&NamespaceHandle::DeleteConntrack>("deleteConntrack"),
                                           InstanceMethod<&NamespaceHandle::AnnounceAddress>("announceAddress"),
                                           InstanceMethod<&NamespaceHandle::ChangeElements>("changeElements"),
@@ -226,11 +225,6 @@ Napi::Value NamespaceHandle::DeleteLink(const Napi::CallbackInfo& info) {
   if (selector.Failed()) return {};
   if (!deletions_) deletions_ = DeletionBatcher::Make(env, namespace_->GetNetns());
   return deletions_->Add(index, name);
-}
-
-Napi::Value NamespaceHandle::ListConntrack(const Napi::CallbackInfo& info) {
-  const auto* worker = OpenNetfilter(info);
-  return worker ? netlink::ListConntrack(*worker, info[0]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::DeleteConntrack(const Napi::CallbackInfo& info) {

@@ -38,7 +38,6 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value DumpNeighbours(const Napi::CallbackInfo& info);
   Napi::Value ReadSysctls(const Napi::CallbackInfo& info);
   Napi::Value DeleteLink(const Napi::CallbackInfo& info);
-  Napi::Value ListConntrack(const Napi::CallbackInfo& info);
   Napi::Value DeleteConntrack(const Napi::CallbackInfo& info);
   Napi::Value AnnounceAddress(const Napi::CallbackInfo& info);
   Napi::Value ChangeElements(const Napi::CallbackInfo& info);

@@ -154,11 +154,6 @@ Napi::Value ToResult(Napi::Env env, const Changed& changed) {
   return object;
 }
 
-struct BoundedFilter {
-  ConntrackFilter filter;
-  ListBounds bounds;
-};
-
 void ReadPorts(ObjectReader& reader, std::vector<uint16_t>& ports) {
   const auto value = reader.Value("destinationPorts");
   if (!value.IsArray()) return reader.Fail("destinationPorts", "an array");
@@ -172,69 +167,28 @@ void ReadPorts(ObjectReader& reader, std::vector<uint16_t>& ports) {
   std::sort(ports.begin(), ports.end());
 }
 
-std::optional<BoundedFilter> ReadConntrackFilter(Napi::Value value) {
+std::optional<ConntrackFilter> ReadConntrackFilter(Napi::Value value) {
   ObjectReader reader(value, "filter");
-  BoundedFilter read;
-  auto& filter = read.filter;
+  ConntrackFilter filter;
   filter.address = reader.OptionalAddress("address");
-  filter.anywhere = reader.Flag("anywhere");
   const uint32_t family = reader.Number("family");
   filter.family = family == 4 ? AF_INET : family == 6 ? AF_INET6 : AF_UNSPEC;
-  if (filter.address) filter.family = filter.address->family;
   const auto protocol = reader.OptionalNumber("protocol");
   if (protocol) filter.protocol = static_cast<uint8_t>(*protocol);
   ReadPorts(reader, filter.destination_ports);
-  read.bounds.max_count = reader.Number("maxCount");
-  read.bounds.timeout = std::chrono::milliseconds(reader.Number("timeoutMs"));
   // The kernel compares fields of one family only.
   if (filter.family == AF_UNSPEC) reader.Fail("family", "4 or 6");
   if (!filter.destination_ports.empty() && !filter.protocol) reader.Fail("protocol", "a number");
   if (reader.Failed()) return std::nullopt;
-  return read;
-}
-
-Napi::Object ToJs(Napi::Env env, const ConntrackTuple& tuple) {
-  const auto address = [env](const std::optional<IpAddress>& found) {
-    return TextOrNull(env, found ? std::optional(found->Text()) : std::nullopt);
-  };
-  return Assemble(env, Shape::kTuple,
-                  {{"source", address(tuple.source)},
-                   {"sourcePort", NumberOrNull(env, tuple.source_port)},
-                   {"destination", address(tuple.destination)},
-                   {"destinationPort", NumberOrNull(env, tuple.destination_port)}});
-}
-
-Napi::Value ToEntries(Napi::Env env, std::vector<ConntrackEntry>& entries) {
-  auto array = Napi::Array::New(env, entries.size());
-  for (uint32_t position = 0; position < entries.size(); ++position) {
-    const Napi::HandleScope scope(env);
-    const auto& [family, original, reply, identity] = entries[position];
-    array.Set(position, Assemble(env, Shape::kFlow,
-                                 {{"family", Napi::Number::New(env, family == AF_INET ? 4 : 6)},
-                                  {"protocol", Napi::Number::New(env, original.protocol.value_or(0))},
-                                  {"original", ToJs(env, original)},
-                                  {"reply", ToJs(env, reply)}}));
-  }
-  return array;
+  return filter;
 }
 
 }  // namespace
 
-Napi::Value ListConntrack(const NetfilterWorker& worker, Napi::Value value) {
-  const auto read = ReadConntrackFilter(value);
-  if (!read) return {};
-  const auto work = [netfilter = worker.netfilter, read = *read] {
-    return netfilter->ListConntrack(read.filter, read.bounds);
-  };
-  return worker.queue->Promise<std::vector<ConntrackEntry>>(value.Env(), work, ToEntries);
-}
-
 Napi::Value DeleteConntrack(const NetfilterWorker& worker, Napi::Value value) {
-  const auto read = ReadConntrackFilter(value);
-  if (!read) return {};
-  const auto work = [netfilter = worker.netfilter, filter = read->filter] {
-    return netfilter->DeleteConntrack(filter);
-  };
+  const auto filter = ReadConntrackFilter(value);
+  if (!filter) return {};
+  const auto work = [netfilter = worker.netfilter, filter = *filter] { return netfilter->DeleteConntrack(filter); };
   return worker.queue->Promise<uint32_t>(
       value.Env(), work, [](Napi::Env env, uint32_t& count) -> Napi::Value { return Napi::Number::New(env, count); });
 }

@@ -22,7 +22,6 @@ struct NetfilterWorker {
 Napi::Value ChangeElements(const NetfilterWorker& worker, Napi::Value changes);
 Napi::Value ListElements(const NetfilterWorker& worker, Napi::Value set);
 Napi::Value ReadGeneration(const NetfilterWorker& worker, Napi::Env env);
-Napi::Value ListConntrack(const NetfilterWorker& worker, Napi::Value filter);
 Napi::Value DeleteConntrack(const NetfilterWorker& worker, Napi::Value filter);
 
 }  // namespace podwire::netlink

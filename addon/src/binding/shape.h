@@ -8,7 +8,7 @@
 namespace podwire::netlink {
 
 // Kinds of objects that are made in large numbers.
-enum class Shape { kLink, kAddress, kRoute, kRule, kNeighbour, kFdb, kOutcome, kEvent, kFlow, kTuple };
+enum class Shape { kLink, kAddress, kRoute, kRule, kNeighbour, kFdb, kOutcome, kEvent };
 
 struct Field {
   const char* name;
@@ -21,7 +21,7 @@ class Shapes {
   const Napi::FunctionReference& Factory(Napi::Env env, Shape shape, std::initializer_list<Field> fields);
 
  private:
-  std::array<Napi::FunctionReference, 10> factories_;
+  std::array<Napi::FunctionReference, 8> factories_;
 };
 
 // State of one environment (the main thread, a worker thread).

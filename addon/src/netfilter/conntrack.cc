@@ -152,7 +152,6 @@ bool Matches(const ConntrackEntry& entry, const ConntrackFilter& filter) {
   }
   if (!filter.address) return true;
   const auto& address = *filter.address;
-  if (!filter.anywhere) return Same(original.destination, address);
   std::optional<Place> first;
   if (Same(entry.reply.source, address)) first = Place::kReplySource;
   if (Same(original.source, address)) first = Place::kOriginalSource;
@@ -162,7 +161,7 @@ bool Matches(const ConntrackEntry& entry, const ConntrackFilter& filter) {
 
 std::vector<ConntrackFilter> ByPlace(const ConntrackFilter& filter) {
   std::vector<ConntrackFilter> filters = {filter};
-  if (!filter.anywhere || !ComparesAddress(filter)) return filters;
+  if (!ComparesAddress(filter)) return filters;
   for (const auto place : {Place::kOriginalSource, Place::kReplySource}) {
     filters.push_back(filter);
     filters.back().place = place;

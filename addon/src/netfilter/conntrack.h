@@ -34,9 +34,8 @@ struct ConntrackEntry {
 struct ConntrackFilter {
   enum class Place { kOriginalDestination, kOriginalSource, kReplySource };
   uint8_t family = 0;
-  // In the first place alone, or in any of them.
+  // In any place.
   std::optional<IpAddress> address = std::nullopt;
-  bool anywhere = false;
   std::optional<uint8_t> protocol = std::nullopt;
   // Any of these ports in the original direction, sorted; they need a protocol. Empty: any port.
   std::vector<uint16_t> destination_ports = {};

@@ -16,8 +16,7 @@ constexpr uint16_t TypeOf(uint16_t message) { return static_cast<uint16_t>(NFNL_
 
 }  // namespace
 
-std::optional<KernelError> Netfilter::Collect(const ConntrackFilter& filter, const ListBounds& bounds,
-                                              std::vector<ConntrackEntry>& entries) {
+std::optional<KernelError> Netfilter::Collect(const ConntrackFilter& filter, std::vector<ConntrackEntry>& entries) {
   if (auto failure = Connect()) return failure;
   const size_t before = entries.size();
   bool malformed = false;
@@ -28,28 +27,22 @@ std::optional<KernelError> Netfilter::Collect(const ConntrackFilter& filter, con
     malformed = malformed || !entry;
     if (entry && Matches(*entry, filter)) entries.push_back(std::move(*entry));
   };
-  auto failure = socket_->Dump({TypeOf(IPCTNL_MSG_CT_GET), filter, bounds.max_count, bounds.timeout}, sink);
+  auto failure = socket_->Dump({TypeOf(IPCTNL_MSG_CT_GET), filter}, sink);
   if (socket_->HasUnreadList()) socket_.reset();
   if (failure) return failure;
   if (malformed) return KernelError{EBADMSG, "malformed list"};
   return std::nullopt;
 }
 
-Result<std::vector<ConntrackEntry>> Netfilter::ListConntrack(const ConntrackFilter& filter, const ListBounds& bounds) {
+Result<uint32_t> Netfilter::DeleteConntrack(const ConntrackFilter& filter) {
   std::vector<ConntrackEntry> entries;
   for (const auto& part : ByPlace(filter)) {
-    if (const auto failure = Collect(part, bounds, entries)) return *failure;
+    if (const auto failure = Collect(part, entries)) return *failure;
   }
-  return entries;
-}
-
-Result<uint32_t> Netfilter::DeleteConntrack(const ConntrackFilter& filter) {
-  auto entries = ListConntrack(filter, {});
-  if (!entries) return entries.Error();
-  std::vector<Request> requests(entries->size());
+  std::vector<Request> requests(entries.size());
   for (size_t position = 0; position < requests.size(); ++position) {
     requests[position].type = TypeOf(IPCTNL_MSG_CT_DELETE);
-    requests[position].object = std::move((*entries)[position]);
+    requests[position].object = std::move(entries[position]);
   }
   uint32_t deleted = 0;
   for (const auto& reply : socket_->Exchange(requests, kTimeout)) {

@@ -35,12 +35,6 @@ struct ChangeResult {
   std::optional<uint32_t> generation;
 };
 
-// Zero for none: of one list of the kernel's, and for each answer.
-struct ListBounds {
-  uint32_t max_count = 0;
-  std::chrono::milliseconds timeout{0};
-};
-
 // nf_tables and connection tracking of a namespace, through a socket that is opened when it is first needed. It is not
 // that of rtnetlink, so that neither waits for the other. For one thread at a time.
 class Netfilter {
@@ -57,15 +51,12 @@ class Netfilter {
   // The current generation of the rules, which every transaction increments.
   Result<uint32_t> ReadGeneration();
 
-  // Entries of connection tracking. E2BIG and ETIMEDOUT beyond the bounds.
-  Result<std::vector<ConntrackEntry>> ListConntrack(const ConntrackFilter& filter, const ListBounds& bounds);
-  // Deletes entries; how many there were.
+  // Deletes entries of connection tracking; how many there were.
   Result<uint32_t> DeleteConntrack(const ConntrackFilter& filter);
 
  private:
   std::optional<KernelError> Connect();
-  std::optional<KernelError> Collect(const ConntrackFilter& filter, const ListBounds& bounds,
-                                     std::vector<ConntrackEntry>& entries);
+  std::optional<KernelError> Collect(const ConntrackFilter& filter, std::vector<ConntrackEntry>& entries);
 
   std::shared_ptr<const Netns> netns_;
   std::optional<Socket> socket_;

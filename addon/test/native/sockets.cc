@@ -375,11 +375,9 @@ void Flows() {
   Netfilter netfilter(within->GetNetns());
   for (const auto* text : {"127.0.0.1", "::1"}) {
     const auto address = *IpAddress::Parse(text);
-    const ConntrackFilter filter{address.family, address, true};
-    auto listed = netfilter.ListConntrack(filter, {});
-    Check(listed && !listed->empty(), std::string("a list of flows of ") + text);
+    const ConntrackFilter filter{address.family, address};
     auto first = netfilter.DeleteConntrack(filter);
-    Check(first && *first == listed->size(), std::string("flows of ") + text);
+    Check(first && *first > 0, std::string("flows of ") + text);
     auto second = netfilter.DeleteConntrack(filter);
     Check(second && *second == 0, std::string("no flows of ") + text);
   }

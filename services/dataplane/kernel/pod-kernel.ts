@@ -1,5 +1,5 @@
 import { NetlinkError, openNamespace, type ConntrackFilter, type Namespace } from '@podwire/netlink';
-import { PORT_PROTOCOLS, type PortProtocol } from '@podwire/shared/attachment/host-port';
+import type { PortProtocol } from '@podwire/shared/attachment/host-port';
 import { Failure } from '@podwire/shared/failure/failure';
 import { compareNames } from '@podwire/shared/words/order';
 
@@ -126,7 +126,7 @@ export class NetlinkKernel implements Kernel {
   }
 
   deletePortFlows(protocol: PortProtocol, ports: readonly number[]): Promise<number> {
-    return this.#deleteConntrack({ protocol: PORT_PROTOCOLS[protocol], destinationPorts: ports });
+    return this.#deleteConntrack({ protocol, destinationPorts: ports });
   }
 
   close(): Promise<void> {
