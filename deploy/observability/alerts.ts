@@ -1,9 +1,3 @@
-/** Values of a series, in promtool's notation: `0+1x60` is 0, 1, 2 … once a minute. */
-interface Series {
-  readonly series: string;
-  readonly values: string;
-}
-
 export interface Alert {
   readonly name: string;
   readonly severity: 'critical' | 'warning';
@@ -15,46 +9,7 @@ export interface Alert {
   /** Text of the runbook: effect on pods, and remedy. */
   readonly meaning: string;
   readonly action: string;
-  /** One sample a minute. The alert fires for the first within 90 minutes and never for the second. */
-  readonly example: { readonly fires: readonly Series[]; readonly silent: readonly Series[] };
 }
-
-const one = (series: string, values: string): readonly Series[] => [{ series, values }];
-
-const commandBuckets = (slow: string, fast: string): readonly Series[] =>
-  Object.entries({ '0.02': fast, '2': fast, '5': slow, '+Inf': slow }).map(([le, values]) => ({
-    series: `podwire_plugin_command_duration_seconds_bucket{instance="a",command="ADD",result="success",le="${le}"}`,
-    values,
-  }));
-
-const storeBuckets = (slow: string, fast: string): readonly Series[] =>
-  Object.entries({ '0.01': fast, '0.5': fast, '1': slow, '+Inf': slow }).map(([le, values]) => ({
-    series: `podwire_store_duration_seconds_bucket{instance="a",operation="commit",le="${le}"}`,
-    values,
-  }));
-
-const pool = (available: string): readonly Series[] => [
-  { series: 'podwire_ipam_ippool_size{instance="a",ippool="p",family="ipv4"}', values: '256x90' },
-  { series: 'podwire_ipam_ippool_available{instance="a",ippool="p",family="ipv4"}', values: available },
-];
-
-const routes = (present: string): readonly Series[] => [
-  { series: 'podwire_dataplane_routes{instance="a",state="wanted"}', values: '10x90' },
-  { series: 'podwire_dataplane_routes{instance="a",state="present"}', values: present },
-];
-
-const eventLoop = (delay: string): readonly Series[] => [
-  { series: 'podwire_build_info{instance="a",job="podwire-ipam",version="1"}', values: '1x90' },
-  { series: 'nodejs_eventloop_delay_p99_seconds{instance="a",job="podwire-ipam"}', values: delay },
-];
-
-const lostSpans = (lost: string): readonly Series[] => [
-  { series: 'podwire_build_info{instance="a",job="podwire-ipam",version="1"}', values: '1x90' },
-  {
-    series: 'otel_sdk_processor_span_processed_total{instance="a",job="podwire-ipam",error_type="Error"}',
-    values: lost,
-  },
-];
 
 /** Every alert. `instance` is the node, or the scraped address. */
 export const ALERTS: readonly Alert[] = [
@@ -67,10 +22,6 @@ export const ALERTS: readonly Alert[] = [
     meaning: 'New pods of the node stay in ContainerCreating. Running pods are not affected.',
     action:
       'Reason addresses: `podwirectl explain NODE` says why no pool serves the node. ipam: podwire-ipam or its datastore does not answer; see PodwireNotServing. dataplane: the dataplane of podwire-node does not answer; `podwirectl node status`. ipam-plugin: the delegated IPAM plugin fails. journal: the state directory cannot be written.',
-    example: {
-      fires: one('podwire_plugin_add_blocked{instance="a",reason="ipam"}', '0x5 1x60'),
-      silent: one('podwire_plugin_add_blocked{instance="a",reason="ipam"}', '0x5 1x2 0x60'),
-    },
   },
   {
     name: 'PodwireNodeNotReady',
@@ -80,10 +31,6 @@ export const ALERTS: readonly Alert[] = [
     summary: 'STATUS fails on {{ $labels.instance }}: the node is not Ready',
     meaning: 'The kubelet reports NetworkReady=false. Kubernetes schedules no pods there and evicts running pods.',
     action: 'Run `podwirectl node ready` on the node: it names the reason.',
-    example: {
-      fires: one('podwire_plugin_ready{instance="a"}', '1x5 0x60'),
-      silent: one('podwire_plugin_ready{instance="a"}', '1x5 0x3 1x60'),
-    },
   },
   {
     name: 'PodwireNotServing',
@@ -94,10 +41,6 @@ export const ALERTS: readonly Alert[] = [
     meaning:
       'podwire-ipam: its datastore has not been read or has been refused. podwire-node: the kernel can wire no pod of the pools.',
     action: 'Read the log of the process; `podwirectl node status` for podwire-node.',
-    example: {
-      fires: one('podwire_ready{instance="a",job="podwire-ipam"}', '0x60'),
-      silent: one('podwire_ready{instance="a",job="podwire-ipam"}', '0x1 1x60'),
-    },
   },
   {
     name: 'PodwireIpamAbsent',
@@ -108,10 +51,6 @@ export const ALERTS: readonly Alert[] = [
     meaning:
       'podwire-ipam is down, or is not scraped. While it is down, pods start until the leases of their node are used up; addresses of deleted pods are returned later.',
     action: 'Check the pods of podwire-ipam in `podwire-system`, then whether Prometheus scrapes port 9094.',
-    example: {
-      fires: one('podwire_build_info{instance="a"}', '1x60'),
-      silent: one('podwire_store_conflicts_total{instance="a"}', '0x90'),
-    },
   },
   {
     name: 'PodwireAddFailing',
@@ -122,10 +61,6 @@ export const ALERTS: readonly Alert[] = [
     meaning: 'Pods of the node start late or not at all; the kubelet tries again.',
     action:
       'services/shared/failure/README.md lists each failure. `podwirectl latency` lists the failed commands with their trace IDs.',
-    example: {
-      fires: one('podwire_plugin_commands_failed_total{instance="a",command="ADD",reason="UNREACHABLE"}', '0x5 1+1x60'),
-      silent: one('podwire_plugin_commands_failed_total{instance="a",command="DEL",reason="UNREACHABLE"}', '0+1x60'),
-    },
   },
   {
     name: 'PodwireAddSlow',
@@ -137,7 +72,6 @@ export const ALERTS: readonly Alert[] = [
     meaning: 'Pods start slowly.',
     action:
       'The dashboard “Pod setup latency” shows the phase. datastore: etcd or the disk is slow. kernel or lock: the node is overloaded. shim: podwire-node was down or had no CPU. rpc: podwire-ipam was restarting, or the network is slow.',
-    example: { fires: commandBuckets('0+10x90', '0+5x90'), silent: commandBuckets('0+10x90', '0+10x90') },
   },
   {
     name: 'PodwireCommandsCutOff',
@@ -148,10 +82,6 @@ export const ALERTS: readonly Alert[] = [
     summary: '{{ $labels.command }} exceeds its deadline on {{ $labels.instance }}',
     meaning: 'A service hangs.',
     action: '`podwirectl latency` shows the phase in which the command waited; read the log of that service.',
-    example: {
-      fires: one('podwire_plugin_commands_cut_off_total{instance="a",command="ADD",reason="deadline"}', '0x5 1x60'),
-      silent: one('podwire_plugin_commands_cut_off_total{instance="a",command="ADD",reason="superseded"}', '0+1x60'),
-    },
   },
   {
     name: 'PodwireReleasesPending',
@@ -162,10 +92,6 @@ export const ALERTS: readonly Alert[] = [
       'Addresses of deleted pods on {{ $labels.instance }} have not been released for {{ $value | humanizeDuration }}',
     meaning: 'The addresses cannot be used by other pods. They are released once the cause is gone.',
     action: '`podwirectl journal` on the node lists them with the reason.',
-    example: {
-      fires: one('podwire_plugin_journal_oldest_age_seconds{instance="a"}', '0+60x60'),
-      silent: one('podwire_plugin_journal_oldest_age_seconds{instance="a"}', '500x60'),
-    },
   },
   {
     name: 'PodwireBindingsPending',
@@ -176,10 +102,6 @@ export const ALERTS: readonly Alert[] = [
     meaning:
       'Pods start with leased addresses until these are used up. Addresses of deleted pods cannot be used by other pods.',
     action: 'Check podwire-ipam and its datastore; the log of podwire-node has the reason.',
-    example: {
-      fires: one('podwire_leases_unsettled_age_seconds{instance="a"}', '0+60x60'),
-      silent: one('podwire_leases_unsettled_age_seconds{instance="a"}', '200x60'),
-    },
   },
   {
     name: 'PodwireSpoolPending',
@@ -189,10 +111,6 @@ export const ALERTS: readonly Alert[] = [
     summary: '{{ $value }} spooled DELs on {{ $labels.instance }} are not executed',
     meaning: 'Their pods are deleted, but keep their interfaces and addresses. The plugin repeats the DELs.',
     action: 'The log of podwire-node has the reason (`DEL failed`, `spool: …`).',
-    example: {
-      fires: one('podwire_plugin_spool_depth{instance="a"}', '1x60'),
-      silent: one('podwire_plugin_spool_depth{instance="a"}', '9x5 0x60'),
-    },
   },
   {
     name: 'PodwireReleasesVolatile',
@@ -203,10 +121,6 @@ export const ALERTS: readonly Alert[] = [
     meaning:
       'The state directory is full or read-only. After a restart the addresses leak until an audit repairs them.',
     action: 'Make room on the disk, or remount it. The entries are stored at the next attempt.',
-    example: {
-      fires: one('podwire_plugin_journal_volatile_entries{instance="a"}', '0x5 2x60'),
-      silent: one('podwire_plugin_journal_volatile_entries{instance="a"}', '0x60'),
-    },
   },
   {
     name: 'PodwireJournalUnreadable',
@@ -216,10 +130,6 @@ export const ALERTS: readonly Alert[] = [
     summary: '{{ $value }} entries of the journal on {{ $labels.instance }} cannot be read',
     meaning: 'The entries are damaged, or of a later release; their addresses are not released.',
     action: '`podwirectl journal` lists them, `podwirectl gc` releases what no pod uses.',
-    example: {
-      fires: one('podwire_plugin_journal_unreadable_entries{instance="a"}', '1x60'),
-      silent: one('podwire_plugin_journal_unreadable_entries{instance="a"}', '0x60'),
-    },
   },
   {
     name: 'PodwireFileDescriptorsExhausted',
@@ -229,10 +139,6 @@ export const ALERTS: readonly Alert[] = [
     summary: 'podwire-node on {{ $labels.instance }} has no file descriptors left',
     meaning: 'Commands are refused, and the kubelet tries again.',
     action: 'Raise the limit (`LimitNOFILE`); inspect `ls -l /proc/PID/fd`.',
-    example: {
-      fires: one('podwire_plugin_calls_refused_total{instance="a"}', '0x5 1x60'),
-      silent: one('podwire_plugin_calls_refused_total{instance="a"}', '0x60'),
-    },
   },
   {
     name: 'PodwirePoolFull',
@@ -243,7 +149,6 @@ export const ALERTS: readonly Alert[] = [
     meaning: 'Pods that need an address of the pool do not start.',
     action:
       'Add a pool (`podwirectl create ippool NAME cidr=CIDR`). `podwirectl audit` lists addresses that nothing uses; deleted pods with a long cool-down count as used.',
-    example: { fires: pool('5-1x5 0x60'), silent: pool('5x60') },
   },
   {
     name: 'PodwirePoolNearlyFull',
@@ -254,7 +159,6 @@ export const ALERTS: readonly Alert[] = [
     meaning:
       'Soon pods that need an address of the pool do not start. Nodes with more than their share are refused already when less than a quarter is free.',
     action: 'Add a pool, or see what uses the addresses: `podwirectl ipam show`.',
-    example: { fires: pool('20x60'), silent: pool('100x60') },
   },
   {
     name: 'PodwirePoolExhaustion',
@@ -264,7 +168,6 @@ export const ALERTS: readonly Alert[] = [
     summary: 'Pool {{ $labels.ippool }} is full within 4 hours, at the rate of the last hour',
     meaning: 'The number of pods grows faster than usual.',
     action: 'The dashboard “IPAM” shows when. Add a pool, or stop what creates the pods.',
-    example: { fires: pool('250-1x90'), silent: pool('250x90') },
   },
   {
     name: 'PodwireAddressesLeaked',
@@ -276,10 +179,6 @@ export const ALERTS: readonly Alert[] = [
     meaning: 'Something is held without use, such as an address of a pod that no longer exists.',
     action:
       '`podwire_ipam_audit_finding` and `podwirectl audit` name the address and the pod. `podwirectl audit --repair` makes the safe repairs.',
-    example: {
-      fires: one('podwire_ipam_audit_findings{instance="a",kind="allocationUnused",severity="warning"}', '3x60'),
-      silent: one('podwire_ipam_audit_findings{instance="a",kind="",severity="warning"}', '0x60'),
-    },
   },
   {
     name: 'PodwireDatastoreFaulty',
@@ -289,10 +188,6 @@ export const ALERTS: readonly Alert[] = [
     summary: '{{ $value }} audit findings: {{ $labels.kind }}',
     meaning: 'An address is or may be allocated twice, or a record is unreadable.',
     action: '`podwirectl audit` explains each finding and its repair.',
-    example: {
-      fires: one('podwire_ipam_audit_findings{instance="a",kind="blocksOverlap",severity="error"}', '0x5 1x60'),
-      silent: one('podwire_ipam_audit_findings{instance="a",kind="",severity="error"}', '0x60'),
-    },
   },
   {
     name: 'PodwireAddressConflict',
@@ -303,10 +198,6 @@ export const ALERTS: readonly Alert[] = [
     meaning: 'Two pods may have one address: packets reach one of them.',
     action:
       '`podwirectl audit --kind address-conflict` names both pods. Delete one of them; it gets another address. `podwirectl node status` on both nodes shows the conflict.',
-    example: {
-      fires: one('podwire_ipam_nodes_conflicts{instance="a",node="n1"}', '_x5 1x60'),
-      silent: one('podwire_ipam_nodes_conflicts{instance="a",node="n1"}', '0x60'),
-    },
   },
   {
     name: 'PodwireNodesUnreported',
@@ -318,10 +209,6 @@ export const ALERTS: readonly Alert[] = [
       'Leaked and conflicting addresses of these nodes are not found. After a restore of the datastore their blocks serve no other node.',
     action:
       '`podwirectl audit --kind node-unreported` names the nodes; the log of podwire-node there has the reason. Restart it.',
-    example: {
-      fires: one('podwire_ipam_nodes_unreported{instance="a"}', '0x5 1x60'),
-      silent: one('podwire_ipam_nodes_unreported{instance="a"}', '0x5 1x5 0x60'),
-    },
   },
   {
     name: 'PodwireDatastoreSlow',
@@ -333,7 +220,6 @@ export const ALERTS: readonly Alert[] = [
     meaning: 'Every ADD and DEL waits for it.',
     action:
       'etcd: check its disk (`etcd_disk_wal_fsync_duration_seconds`) and its network. Embedded store: check the disk.',
-    example: { fires: storeBuckets('0+10x90', '0+5x90'), silent: storeBuckets('0+10x90', '0+10x90') },
   },
   {
     name: 'PodwireRequestsRefused',
@@ -345,10 +231,6 @@ export const ALERTS: readonly Alert[] = [
       'One caller sends more than its share, or (identity) shows no valid certificate or token. Other callers are served.',
     action:
       'The log of podwire-ipam names the caller, or its address while nothing proves who it is: an expired, revoked or foreign certificate (`podwirectl get revokedcertificates`). Cut off a hostile caller with `podwirectl certificates revoke FILE`, or delete its Node.',
-    example: {
-      fires: one('podwire_rpc_requests_refused_total{instance="a",role="node",reason="requests"}', '0x5 3x60'),
-      silent: one('podwire_rpc_requests_refused_total{instance="a",role="node",reason="requests"}', '3x60'),
-    },
   },
   {
     name: 'PodwireUpkeepFailing',
@@ -358,10 +240,6 @@ export const ALERTS: readonly Alert[] = [
     summary: 'task {{ $labels.task }} of podwire-ipam fails again and again',
     meaning: 'Background work is not done: interrupted deletions, expired history, garbage.',
     action: 'The log of podwire-ipam has the reason.',
-    example: {
-      fires: one('podwire_ipam_upkeep_failures_total{instance="a",task="finish-pool-deletions"}', '0+1x60'),
-      silent: one('podwire_ipam_upkeep_failures_total{instance="a",task="finish-pool-deletions"}', '0x5 1x60'),
-    },
   },
   {
     name: 'PodwireClocksDiffer',
@@ -371,10 +249,6 @@ export const ALERTS: readonly Alert[] = [
     summary: 'The clocks of replicas of podwire-ipam differ',
     meaning: 'Cool-downs end early, and the history has wrong times.',
     action: 'Synchronize the clocks of the machines that run podwire-ipam.',
-    example: {
-      fires: one('podwire_ipam_clocks_differ_total{instance="a"}', '0x5 1x60'),
-      silent: one('podwire_ipam_clocks_differ_total{instance="a"}', '0x60'),
-    },
   },
   {
     name: 'PodwireIpamDisconnected',
@@ -384,10 +258,6 @@ export const ALERTS: readonly Alert[] = [
     summary: 'podwire-node on {{ $labels.instance }} does not receive changes of the cluster',
     meaning: 'Routes to new blocks of other nodes are missing. Existing pods are not affected.',
     action: 'Check podwire-ipam, then the network between the node and it.',
-    example: {
-      fires: one('podwire_dataplane_ipam_connected{instance="a"}', '1x5 0x60'),
-      silent: one('podwire_dataplane_ipam_connected{instance="a"}', '1x5 0x2 1x60'),
-    },
   },
   {
     name: 'PodwireRoutesMissing',
@@ -398,7 +268,6 @@ export const ALERTS: readonly Alert[] = [
     summary: '{{ $value }} routes are missing on {{ $labels.instance }}',
     meaning: 'Pods of the node do not reach some pods of other nodes.',
     action: '`podwirectl node status` on the node names the routes and the reason.',
-    example: { fires: routes('8x60'), silent: routes('10x60') },
   },
   {
     name: 'PodwireCondition',
@@ -409,10 +278,6 @@ export const ALERTS: readonly Alert[] = [
     meaning: 'A part of the cluster’s state cannot be applied on the node.',
     action:
       '`podwirectl node status` on the node explains it. PodUnreadable: a pod fills its own routes, rules or neighbours and gets no repair; inspect the pod.',
-    example: {
-      fires: one('podwire_dataplane_conditions{instance="a",reason="NotOnLink"}', '1x60'),
-      silent: one('podwire_dataplane_conditions{instance="a",reason="NotOnLink"}', '1x3 stale'),
-    },
   },
   {
     name: 'PodwireForwardDropped',
@@ -422,10 +287,6 @@ export const ALERTS: readonly Alert[] = [
     summary: 'A firewall on {{ $labels.instance }} drops the packets of pods',
     meaning: 'Pods of the node do not reach other pods; the kubelet’s probes pass, so nothing else reports it.',
     action: '`podwirectl node ready` on the node names the chain and the command that lets the packets pass.',
-    example: {
-      fires: one('podwire_dataplane_conditions{instance="a",reason="ForwardDropped"}', '1x60'),
-      silent: one('podwire_dataplane_conditions{instance="a",reason="NotOnLink"}', '1x60'),
-    },
   },
   {
     name: 'PodwireTableChanged',
@@ -437,10 +298,6 @@ export const ALERTS: readonly Alert[] = [
       'Until each repair, pods lack what the table does: NAT, host ports or protection. The metric podwire_dataplane_nft_gap_seconds has the times.',
     action:
       'Find the program with `nft monitor`, which prints it after each change, or in its log, such as a firewall that runs `flush ruleset`, and stop it.',
-    example: {
-      fires: one('podwire_dataplane_nft_writes_total{instance="a",table="inet podwire",reason="drift"}', '0+1x60'),
-      silent: one('podwire_dataplane_nft_writes_total{instance="a",table="inet podwire",reason="drift"}', '0x5 2x60'),
-    },
   },
   {
     name: 'PodwireDrift',
@@ -450,10 +307,6 @@ export const ALERTS: readonly Alert[] = [
     summary: 'Another program keeps changing Podwire’s {{ $labels.object }} objects on {{ $labels.instance }}',
     meaning: 'Podwire repairs them at once; until then packets may be lost.',
     action: 'The log of podwire-node names the objects. Stop the other program from managing them.',
-    example: {
-      fires: one('podwire_dataplane_node_drift_total{instance="a",object="route"}', '0+1x60'),
-      silent: one('podwire_dataplane_node_drift_total{instance="a",object="route"}', '0x5 2x60'),
-    },
   },
   {
     name: 'PodwireRecordsRefused',
@@ -463,10 +316,6 @@ export const ALERTS: readonly Alert[] = [
     summary: 'podwire-node on {{ $labels.instance }} cannot store records of attachments',
     meaning: 'ADD and DEL fail there.',
     action: 'Make room on the disk of the state directory, or remount it.',
-    example: {
-      fires: one('podwire_dataplane_attachments_records_refused_total{instance="a"}', '0x5 1x60'),
-      silent: one('podwire_dataplane_attachments_records_refused_total{instance="a"}', '0x60'),
-    },
   },
   {
     name: 'PodwirePodsLost',
@@ -476,10 +325,6 @@ export const ALERTS: readonly Alert[] = [
     summary: 'The container runtime on {{ $labels.instance }} loses pods without a DEL',
     meaning: 'Podwire releases the addresses of such pods within a minute, but something kills sandboxes.',
     action: 'Read the log of containerd or CRI-O.',
-    example: {
-      fires: one('podwire_dataplane_attachments_dead_total{instance="a"}', '0+1x60'),
-      silent: one('podwire_dataplane_attachments_dead_total{instance="a"}', '0x5 2x60'),
-    },
   },
   {
     name: 'PodwireBgpSessionDown',
@@ -489,10 +334,6 @@ export const ALERTS: readonly Alert[] = [
     summary: '{{ $value }} BGP sessions of {{ $labels.instance }} are not established',
     meaning: 'Routes through these sessions are missing.',
     action: '`podwirectl node status` lists the sessions.',
-    example: {
-      fires: one('podwire_dataplane_bird_sessions{instance="a",established="false"}', '1x60'),
-      silent: one('podwire_dataplane_bird_sessions{instance="a",established="true"}', '4x60'),
-    },
   },
   {
     name: 'PodwireSpansLost',
@@ -503,10 +344,6 @@ export const ALERTS: readonly Alert[] = [
     summary: '{{ $labels.job }} on {{ $labels.instance }} loses spans',
     meaning: 'The collector is down, slow or refuses spans. No pod is affected.',
     action: 'Check the collector, and `OTEL_EXPORTER_OTLP_ENDPOINT`. The log of the process has the reason.',
-    example: {
-      fires: lostSpans('0+5x90'),
-      silent: lostSpans('0x5 5x90'),
-    },
   },
   {
     name: 'PodwireEventLoopBusy',
@@ -516,6 +353,5 @@ export const ALERTS: readonly Alert[] = [
     summary: '{{ $labels.job }} on {{ $labels.instance }} answers {{ $value | humanizeDuration }} late',
     meaning: 'The process has too little CPU.',
     action: 'Raise its CPU request, or find what else uses the node.',
-    example: { fires: eventLoop('0.8x60'), silent: eventLoop('0.01x60') },
   },
 ];

@@ -6,7 +6,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
 import { ALERTS } from './alerts.js';
-import { ruleTests, rulesFile, runbook } from './rules.js';
+import { rulesFile, runbook } from './rules.js';
+import { EXAMPLES, ruleTests } from './testing/alert-examples.js';
 
 let folder: string;
 
@@ -31,15 +32,16 @@ test('Prometheus accepts the rules', () => {
 });
 
 test('each alert fires for its example, and is silent for the other', () => {
+  expect(Object.keys(EXAMPLES)).toEqual(ALERTS.map(({ name }) => name));
   writeFileSync(join(folder, 'tests.yaml'), ruleTests('rules.yaml'));
   const { status, text } = promtool('test', 'rules', 'tests.yaml');
   expect(status, text).toBe(0);
 });
 
 test('an example that does not fire fails the test', () => {
-  const [alert] = ALERTS;
-  const { fires, silent } = alert!.example;
-  const swapped = ruleTests('rules.yaml', [{ ...alert!, example: { fires: silent, silent: fires } }]);
+  const name = 'PodwireAddBlocked';
+  const { fires, silent } = EXAMPLES[name]!;
+  const swapped = ruleTests('rules.yaml', { [name]: { fires: silent, silent: fires } });
   writeFileSync(join(folder, 'swapped.yaml'), swapped);
   const { status, text } = promtool('test', 'rules', 'swapped.yaml');
   expect([status, text.match(/alertname/g)?.length]).toEqual([1, 2]);

@@ -1,6 +1,6 @@
 import { stringify } from 'yaml';
 
-import { ALERTS, type Alert } from './alerts.js';
+import { ALERTS } from './alerts.js';
 import { conditionsSection } from './reference-documents.js';
 
 const HEAD = '# Generated from alerts.ts by "npm run dashboards".\n';
@@ -15,34 +15,6 @@ export function rulesFile(): string {
     annotations: { summary, description: `${meaning} ${action}` },
   }));
   return HEAD + stringify({ groups: [{ name: 'podwire', rules }] }, { lineWidth: 0 });
-}
-
-/** Minutes of an example. */
-const EXAMPLE_MINUTES = 90;
-
-/**
- * A test of each alert for `promtool test rules`: it fires in its first example, and never in the second.
- * @param rules - path of the rules
- */
-export function ruleTests(rules: string, alerts: readonly Alert[] = ALERTS): string {
-  const tests = alerts.flatMap((alert) => [ruleTest(alert, 'fires'), ruleTest(alert, 'silent')]);
-  return stringify({ rule_files: [rules], evaluation_interval: '1m', tests }, { lineWidth: 0 });
-}
-
-function ruleTest({ name, example }: Alert, outcome: 'fires' | 'silent'): object {
-  const firing = `ALERTS{alertname="${name}",alertstate="firing"}`;
-  return {
-    name: `${name} ${outcome}`,
-    interval: '1m',
-    input_series: example[outcome],
-    promql_expr_test: [
-      {
-        expr: `count_over_time(count(${firing})[${EXAMPLE_MINUTES}m:1m]) > bool 0`,
-        eval_time: `${EXAMPLE_MINUTES}m`,
-        exp_samples: outcome === 'fires' ? [{ labels: '{}', value: 1 }] : [],
-      },
-    ],
-  };
 }
 
 /** RUNBOOK.md: meaning and remedy of each alert and each condition of a node. */
