@@ -29,10 +29,8 @@ export type {
   NftFamily,
   NftField,
   NftFieldType,
-  NftListedElement,
   NftSet,
   NftTableName,
-  NftVerdict,
 } from './nft-elements.js';
 export type {
   Address,

@@ -23,16 +23,11 @@ import type {
   NativeStep,
 } from './native.js';
 import {
-  checkSet,
-  formatTable,
-  fromNativeElements,
   toArgumentError,
   toChangeResult,
   toNativeChanges,
   type NftChangeResult,
   type NftElementChange,
-  type NftListedElement,
-  type NftSet,
 } from './nft-elements.js';
 import { checkTableMonitor, toTransactions, type NftTransaction, type TableMonitorOptions } from './nft-monitor.js';
 import type { Address, Family, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
@@ -289,19 +284,6 @@ export class Namespace implements OpenNamespace {
     } catch (error) {
       throw toArgumentError(error);
     }
-  }
-
-  /**
-   * All elements of a set or map, of one generation: `nft list set`. Order: by key in sets with intervals of one field, otherwise any.
-   * Adjacent intervals are listed as they were added. ENOENT: no such set; EINVAL: its types are not those given.
-   */
-  async elements(set: NftSet): Promise<NftListedElement[]> {
-    const native = this.#open();
-    checkRecord('set', set);
-    const checked = checkSet('set', set);
-    const described = { operation: 'elements.list', object: `${formatTable(set)} ${set.name}` };
-    const listed = await translated(described, this.#untilDone(native.listElements(checked)));
-    return fromNativeElements(listed, checked);
   }
 
   /** The generation of nf_tables: it is equal as long as no program changes any table, also elements. */

@@ -238,12 +238,7 @@ export interface NativeSet {
 export interface NativeElementChange {
   readonly set: NativeSet;
   readonly deletes: boolean;
-  /** NLM_F_EXCL. */
-  readonly exclusive: boolean;
-  /**
-   * One text for all elements. Each has the fields of its key and of its data, verdict (`accept`, `goto` and so on), chain, timeout and
-   * remaining time in milliseconds. Every part ends with a zero byte; a part that the element lacks is empty.
-   */
+  /** One text for all elements: the fields of the key and of the data of each, every one with a zero byte behind it. */
   readonly elements: string;
 }
 
@@ -302,8 +297,6 @@ export interface NativeNamespace {
   deleteConntrack(filter: NativeConntrackFilter): Promise<number>;
   /** Rejects with EINVAL and `PATH: PROBLEM` for a field that is not of its type. */
   changeElements(changes: readonly NativeElementChange[]): Promise<NativeChangeResult>;
-  /** A text of the same form. */
-  listElements(set: NativeSet): Promise<string>;
   readGeneration(): Promise<number>;
   announceAddress(announcement: NativeAnnouncement): Promise<void>;
   /** `groups` are RTNLGRP_* numbers; `onEvents` is called on the thread of the environment. */

@@ -1,7 +1,7 @@
 /** Elements of sets and maps of nf_tables: their types, checks, and the addon's form of them. */
 import { ArgumentError, NetlinkError } from './errors.js';
 import type { NativeChangeResult, NativeElementChange, NativeSet } from './native.js';
-import { checkArray, checkFlag, checkInteger, checkRecord, checkText, PROTOCOLS, UINT32 } from './scalars.js';
+import { checkArray, checkFlag, checkRecord, checkText, PROTOCOLS } from './scalars.js';
 
 /** NFPROTO_* of linux/netfilter.h. */
 const FAMILIES = { inet: 1, ip: 2, arp: 3, netdev: 5, bridge: 7, ip6: 10 } as const;
@@ -13,10 +13,6 @@ const FIELD_TYPES = ['ifname', 'ipv4_addr', 'ipv6_addr', 'inet_proto', 'inet_ser
 
 export type NftFieldType = (typeof FIELD_TYPES)[number];
 
-const PROTOCOL_NAMES: ReadonlyMap<string, string> = new Map(
-  [...PROTOCOLS].map(([name, number]) => [String(number), name]),
-);
-
 export interface NftTableName {
   readonly family: NftFamily;
   readonly table: string;
@@ -27,8 +23,8 @@ export interface NftSet extends NftTableName {
   readonly name: string;
   /** One type, or the types of a concatenation. */
   readonly key: readonly NftFieldType[];
-  /** Types of a map's values, or `verdict`. */
-  readonly data?: readonly NftFieldType[] | 'verdict';
+  /** Types of a map's values. */
+  readonly data?: readonly NftFieldType[];
   /** Whether the set has `flags interval`. */
   readonly intervals?: boolean;
 }
@@ -39,34 +35,21 @@ export interface NftSet extends NftTableName {
  */
 export type NftField = string | number;
 
-export type NftVerdict =
-  'accept' | 'drop' | 'return' | 'continue' | { readonly goto: string } | { readonly jump: string };
-
 export interface NftElement {
   /** As many fields as the key has types. */
   readonly key: readonly NftField[];
   /** Value of a map's element: as many fields as the map's values have types. Not used in deletions. */
   readonly data?: readonly NftField[];
-  /** Verdict of a verdict map's element. Not used in deletions. */
-  readonly verdict?: NftVerdict;
-  /** After this time the kernel deletes the element; the set must have `flags timeout`. Milliseconds, 1 to 2^32 - 1. */
-  readonly timeoutMs?: number;
-}
-
-/** An element as the kernel lists it. Protocols that have a name here have it; ports and other protocols are numbers. */
-export interface NftListedElement extends NftElement {
-  /** Time that is left of `timeoutMs`. */
-  readonly expiresInMs?: number;
 }
 
 /**
  * Elements to add to one set, or to delete from it.
  *
- * `elements.add`: idempotent; EEXIST when a map has another value for a key, or an interval overlaps another one. `elements.create`:
- * EEXIST also for the same element. `elements.delete`: ENOENT for an element that does not exist.
+ * `elements.add`: idempotent; EEXIST when a map has another value for a key, or an interval overlaps another one.
+ * `elements.delete`: ENOENT for an element that does not exist.
  */
 export interface NftElementChange {
-  readonly type: 'elements.add' | 'elements.create' | 'elements.delete';
+  readonly type: 'elements.add' | 'elements.delete';
   readonly set: NftSet;
   readonly elements: readonly NftElement[];
 }
@@ -95,7 +78,6 @@ const CHANGES_MAX = 1000;
 const ELEMENTS_MAX = 100_000;
 const NAME_BYTES_MAX = 255;
 const FIELDS_MAX = 5;
-const TIMEOUT_MS = { ...UINT32, min: 1 };
 
 function checkName(path: string, value: unknown): string {
   const name = checkText(path, value);
@@ -116,7 +98,7 @@ export function checkTable(path: string, value: NftTableName): { readonly family
   return { family: FAMILIES[value.family], table: checkName(`${path}.table`, value.table) };
 }
 
-export function formatTable({ family, table }: NftTableName): string {
+function formatTable({ family, table }: NftTableName): string {
   return `${family} ${table}`;
 }
 
@@ -133,13 +115,13 @@ function checkTypes(path: string, value: readonly unknown[]): string[] {
   });
 }
 
-export function checkSet(path: string, set: NftSet): NativeSet {
+function checkSet(path: string, set: NftSet): NativeSet {
   const table = checkTable(path, set);
   return {
     ...table,
     name: checkName(`${path}.name`, set.name),
     key: checkTypes(`${path}.key`, set.key),
-    data: set.data === undefined || set.data === 'verdict' ? [] : checkTypes(`${path}.data`, set.data),
+    data: set.data === undefined ? [] : checkTypes(`${path}.data`, set.data),
     intervals: checkFlag(`${path}.intervals`, set.intervals),
   };
 }
@@ -159,36 +141,12 @@ function toFields(path: string, fields: readonly unknown[], types: readonly stri
   return text;
 }
 
-const PLAIN_VERDICTS: ReadonlySet<unknown> = new Set(['accept', 'drop', 'return', 'continue']);
-
-/** The name and the chain. */
-function toVerdict(path: string, value: unknown): string {
-  if (typeof value === 'string' && PLAIN_VERDICTS.has(value)) return value + END + END;
-  if (typeof value === 'object' && value !== null) {
-    if ('goto' in value && !('jump' in value)) return `goto${END}${checkName(`${path}.goto`, value.goto)}${END}`;
-    if ('jump' in value && !('goto' in value)) return `jump${END}${checkName(`${path}.jump`, value.jump)}${END}`;
-  }
-  throw new ArgumentError(path, 'must be accept, drop, return, continue, or an object with either goto or jump');
-}
-
-interface Kind {
-  readonly set: NativeSet;
-  readonly hasVerdicts: boolean;
-  readonly deletes: boolean;
-}
-
 /** A deletion uses the key alone. */
-function toElement(path: string, element: NftElement, { set, hasVerdicts, deletes }: Kind): string {
-  checkRecord(path, element);
-  const { key, data, verdict, timeoutMs } = element;
+function toElement(path: string, { key, data }: NftElement, set: NativeSet, deletes: boolean): string {
   const text = toFields(`${path}.key`, key, set.key);
-  if (deletes) return text + END + END + END + END;
-  if (!hasVerdicts && verdict !== undefined) throw new ArgumentError(`${path}.verdict`, 'must not be given');
+  if (deletes) return text;
   if (set.data.length === 0 && data !== undefined) throw new ArgumentError(`${path}.data`, 'must not be given');
-  const value = set.data.length > 0 ? toFields(`${path}.data`, data ?? [], set.data) : '';
-  const target = hasVerdicts ? toVerdict(`${path}.verdict`, verdict) : END + END;
-  const timeout = timeoutMs === undefined ? '' : String(checkInteger(`${path}.timeoutMs`, timeoutMs, TIMEOUT_MS));
-  return text + value + target + timeout + END + END;
+  return set.data.length === 0 ? text : text + toFields(`${path}.data`, data ?? [], set.data);
 }
 
 function checkLength(path: string, list: readonly unknown[], max: number): void {
@@ -196,7 +154,7 @@ function checkLength(path: string, list: readonly unknown[], max: number): void 
   if (list.length > max) throw new ArgumentError(path, `must have at most ${max} elements`);
 }
 
-const CHANGE_TYPES: ReadonlySet<string> = new Set(['elements.add', 'elements.create', 'elements.delete']);
+const CHANGE_TYPES: ReadonlySet<string> = new Set(['elements.add', 'elements.delete']);
 
 function toNativeChange(change: NftElementChange, path: string): NativeElementChange {
   checkRecord(path, change);
@@ -207,12 +165,17 @@ function toNativeChange(change: NftElementChange, path: string): NativeElementCh
   const deletes = type === 'elements.delete';
   const set = checkSet(`${path}.set`, change.set);
   checkLength(`${path}.elements`, elements, ELEMENTS_MAX);
-  const kind = { set: deletes ? { ...set, data: [] } : set, hasVerdicts: change.set.data === 'verdict', deletes };
+  const kind = deletes ? { ...set, data: [] } : set;
   return {
-    set: kind.set,
+    set: kind,
     deletes,
-    exclusive: type === 'elements.create',
-    elements: elements.map((element, position) => toElement(`${path}.elements[${position}]`, element, kind)).join(''),
+    elements: elements
+      .map((element, position) => {
+        const at = `${path}.elements[${position}]`;
+        checkRecord(at, element);
+        return toElement(at, element, kind, deletes);
+      })
+      .join(''),
   };
 }
 
@@ -244,37 +207,4 @@ export function toChangeResult(native: NativeChangeResult, changes: readonly Nft
   });
   const applied = outcomes.every(({ ok }) => ok);
   return { applied, outcomes, ...(native.generation === null ? {} : { generation: native.generation }) };
-}
-
-function fromFields(fields: readonly string[], types: readonly string[]): NftField[] {
-  return fields.map((text, position) => {
-    const isProtocol = types[position] === 'inet_proto';
-    if (!isProtocol && types[position] !== 'inet_service') return text;
-    const name = isProtocol ? PROTOCOL_NAMES.get(text) : undefined;
-    return name ?? (/^\d+$/.test(text) ? Number(text) : text);
-  });
-}
-
-function fromVerdict(verdict: string, chain: string): NftVerdict | undefined {
-  if (verdict === 'accept' || verdict === 'drop' || verdict === 'return' || verdict === 'continue') return verdict;
-  if (verdict === 'goto') return { goto: chain };
-  return verdict === 'jump' ? { jump: chain } : undefined;
-}
-
-export function fromNativeElements(text: string, { key, data }: NativeSet): NftListedElement[] {
-  const texts = text.split(END);
-  const width = key.length + data.length + 4;
-  return Array.from({ length: Math.floor(texts.length / width) }, (_, position) => {
-    const begin = position * width;
-    const rest = begin + key.length + data.length;
-    const [verdict = '', chain = '', timeoutMs = '', expiresInMs = ''] = texts.slice(rest, rest + 4);
-    const known = fromVerdict(verdict, chain);
-    return {
-      key: fromFields(texts.slice(begin, begin + key.length), key),
-      ...(data.length > 0 ? { data: fromFields(texts.slice(begin + key.length, rest), data) } : {}),
-      ...(known === undefined ? {} : { verdict: known }),
-      ...(timeoutMs === '' ? {} : { timeoutMs: Number(timeoutMs) }),
-      ...(expiresInMs === '' ? {} : { expiresInMs: Number(expiresInMs) }),
-    };
-  });
 }

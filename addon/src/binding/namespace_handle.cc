@@ -81,7 +81,6 @@ Napi::FunctionReference NamespaceHandle::Define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::DeleteConntrack>("deleteConntrack"),
                                           InstanceMethod<&NamespaceHandle::AnnounceAddress>("announceAddress"),
                                           InstanceMethod<&NamespaceHandle::ChangeElements>("changeElements"),
-                                          InstanceMethod<&NamespaceHandle::ListElements>("listElements"),
                                           InstanceMethod<&NamespaceHandle::ReadGeneration>("readGeneration"),
                                           InstanceMethod<&NamespaceHandle::Monitor>("monitor"),
                                           InstanceMethod<&NamespaceHandle::MonitorTables>("monitorTables"),
@@ -258,11 +257,6 @@ const NetfilterWorker* NamespaceHandle::OpenNetfilter(const Napi::CallbackInfo& 
 Napi::Value NamespaceHandle::ChangeElements(const Napi::CallbackInfo& info) {
   const auto* worker = OpenNetfilter(info);
   return worker ? netlink::ChangeElements(*worker, info[0]) : Napi::Value();
-}
-
-Napi::Value NamespaceHandle::ListElements(const Napi::CallbackInfo& info) {
-  const auto* worker = OpenNetfilter(info);
-  return worker ? netlink::ListElements(*worker, info[0]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::ReadGeneration(const Napi::CallbackInfo& info) {

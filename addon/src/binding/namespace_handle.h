@@ -41,7 +41,6 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value DeleteConntrack(const Napi::CallbackInfo& info);
   Napi::Value AnnounceAddress(const Napi::CallbackInfo& info);
   Napi::Value ChangeElements(const Napi::CallbackInfo& info);
-  Napi::Value ListElements(const Napi::CallbackInfo& info);
   Napi::Value ReadGeneration(const Napi::CallbackInfo& info);
   Napi::Value Monitor(const Napi::CallbackInfo& info);
   Napi::Value MonitorTables(const Napi::CallbackInfo& info);

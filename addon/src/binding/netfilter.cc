@@ -79,7 +79,6 @@ TypedSet ReadSet(ObjectReader reader) {
 struct TextChange {
   TypedSet set;
   bool deletes = false;
-  bool exclusive = false;
   std::string elements;
 };
 
@@ -87,7 +86,6 @@ TextChange ReadChange(ObjectReader reader) {
   TextChange change;
   change.set = ReadSet(reader.Object("set"));
   change.deletes = reader.Flag("deletes");
-  change.exclusive = reader.Flag("exclusive");
   change.elements = reader.Text("elements");
   return change;
 }
@@ -105,7 +103,6 @@ std::optional<KernelError> Convert(const TextChange& text, const std::string& pa
   auto& change = changes.changes.emplace_back();
   auto& sources = changes.sources.emplace_back();
   change.deletes = text.deletes;
-  change.exclusive = text.exclusive;
   change.list.name = text.set.name;
   for (size_t source = 0; source < elements->size(); ++source) {
     if (const auto wrong = AppendElement(text.set.type, (*elements)[source], change.list.elements)) {
@@ -203,20 +200,6 @@ Napi::Value ChangeElements(const NetfilterWorker& worker, Napi::Value value) {
   const auto work = [netfilter = worker.netfilter, texts] { return Change(*netfilter, *texts); };
   const auto convert = [](Napi::Env env, Changed& changed) { return ToResult(env, changed); };
   return worker.queue->Promise<Changed>(value.Env(), work, convert);
-}
-
-Napi::Value ListElements(const NetfilterWorker& worker, Napi::Value value) {
-  const auto set = ReadSet(ObjectReader(value, "set"));
-  if (value.Env().IsExceptionPending()) return {};
-  const auto work = [netfilter = worker.netfilter, set]() -> Result<std::string> {
-    auto listed = netfilter->ListElements(set.name);
-    if (!listed) return listed.Error();
-    const auto elements = TypedElements(set.type, std::move(*listed));
-    if (!elements) return KernelError{EINVAL, "the set has keys or values of other types"};
-    return JoinElements(*elements);
-  };
-  return worker.queue->Promise<std::string>(
-      value.Env(), work, [](Napi::Env env, std::string& text) -> Napi::Value { return Napi::String::New(env, text); });
 }
 
 Napi::Value ReadGeneration(const NetfilterWorker& worker, Napi::Env env) {

@@ -20,7 +20,6 @@ struct NetfilterWorker {
 
 // Promises of what lib/native.ts says; an empty value leaves a pending exception about the argument.
 Napi::Value ChangeElements(const NetfilterWorker& worker, Napi::Value changes);
-Napi::Value ListElements(const NetfilterWorker& worker, Napi::Value set);
 Napi::Value ReadGeneration(const NetfilterWorker& worker, Napi::Env env);
 Napi::Value DeleteConntrack(const NetfilterWorker& worker, Napi::Value filter);
 

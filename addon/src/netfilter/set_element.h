@@ -9,13 +9,6 @@
 
 namespace podwire::netlink {
 
-// NFTA_DATA_VERDICT: NF_*, or NFT_* of linux/netfilter/nf_tables.h, which are negative.
-struct Verdict {
-  int32_t code = 0;
-  // Target of a jump or goto.
-  std::optional<std::string> chain;
-};
-
 // An element of a set or map as a message carries it: NFTA_SET_ELEM_* of linux/netfilter/nf_tables.h. Keys and values
 // are in network byte order.
 struct SetElement {
@@ -24,15 +17,12 @@ struct SetElement {
   // the flag NFT_SET_ELEM_INTERVAL_END and the first key after it.
   std::optional<std::vector<uint8_t>> key_end;
   std::optional<std::vector<uint8_t>> value;
-  std::optional<Verdict> verdict;
   std::optional<uint32_t> flags;
-  std::optional<uint64_t> timeout_ms;
-  std::optional<uint64_t> expiration_ms;
   // Comments, counters and further attributes that rules and programs attach.
   std::vector<OtherAttribute> unknown_attributes;
 };
 
-// A set of nf_tables by name; also the question for its elements.
+// A set of nf_tables by name.
 struct SetName {
   // NFPROTO_*.
   uint8_t family = 0;
@@ -47,10 +37,7 @@ struct SetElements {
   std::vector<OtherAttribute> unknown_attributes;
 };
 
-// Nothing when the payload is malformed.
-std::optional<SetElements> DecodeSetElements(ByteView payload);
 void Encode(const SetElements& list, MessageWriter& writer);
-void Encode(const SetName& name, MessageWriter& writer);
 
 // Writes the header, and as many elements from `first` on as one message holds. Appends the position in `writer` of
 // each; an error of the kernel names an element by it.

@@ -27,20 +27,6 @@ struct TypeTraits {
 constexpr std::array<TypeTraits, 5> kTypes = {
     {{"ifname", IFNAMSIZ}, {"ipv4_addr", 4}, {"ipv6_addr", 16}, {"inet_proto", 1}, {"inet_service", 2}}};
 
-struct VerdictName {
-  const char* name;
-  int32_t code;
-};
-
-// NF_* of linux/netfilter.h and NFT_* of linux/netfilter/nf_tables.h.
-constexpr std::array<VerdictName, 7> kVerdicts = {{{"drop", 0},
-                                                   {"accept", 1},
-                                                   {"continue", NFT_CONTINUE},
-                                                   {"break", NFT_BREAK},
-                                                   {"jump", NFT_JUMP},
-                                                   {"goto", NFT_GOTO},
-                                                   {"return", NFT_RETURN}}};
-
 // Fields of a concatenation begin at registers of 32 bits.
 constexpr size_t kRegisterBytes = 4;
 constexpr unsigned kByteBits = 8;
@@ -51,12 +37,6 @@ bool IsAddress(FieldType type) { return type == FieldType::kIpv4Addr || type == 
 size_t SizeIn(const std::vector<FieldType>& fields, FieldType type) {
   const size_t size = TraitsOf(type).size;
   return fields.size() == 1 ? size : (size + kRegisterBytes - 1) / kRegisterBytes * kRegisterBytes;
-}
-
-size_t SizeOf(const std::vector<FieldType>& fields) {
-  size_t size = 0;
-  for (const auto type : fields) size += SizeIn(fields, type);
-  return size;
 }
 
 std::optional<uint64_t> ParseNumber(const std::string& text, uint64_t max) {
@@ -148,67 +128,6 @@ std::optional<Bytes> Behind(Bytes key) {
   return std::nullopt;
 }
 
-Bytes Before(Bytes key) {
-  for (auto byte = key.rbegin(); byte != key.rend(); ++byte) {
-    if ((*byte)-- != 0) break;
-  }
-  return key;
-}
-
-std::string ValueText(FieldType type, const Bytes& bytes) {
-  if (type == FieldType::kIfname) return {bytes.begin(), std::find(bytes.begin(), bytes.end(), 0)};
-  if (IsAddress(type)) return IpAddress::Of({bytes.data(), bytes.size()})->Text();
-  uint64_t number = 0;
-  for (const uint8_t byte : bytes) number = number << kByteBits | byte;
-  return std::to_string(number);
-}
-
-std::string FieldText(FieldType type, const Bytes& first, const Bytes& last) {
-  if (first == last) return ValueText(type, first);
-  if (IsAddress(type)) {
-    for (uint64_t length = 0; length < kByteBits * first.size(); ++length) {
-      if (WithHostBits(first, length, false) == first && WithHostBits(first, length, true) == last) {
-        return ValueText(type, first) + "/" + std::to_string(length);
-      }
-    }
-  }
-  return ValueText(type, first) + "-" + ValueText(type, last);
-}
-
-// Nothing when the length is not that of the types.
-std::optional<std::vector<std::string>> FieldTexts(const std::vector<FieldType>& types, const Bytes& first,
-                                                   const Bytes& last) {
-  if (first.size() != SizeOf(types) || last.size() != first.size()) return std::nullopt;
-  std::vector<std::string> texts;
-  texts.reserve(types.size());
-  Bytes::difference_type at = 0;
-  for (const auto type : types) {
-    const auto end = at + static_cast<Bytes::difference_type>(TraitsOf(type).size);
-    texts.push_back(
-        FieldText(type, Bytes(first.begin() + at, first.begin() + end), Bytes(last.begin() + at, last.begin() + end)));
-    at += static_cast<Bytes::difference_type>(SizeIn(types, type));
-  }
-  return texts;
-}
-
-bool IsEnd(const SetElement& element) { return (element.flags.value_or(0) & NFT_SET_ELEM_INTERVAL_END) != 0; }
-
-std::optional<TypedElement> Typed(const SetType& type, SetElement& element, const Bytes& last) {
-  TypedElement typed;
-  auto key = FieldTexts(type.key, *element.key, last);
-  if (!key || (!type.data.empty() && !element.value)) return std::nullopt;
-  typed.key = std::move(*key);
-  if (!type.data.empty()) {
-    auto data = FieldTexts(type.data, *element.value, *element.value);
-    if (!data) return std::nullopt;
-    typed.data = std::move(*data);
-  }
-  typed.verdict = std::move(element.verdict);
-  typed.timeout_ms = element.timeout_ms;
-  typed.expiration_ms = element.expiration_ms;
-  return typed;
-}
-
 }  // namespace
 
 std::optional<FieldType> FieldTypeOf(const std::string& name) {
@@ -229,8 +148,6 @@ std::optional<WrongField> AppendElement(const SetType& type, const TypedElement&
   first.key = std::move(key.first);
   if (type.intervals && concatenated) first.key_end = key.last;
   if (!type.data.empty()) first.value = std::move(data.first);
-  first.verdict = element.verdict;
-  first.timeout_ms = element.timeout_ms;
   auto behind = type.intervals && !concatenated ? Behind(std::move(key.last)) : std::nullopt;
   if (behind) {
     auto& end = elements.emplace_back();
@@ -238,34 +155,6 @@ std::optional<WrongField> AppendElement(const SetType& type, const TypedElement&
     end.flags = NFT_SET_ELEM_INTERVAL_END;
   }
   return std::nullopt;
-}
-
-std::optional<std::vector<TypedElement>> TypedElements(const SetType& type, std::vector<SetElement> elements) {
-  const size_t size = SizeOf(type.key);
-  for (const auto& element : elements) {
-    if (!element.key || element.key->size() != size) return std::nullopt;
-  }
-  const bool has_ends = type.intervals && type.key.size() == 1;
-  if (has_ends) {
-    std::sort(elements.begin(), elements.end(), [](const SetElement& one, const SetElement& other) {
-      return *one.key != *other.key ? *one.key < *other.key : IsEnd(one) && !IsEnd(other);
-    });
-  }
-  std::vector<TypedElement> typed;
-  typed.reserve(elements.size());
-  for (size_t at = 0; at < elements.size(); ++at) {
-    // nft marks with an end what lies before the first interval.
-    if (has_ends && IsEnd(elements[at])) continue;
-    Bytes last = elements[at].key_end.value_or(*elements[at].key);
-    if (has_ends) {
-      const bool is_closed = at + 1 < elements.size();
-      last = is_closed ? Before(*elements[at + 1].key) : Bytes(size, 0xff);
-    }
-    auto element = Typed(type, elements[at], last);
-    if (!element) return std::nullopt;
-    typed.push_back(std::move(*element));
-  }
-  return typed;
 }
 
 namespace {
@@ -291,25 +180,6 @@ class TextReader {
     return texts;
   }
 
-  // Nothing for an empty text.
-  std::optional<uint64_t> NextNumber() {
-    const auto text = Next();
-    const auto number = ParseNumber(text, UINT64_MAX);
-    failed_ = failed_ || (!number && !text.empty());
-    return number;
-  }
-
-  std::optional<Verdict> NextVerdict() {
-    const auto name = Next();
-    const auto chain = Next();
-    if (name.empty()) return std::nullopt;
-    for (const auto& known : kVerdicts) {
-      if (name == known.name) return Verdict{known.code, chain.empty() ? std::nullopt : std::optional(chain)};
-    }
-    failed_ = true;
-    return std::nullopt;
-  }
-
   bool Failed() const { return failed_; }
   bool Ended() const { return at_ == text_.size(); }
 
@@ -318,15 +188,6 @@ class TextReader {
   size_t at_ = 0;
   bool failed_ = false;
 };
-
-std::string NameOf(const Verdict& verdict) {
-  for (const auto& known : kVerdicts) {
-    if (verdict.code == known.code) return known.name;
-  }
-  return std::to_string(verdict.code);
-}
-
-std::string NumberText(const std::optional<uint64_t>& number) { return number ? std::to_string(*number) : ""; }
 
 }  // namespace
 
@@ -337,26 +198,9 @@ std::optional<std::vector<TypedElement>> SplitElements(const SetType& type, cons
     auto& element = elements.emplace_back();
     element.key = reader.Next(type.key.size());
     element.data = reader.Next(type.data.size());
-    element.verdict = reader.NextVerdict();
-    element.timeout_ms = reader.NextNumber();
-    element.expiration_ms = reader.NextNumber();
     if (reader.Failed()) return std::nullopt;
   }
   return elements;
-}
-
-std::string JoinElements(const std::vector<TypedElement>& elements) {
-  std::string joined;
-  const auto append = [&](const std::string& text) { joined.append(text).push_back('\0'); };
-  for (const auto& element : elements) {
-    for (const auto& field : element.key) append(field);
-    for (const auto& field : element.data) append(field);
-    append(element.verdict ? NameOf(*element.verdict) : "");
-    append(element.verdict ? element.verdict->chain.value_or("") : "");
-    append(NumberText(element.timeout_ms));
-    append(NumberText(element.expiration_ms));
-  }
-  return joined;
 }
 
 }  // namespace podwire::netlink

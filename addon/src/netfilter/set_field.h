@@ -17,7 +17,7 @@ std::optional<FieldType> FieldTypeOf(const std::string& name);
 // Types of the elements of a set.
 struct SetType {
   std::vector<FieldType> key;
-  // Types of a map's values; empty for sets and verdict maps.
+  // Types of a map's values; empty for sets.
   std::vector<FieldType> data;
   // Whether keys are intervals (`flags interval`).
   bool intervals = false;
@@ -28,9 +28,6 @@ struct SetType {
 struct TypedElement {
   std::vector<std::string> key;
   std::vector<std::string> data;
-  std::optional<Verdict> verdict = std::nullopt;
-  std::optional<uint64_t> timeout_ms = std::nullopt;
-  std::optional<uint64_t> expiration_ms = std::nullopt;
 };
 
 // A field that is not of its type: its path, such as `key[1]`, and what it must be.
@@ -43,14 +40,8 @@ struct WrongField {
 std::optional<WrongField> AppendElement(const SetType& type, const TypedElement& element,
                                         std::vector<SetElement>& elements);
 
-// The elements of a list, the ends of intervals put together; in the order of keys where the set has such. Nothing when
-// a key or value has not the length of the type.
-std::optional<std::vector<TypedElement>> TypedElements(const SetType& type, std::vector<SetElement> elements);
-
-// Elements as one text, which takes the event loop a fraction of the time of as many objects. Each element has the
-// fields of its key and of its data, the verdict's name, its chain, timeout and remaining time in ms; an absent part is
-// empty. Every part ends with a zero byte. Nothing when the text is malformed.
+// Elements as one text, which takes the event loop a fraction of the time of as many objects: the fields of the key and
+// of the data of each, every one with a zero byte behind it. Nothing when the text is malformed.
 std::optional<std::vector<TypedElement>> SplitElements(const SetType& type, const std::string& text);
-std::string JoinElements(const std::vector<TypedElement>& elements);
 
 }  // namespace podwire::netlink

@@ -113,10 +113,9 @@ class Transaction {
 
   void Write(const ElementChange& change, size_t number, size_t first) {
     const size_t begin = writer_.Bytes().size();
-    const uint16_t create = change.exclusive ? NLM_F_CREATE | NLM_F_EXCL : NLM_F_CREATE;
     const uint16_t flags = NLM_F_REQUEST | NLM_F_ACK;
     writer_.Begin(TypeOf(change.deletes ? NFT_MSG_DELSETELEM : NFT_MSG_NEWSETELEM),
-                  static_cast<uint16_t>(change.deletes ? flags : flags | create), NextSequence());
+                  static_cast<uint16_t>(change.deletes ? flags : flags | NLM_F_CREATE), NextSequence());
     Part part{number, first, {}};
     EncodeElements(change.list, first, writer_, part.positions);
     writer_.End();
@@ -169,25 +168,6 @@ Result<ChangeResult> Netfilter::ChangeElements(const std::vector<ElementChange>&
   const auto take = [&](const Message& message) { return transaction.Take(message); };
   if (const auto failure = socket_->Converse(transaction.Writer(), take, kTimeout)) return *failure;
   return transaction.Finish();
-}
-
-Result<std::vector<SetElement>> Netfilter::ListElements(const SetName& name) {
-  if (const auto failure = Connect()) return *failure;
-  std::vector<SetElement> elements;
-  bool malformed = false;
-  DumpSink sink;
-  sink.restart = [&] { elements.clear(); };
-  sink.take = [&](const Message& message) {
-    auto list = DecodeSetElements(message.payload);
-    malformed = malformed || !list;
-    if (!list) return;
-    for (auto& element : list->elements) elements.push_back(std::move(element));
-  };
-  const auto failure = socket_->Dump({TypeOf(NFT_MSG_GETSETELEM), name}, sink);
-  if (socket_->HasUnreadList()) socket_.reset();
-  if (failure) return *failure;
-  if (malformed) return KernelError{EBADMSG, "malformed list"};
-  return elements;
 }
 
 Result<uint32_t> Netfilter::ReadGeneration() {

@@ -13,11 +13,9 @@
 
 namespace podwire::netlink {
 
-// Elements that are added to one set, or deleted from it.
+// Elements that are added to one set, or deleted from it. The kernel refuses an element that exists with another value.
 struct ElementChange {
   bool deletes = false;
-  // Refuses elements that exist (EEXIST); otherwise the kernel refuses only elements with another value.
-  bool exclusive = false;
   SetElements list;
 };
 
@@ -44,9 +42,6 @@ class Netfilter {
   // Makes all changes in one transaction: all of them, or none. An error of its own where the transaction was not
   // judged, or where it is unknown what became of it (ETIMEDOUT, ENOBUFS).
   Result<ChangeResult> ChangeElements(const std::vector<ElementChange>& changes);
-
-  // All elements of a set, of one generation.
-  Result<std::vector<SetElement>> ListElements(const SetName& name);
 
   // The current generation of the rules, which every transaction increments.
   Result<uint32_t> ReadGeneration();

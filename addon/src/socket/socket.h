@@ -27,7 +27,7 @@ std::optional<KernelError> Refusal(const std::optional<Acknowledgement>& acknowl
 struct DumpRequest {
   // RTM_GET*.
   uint16_t type = 0;
-  std::variant<Link, Address, Route, Rule, Neighbour, ConntrackFilter, SetName> filter;
+  std::variant<Link, Address, Route, Rule, Neighbour, ConntrackFilter> filter;
   // Most messages of one attempt; zero for any number. Messages that the caller discards count too.
   uint32_t max_count = 0;
   // For all attempts together; zero for none but that of each answer.

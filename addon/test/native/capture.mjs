@@ -101,19 +101,12 @@ const TABLE = `table inet podwire {
 
 /** Each adds or deletes one element: the kernel numbers the elements of its lists differently. */
 const ELEMENT_REQUESTS = {
-  'elements-add-timeout': 'nft add element inet podwire names { podw0 timeout 1m }',
   'elements-add-interval': 'nft add element inet podwire prefixes { 10.65.0.0/26 }',
   'elements-add-concatenated-interval': 'nft add element inet podwire allowed { podw0 . 10.65.0.0/26 }',
-  'elements-add-verdict': 'nft add element inet podwire verdicts { podw0 : goto egress }',
   'elements-add-value': 'nft add element inet podwire hostports { udp . 53 : 10.65.0.2 . 5353 }',
 };
 
-const ELEMENT_LISTS = {
-  'elements-list-timeout': 'nft list set inet podwire names',
-  'elements-list-interval': 'nft list set inet podwire prefixes',
-  'elements-list-concatenated-interval': 'nft list set inet podwire allowed',
-  'elements-list-verdict': 'nft list map inet podwire verdicts',
-  'elements-list-value': 'nft list map inet podwire hostports',
+const GENERATION = {
   'generation-get': 'nft list set inet podwire names',
 };
 
@@ -164,7 +157,6 @@ const TYPES = {
   qdisc: 36,
   acknowledgement: 2,
   conntrack: NFNL_SUBSYS_CTNETLINK << 8,
-  elements: (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWSETELEM,
   generation: (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWGEN,
 };
 
@@ -216,7 +208,7 @@ for (const command of FLOWS.split('\n')) execFileSync(command.split(' ')[0], com
 for (const [name, command] of Object.entries(FLOW_LISTS)) save('reply', name, command, answerTo(name, command));
 execFileSync('nft', [TABLE]);
 saveElementRequests(ELEMENT_REQUESTS);
-for (const [name, command] of Object.entries(ELEMENT_LISTS)) save('reply', name, command, answerTo(name, command));
+for (const [name, command] of Object.entries(GENERATION)) save('reply', name, command, answerTo(name, command));
 saveElementRequests(ELEMENT_DELETIONS);
 for (const [name, command] of Object.entries(LAST))
   save('request', name, command, datagrams(trace(command), 'sendmsg').at(-1));

@@ -1,5 +1,6 @@
 #include "decode_any.h"
 
+#include <arpa/inet.h>
 #include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_conntrack.h>
@@ -11,7 +12,6 @@
 #include "message/writer.h"
 #include "netfilter/conntrack.h"
 #include "netfilter/set_element.h"
-#include "netfilter/set_field.h"
 #include "object/acknowledgement.h"
 #include "object/address.h"
 #include "object/link.h"
@@ -225,39 +225,9 @@ std::string Describe(const SetElement& element) {
   if (element.key) fields.Add("key", Hex(*element.key));
   if (element.key_end) fields.Add("end", Hex(*element.key_end));
   if (element.value) fields.Add("value", Hex(*element.value));
-  if (element.verdict) fields.Add("verdict", std::to_string(element.verdict->code));
-  if (element.verdict) fields.Add("chain", element.verdict->chain);
   fields.Add("flags", element.flags);
-  if (element.timeout_ms) fields.Add("timeout", std::to_string(*element.timeout_ms));
-  if (element.expiration_ms) fields.Add("expiration", std::to_string(*element.expiration_ms));
   fields.Add("unknown", static_cast<uint32_t>(element.unknown_attributes.size()));
   return fields.Text();
-}
-
-// The fields of the first type that all elements have the lengths of.
-std::optional<std::string> DescribeTyped(const std::vector<SetElement>& elements) {
-  constexpr auto kName = FieldType::kIfname;
-  constexpr auto kPort = FieldType::kInetService;
-  const std::vector<SetType> types = {
-      {{kName}, {}, false},
-      {{FieldType::kIpv4Addr}, {}, true},
-      {{kName, FieldType::kIpv4Addr}, {}, true},
-      {{FieldType::kInetProto, kPort}, {FieldType::kIpv4Addr, kPort}, false},
-      {{FieldType::kIpv6Addr}, {}, true},
-  };
-  for (const auto& type : types) {
-    const auto typed = TypedElements(type, elements);
-    if (!typed) continue;
-    // Not the same again where a name has a zero byte in it, which nft does not make.
-    SplitElements(type, JoinElements(*typed));
-    std::string text;
-    for (const auto& element : *typed) {
-      for (const auto& field : element.key) text += (text.empty() ? "" : ",") + field;
-      for (const auto& field : element.data) text += ":" + field;
-    }
-    return text;
-  }
-  return std::nullopt;
 }
 
 std::string Describe(const SetElements& list) {
@@ -266,7 +236,6 @@ std::string Describe(const SetElements& list) {
   fields.Add("table", list.name.table);
   fields.Add("set", list.name.set);
   for (const auto& element : list.elements) fields.Add("element", "(" + Describe(element) + ")");
-  fields.Add("typed", DescribeTyped(list.elements));
   return fields.Text();
 }
 
@@ -276,6 +245,77 @@ std::string Describe(const Generation& generation) {
   fields.Add("pid", generation.process_id);
   fields.Add("process", generation.process_name);
   return fields.Text();
+}
+
+// Elements are only written by the addon; they are read here to compare them with what nft writes.
+std::optional<uint32_t> BigEndian32(const Attribute& attribute) {
+  const auto number = attribute.U32();
+  return number ? std::optional(ntohl(*number)) : std::nullopt;
+}
+
+// The bytes in a nest of NFTA_DATA_VALUE.
+std::optional<std::vector<uint8_t>> DecodeValue(ByteView nest) {
+  std::optional<std::vector<uint8_t>> value;
+  AttributeReader reader(nest);
+  while (const auto attribute = reader.Next()) {
+    if (attribute->type == NFTA_DATA_VALUE) value = Keep(*attribute).payload;
+  }
+  if (reader.Malformed()) return std::nullopt;
+  return value;
+}
+
+bool DecodeAttribute(const Attribute& attribute, SetElement& element) {
+  switch (attribute.type) {
+    case NFTA_SET_ELEM_KEY:
+      return Assign(element.key, DecodeValue(attribute.payload));
+    case NFTA_SET_ELEM_KEY_END:
+      return Assign(element.key_end, DecodeValue(attribute.payload));
+    case NFTA_SET_ELEM_DATA:
+      return Assign(element.value, DecodeValue(attribute.payload));
+    case NFTA_SET_ELEM_FLAGS:
+      return Assign(element.flags, BigEndian32(attribute));
+    default:
+      return false;
+  }
+}
+
+bool DecodeList(ByteView nest, std::vector<SetElement>& elements) {
+  AttributeReader reader(nest);
+  while (const auto item = reader.Next()) {
+    SetElement element;
+    AttributeReader attributes(item->payload);
+    while (const auto attribute = attributes.Next()) {
+      if (!DecodeAttribute(*attribute, element)) element.unknown_attributes.push_back(Keep(*attribute));
+    }
+    if (attributes.Malformed()) return false;
+    elements.push_back(std::move(element));
+  }
+  return !reader.Malformed();
+}
+
+std::optional<SetElements> DecodeSetElements(ByteView payload) {
+  const auto header = TakeHeader<nfgenmsg>(payload);
+  if (!header) return std::nullopt;
+  SetElements list;
+  list.name.family = header->nfgen_family;
+  std::optional<std::string> table;
+  std::optional<std::string> set;
+  AttributeReader reader(payload);
+  bool has_list = false;
+  while (const auto attribute = reader.Next()) {
+    bool taken = false;
+    if (attribute->type == NFTA_SET_ELEM_LIST_TABLE) taken = Assign(table, attribute->Text());
+    if (attribute->type == NFTA_SET_ELEM_LIST_SET) taken = Assign(set, attribute->Text());
+    if (attribute->type == NFTA_SET_ELEM_LIST_ELEMENTS) {
+      if (has_list || !DecodeList(attribute->payload, list.elements)) return std::nullopt;
+      taken = has_list = true;
+    }
+    if (!taken) list.unknown_attributes.push_back(Keep(*attribute));
+  }
+  if (reader.Malformed() || !table || !set) return std::nullopt;
+  list.name.table = std::move(*table);
+  list.name.set = std::move(*set);
+  return list;
 }
 
 // Has no writer: only the kernel sends it.
