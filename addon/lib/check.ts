@@ -1,7 +1,7 @@
 /** Checks of whole arguments of the API's methods. */
 import { ArgumentError } from './errors.js';
 import { GROUP_NUMBERS, type MonitorGroup, type MonitorOptions } from './monitor.js';
-import type { NativeDumpFilter, NativeStep, NativeSysctlWrite } from './native.js';
+import type { NativeDumpFilter, NativeStep } from './native.js';
 import type { Step, SysctlKey, SysctlSetting } from './requests.js';
 import {
   checkArray,
@@ -54,7 +54,7 @@ export function checkSysctlKeys(keys: readonly SysctlKey[]): string[] {
   return keys.map((key, position) => checkSysctlKey(`keys[${position}]`, key));
 }
 
-export function checkSysctlSettings(settings: readonly SysctlSetting[]): NativeSysctlWrite[] {
+export function checkSysctlSettings(settings: readonly SysctlSetting[]): NativeStep[] {
   checkList('settings', settings);
   return settings.map((setting, position) => {
     const path = `settings[${position}]`;

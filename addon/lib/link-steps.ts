@@ -1,15 +1,6 @@
 /** Requests about links → steps of the addon, every field checked. */
 import { ArgumentError } from './errors.js';
-import type {
-  NativeIpip,
-  NativeLinkAdd,
-  NativeLinkSet,
-  NativeNamespace,
-  NativeNewLink,
-  NativeStepBase,
-  NativeVeth,
-  NativeVxlan,
-} from './native.js';
+import type { NativeNamespace, NativeStepBase } from './native.js';
 import type { IpipAdd, LinkAdd, LinkSet, NewLink, VethAdd, VxlanAdd } from './requests.js';
 import {
   checkAddress,
@@ -43,7 +34,7 @@ export interface Place {
 const ALIAS_BYTES_MAX = 255;
 const VXLAN_PORT = 4789;
 
-function toNewLink(link: NewLink, path: string): NativeNewLink {
+function toNewLink(link: NewLink, path: string) {
   const count = (name: 'txQueueCount' | 'rxQueueCount') =>
     optional(link[name], (value) => checkInteger(`${path}.${name}`, value, QUEUE_COUNT));
   return {
@@ -56,14 +47,14 @@ function toNewLink(link: NewLink, path: string): NativeNewLink {
   };
 }
 
-function toVeth({ kind, peer }: VethAdd, path: string, nativeOf: NativeOf): NativeVeth {
+function toVeth({ kind, peer }: VethAdd, path: string, nativeOf: NativeOf) {
   checkRecord(`${path}.peer`, peer);
   const namespace = nativeOf(peer.namespace);
   if (!namespace) throw new ArgumentError(`${path}.peer.namespace`, 'must be an open Namespace');
   return { kind, peer: { namespace, ...toNewLink(peer, `${path}.peer`) } };
 }
 
-function toVxlan(step: VxlanAdd, path: string): NativeVxlan {
+function toVxlan(step: VxlanAdd, path: string) {
   const flag = (name: 'udpChecksum' | 'udp6ZeroChecksumTx' | 'udp6ZeroChecksumRx') =>
     optional(step[name], (value) => checkFlag(`${path}.${name}`, value));
   return {
@@ -81,7 +72,7 @@ function toVxlan(step: VxlanAdd, path: string): NativeVxlan {
   };
 }
 
-function toIpip(step: IpipAdd, path: string): NativeIpip {
+function toIpip(step: IpipAdd, path: string) {
   return {
     kind: step.kind,
     local: optional(step.local, (address) => checkIpv4Address(`${path}.local`, address)),
@@ -93,7 +84,7 @@ function toIpip(step: IpipAdd, path: string): NativeIpip {
   };
 }
 
-function toKind(step: LinkAdd, path: string, nativeOf: NativeOf): NativeVeth | NativeVxlan | NativeIpip {
+function toKind(step: LinkAdd, path: string, nativeOf: NativeOf) {
   switch (step.kind) {
     case 'veth':
       return toVeth(step, path, nativeOf);
@@ -106,7 +97,7 @@ function toKind(step: LinkAdd, path: string, nativeOf: NativeOf): NativeVeth | N
   }
 }
 
-export function toLinkAdd(step: LinkAdd, { path, base }: Place, nativeOf: NativeOf): NativeLinkAdd {
+export function toLinkAdd(step: LinkAdd, { path, base }: Place, nativeOf: NativeOf) {
   const kind = toKind(step, path, nativeOf);
   return { op: 'link.add', ...base, ...toNewLink(step, path), ...kind };
 }
@@ -119,7 +110,7 @@ function checkAlias(path: string, value: unknown): string {
   return alias;
 }
 
-export function toLinkSet(step: LinkSet, { path, base }: Place): NativeLinkSet {
+export function toLinkSet(step: LinkSet, { path, base }: Place) {
   return {
     op: 'link.set',
     ...base,

@@ -12,9 +12,6 @@ export interface NativeError {
   readonly text: string | null;
 }
 
-/** The kernel's verbs: RTM_NEW… with NLM_F_CREATE and NLM_F_EXCL, NLM_F_REPLACE or NLM_F_APPEND; RTM_DEL…. */
-export type NativeVerb = 'add' | 'replace' | 'append' | 'delete';
-
 export interface NativeSelector {
   /** 0 when `name` is given. */
   readonly index: number;
@@ -27,162 +24,14 @@ export interface NativeStepBase {
   readonly within: NativeNamespace | null;
 }
 
-/** Attributes of every new link. */
-export interface NativeNewLink {
-  readonly name: string;
-  readonly mac: string | null;
-  readonly mtuBytes: number | null;
-  readonly txQueueLength: number | null;
-  readonly txQueueCount: number | null;
-  readonly rxQueueCount: number | null;
+/**
+ * A step as lib/steps.ts makes it of a request, with `op` and all fields of it. src/binding/steps.cc refuses a step with a field that
+ * is missing or of another type.
+ */
+export interface NativeStep extends NativeStepBase {
+  readonly op: string;
+  readonly [field: string]: unknown;
 }
-
-export interface NativeVethPeer extends NativeNewLink {
-  readonly namespace: NativeNamespace;
-}
-
-export interface NativeVeth {
-  readonly kind: 'veth';
-  readonly peer: NativeVethPeer;
-}
-
-export interface NativeVxlan {
-  readonly kind: 'vxlan';
-  readonly vni: number;
-  readonly port: number;
-  readonly local: string;
-  readonly parent: NativeSelector | null;
-  readonly learning: boolean;
-  readonly ttl: number;
-  readonly tos: number;
-  readonly udpChecksum: boolean | null;
-  readonly udp6ZeroChecksumTx: boolean | null;
-  readonly udp6ZeroChecksumRx: boolean | null;
-}
-
-export interface NativeIpip {
-  readonly kind: 'ipip';
-  readonly local: string | null;
-  readonly remote: string | null;
-  readonly parent: NativeSelector | null;
-  readonly ttl: number;
-  readonly tos: number;
-  readonly pathMtuDiscovery: boolean;
-}
-
-export type NativeLinkAdd = NativeStepBase &
-  NativeNewLink & { readonly op: 'link.add' } & (NativeVeth | NativeVxlan | NativeIpip);
-
-export interface NativeLinkSet extends NativeStepBase {
-  readonly op: 'link.set';
-  readonly link: NativeSelector;
-  readonly up: boolean | null;
-  readonly mac: string | null;
-  readonly mtuBytes: number | null;
-  readonly alias: string | null;
-  readonly group: number | null;
-  readonly name: string | null;
-  readonly txQueueLength: number | null;
-  /** IN6_ADDR_GEN_MODE_*. */
-  readonly addressGeneration: number | null;
-}
-
-export interface NativeLinkDeleteOrGet extends NativeStepBase {
-  readonly op: 'link.delete' | 'link.get';
-  readonly link: NativeSelector;
-}
-
-export interface NativeAddressStep extends NativeStepBase {
-  readonly op: 'address';
-  readonly verb: NativeVerb;
-  readonly link: NativeSelector;
-  readonly address: string;
-  readonly prefixLengthBits: number;
-  readonly scope: number;
-  readonly noDad: boolean;
-}
-
-export interface NativeRouteStep extends NativeStepBase {
-  readonly op: 'route';
-  readonly verb: NativeVerb;
-  readonly destination: string;
-  readonly prefixLengthBits: number;
-  readonly output: NativeSelector | null;
-  readonly gateway: string | null;
-  readonly source: string | null;
-  readonly scope: number;
-  readonly protocol: number;
-  readonly table: number;
-  readonly metric: number | null;
-  readonly routeType: number;
-  readonly onlink: boolean;
-}
-
-export interface NativeRuleStep extends NativeStepBase {
-  readonly op: 'rule';
-  readonly verb: NativeVerb;
-  readonly source: string;
-  readonly sourceLengthBits: number;
-  readonly table: number;
-  readonly priority: number | null;
-  readonly protocol: number | null;
-}
-
-export interface NativeNeighbourStep extends NativeStepBase {
-  readonly op: 'neighbour';
-  readonly verb: NativeVerb;
-  readonly link: NativeSelector;
-  readonly address: string;
-  readonly mac: string | null;
-  readonly proxy: boolean;
-}
-
-export interface NativeFdbStep extends NativeStepBase {
-  readonly op: 'fdb';
-  readonly verb: NativeVerb;
-  readonly link: NativeSelector;
-  readonly mac: string;
-  readonly destination: string | null;
-}
-
-export interface NativeQdiscStep extends NativeStepBase {
-  readonly op: 'qdisc';
-  readonly verb: NativeVerb;
-  readonly link: NativeSelector;
-  /** With the major number in the upper 16 bits; 0 is any. */
-  readonly handle: number;
-  readonly tbf: {
-    readonly rateBytesPerSecond: number;
-    readonly burstBytes: number;
-    readonly limitBytes: number;
-  } | null;
-}
-
-export interface NativeQdiscGet extends NativeStepBase {
-  readonly op: 'qdisc.get';
-  readonly link: NativeSelector;
-}
-
-export interface NativeSysctlWrite extends NativeStepBase {
-  readonly op: 'sysctl.write';
-  /** Below /proc/sys, segments joined by slashes. */
-  readonly path: string;
-  readonly value: string;
-  readonly readPrevious: boolean;
-}
-
-export type NativeStep =
-  | NativeLinkAdd
-  | NativeLinkSet
-  | NativeLinkDeleteOrGet
-  | NativeAddressStep
-  | NativeRouteStep
-  | NativeRuleStep
-  | NativeNeighbourStep
-  | NativeFdbStep
-  | NativeQdiscStep
-  | NativeQdiscGet
-  | NativeSysctlWrite;
 
 export interface NativeOutcome {
   readonly error: NativeError | null;

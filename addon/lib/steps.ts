@@ -1,17 +1,7 @@
 /** Requests of the API → steps of the addon, every field checked. */
 import { ArgumentError } from './errors.js';
 import { toLinkAdd, toLinkSet, type NativeOf, type Place } from './link-steps.js';
-import type {
-  NativeAddressStep,
-  NativeFdbStep,
-  NativeNeighbourStep,
-  NativeQdiscStep,
-  NativeRouteStep,
-  NativeRuleStep,
-  NativeStep,
-  NativeSysctlWrite,
-  NativeVerb,
-} from './native.js';
+import type { NativeStep } from './native.js';
 import type {
   AddressRequest,
   FdbRequest,
@@ -54,30 +44,15 @@ const TABLE_MAIN = 254;
 const ROUTE_TYPE_UNICAST = 1;
 const ROUTE_TYPE_ANY = 0;
 
-const VERBS: Readonly<
-  Record<(AddressRequest | RouteRequest | RuleRequest | NeighbourRequest | FdbRequest)['type'], NativeVerb>
-> = {
-  'address.add': 'add',
-  'address.replace': 'replace',
-  'address.delete': 'delete',
-  'route.add': 'add',
-  'route.replace': 'replace',
-  'route.delete': 'delete',
-  'rule.add': 'add',
-  'rule.delete': 'delete',
-  'neighbour.add': 'add',
-  'neighbour.replace': 'replace',
-  'neighbour.delete': 'delete',
-  'fdb.add': 'add',
-  'fdb.replace': 'replace',
-  'fdb.append': 'append',
-  'fdb.delete': 'delete',
-};
+/** `add` of `route.add`. */
+function verbOf({ type }: Step): string {
+  return type.slice(type.indexOf('.') + 1);
+}
 
-function toFdb(step: FdbRequest, { path, base }: Place): NativeFdbStep {
+function toFdb(step: FdbRequest, { path, base }: Place) {
   return {
     op: 'fdb',
-    verb: VERBS[step.type],
+    verb: verbOf(step),
     ...base,
     link: checkSelector(`${path}.link`, step.link),
     mac: checkMac(`${path}.mac`, step.mac),
@@ -85,10 +60,10 @@ function toFdb(step: FdbRequest, { path, base }: Place): NativeFdbStep {
   };
 }
 
-function toAddress(step: AddressRequest, { path, base }: Place): NativeAddressStep {
+function toAddress(step: AddressRequest, { path, base }: Place) {
   return {
     op: 'address',
-    verb: VERBS[step.type],
+    verb: verbOf(step),
     ...base,
     link: checkSelector(`${path}.link`, step.link),
     ...checkPrefix(`${path}.address`, step.address),
@@ -98,13 +73,13 @@ function toAddress(step: AddressRequest, { path, base }: Place): NativeAddressSt
 }
 
 /** The scope that `ip route` chooses by default. */
-function defaultScope(step: RouteRequest, verb: NativeVerb): number {
+function defaultScope(step: RouteRequest, verb: string): number {
   if (verb === 'delete') return SCOPE_NOWHERE;
   return step.gateway === undefined && step.output !== undefined ? SCOPE_LINK : SCOPE_GLOBAL;
 }
 
-function toRoute(step: RouteRequest, { path, base }: Place): NativeRouteStep {
-  const verb = VERBS[step.type];
+function toRoute(step: RouteRequest, { path, base }: Place) {
+  const verb = verbOf(step);
   const { address: destination, prefixLengthBits } = checkPrefix(`${path}.destination`, step.destination);
   const protocol = step.protocol ?? (verb === 'delete' ? PROTOCOL_ANY : PROTOCOL_STATIC);
   const routeType = step.routeType ?? (verb === 'delete' ? ROUTE_TYPE_ANY : ROUTE_TYPE_UNICAST);
@@ -126,8 +101,8 @@ function toRoute(step: RouteRequest, { path, base }: Place): NativeRouteStep {
   };
 }
 
-function toRule(step: RuleRequest, { path, base }: Place): NativeRuleStep {
-  const verb = VERBS[step.type];
+function toRule(step: RuleRequest, { path, base }: Place) {
+  const verb = verbOf(step);
   const { address: source, prefixLengthBits: sourceLengthBits } = checkPrefix(`${path}.source`, step.source);
   const protocol = step.protocol ?? (verb === 'delete' ? undefined : PROTOCOL_STATIC);
   return {
@@ -142,8 +117,8 @@ function toRule(step: RuleRequest, { path, base }: Place): NativeRuleStep {
   };
 }
 
-function toNeighbour(step: NeighbourRequest, { path, base }: Place): NativeNeighbourStep {
-  const verb = VERBS[step.type];
+function toNeighbour(step: NeighbourRequest, { path, base }: Place) {
+  const verb = verbOf(step);
   const proxy = checkFlag(`${path}.proxy`, step.proxy);
   const mac = optional(step.mac, (value) => checkMac(`${path}.mac`, value));
   if (mac === null && !proxy && verb !== 'delete') {
@@ -160,7 +135,7 @@ function toNeighbour(step: NeighbourRequest, { path, base }: Place): NativeNeigh
   };
 }
 
-function toQdiscReplace(step: QdiscReplace, { path, base }: Place): NativeQdiscStep {
+function toQdiscReplace(step: QdiscReplace, { path, base }: Place) {
   checkRecord(`${path}.tbf`, step.tbf);
   const { rateBytesPerSecond, burstBytes, limitBytes } = step.tbf;
   return {
@@ -179,7 +154,7 @@ function toQdiscReplace(step: QdiscReplace, { path, base }: Place): NativeQdiscS
 
 type SysctlOrder = SysctlSetting & Pick<SysctlWrite, 'readPrevious'>;
 
-export function toSysctlWrite({ key, value, readPrevious }: SysctlOrder, { path, base }: Place): NativeSysctlWrite {
+export function toSysctlWrite({ key, value, readPrevious }: SysctlOrder, { path, base }: Place) {
   return {
     op: 'sysctl.write',
     ...base,
