@@ -63,7 +63,14 @@ async function startResident(): Promise<{ ready: () => void; refuse: () => void;
     request.on('end', () => {
       seen.push(`${String(request.headers['cni-command'])} ${Buffer.concat(chunks).toString()}`);
       if (isReady) response.end();
-      else response.writeHead(503).end('{"cniVersion":"1.1.0","code":50,"msg":"no pool has room","details":""}');
+      else
+        response
+          .writeHead(503, {
+            'content-length': Buffer.byteLength(
+              '{"cniVersion":"1.1.0","code":50,"msg":"no pool has room","details":""}',
+            ),
+          })
+          .end('{"cniVersion":"1.1.0","code":50,"msg":"no pool has room","details":""}');
     });
   });
   resident = server;

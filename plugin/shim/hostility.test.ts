@@ -217,12 +217,9 @@ describe('a resident whose answer is too large', () => {
     more();
   }
 
-  const CHUNK = Buffer.concat([Buffer.from('10000\r\n'), Buffer.alloc(0x10000, 'x'), Buffer.from('\r\n')]);
-
   it.each([
-    ['a body', `${OK}Transfer-Encoding: chunked\r\n\r\n`, CHUNK, 'larger than 4 MiB'],
+    ['a body', `${OK}Content-Length: 4194305\r\n\r\n`, Buffer.alloc(0x10000, 'x'), 'larger than 4 MiB'],
     ['headers', `${OK}X: `, Buffer.alloc(0x1000, 'x'), 'headers are larger than 16 KiB'],
-    ['a trailer', `${OK}Transfer-Encoding: chunked\r\n\r\n0\r\nX: `, Buffer.alloc(0x1000, 'x'), 'larger than 16 KiB'],
     ['interim answers', '', Buffer.from('HTTP/1.1 100 Continue\r\n\r\n'.repeat(100)), 'larger than 16 KiB'],
   ])('in %s without end', async (_, head, chunk, fault) => {
     await shim.rawPeer((connection) => flood(connection, head, chunk));

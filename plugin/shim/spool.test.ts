@@ -151,7 +151,9 @@ describe('not spooled', () => {
   });
 
   it('a DEL that the plugin answers with an error', async () => {
-    await hasty.resident((response) => response.writeHead(500).end('{"code":5}'));
+    await hasty.resident((response) =>
+      response.writeHead(500, { 'content-length': Buffer.byteLength('{"code":5}') }).end('{"code":5}'),
+    );
     expect(await del()).toMatchObject({ exitCode: 1, stdout: '{"code":5}' });
     expect(files()).toEqual([]);
   });
@@ -161,7 +163,7 @@ describe('a DEL whose success is not confirmed', () => {
   it('is spooled if a stopping plugin returns it and no other starts', async () => {
     await hasty.resident((response) => {
       rmSync(hasty.build.defaultSocket);
-      response.writeHead(421).end('{"code":11}');
+      response.writeHead(421, { 'content-length': Buffer.byteLength('{"code":11}') }).end('{"code":11}');
     });
     expect(await del()).toEqual(SUCCESS);
     expect(files()).toEqual([NAME]);

@@ -25,28 +25,12 @@ std::string_view Trim(std::string_view text) {
   return text;
 }
 
-int HexDigit(char c) {
-  if (IsDigit(c)) return c - '0';
-  const char lower = Lower(c);
-  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
-// Neither takes a sign, a space or no digits at all. A number above `limit` stays above it, so it cannot wrap around.
+// Takes no sign, no space and not no digits at all. A number above `limit` stays above it, so it cannot wrap around.
 bool ParseDecimal(std::string_view text, std::size_t limit, std::size_t& value) {
   value = 0;
   for (const char c : text) {
     if (!IsDigit(c)) return false;
     if (value <= limit) value = value * 10 + static_cast<std::size_t>(c - '0');
-  }
-  return !text.empty();
-}
-
-bool ParseHex(std::string_view text, std::size_t limit, std::size_t& value) {
-  value = 0;
-  for (const char c : text) {
-    const int digit = HexDigit(c);
-    if (digit < 0) return false;
-    if (value <= limit) value = value * 16 + static_cast<std::size_t>(digit);
   }
   return !text.empty();
 }
@@ -69,7 +53,7 @@ bool IsStatusLinePrefix(std::string_view line) {
 ResponseParser::State ResponseParser::Feed(std::string_view bytes) {
   std::size_t at = 0;
   while (at < bytes.size() && part_ != Part::kEnd && part_ != Part::kFault) {
-    if (part_ == Part::kBytes || part_ == Part::kChunk) {
+    if (part_ == Part::kBytes) {
       TakeBodyBytes(bytes, at);
     } else {
       TakeLine(bytes, at);
@@ -85,7 +69,7 @@ void ResponseParser::TakeBodyBytes(std::string_view bytes, std::size_t& at) {
   body_.Append({bytes.data() + at, count});
   at += count;
   remaining_ -= count;
-  if (remaining_ == 0) part_ = part_ == Part::kBytes ? Part::kEnd : Part::kChunkEnd;
+  if (remaining_ == 0) part_ = Part::kEnd;
 }
 
 void ResponseParser::TakeLine(std::string_view bytes, std::size_t& at) {
@@ -102,21 +86,6 @@ void ResponseParser::EndLine() {
   line.remove_suffix(1);
   if (line.empty() || line.back() != '\r') return Refuse("a line of its head does not end in CR LF");
   line.remove_suffix(1);
-  switch (part_) {
-    case Part::kHeadLine:
-      return EndHeadLine(line);
-    case Part::kChunkSize:
-      return ReadChunkSize(line);
-    case Part::kChunkEnd:
-      if (!line.empty()) return Refuse("a chunk is longer than its size says");
-      part_ = Part::kChunkSize;
-      return;
-    default:  // trailer fields say nothing that matters here
-      if (line.empty()) part_ = Part::kEnd;
-  }
-}
-
-void ResponseParser::EndHeadLine(std::string_view line) {
   if (status_ == 0) return ReadStatusLine(line);
   if (line.empty()) return EndHead();
   ReadHeader(line);
@@ -140,42 +109,26 @@ void ResponseParser::ReadHeader(std::string_view line) {
   }
   const std::string_view name(line.data(), colon);
   const std::string_view value = Trim({line.data() + colon + 1, line.size() - colon - 1});
-  if (EqualsIgnoringCase(name, "content-length")) {
-    if (has_length_ || !ParseDecimal(value, kMaxAnswerBytes, length_)) return Refuse("its Content-Length is malformed");
-    has_length_ = true;
-  } else if (EqualsIgnoringCase(name, "transfer-encoding")) {
-    if (is_chunked_ || !EqualsIgnoringCase(value, "chunked")) return Refuse("its Transfer-Encoding is not chunked");
-    is_chunked_ = true;
-  }
+  if (EqualsIgnoringCase(name, "transfer-encoding")) return Refuse("it has a Transfer-Encoding");
+  if (!EqualsIgnoringCase(name, "content-length")) return;
+  if (has_length_ || !ParseDecimal(value, kMaxAnswerBytes, length_)) return Refuse("its Content-Length is malformed");
+  has_length_ = true;
 }
 
 void ResponseParser::EndHead() {
   if (status_ < 200) {
     status_ = 0;
-    has_length_ = is_chunked_ = false;
+    has_length_ = false;
     return;
   }
   if (status_ == 204 || status_ == 304) {
     part_ = Part::kEnd;  // RFC 9112, 6.3: never has a body, regardless of its headers
     return;
   }
-  if (has_length_ == is_chunked_) return Refuse("it does not say where its body ends");
-  if (is_chunked_) {
-    part_ = Part::kChunkSize;
-    return;
-  }
+  if (!has_length_) return Refuse("it does not say where its body ends");
   if (length_ > kMaxAnswerBytes) return Refuse(kBodyTooLarge);
   remaining_ = length_;
   part_ = remaining_ == 0 ? Part::kEnd : Part::kBytes;
-}
-
-void ResponseParser::ReadChunkSize(std::string_view line) {
-  const std::size_t extension = line.find(';');
-  const std::string_view size = Trim({line.data(), extension == line.npos ? line.size() : extension});
-  if (!ParseHex(size, kMaxAnswerBytes, remaining_)) return Refuse("a chunk size is malformed");
-  if (remaining_ > kMaxAnswerBytes - body_.Size()) return Refuse(kBodyTooLarge);
-  part_ = remaining_ == 0 ? Part::kTrailerLine : Part::kChunk;
-  line_bytes_ = 0;
 }
 
 void ResponseParser::Refuse(std::string_view fault) {

@@ -8,9 +8,9 @@
 
 namespace podwire {
 
-// Strict where leniency could pass a broken answer off as a whole one: a response must say where its body ends, by
-// exactly one of Content-Length and "Transfer-Encoding: chunked". A body that ends when the connection does is refused,
-// because one cut short would look the same. Interim (1xx) responses are skipped.
+// Strict where leniency could pass a broken answer off as a whole one: a response must say where its body ends, by its
+// Content-Length. A body that ends when the connection does is refused, because one cut short would look the same.
+// Chunks are refused, because podwire-node sends none. Interim (1xx) responses are skipped.
 class ResponseParser {
  public:
   enum class State { kIncomplete, kComplete, kMalformed };
@@ -23,26 +23,23 @@ class ResponseParser {
   std::string_view Fault() const { return fault_; }       // why it is malformed
 
  private:
-  enum class Part { kHeadLine, kBytes, kChunkSize, kChunk, kChunkEnd, kTrailerLine, kEnd, kFault };
+  enum class Part { kHeadLine, kBytes, kEnd, kFault };
 
   void TakeLine(std::string_view bytes, std::size_t& at);
   void TakeBodyBytes(std::string_view bytes, std::size_t& at);
   void EndLine();
-  void EndHeadLine(std::string_view line);
   void ReadStatusLine(std::string_view line);
   void ReadHeader(std::string_view line);
   void EndHead();
-  void ReadChunkSize(std::string_view line);
   void Refuse(std::string_view fault);
 
   Part part_ = Part::kHeadLine;
   Buffer line_;
-  std::size_t line_bytes_ = 0;  // of the head; then of each chunk's size; then of the trailer
+  std::size_t line_bytes_ = 0;  // of the head
   int status_ = 0;              // 0 until the status line is read
   bool has_length_ = false;
-  bool is_chunked_ = false;
   std::size_t length_ = 0;     // Content-Length
-  std::size_t remaining_ = 0;  // of the body, or of the current chunk
+  std::size_t remaining_ = 0;  // of the body
   Buffer body_;
   std::string_view fault_;
 };
