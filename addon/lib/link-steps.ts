@@ -18,7 +18,6 @@ import {
   PORT,
   QUEUE_COUNT,
   UINT32,
-  UINT8,
   VNI,
 } from './scalars.js';
 
@@ -55,33 +54,17 @@ function toVeth({ kind, peer }: VethAdd, path: string, nativeOf: NativeOf) {
 }
 
 function toVxlan(step: VxlanAdd, path: string) {
-  const flag = (name: 'udpChecksum' | 'udp6ZeroChecksumTx' | 'udp6ZeroChecksumRx') =>
-    optional(step[name], (value) => checkFlag(`${path}.${name}`, value));
   return {
     kind: step.kind,
     vni: checkInteger(`${path}.vni`, step.vni, VNI),
     port: checkInteger(`${path}.port`, step.port ?? VXLAN_PORT, PORT),
     local: checkAddress(`${path}.local`, step.local),
     parent: optional(step.parent, (parent) => checkSelector(`${path}.parent`, parent)),
-    learning: checkFlag(`${path}.learning`, step.learning),
-    ttl: checkInteger(`${path}.ttl`, step.ttl ?? 0, UINT8),
-    tos: checkInteger(`${path}.tos`, step.tos ?? 0, UINT8),
-    udpChecksum: flag('udpChecksum'),
-    udp6ZeroChecksumTx: flag('udp6ZeroChecksumTx'),
-    udp6ZeroChecksumRx: flag('udp6ZeroChecksumRx'),
   };
 }
 
-function toIpip(step: IpipAdd, path: string) {
-  return {
-    kind: step.kind,
-    local: optional(step.local, (address) => checkIpv4Address(`${path}.local`, address)),
-    remote: optional(step.remote, (address) => checkIpv4Address(`${path}.remote`, address)),
-    parent: optional(step.parent, (parent) => checkSelector(`${path}.parent`, parent)),
-    ttl: checkInteger(`${path}.ttl`, step.ttl ?? 0, UINT8),
-    tos: checkInteger(`${path}.tos`, step.tos ?? 0, UINT8),
-    pathMtuDiscovery: checkFlag(`${path}.pathMtuDiscovery`, step.pathMtuDiscovery ?? true),
-  };
+function toIpip({ kind, local }: IpipAdd, path: string) {
+  return { kind, local: optional(local, (address) => checkIpv4Address(`${path}.local`, address)) };
 }
 
 function toKind(step: LinkAdd, path: string, nativeOf: NativeOf) {

@@ -21,15 +21,6 @@ export interface VxlanSettings {
   /** The outgoing device of tunnel packets; null: the routing table's choice. */
   readonly parentIndex: number | null;
   readonly learning: boolean;
-  /** 0: the node's default (`auto`). */
-  readonly ttl: number;
-  /** 1: copied from the inner packet (`inherit`). */
-  readonly tos: number;
-  /** Over IPv4: the outer UDP checksum is set. */
-  readonly udpChecksum: boolean;
-  /** Over IPv6: the outer UDP checksum is omitted, and packets without one are accepted. */
-  readonly udp6ZeroChecksumTx: boolean;
-  readonly udp6ZeroChecksumRx: boolean;
   /** The metadata of each packet determines its tunnel (`external`, flow-based). */
   readonly external: boolean;
 }
@@ -39,11 +30,6 @@ export interface IpipSettings {
   readonly local: string | null;
   /** Null: each route gives its far end. */
   readonly remote: string | null;
-  readonly parentIndex: number | null;
-  /** 0: copied from the inner packet (`inherit`). */
-  readonly ttl: number;
-  readonly tos: number;
-  readonly pathMtuDiscovery: boolean;
 }
 
 /** A network interface (`ip link`). */

@@ -50,8 +50,8 @@ export interface VethAdd extends NewLink {
 }
 
 /**
- * Creates a VXLAN device, down: `ip link add NAME … type vxlan id VNI dstport PORT local ADDRESS dev PARENT [no]learning ttl TTL
- * tos TOS [no]udpcsum …`. The family of `local` is that of the tunnel. Fails with EEXIST when the name is taken, or when another
+ * Creates a VXLAN device, down: `ip link add NAME … type vxlan id VNI dstport PORT local ADDRESS dev PARENT nolearning`. The family of
+ * `local` is that of the tunnel. Fails with EEXIST when the name is taken, or when another
  * device has the same VNI, port and family; with EINVAL when the MTU does not fit the parent's.
  */
 export interface VxlanAdd extends NewLink {
@@ -64,36 +64,18 @@ export interface VxlanAdd extends NewLink {
   readonly local: string;
   /** The outgoing link of tunnel packets; default: the routing table's choice. */
   readonly parent?: LinkSelector;
-  /** Learns entries from incoming packets. Default: false, unlike `ip`. */
-  readonly learning?: boolean;
-  /** Default: 0 (the node's). */
-  readonly ttl?: number;
-  /** Default: 0; 1 copies the inner packet's. */
-  readonly tos?: number;
-  /** See VxlanSettings; default: the kernel's. */
-  readonly udpChecksum?: boolean;
-  readonly udp6ZeroChecksumTx?: boolean;
-  readonly udp6ZeroChecksumRx?: boolean;
 }
 
 /**
- * Creates an IPIP device, down: `ip link add NAME … type ipip local ADDRESS remote ADDRESS dev PARENT ttl TTL tos TOS
- * [no]pmtudisc`. Fails with EEXIST when the name is taken or another device has the same addresses, with EOPNOTSUPP when the
- * kernel lacks the kind. It has no MAC address.
+ * Creates an IPIP device, down: `ip link add NAME … type ipip local ADDRESS pmtudisc`. The gateway of each route is the far end. Fails
+ * with EEXIST when the name is taken or another device has the same address, with EOPNOTSUPP when the kernel lacks the kind. It has no
+ * MAC address.
  */
 export interface IpipAdd extends NewLink {
   readonly type: 'link.add';
   readonly kind: 'ipip';
   /** IPv4. Default: any address of the node. */
   readonly local?: string;
-  /** IPv4. Default: each route's gateway is the far end. */
-  readonly remote?: string;
-  readonly parent?: LinkSelector;
-  /** Default: 0 (that of the inner packet). */
-  readonly ttl?: number;
-  readonly tos?: number;
-  /** Default: true. A fixed `ttl` requires it. */
-  readonly pathMtuDiscovery?: boolean;
 }
 
 /**

@@ -83,40 +83,29 @@ Request ReadVeth(ObjectReader& reader) {
   return request;
 }
 
-Request CreateTunnel(ObjectReader& reader, LinkInfo info) {
-  Request request = Create(reader, std::move(info));
-  if (const auto parent = reader.OptionalObject("parent")) ReadSelector(*parent, request);
-  return request;
-}
-
 Request ReadVxlan(ObjectReader& reader) {
   Vxlan vxlan;
   vxlan.vni = reader.Number("vni");
   vxlan.port = static_cast<uint16_t>(reader.Number("port"));
   vxlan.local = reader.OptionalAddress("local");
-  vxlan.learning = reader.Flag("learning");
-  vxlan.ttl = static_cast<uint8_t>(reader.Number("ttl"));
-  vxlan.tos = static_cast<uint8_t>(reader.Number("tos"));
-  vxlan.udp_checksum = reader.OptionalFlag("udpChecksum");
-  vxlan.udp6_zero_checksum_tx = reader.OptionalFlag("udp6ZeroChecksumTx");
-  vxlan.udp6_zero_checksum_rx = reader.OptionalFlag("udp6ZeroChecksumRx");
+  // The kernel's default is to learn.
+  vxlan.learning = false;
   LinkInfo info;
   info.kind = "vxlan";
   info.data = EncodeVxlan(vxlan);
-  return CreateTunnel(reader, std::move(info));
+  Request request = Create(reader, std::move(info));
+  if (const auto parent = reader.OptionalObject("parent")) ReadSelector(*parent, request);
+  return request;
 }
 
 Request ReadIpip(ObjectReader& reader) {
   IpTunnel tunnel;
   tunnel.local = reader.OptionalAddress("local");
-  tunnel.remote = reader.OptionalAddress("remote");
-  tunnel.ttl = static_cast<uint8_t>(reader.Number("ttl"));
-  tunnel.tos = static_cast<uint8_t>(reader.Number("tos"));
-  tunnel.path_mtu_discovery = reader.Flag("pathMtuDiscovery");
+  tunnel.path_mtu_discovery = true;
   LinkInfo info;
   info.kind = "ipip";
   info.data = EncodeIpTunnel(tunnel);
-  return CreateTunnel(reader, std::move(info));
+  return Create(reader, std::move(info));
 }
 
 Request ReadLinkAdd(ObjectReader& reader) {

@@ -128,11 +128,6 @@ Napi::Object ToJs(Napi::Env env, const Vxlan& vxlan) {
   object.Set("group", AddressOrNull(env, Given(vxlan.group)));
   object.Set("parentIndex", IndexOrNull(env, vxlan.parent));
   object.Set("learning", Napi::Boolean::New(env, vxlan.learning.value_or(false)));
-  object.Set("ttl", Napi::Number::New(env, vxlan.ttl.value_or(0)));
-  object.Set("tos", Napi::Number::New(env, vxlan.tos.value_or(0)));
-  object.Set("udpChecksum", Napi::Boolean::New(env, vxlan.udp_checksum.value_or(false)));
-  object.Set("udp6ZeroChecksumTx", Napi::Boolean::New(env, vxlan.udp6_zero_checksum_tx.value_or(false)));
-  object.Set("udp6ZeroChecksumRx", Napi::Boolean::New(env, vxlan.udp6_zero_checksum_rx.value_or(false)));
   object.Set("external", Napi::Boolean::New(env, vxlan.external));
   return object;
 }
@@ -141,10 +136,6 @@ Napi::Object ToJs(Napi::Env env, const IpTunnel& tunnel) {
   auto object = Napi::Object::New(env);
   object.Set("local", AddressOrNull(env, Given(tunnel.local)));
   object.Set("remote", AddressOrNull(env, Given(tunnel.remote)));
-  object.Set("parentIndex", IndexOrNull(env, tunnel.parent));
-  object.Set("ttl", Napi::Number::New(env, tunnel.ttl.value_or(0)));
-  object.Set("tos", Napi::Number::New(env, tunnel.tos.value_or(0)));
-  object.Set("pathMtuDiscovery", Napi::Boolean::New(env, tunnel.path_mtu_discovery.value_or(false)));
   return object;
 }
 

@@ -36,26 +36,11 @@ void DecodeAttribute(const Attribute& attribute, Vxlan& vxlan) {
     case IFLA_VXLAN_LOCAL6:
       vxlan.local = IpAddress::Of(attribute.payload);
       break;
-    case IFLA_VXLAN_TTL:
-      vxlan.ttl = attribute.U8();
-      break;
-    case IFLA_VXLAN_TOS:
-      vxlan.tos = attribute.U8();
-      break;
     case IFLA_VXLAN_LEARNING:
       vxlan.learning = Truth(attribute.U8());
       break;
     case IFLA_VXLAN_PORT:
       vxlan.port = FromNetwork(attribute.U16());
-      break;
-    case IFLA_VXLAN_UDP_CSUM:
-      vxlan.udp_checksum = Truth(attribute.U8());
-      break;
-    case IFLA_VXLAN_UDP_ZERO_CSUM6_TX:
-      vxlan.udp6_zero_checksum_tx = Truth(attribute.U8());
-      break;
-    case IFLA_VXLAN_UDP_ZERO_CSUM6_RX:
-      vxlan.udp6_zero_checksum_rx = Truth(attribute.U8());
       break;
     case IFLA_VXLAN_COLLECT_METADATA:
       vxlan.external = attribute.U8().value_or(1) != 0;
@@ -109,12 +94,7 @@ std::vector<OtherAttribute> EncodeVxlan(const Vxlan& vxlan) {
   if (vxlan.vni) list.Add(IFLA_VXLAN_ID, *vxlan.vni);
   if (vxlan.group) list.Add(IsIpv6(*vxlan.group) ? IFLA_VXLAN_GROUP6 : IFLA_VXLAN_GROUP, vxlan.group->View());
   if (vxlan.local) list.Add(IsIpv6(*vxlan.local) ? IFLA_VXLAN_LOCAL6 : IFLA_VXLAN_LOCAL, vxlan.local->View());
-  if (vxlan.ttl) list.Add(IFLA_VXLAN_TTL, *vxlan.ttl);
-  if (vxlan.tos) list.Add(IFLA_VXLAN_TOS, *vxlan.tos);
   if (vxlan.learning) list.Add(IFLA_VXLAN_LEARNING, uint8_t{*vxlan.learning});
-  if (vxlan.udp_checksum) list.Add(IFLA_VXLAN_UDP_CSUM, uint8_t{*vxlan.udp_checksum});
-  if (vxlan.udp6_zero_checksum_tx) list.Add(IFLA_VXLAN_UDP_ZERO_CSUM6_TX, uint8_t{*vxlan.udp6_zero_checksum_tx});
-  if (vxlan.udp6_zero_checksum_rx) list.Add(IFLA_VXLAN_UDP_ZERO_CSUM6_RX, uint8_t{*vxlan.udp6_zero_checksum_rx});
   if (vxlan.external) list.Add(IFLA_VXLAN_COLLECT_METADATA, uint8_t{1});
   if (vxlan.port) list.Add(IFLA_VXLAN_PORT, htons(*vxlan.port));
   return list.Take();

@@ -17,14 +17,9 @@ struct Vxlan {
   // Where packets go that no forwarding entry fits: IFLA_VXLAN_GROUP, IFLA_VXLAN_GROUP6.
   std::optional<IpAddress> group;
   std::optional<IpAddress> local;
-  std::optional<uint8_t> ttl;
-  std::optional<uint8_t> tos;
   std::optional<bool> learning;
   // UDP port of the far end. Network byte order on the wire, host order here.
   std::optional<uint16_t> port;
-  std::optional<bool> udp_checksum;
-  std::optional<bool> udp6_zero_checksum_tx;
-  std::optional<bool> udp6_zero_checksum_rx;
   // Each packet brings its own tunnel along (`external`).
   bool external = false;
 };

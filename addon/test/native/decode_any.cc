@@ -61,12 +61,7 @@ std::string Describe(const Vxlan& vxlan) {
   fields.Add("parent", vxlan.parent);
   fields.Add("group", vxlan.group);
   fields.Add("local", vxlan.local);
-  if (vxlan.ttl) fields.Add("ttl", *vxlan.ttl);
-  if (vxlan.tos) fields.Add("tos", *vxlan.tos);
   if (vxlan.learning) fields.Add("learning", *vxlan.learning);
-  if (vxlan.udp_checksum) fields.Add("csum", *vxlan.udp_checksum);
-  if (vxlan.udp6_zero_checksum_tx) fields.Add("zero6tx", *vxlan.udp6_zero_checksum_tx);
-  if (vxlan.udp6_zero_checksum_rx) fields.Add("zero6rx", *vxlan.udp6_zero_checksum_rx);
   fields.Add("external", vxlan.external);
   return fields.Text();
 }

@@ -241,7 +241,6 @@ function toTunnelAdd(tunnel: WantedTunnel): VxlanAdd | IpipAdd {
     vni,
     port,
     mac,
-    learning: false,
     ...(parent === undefined ? {} : { parent: { name: parent } }),
   };
 }
