@@ -3,7 +3,7 @@ import { existsSync, readFileSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import process from 'node:process';
 
-import { ATTRIBUTES, SPANS, spanOf, type AttributeName } from '@podwire/shared/telemetry/spans';
+import { ATTRIBUTES, SPANS } from '@podwire/shared/telemetry/spans';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { z } from 'zod';
 
@@ -254,6 +254,14 @@ describe('a trace that begins here', () => {
   });
 });
 
+const DATAPLANE_CALL = /^podwire\.dataplane\.(detach|check|get|list|collect_garbage)$/;
+
+/** The entry of a span's name in the table; undefined for a call, whose span is named after the method. */
+function spanOf(name: string) {
+  if (name.startsWith('CNI ')) return SPANS['CNI ADD'];
+  return SPANS[name] ?? (DATAPLANE_CALL.test(name) ? SPANS['podwire.dataplane.attach'] : undefined);
+}
+
 describe('every span', () => {
   test('is in the table of spans, with its kind', () => {
     for (const { name, kind } of spans) {
@@ -274,7 +282,7 @@ describe('every span', () => {
 
   test('has only attributes of the table, with their types', () => {
     const types = { stringValue: 'string', intValue: 'int', boolValue: 'boolean', arrayValue: 'string[]' };
-    const isKnown = (key: string): key is AttributeName => key in ATTRIBUTES;
+    const isKnown = (key: string): key is keyof typeof ATTRIBUTES => key in ATTRIBUTES;
     for (const { name, attributes } of spans) {
       for (const { key, value } of attributes) {
         const type = Object.entries(types).find(([field]) => field in value)?.[1];

@@ -46,8 +46,6 @@ export const ATTRIBUTES = {
   'podwire.kernel.failed_operation': { type: 'string', about: 'request that the kernel refused' },
 } as const satisfies Readonly<Record<string, AttributeEntry>>;
 
-export type AttributeName = keyof typeof ATTRIBUTES;
-
 interface SpanEntry {
   readonly kind: 'INTERNAL' | 'SERVER' | 'CLIENT';
   readonly about: string;
@@ -90,11 +88,3 @@ export const SPANS: Readonly<Record<string, SpanEntry>> = {
   'podwire.kernel.observe': { kind: 'INTERNAL', about: 'reading of the pod’s interfaces, addresses and routes' },
   'podwire.kernel.batch': { kind: 'INTERNAL', about: 'netlink requests that are sent together, until their answers' },
 };
-
-const DATAPLANE_CALL = /^podwire\.dataplane\.(detach|check|get|list|collect_garbage)$/;
-
-/** @returns the entry of a span's name; its kind for a call is the caller's or the service's */
-export function spanOf(name: string): SpanEntry | undefined {
-  if (name.startsWith('CNI ')) return SPANS['CNI ADD'];
-  return SPANS[name] ?? (DATAPLANE_CALL.test(name) ? SPANS['podwire.dataplane.attach'] : undefined);
-}
