@@ -272,10 +272,10 @@ function segmentName(untilMs: number, random: number): string {
   return `${time}-${digits.padStart(8, '0')}`;
 }
 
-function missingDefinition({ subject }: KubernetesApi): Failure {
+function missingDefinition({ subject, namespace }: KubernetesApi): Failure {
   return new Failure(
     'HISTORY_NOT_KEPT',
-    `${subject}: has no definition of ${PLURAL}.podwire.dev, so past allocations are not kept; run: helm upgrade --install podwire-crds deploy/kubernetes/podwire-crds; then restart podwire-ipam`,
+    `${subject}: has no definition of ${PLURAL}.podwire.dev, so past allocations are not kept; run: helm upgrade --install podwire-crds deploy/kubernetes/podwire-crds --namespace ${namespace}; then restart podwire-ipam`,
   );
 }
 
