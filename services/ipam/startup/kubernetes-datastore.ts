@@ -60,7 +60,7 @@ const CLOSING_MS = { server: 5_000, command: 120_000 };
 
 interface Opened {
   readonly store: KubernetesStore;
-  /** Undefined if none is kept. */
+  /** The writer of the history; undefined if none is kept. */
   readonly history: OpenedHistory['segments'] | undefined;
   readonly leadership: Leadership | undefined;
   readonly writers: readonly ObjectWriter[];

@@ -174,7 +174,7 @@ describe('tenures', () => {
     }
   }
 
-  test('property: are those of the memory store, also after restarts', async () => {
+  test('property: are equal to the tenures of the memory store, also after restarts', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { maxLength: 14 }), async (steps) => {
         removeSegments();
@@ -295,6 +295,22 @@ describe('an entry', () => {
     expect(await releasesOf(next.ipam, 'c2')).toEqual([]);
     expect(await releasesOf(next.ipam, 'c1')).toHaveLength(2);
     await next.stop();
+  });
+
+  test('without its block in the transaction is kept to the byte, as of an import', async () => {
+    const time = { nowMs: NOW_MS };
+    const objects = new MemoryObjects(keys);
+    const puts = ['{"address":"10.0.0.1"}', '[\n]', '=', ''].map((text, index) => ({
+      key: `${keys.history}00020687/10.0.0.1/${index}`,
+      value: Buffer.from(text),
+    }));
+    const importing = await startProcess(objects.connect(), time);
+    await importing.store.commit({ comparisons: [], puts, deletes: [] }, forever);
+    await importing.stop();
+    const { store, stop } = await startProcess(objects.connect(), time);
+    const { records } = await store.list(keys.history, forever);
+    expect(records.map(({ key, value }) => ({ key, value: Buffer.from(value) }))).toEqual(puts);
+    await stop();
   });
 
   test('that an operator exports from this store is in the archive', async () => {

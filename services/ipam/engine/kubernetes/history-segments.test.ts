@@ -17,7 +17,7 @@ const HOUR_MS = 60 * MINUTE_MS;
 let server: ObjectServer;
 let api: KubernetesApi;
 let clock: ManualClock;
-/** What was reported. */
+/** Reports so far. */
 let reported: string[];
 let opened: HistorySegments[];
 
@@ -251,7 +251,7 @@ describe('the begin of the history', () => {
   test('is after a segment that is missing or unreadable', async () => {
     await store('s1', MINUTE_MS);
     await store('s2', 2 * MINUTE_MS, { sinceMs: MINUTE_MS });
-    // Of two leaders, the one before wrote its last segment late.
+    // The leader before wrote its last segment late.
     await store('s3', 3 * MINUTE_MS, { sinceMs: MINUTE_MS });
     expect(await beginMs()).toBe(0);
     await store('s5', 5 * MINUTE_MS, { sinceMs: 4 * MINUTE_MS });
@@ -261,7 +261,7 @@ describe('the begin of the history', () => {
     expect(await beginMs()).toBe(6 * MINUTE_MS);
   });
 
-  test('goes on with the next leader, also if its clock is behind', async () => {
+  test('continues with the next leader, also if its clock is behind', async () => {
     await store('s1', HOUR_MS);
     const { segments } = await open();
     segments.append([record('a')]);

@@ -28,7 +28,7 @@ export interface HistorySegmentsOptions {
   readonly reports: HistoryReports;
 }
 
-/** Receives what goes wrong. No function may throw. */
+/** Receives faults of the history. No function may throw. */
 export interface HistoryReports {
   /** No history is kept, because the API server has no segments. */
   unavailable(failure: Failure): void;
@@ -196,7 +196,7 @@ export class HistorySegments {
     return records;
   }
 
-  /** Of an unreadable one the time is used, if it is readable. */
+  /** Keeps the time of a segment even if its records are unreadable. */
   async #loadSegment(object: JsonObject): Promise<readonly HistoryRecord[]> {
     const { keys, reports } = this.#options;
     const { name } = objectIn(object, 'metadata');
@@ -272,10 +272,10 @@ function segmentName(untilMs: number, random: number): string {
   return `${time}-${digits.padStart(8, '0')}`;
 }
 
-function missingDefinition({ subject }: KubernetesApi): Failure {
+function missingDefinition({ subject, namespace }: KubernetesApi): Failure {
   return new Failure(
     'HISTORY_NOT_KEPT',
-    `${subject}: has no definition of ${PLURAL}.podwire.dev, so past allocations are not kept; run: helm upgrade --install podwire-crds deploy/kubernetes/podwire-crds; then restart podwire-ipam`,
+    `${subject}: has no definition of ${PLURAL}.podwire.dev, so past allocations are not kept; run: helm upgrade --install podwire-crds deploy/kubernetes/podwire-crds --namespace ${namespace}; then restart podwire-ipam`,
   );
 }
 

@@ -405,7 +405,7 @@ export class KubernetesStore implements Store {
     this.#index(this.#beginChanges(undefined), FIRST_REVISION);
   }
 
-  /** The changes of the record that tells since when the history is complete. */
+  /** The changes of the record that has the begin of the complete history. */
   #beginChanges(before: string | undefined): Map<string, Uint8Array | undefined> {
     const changes = new Map<string, Uint8Array | undefined>();
     const key = this.#history?.beginKey;

@@ -14,7 +14,7 @@ interface TransactionHistoryOptions {
 }
 
 interface EntryRecord extends HistoryRecord {
-  /** Undefined if the value cannot be read. */
+  /** The decoded value; undefined if it cannot be read. */
   readonly entry: HistoryEntry | undefined;
   /** Object of the entry's block. */
   readonly object: string | undefined;
