@@ -31,6 +31,8 @@ export interface OpenStoreDeps {
   readonly kubernetes: () => KubernetesApi;
   /** Name of this process among all processes that want to lead; undefined for a command. */
   readonly identity: string | undefined;
+  /** Ends the opening of a datastore that does not answer. */
+  readonly signal: AbortSignal;
   /** How many revisions a watch of the embedded datastore can go back at least. Default: the store's own. */
   readonly watchHistoryCount?: number;
 }
@@ -43,6 +45,10 @@ export interface OpenStore {
    * failure.
    */
   readonly refused: AbortSignal;
+  /** Waits until this process may write. Can be repeated after a failure. @throws Failure of the datastore or of the signal */
+  readonly lead: (signal: AbortSignal) => Promise<void>;
+  /** Closes the store. Idempotent. */
+  readonly close: () => Promise<void>;
 }
 
 const KUBERNETES: StoreTraits = {
@@ -68,12 +74,13 @@ const EMBEDDED: StoreTraits = {
  * cannot be read or used
  */
 export async function openStore(config: Config, deps: OpenStoreDeps): Promise<OpenStore> {
+  const lead = (): Promise<void> => Promise.resolve();
   const { pid, newUid, events, watchHistoryCount } = deps;
   if (config.store === 'embedded') {
     const history = watchHistoryCount === undefined ? {} : { watchHistoryCount };
     const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid, ...history });
     const { signal: refused } = new AbortController();
-    return { store, traits: EMBEDDED, refused };
+    return { store, traits: EMBEDDED, refused, lead, close: () => store.close() };
   }
   const refusing = new AbortController();
   if (config.store === 'kubernetes') {
@@ -85,12 +92,15 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       events.leadershipLost(failure);
       refusing.abort(failure);
     };
-    const { kubernetes, clock, random, identity } = deps;
-    const store = new KubernetesDatastore({
-      ...{ api: kubernetes(), keys, clock, random, identity, report, lost },
-      podName: identity === undefined ? '' : config.podName,
-    });
-    return { store, traits: KUBERNETES, refused: refusing.signal };
+    const { kubernetes, clock, random, identity, signal } = deps;
+    const podName = identity === undefined ? '' : config.podName;
+    const options = { api: kubernetes(), keys, clock, random, identity, podName, report, lost };
+    const datastore = await KubernetesDatastore.open(options, signal);
+    return {
+      ...{ store: datastore.store, traits: KUBERNETES, refused: refusing.signal },
+      lead: (until) => datastore.lead(until),
+      close: () => datastore.close(),
+    };
   }
   const store = await EtcdStore.open({
     ...etcdOptions(config),
@@ -102,7 +112,7 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
   });
   const { maxOperationsCount } = store;
   const traits = { maxOperationsCount, marksReleases: true, isExclusiveWriter: false, hasLock: true };
-  return { store, traits, refused: refusing.signal };
+  return { store, traits, refused: refusing.signal, lead, close: () => store.close() };
 }
 
 function reportClusterEvent(events: Events, event: ClusterEvent): void {

@@ -57,6 +57,16 @@ const labelled = () =>
     return labels['podwire.dev/leader'] === 'true' && labels.app === 'ipam' ? [name] : [];
   });
 
+/** Makes a call whose changes no watch reports. */
+async function watchless<Result>(call: () => Promise<Result>): Promise<Result> {
+  server.isSilent = true;
+  try {
+    return await call();
+  } finally {
+    server.isSilent = false;
+  }
+}
+
 const specOf = (path: string) => Object(server.get(path)?.spec);
 
 test('pools, blocks and affinities are Calico’s objects, and stay when podwire-ipam starts again', async () => {
@@ -95,6 +105,21 @@ test('of two, the second one serves as soon as the first one ends', async () => 
   expect(labelled()).toEqual(['ipam-2']);
   expect(await second.caller.health()).toBe(SERVING);
   expect(await second.caller.allocateAddress('c1')).toBe(address);
+});
+
+test('a waiting one follows all objects, and shows the former leader’s last write when it leads', async () => {
+  const first = start();
+  const service = await first.started;
+  const second = start();
+  await expect.poll(() => second.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  const [known, unseen] = [
+    await first.caller.allocateAddress('c1'),
+    await watchless(() => first.caller.allocateAddress('c2')),
+  ];
+  await service.stop();
+  await second.started;
+  const found = await Promise.all(['c1', 'c2'].map((id) => second.caller.getEndpoint(id)));
+  expect(found.map(({ endpoint }) => endpoint?.addresses[0]?.address)).toEqual([known, unseen]);
 });
 
 test('one whose lease another process took refuses everything', async () => {

@@ -6,17 +6,7 @@ import type { KubernetesApi } from '../api-server/api.js';
 import { listPages } from '../api-server/lists.js';
 import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
-import { ObjectForms } from '../engine/kubernetes/object-forms.js';
-import type {
-  CommitResult,
-  Page,
-  RevisionChanges,
-  ScanRequest,
-  Snapshot,
-  Store,
-  Transaction,
-  WatchRequest,
-} from '../engine/store.js';
+import { ObjectForms, type CalicoGroup } from '../engine/kubernetes/object-forms.js';
 import { Leadership } from '../leadership/leadership.js';
 import type { RecordKeys } from '../records/json/keys.js';
 
@@ -32,7 +22,7 @@ export interface KubernetesDatastoreOptions {
   readonly podName: string;
   /** Receives failures of watches and of the lease, which are retried. Must not throw. */
   readonly report: (failure: unknown) => void;
-  /** Called when another process leads. Must not throw. */
+  /** Called when this process must start again: another one leads, or Calico's objects have moved. Must not throw. */
   readonly lost: (failure: Failure) => void;
 }
 
@@ -40,114 +30,95 @@ const LEADER = 'podwire.dev/leader';
 
 const podSchema = z.object({ metadata: z.object({ name: z.string() }) });
 
-interface Opened {
+/**
+ * Calico's custom resources as the datastore of one of several podwire-ipam. All of them follow all objects; the one that leads
+ * writes and serves.
+ */
+export class KubernetesDatastore {
   readonly store: KubernetesStore;
-  readonly leadership: Leadership | undefined;
+  readonly #options: KubernetesDatastoreOptions;
+  readonly #leadership: Leadership | undefined;
+
+  private constructor(store: KubernetesStore, options: KubernetesDatastoreOptions, leadership: Leadership | undefined) {
+    this.store = store;
+    this.#options = options;
+    this.#leadership = leadership;
+  }
+
+  /**
+   * Reads all objects and follows them, without leading.
+   * @throws Failure STORE_UNAVAILABLE without Calico's definitions, or of the API server
+   */
+  static async open(options: KubernetesDatastoreOptions, signal: AbortSignal): Promise<KubernetesDatastore> {
+    const { api, keys, clock, random, identity, podName, report } = options;
+    // A container that starts again has the label of the one before.
+    await label(api, podName, null);
+    const group = await discoverGroup(api, signal);
+    if (!group) throw missingDefinitions(api);
+    const forms = new ObjectForms({ keys, group, namespace: api.namespace });
+    const leadership = identity === undefined ? undefined : new Leadership({ api, identity, clock, report });
+    const objects = new ApiObjects({
+      ...{ api, forms, clock, random },
+      authorizeWrite: () => leadership?.requireHeld(),
+      report: (_resource, failure) => {
+        if (failure === undefined) return;
+        report(failure);
+        void endIfMoved(group, options);
+      },
+    });
+    const store = await KubernetesStore.open({ api: objects, keys }, signal);
+    leadership?.lost.addEventListener('abort', () => {
+      void store.close();
+      const reason: unknown = leadership.lost.reason;
+      if (reason instanceof Failure) options.lost(reason);
+    });
+    return new KubernetesDatastore(store, options, leadership);
+  }
+
+  /**
+   * Waits until this process leads, and the store shows all that the former leader wrote. Can be repeated after a failure.
+   * @throws Failure of the API server or of the signal
+   */
+  async lead(signal: AbortSignal): Promise<void> {
+    if (!this.#leadership) return;
+    await this.#leadership.acquire(signal);
+    await this.store.refresh(signal);
+    await takeLabel(this.#options.api, this.#options.podName, signal);
+  }
+
+  /** Gives the lease up once the last transaction has ended. Idempotent. */
+  async close(): Promise<void> {
+    const { api, podName, report } = this.#options;
+    if (this.#leadership?.isHeld) await label(api, podName, null).catch(report);
+    await this.store.close();
+    await this.#leadership?.release();
+    api.close();
+  }
 }
 
-/**
- * Calico's custom resources as the datastore. Its first call waits until this process leads; the server runs meanwhile, and
- * reports that it does not serve.
- */
-export class KubernetesDatastore implements Store {
-  readonly #options: KubernetesDatastoreOptions;
-  readonly #stop = new AbortController();
-  #opening: Promise<Opened> | undefined;
+/** Ends this process if Calico's objects are in the other group: a migration has copied them there, and deleted these. */
+async function endIfMoved(group: CalicoGroup, { api, lost }: KubernetesDatastoreOptions): Promise<void> {
+  const served = await discoverGroup(api).catch(() => undefined);
+  if (served === undefined || served === group) return;
+  const text = `Calico's objects have moved from ${group} to ${served}; podwire-ipam starts again and uses these`;
+  lost(new Failure('STORE_UNAVAILABLE', `${api.subject}: ${text}`));
+}
 
-  constructor(options: KubernetesDatastoreOptions) {
-    this.#options = options;
-  }
+/** Takes the label from a pod whose node is lost, which still counts as ready for a while. */
+async function takeLabel(api: KubernetesApi, podName: string, signal: AbortSignal): Promise<void> {
+  if (podName === '') return;
+  const path = `/api/v1/namespaces/${api.namespace}/pods`;
+  for await (const { items } of listPages(api, { path, labelSelector: `${LEADER}=true`, signal }))
+    for (const pod of items) await label(api, podSchema.parse(pod).metadata.name, null);
+  await label(api, podName, 'true');
+}
 
-  async list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
-    return (await this.#open()).list(prefix, signal);
-  }
-
-  async read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
-    return (await this.#open()).read(keys, signal);
-  }
-
-  async scan(request: ScanRequest, signal: AbortSignal): Promise<Page> {
-    return (await this.#open()).scan(request, signal);
-  }
-
-  async revision(signal: AbortSignal): Promise<number> {
-    return (await this.#open()).revision(signal);
-  }
-
-  async commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
-    return (await this.#open()).commit(transaction, signal);
-  }
-
-  async *watch(request: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
-    yield* (await this.#open()).watch(request, signal);
-  }
-
-  async close(): Promise<void> {
-    this.#stop.abort(new Failure('STORE_UNAVAILABLE', 'the service is shutting down; repeat the request'));
-    const opened = await this.#opening?.catch(() => undefined);
-    if (opened)
-      await this.#label(this.#options.podName, null).catch((failure: unknown) => this.#options.report(failure));
-    await opened?.store.close();
-    await opened?.leadership?.release();
-    this.#options.api.close();
-  }
-
-  /** A failure is not kept: the next call tries again. */
-  async #open(): Promise<Store> {
-    this.#opening ??= this.#lead().catch((error: unknown) => {
-      this.#opening = undefined;
-      throw error;
-    });
-    return (await this.#opening).store;
-  }
-
-  async #lead(): Promise<Opened> {
-    const { api, keys, clock, random, identity, report, lost } = this.#options;
-    const { signal } = this.#stop;
-    // A container that starts again has the label of the one before.
-    await this.#label(this.#options.podName, null);
-    const leadership =
-      identity === undefined ? undefined : await Leadership.acquire({ api, identity, clock, report }, signal);
-    try {
-      const group = await discoverGroup(api, signal);
-      if (!group) throw missingDefinitions(api);
-      const forms = new ObjectForms({ keys, group, namespace: api.namespace });
-      const reportWatch = (_resource: string, failure: unknown): void => {
-        if (failure !== undefined) report(failure);
-      };
-      const objects = new ApiObjects({ api, forms, clock, random, report: reportWatch });
-      const store = await KubernetesStore.open({ api: objects, keys });
-      leadership?.lost.addEventListener('abort', () => {
-        void store.close();
-        const reason: unknown = leadership.lost.reason;
-        if (reason instanceof Failure) lost(reason);
-      });
-      await this.#takeLabel(signal);
-      return { store, leadership };
-    } catch (error) {
-      await leadership?.release();
-      throw error;
-    }
-  }
-
-  /** Takes the label from a pod whose node is lost, which still counts as ready for a while. */
-  async #takeLabel(signal: AbortSignal): Promise<void> {
-    const { api, podName } = this.#options;
-    if (podName === '') return;
-    const path = `/api/v1/namespaces/${api.namespace}/pods`;
-    for await (const { items } of listPages(api, { path, labelSelector: `${LEADER}=true`, signal }))
-      for (const pod of items) await this.#label(podSchema.parse(pod).metadata.name, null);
-    await this.#label(podName, 'true');
-  }
-
-  /** Sets or removes the label by which the Service finds the pod that serves. */
-  async #label(podName: string, value: 'true' | null): Promise<void> {
-    const { api } = this.#options;
-    if (podName === '') return;
-    const path = `/api/v1/namespaces/${api.namespace}/pods/${podName}`;
-    const body = { metadata: { labels: { [LEADER]: value } } };
-    await api.send({ method: 'PATCH', path, body, contentType: 'application/merge-patch+json' });
-  }
+/** Sets or removes the label by which the Service finds the pod that serves. */
+async function label(api: KubernetesApi, podName: string, value: 'true' | null): Promise<void> {
+  if (podName === '') return;
+  const path = `/api/v1/namespaces/${api.namespace}/pods/${podName}`;
+  const body = { metadata: { labels: { [LEADER]: value } } };
+  await api.send({ method: 'PATCH', path, body, contentType: 'application/merge-patch+json' });
 }
 
 function missingDefinitions(api: KubernetesApi): Failure {

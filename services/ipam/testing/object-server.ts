@@ -32,9 +32,12 @@ export class ObjectServer {
   readonly #server: Server;
   readonly #objects = new Map<string, JsonObject>();
   readonly #watchers = new Set<{ readonly collection: string; readonly response: ServerResponse }>();
+  readonly #held: { readonly method: string; readonly arrived: () => void; readonly released: Promise<void> }[] = [];
   readonly #faults: { readonly method: string; readonly fault: RequestFault }[] = [];
   #version = 100;
   #uid = 0;
+  /** Whether watches report nothing, as while their events are on the way. */
+  isSilent = false;
 
   private constructor(directory: string, server: Server) {
     this.#directory = directory;
@@ -73,6 +76,15 @@ export class ObjectServer {
   /** The next request of a method that has no fault yet gets this one. */
   injectFault(method: string, fault: RequestFault): void {
     this.#faults.push({ method, fault });
+  }
+
+  /** The next request of a method arrives, and is carried out once it is released. */
+  hold(method: string): { readonly arrived: Promise<void>; readonly release: () => void } {
+    let [arrive, release] = [(): void => undefined, (): void => undefined];
+    const arrived = new Promise<void>((resolve) => (arrive = resolve));
+    const released = new Promise<void>((resolve) => (release = resolve));
+    this.#held.push({ method, arrived: () => arrive(), released });
+    return { arrived, release };
   }
 
   clearFaults(): void {
@@ -126,6 +138,7 @@ export class ObjectServer {
   }
 
   #notify(collection: string, type: string, object: JsonObject): void {
+    if (this.isSilent) return;
     for (const watcher of this.#watchers)
       if (watcher.collection === collection) watcher.response.write(`${formatJson({ type, object })}\n`);
   }
@@ -145,6 +158,10 @@ export class ObjectServer {
       return;
     }
     this.requests.push(`${method} ${pathname}`);
+    const heldIndex = this.#held.findIndex((held) => held.method === method);
+    const [held] = heldIndex < 0 ? [] : this.#held.splice(heldIndex, 1);
+    held?.arrived();
+    await held?.released;
     const index = this.#faults.findIndex((planned) => planned.method === method);
     const fault = index < 0 ? undefined : this.#faults.splice(index, 1)[0]?.fault;
     if (typeof fault === 'number') {

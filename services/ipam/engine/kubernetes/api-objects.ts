@@ -6,6 +6,7 @@ import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedul
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { NOT_EXECUTED, type ApiAnswer, type ApiRequest, type KubernetesApi } from '../../api-server/api.js';
+import { listPages, METADATA_ONLY } from '../../api-server/lists.js';
 import { ObjectFeed } from '../../api-server/object-feed.js';
 import { formatJson, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
 import { isAborted } from '../transaction.js';
@@ -20,6 +21,8 @@ interface ApiObjectsOptions {
   readonly random: () => number;
   /** Receives each failure of a watch, which is retried, and undefined when it is open again. Must not throw. */
   readonly report: (resource: string, failure: unknown) => void;
+  /** Called before each write. Throws a Failure while this process must not write. */
+  readonly authorizeWrite: () => void;
 }
 
 const BACKOFF: BackoffBounds = { baseMs: 50, maxMs: 2_000 };
@@ -46,7 +49,9 @@ interface Attempt {
  * The objects of a cluster's API server.
  *
  * The API server may execute a request after its failure was reported. So a request is repeated until its outcome is known. The
- * API server refuses a request whose object has changed, so at most one of the repetitions has an effect.
+ * API server refuses a request whose object has changed, so at most one of the repetitions has an effect. The same refusal fences
+ * a request that is in flight while this process loses the lease: either it is too late for its object's version, or the next
+ * leader's write of that object is, which then reads the object.
  */
 export class ApiObjects implements ObjectApi {
   readonly #options: ApiObjectsOptions;
@@ -64,6 +69,26 @@ export class ApiObjects implements ObjectApi {
     await Promise.all(
       this.#options.forms.resources.map((resource) => this.#followResource(resource, observer, signal)),
     );
+  }
+
+  async versions(signal: AbortSignal): Promise<ReadonlyMap<string, string>> {
+    const { api, forms } = this.#options;
+    const versions = new Map<string, string>();
+    const list = async (resource: Resource): Promise<void> => {
+      const fieldSelector = ObjectForms.fieldSelector(resource) ?? '';
+      const request = { path: resource.path, fieldSelector, accept: METADATA_ONLY, signal };
+      for await (const { items } of listPages(api, request))
+        for (const item of items) {
+          const object = jsonObject(item);
+          if (object) versions.set(idOf(resource, object), versionOf(object));
+        }
+    };
+    try {
+      await Promise.all(forms.resources.map(list));
+    } catch (error) {
+      throw storeFailure(error);
+    }
+    return versions;
   }
 
   async read(id: string, signal: AbortSignal): Promise<ApiObject | undefined> {
@@ -148,10 +173,11 @@ export class ApiObjects implements ObjectApi {
 
   /** Sends a request until its outcome is known. @throws Failure STORE_UNAVAILABLE, STORE_DENIED, or the signal's */
   async #settle(attempt: Attempt, signal: AbortSignal): Promise<Settled> {
-    const { clock, random, api } = this.#options;
+    const { clock, random, api, authorizeWrite } = this.#options;
     let isRepeated = false;
     for (let count = 0; ; count++) {
       try {
+        authorizeWrite();
         const { status, body } = await api.send({ ...attempt.request, signal });
         if (status !== NOT_FOUND && status !== CONFLICT) return { type: 'written', object: jsonObject(body) ?? {} };
         const found = await this.#readRaw(attempt.id, signal);
@@ -203,6 +229,7 @@ export class ApiObjects implements ObjectApi {
   }
 
   async #send(request: Omit<ApiRequest, 'signal'>, signal: AbortSignal): Promise<ApiAnswer> {
+    if (request.method !== 'GET') this.#options.authorizeWrite();
     try {
       return await this.#options.api.send({ ...request, signal });
     } catch (error) {
@@ -240,9 +267,9 @@ const SERVER_SETS: readonly string[] = ['ippools', 'ipreservations', 'nodes'];
 const REPEATED: ReadonlySet<string> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED']);
 
 /** Finds the API group with Calico's objects. As in Calico, v3 is used only if it alone is served. @returns undefined if none is */
-export async function discoverGroup(api: KubernetesApi, signal: AbortSignal): Promise<CalicoGroup | undefined> {
+export async function discoverGroup(api: KubernetesApi, signal?: AbortSignal): Promise<CalicoGroup | undefined> {
   const isServed = async (group: CalicoGroup): Promise<boolean> => {
-    const { status, body } = await api.send({ method: 'GET', path: `/apis/${group}`, signal });
+    const { status, body } = await api.send({ method: 'GET', path: `/apis/${group}`, ...(signal && { signal }) });
     const resources = jsonObject(body)?.resources;
     return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isNamed('ipamblocks'));
   };

@@ -1,4 +1,5 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
@@ -91,7 +92,7 @@ export class KubernetesStore implements Store {
   #sortedKeys = new SortedList(TEXT_ORDER);
   /** Objects that a transaction is writing, with the watch's reports that arrive meanwhile. */
   readonly #writing = new Map<string, ObjectUpdate[]>();
-  /** Objects whose last write has an unknown outcome. */
+  /** Objects that must be read again: their last write has an unknown outcome, or another process wrote them. */
   readonly #uncertain = new Set<string>();
   readonly #stop = new AbortController();
   #revision = FIRST_REVISION;
@@ -107,17 +108,31 @@ export class KubernetesStore implements Store {
     this.#log = new ChangeLog(FIRST_REVISION, watchHistoryCount);
   }
 
-  /** Reads all objects, and follows them. @throws Failure of {@link ObjectApi.follow} */
-  static async open(options: KubernetesStoreOptions): Promise<KubernetesStore> {
+  /** Reads all objects, and follows them. @throws Failure of {@link ObjectApi.follow}, or of the signal */
+  static async open(options: KubernetesStoreOptions, signal: AbortSignal): Promise<KubernetesStore> {
     const store = new KubernetesStore(options);
     try {
-      await store.#api.follow(store.#observer(), store.#stop.signal);
+      await untilAborted(store.#api.follow(store.#observer(), store.#stop.signal), signal);
       store.#isLoaded = true;
       return store;
     } catch (error) {
       await store.close();
       throw error;
     }
+  }
+
+  /**
+   * Waits until the records show every write that was answered before the call, such as the former leader's. The watches do not tell
+   * when they have reached that moment: in a resource without changes they get a bookmark each minute only. So the names and
+   * versions of all objects are listed, a tenth of their bytes, and each object that differs is read. The watches bring what is
+   * written later, for example by a request of the former leader that was in flight; until then a write of that object is refused.
+   */
+  async refresh(signal: AbortSignal): Promise<void> {
+    this.#check(signal);
+    const current = await this.#api.versions(signal);
+    for (const id of new Set([...current.keys(), ...this.#objects.keys()]))
+      if (this.#objects.get(id)?.version !== current.get(id)) this.#uncertain.add(id);
+    await this.#readUncertain(signal);
   }
 
   list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
@@ -296,13 +311,17 @@ export class KubernetesStore implements Store {
     return kept;
   }
 
-  /** Reads the objects whose last write may or may not have been carried out. */
+  /** Reads the objects whose latest state is unknown. */
   async #readUncertain(signal: AbortSignal): Promise<void> {
-    for (const id of [...this.#uncertain]) {
-      const object = await this.#api.read(id, signal);
-      this.#uncertain.delete(id);
-      this.#report({ id, object });
-    }
+    await Promise.all([...this.#uncertain].map((id) => this.#readObject(id, signal)));
+  }
+
+  async #readObject(id: string, signal: AbortSignal): Promise<void> {
+    const known = this.#objects.get(id);
+    const object = await this.#api.read(id, signal);
+    this.#uncertain.delete(id);
+    // A missing object has no version: it may have been made since the answer, and then the watch has reported it.
+    if (object || this.#objects.get(id) === known) this.#report({ id, object });
   }
 
   #endWriting(plan: readonly ObjectChange[]): void {
