@@ -1,3 +1,4 @@
+import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { KubernetesApi } from '../api-server/api.js';
@@ -123,13 +124,18 @@ test('a waiting one follows all objects, and shows the former leader’s last wr
 });
 
 test('one whose lease another process took refuses everything', async () => {
+  const gauges = new ReadMetrics('podwire.ipam.');
   const { caller, started } = start();
   await started;
+  expect(await gauges.read()).toEqual(
+    expect.arrayContaining(['leader 1', expect.stringMatching(/^kubernetes.watch.age 0\./)]),
+  );
   const lease = server.get(`${LEASES}/podwire-ipam`);
   server.put(LEASES, { ...lease, spec: { holderIdentity: 'other' } });
   await expect.poll(() => caller.health(), PATIENCE).toBe(NOT_SERVING);
   await expect(caller.allocate('c1')).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
   expect(server.list(`${V3}/ipamblocks`)).toEqual([]);
+  expect(await gauges.read()).toContain('leader 0');
 });
 
 test('without Calico’s definitions it waits, and says what to install', async () => {

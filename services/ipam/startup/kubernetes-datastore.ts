@@ -1,5 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 import { z } from 'zod';
 
 import type { KubernetesApi } from '../api-server/api.js';
@@ -30,6 +31,13 @@ const LEADER = 'podwire.dev/leader';
 
 const podSchema = z.object({ metadata: z.object({ name: z.string() }) });
 
+interface DatastoreParts {
+  readonly store: KubernetesStore;
+  readonly options: KubernetesDatastoreOptions;
+  readonly leadership: Leadership | undefined;
+  readonly objects: ApiObjects;
+}
+
 /**
  * Calico's custom resources as the datastore of one of several podwire-ipam. All of them follow all objects; the one that leads
  * writes and serves.
@@ -38,11 +46,16 @@ export class KubernetesDatastore {
   readonly store: KubernetesStore;
   readonly #options: KubernetesDatastoreOptions;
   readonly #leadership: Leadership | undefined;
+  readonly #stopMetrics: () => void;
 
-  private constructor(store: KubernetesStore, options: KubernetesDatastoreOptions, leadership: Leadership | undefined) {
+  private constructor({ store, options, leadership, objects }: DatastoreParts) {
     this.store = store;
     this.#options = options;
     this.#leadership = leadership;
+    this.#stopMetrics = observeMetrics(['podwire.ipam.leader', 'podwire.ipam.kubernetes.watch.age'], (observe) => {
+      observe('podwire.ipam.leader', leadership?.isHeld ? 1 : 0);
+      observe('podwire.ipam.kubernetes.watch.age', objects.watchAgeMs / 1000);
+    });
   }
 
   /**
@@ -72,7 +85,7 @@ export class KubernetesDatastore {
       const reason: unknown = leadership.lost.reason;
       if (reason instanceof Failure) options.lost(reason);
     });
-    return new KubernetesDatastore(store, options, leadership);
+    return new KubernetesDatastore({ store, options, leadership, objects });
   }
 
   /**
@@ -89,6 +102,7 @@ export class KubernetesDatastore {
   /** Gives the lease up once the last transaction has ended. Idempotent. */
   async close(): Promise<void> {
     const { api, podName, report } = this.#options;
+    this.#stopMetrics();
     if (this.#leadership?.isHeld) await label(api, podName, null).catch(report);
     await this.store.close();
     await this.#leadership?.release();

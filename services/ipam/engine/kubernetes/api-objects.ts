@@ -5,7 +5,7 @@ import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { NOT_EXECUTED, type ApiAnswer, type ApiRequest, type KubernetesApi } from '../../api-server/api.js';
+import { NOT_EXECUTED, pauseMs, type ApiAnswer, type ApiRequest, type KubernetesApi } from '../../api-server/api.js';
 import { listPages, METADATA_ONLY } from '../../api-server/lists.js';
 import { ObjectFeed } from '../../api-server/object-feed.js';
 import { formatJson, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
@@ -135,6 +135,11 @@ export class ApiObjects implements ObjectApi {
     return { type: 'written', object: undefined, ...(version === undefined ? {} : { version }) };
   }
 
+  /** Age of the latest report of the watch that has been silent for the longest time. */
+  get watchAgeMs(): number {
+    return Math.max(0, ...this.#feeds.map(({ ageMs }) => ageMs));
+  }
+
   close(): void {
     for (const feed of this.#feeds) void feed.stop();
     this.#options.api.close();
@@ -187,7 +192,7 @@ export class ApiObjects implements ObjectApi {
       } catch (error) {
         if (!(error instanceof Failure) || isAborted(signal) || !REPEATED.has(error.code)) throw storeFailure(error);
         isRepeated ||= error.details.executed !== NOT_EXECUTED.executed;
-        await clock.sleep(backoffMs(count, BACKOFF, random()), signal);
+        await clock.sleep(pauseMs(error, backoffMs(count, BACKOFF, random())), signal);
         if (isAborted(signal)) throw storeFailure(error);
       }
     }

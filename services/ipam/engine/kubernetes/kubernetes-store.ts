@@ -122,10 +122,10 @@ export class KubernetesStore implements Store {
   }
 
   /**
-   * Waits until the records show every write that was answered before the call, such as the former leader's. The watches do not tell
-   * when they have reached that moment: in a resource without changes they get a bookmark each minute only. So the names and
-   * versions of all objects are listed, a tenth of their bytes, and each object that differs is read. The watches bring what is
-   * written later, for example by a request of the former leader that was in flight; until then a write of that object is refused.
+   * Waits until the records show every write that was answered before the call, such as the former leader's. A watch does not report
+   * that it has reached this moment: of a resource without changes it gets one bookmark a minute. So the names and versions of all
+   * objects are listed, a tenth of their bytes, and each object that differs is read. The watches bring later writes, for example
+   * by a request of the former leader that was in flight; until then a write of that object is refused.
    */
   async refresh(signal: AbortSignal): Promise<void> {
     this.#check(signal);
