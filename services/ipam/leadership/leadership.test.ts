@@ -103,8 +103,13 @@ test('a leader that was paused must not write, before it learns that another one
   expect(() => first.requireHeld()).not.toThrow();
   clock.advance(60_000);
   expect(() => first.requireHeld()).toThrow('another podwire-ipam leads');
-  // Its renewal finds the lease as it was.
-  await expect.poll(() => first.isHeld).toBe(true);
+  // The next renewal finds the lease as it was.
+  await expect
+    .poll(() => {
+      clock.advance(1000);
+      return first.isHeld;
+    })
+    .toBe(true);
 });
 
 test('waiting ends with its signal', async () => {

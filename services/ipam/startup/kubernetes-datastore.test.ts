@@ -5,7 +5,7 @@ import { KubernetesApi } from '../api-server/api.js';
 import type { RunningService } from '../service.js';
 import { NAMESPACE } from '../testing/api-server.js';
 import { ObjectServer } from '../testing/object-server.js';
-import { Caller, Place } from '../testing/service.js';
+import { Caller, failureOf, Place } from '../testing/service.js';
 
 /** podwire-ipam on Calico's custom resources, as one of several. */
 
@@ -136,6 +136,38 @@ test('one whose lease another process took refuses everything', async () => {
   await expect(caller.allocate('c1')).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
   expect(server.list(`${V3}/ipamblocks`)).toEqual([]);
   expect(await gauges.read()).toContain('leader 0');
+});
+
+test('a migration to the other group: locked, copied, the former definitions deleted, and used from there', async () => {
+  const V1 = '/apis/crd.projectcalico.org/v1';
+  server.groups.set(V1, ['ippools', 'ipamblocks']);
+  const first = start();
+  const service = await first.started;
+  const address = await first.caller.allocateAddress('c1');
+  const setReady = (group: string, datastoreReady: boolean): unknown => {
+    const [information] = server.list(`${group}/clusterinformations`);
+    return server.put(`${group}/clusterinformations`, {
+      ...information,
+      metadata: { name: 'default' },
+      spec: { ...Object(information?.spec), datastoreReady },
+    });
+  };
+  setReady(V1, false);
+  await expect.poll(() => failureOf(first.caller.allocate('c2')), PATIENCE).toMatchObject({ code: 'STORE_LOCKED' });
+  for (const plural of ['ippools', 'ipamblocks', 'blockaffinities', 'clusterinformations'])
+    for (const { metadata, spec } of server.list(`${V1}/${plural}`))
+      server.put(`${V3}/${plural}`, { metadata: { name: Object(metadata).name }, spec: spec ?? {} });
+  setReady(V3, true);
+  server.removeGroup(V1);
+  await expect.poll(() => first.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  expect(first.place.log).toContain('have moved from crd.projectcalico.org/v1 to projectcalico.org/v3');
+  // Nodes keep their routes until they hear of the new blocks.
+  expect(await first.caller.allBlocks()).toHaveLength(1);
+  await service.stop();
+  const next = start();
+  await next.started;
+  expect(await next.caller.allocateAddress('c1')).toBe(address);
+  expect(await next.caller.allocateAddress('c2')).not.toBe(address);
 });
 
 test('without Calico’s definitions it waits, and says what to install', async () => {

@@ -70,16 +70,18 @@ export class KubernetesDatastore {
     if (!group) throw missingDefinitions(api);
     const forms = new ObjectForms({ keys, group, namespace: api.namespace });
     const leadership = identity === undefined ? undefined : new Leadership({ api, identity, clock, report });
+    let checking: Promise<void> | undefined;
+    const checkGroup = (): void => void (checking ??= endIfMoved(group, options).finally(() => (checking = undefined)));
     const objects = new ApiObjects({
       ...{ api, forms, clock, random },
       authorizeWrite: () => leadership?.requireHeld(),
       report: (_resource, failure) => {
         if (failure === undefined) return;
         report(failure);
-        void endIfMoved(group, options);
+        checkGroup();
       },
     });
-    const store = await KubernetesStore.open({ api: objects, keys }, signal);
+    const store = await KubernetesStore.open({ api: objects, keys, deletedUnderLock: checkGroup }, signal);
     leadership?.lost.addEventListener('abort', () => {
       void store.close();
       const reason: unknown = leadership.lost.reason;

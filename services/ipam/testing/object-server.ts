@@ -28,6 +28,8 @@ export class ObjectServer {
   readonly requests: string[] = [];
   /** Plurals that each group serves. */
   readonly groups = new Map<string, readonly string[]>();
+  /** Paths of groups that are served no more. */
+  readonly #removed: string[] = [];
   readonly #directory: string;
   readonly #server: Server;
   readonly #objects = new Map<string, JsonObject>();
@@ -137,6 +139,14 @@ export class ObjectServer {
     this.#notify(collection, 'DELETED', last);
   }
 
+  /** Deletes all definitions of a group, as Kubernetes does: first the objects, which a watch reports, then the resources. */
+  removeGroup(group: string): void {
+    this.groups.delete(group);
+    for (const path of [...this.#objects.keys()]) if (path.startsWith(`${group}/`)) this.delete(path);
+    this.#removed.push(group);
+    for (const { collection, response } of this.#watchers) if (collection.startsWith(`${group}/`)) response.end();
+  }
+
   #notify(collection: string, type: string, object: JsonObject): void {
     if (this.isSilent) return;
     for (const watcher of this.#watchers)
@@ -149,7 +159,11 @@ export class ObjectServer {
     const body = await bodyOf(request);
     const served = this.groups.get(pathname);
     if (served) {
-      reply(response, 200, { resources: served.map((name) => ({ name })) });
+      reply(response, 200, { resources: served.map((name) => ({ name, verbs: VERBS })) });
+      return;
+    }
+    if (this.#removed.some((group) => pathname.startsWith(group))) {
+      response.writeHead(404, { 'content-type': 'text/plain' }).end('404 page not found\n');
       return;
     }
     if (method === 'GET' && COLLECTION.test(pathname)) {
@@ -213,6 +227,7 @@ export class ObjectServer {
   }
 }
 
+const VERBS = ['get', 'list', 'watch', 'create', 'update', 'patch', 'delete'];
 const CONFLICT = [409, { message: 'the object has been modified' }] as const;
 const NOT_FOUND = [404, { message: 'not found' }] as const;
 

@@ -183,7 +183,7 @@ export class ApiObjects implements ObjectApi {
     for (let count = 0; ; count++) {
       try {
         authorizeWrite();
-        const { status, body } = await api.send({ ...attempt.request, signal });
+        const { status, body } = requireServed(await api.send({ ...attempt.request, signal }), attempt.request);
         if (status !== NOT_FOUND && status !== CONFLICT) return { type: 'written', object: jsonObject(body) ?? {} };
         const found = await this.#readRaw(attempt.id, signal);
         return isRepeated && attempt.isDone(found)
@@ -236,7 +236,7 @@ export class ApiObjects implements ObjectApi {
   async #send(request: Omit<ApiRequest, 'signal'>, signal: AbortSignal): Promise<ApiAnswer> {
     if (request.method !== 'GET') this.#options.authorizeWrite();
     try {
-      return await this.#options.api.send({ ...request, signal });
+      return requireServed(await this.#options.api.send({ ...request, signal }), request);
     } catch (error) {
       throw storeFailure(error);
     }
@@ -276,14 +276,26 @@ export async function discoverGroup(api: KubernetesApi, signal?: AbortSignal): P
   const isServed = async (group: CalicoGroup): Promise<boolean> => {
     const { status, body } = await api.send({ method: 'GET', path: `/apis/${group}`, ...(signal && { signal }) });
     const resources = jsonObject(body)?.resources;
-    return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isNamed('ipamblocks'));
+    return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isBlocksResource);
   };
   if (await isServed('crd.projectcalico.org/v1')) return 'crd.projectcalico.org/v1';
   return (await isServed('projectcalico.org/v3')) ? 'projectcalico.org/v3' : undefined;
 }
 
-function isNamed(name: string): (resource: Json) => boolean {
-  return (resource) => isObject(resource) && resource.name === name;
+/** Not while the API server deletes the definition: it creates no object then. */
+function isBlocksResource(resource: Json): boolean {
+  if (!isObject(resource) || resource.name !== 'ipamblocks') return false;
+  return Array.isArray(resource.verbs) && resource.verbs.includes('create');
+}
+
+/**
+ * An object whose resource is not served any more is not a missing one: a migration has deleted Calico's definitions. Of a missing
+ * object the API server returns a Status.
+ * @throws Failure STORE_UNAVAILABLE
+ */
+function requireServed(answer: ApiAnswer, { path }: Pick<ApiRequest, 'path'>): ApiAnswer {
+  if (answer.status !== NOT_FOUND || answer.body !== undefined) return answer;
+  throw new Failure('STORE_UNAVAILABLE', `${path}: the API server does not serve this resource; apply its definition`);
 }
 
 function storeFailure(error: unknown): unknown {

@@ -117,6 +117,32 @@ describe('other writers', () => {
   });
 });
 
+test('deletions while the datastore is locked are published when it is unlocked', async () => {
+  const lockKeys = new RecordKeys('/calico', { hasLock: true });
+  const objectsOfCalico = new MemoryObjects(lockKeys);
+  const other = await KubernetesStore.open({ api: objectsOfCalico.connect(), keys: lockKeys }, forever);
+  let heldCount = 0;
+  const deletedUnderLock = (): void => {
+    heldCount++;
+  };
+  const api = objectsOfCalico.connect();
+  const follower = await KubernetesStore.open({ api, keys: lockKeys, deletedUnderLock }, forever);
+  const [first, second] = ['a', 'b'].map((name) => lockKeys.of(poolRecord(name, '10.0.0.0/24')));
+  const write = (puts: readonly { key: string; value: Buffer }[], deletes: readonly string[] = []) =>
+    other.commit({ comparisons: [], puts, deletes }, forever);
+  const setReady = (datastoreReady: boolean) =>
+    write([put(lockKeys.clusterInformation, JSON.stringify({ metadata: {}, spec: { datastoreReady } }))]);
+  const pools = async () => (await follower.list(lockKeys.pools, forever)).records.length;
+  await write([put(first!, '{}'), put(second!, '{}')]);
+  await setReady(false);
+  await write([], [first!, second!]);
+  expect([await pools(), heldCount]).toEqual([2, 2]);
+  await write([put(first!, '{"new":1}')]);
+  await setReady(true);
+  await expect.poll(pools).toBe(1);
+  await Promise.all([follower.close(), other.close()]);
+});
+
 test('a transaction is seen as a whole, with one revision', async () => {
   const result = await change({ puts: [put('/a', '1'), put('/b', '1')] });
   expect(result).toMatchObject({ committed: true, revision: 2 });

@@ -8,7 +8,7 @@ import type { Block } from '../../records/block.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { decodeRecord } from '../../records/json/registry.js';
 import type { Pool } from '../../records/pool.js';
-import type { RecordValue } from '../../records/view.js';
+import type { RecordName, RecordValue } from '../../records/view.js';
 import { ChangeLog } from '../change-log.js';
 import { SortedList, TEXT_ORDER } from '../sorted-list.js';
 import {
@@ -36,6 +36,8 @@ export interface KubernetesStoreOptions {
   readonly keys: RecordKeys;
   /** How many revisions a watch can go back at least. Default: 10,000. */
   readonly watchHistoryCount?: number;
+  /** Called when another writer deletes an object of Calico's while the datastore is locked. Default: nothing. */
+  readonly deletedUnderLock?: () => void;
 }
 
 const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
@@ -77,6 +79,7 @@ interface WriteContext {
 export class KubernetesStore implements Store {
   readonly #api: ObjectApi;
   readonly #keys: RecordKeys;
+  readonly #deletedUnderLock: () => void;
   readonly #derived: DerivedRecords;
   readonly #log: ChangeLog;
   readonly #locks = new RecordLocks();
@@ -94,6 +97,8 @@ export class KubernetesStore implements Store {
   readonly #writing = new Map<string, ObjectUpdate[]>();
   /** Objects that must be read again: their last write has an unknown outcome, or another process wrote them. */
   readonly #uncertain = new Set<string>();
+  /** Objects whose deletion was reported while the datastore is locked. */
+  readonly #heldBack = new Set<string>();
   readonly #stop = new AbortController();
   #revision = FIRST_REVISION;
   #isLoaded = false;
@@ -101,7 +106,9 @@ export class KubernetesStore implements Store {
   #commitsCount = 0;
   #whenIdle: (() => void) | undefined;
 
-  private constructor({ api, keys, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT }: KubernetesStoreOptions) {
+  private constructor(options: KubernetesStoreOptions) {
+    const { api, keys, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT, deletedUnderLock } = options;
+    this.#deletedUnderLock = deletedUnderLock ?? (() => undefined);
     this.#api = api;
     this.#keys = keys;
     this.#derived = new DerivedRecords({ keys, pools: () => [...this.#pools.values()] });
@@ -343,7 +350,36 @@ export class KubernetesStore implements Store {
     const { id, object } = update;
     const waiting = this.#writing.get(id);
     if (waiting) waiting.push(update);
-    else if (this.#isNews(id, object)) this.#publish([update]);
+    else if (!this.#isNews(id, object)) return;
+    else if (object || !this.#isMigrating(id)) this.#publish([update]);
+    else {
+      this.#heldBack.add(id);
+      this.#deletedUnderLock();
+    }
+  }
+
+  /**
+   * Whether the deletion of an object may be the end of a migration to the other API group, which locks the datastore and deletes
+   * Calico's definitions with all objects. These are in use until this process starts again with the other group.
+   */
+  #isMigrating(id: string): boolean {
+    const key = this.#keys.clusterInformation;
+    const stored = this.#records.get(key);
+    const record = stored && this.#decode(key, stored.value);
+    if (record?.kind !== 'clusterInformation' || !record.value.isLocked) return false;
+    return [...(this.#objects.get(id)?.records.keys() ?? [])].some((each) => {
+      const name = this.#keys.parse(each);
+      return name !== undefined && CALICO_KINDS.has(name.kind);
+    });
+  }
+
+  /** Publishes deletions that were held back, unless the lock is still set. */
+  #releaseHeldBack(): void {
+    if (this.#heldBack.size === 0 || [...this.#heldBack].some((id) => this.#isMigrating(id))) return;
+    for (const id of this.#heldBack) this.#uncertain.add(id);
+    this.#heldBack.clear();
+    // After a failure the next transaction reads them.
+    this.#readUncertain(this.#stop.signal).catch(() => undefined);
   }
 
   #isNews(id: string, object: ApiObject | undefined): boolean {
@@ -403,6 +439,7 @@ export class KubernetesStore implements Store {
     for (const key of corrected.keys()) changes.delete(key);
     const revision = changes.size > 0 || corrected.size > 0 ? this.#append(changes) : this.#revision;
     if (corrected.size > 0) this.#append(corrected);
+    this.#releaseHeldBack();
     return revision;
   }
 
@@ -506,5 +543,15 @@ export class KubernetesStore implements Store {
     return record?.kind === 'block' ? record.value : undefined;
   }
 }
+
+/** Kinds of records that are Calico's custom resources. */
+const CALICO_KINDS = new Set<RecordName['kind']>([
+  'block',
+  'affinity',
+  'pool',
+  'reservation',
+  'config',
+  'clusterInformation',
+]);
 
 const NO_DETAILS: ReadonlyMap<string, HolderDetails> = new Map();
