@@ -10,7 +10,7 @@ import { MemoryObjects } from '../testing/memory-objects.js';
 import { describeStoreContract } from '../testing/store-contract.js';
 import { forever } from '../testing/stores.js';
 import { KubernetesStore } from './kubernetes-store.js';
-import type { ObjectApi } from './object-api.js';
+import type { ObjectApi, ObjectObserver } from './object-api.js';
 
 const keys = new RecordKeys('/calico');
 
@@ -102,6 +102,26 @@ describe('other writers', () => {
     await deaf.refresh(forever);
     expect(await deaf.revision(forever)).toBe(revision);
     await deaf.close();
+  });
+
+  test('whose object was replaced here cannot delete the new one by a late report', async () => {
+    let observer: ObjectObserver | undefined;
+    const connection = objects.connect({ reports: 'never' });
+    const follow: ObjectApi['follow'] = (each, signal) => connection.follow((observer = each), signal);
+    let deleted = '';
+    const write: ObjectApi['write'] = (...args) => {
+      if (deleted !== '') observer?.deleted('records//a', deleted);
+      return connection.write(...args);
+    };
+    const late = await KubernetesStore.open({ api: { ...connection, follow, write }, keys }, forever);
+    const commit = (parts: Partial<Transaction>) =>
+      late.commit({ comparisons: [], puts: [], deletes: [], ...parts }, forever);
+    await commit({ puts: [put('/a', '1')] });
+    await commit({ deletes: ['/a'] });
+    deleted = '102';
+    await commit({ puts: [put('/a', '2')] });
+    expect((await late.list('/', forever)).records).toHaveLength(1);
+    await late.close();
   });
 
   test('cannot bring back an object that was deleted here, by a report from before', async () => {

@@ -49,7 +49,7 @@ const FIRST_REVISION = 1;
 interface ObjectUpdate {
   readonly id: string;
   readonly object: ApiObject | undefined;
-  /** The last version of an object that this process has deleted, if that is not the known one. */
+  /** The last version of a deleted object, if that is not the known one. */
   readonly version?: string;
 }
 
@@ -327,14 +327,17 @@ export class KubernetesStore implements Store {
     const known = this.#objects.get(id);
     const object = await this.#api.read(id, signal);
     this.#uncertain.delete(id);
-    // A missing object has no version: it may have been made since the answer, and then the watch has reported it.
-    if (object || this.#objects.get(id) === known) this.#report({ id, object });
+    // A missing object has no version: it may have been made since the answer.
+    const isUnchanged = this.#objects.get(id) === known && !this.#writing.has(id);
+    if (object || isUnchanged) this.#report({ id, object });
   }
 
   #endWriting(plan: readonly ObjectChange[]): void {
     const reported = plan.flatMap(({ object: id }) => this.#writing.get(id) ?? []);
     for (const { object: id } of plan) this.#writing.delete(id);
-    for (const update of reported) this.#report(update);
+    for (const update of reported)
+      if (update.version === undefined) this.#report(update);
+      else this.#reportDeleted(update.id, update.version);
   }
 
   #observer(): ObjectObserver {
@@ -390,6 +393,11 @@ export class KubernetesStore implements Store {
   }
 
   #reportDeleted(id: string, version: string): void {
+    const waiting = this.#writing.get(id);
+    if (waiting) {
+      waiting.push({ id, object: undefined, version });
+      return;
+    }
     const known = this.#objects.get(id);
     if (known && !isLater(version, known.version)) return;
     this.#deletedVersions.delete(id);
