@@ -114,6 +114,57 @@ export const ALERTS: readonly Alert[] = [
     },
   },
   {
+    name: 'PodwireNoLeader',
+    severity: 'critical',
+    for: '1m',
+    expression: 'max(podwire_ipam_leader) == 0',
+    summary: 'No podwire-ipam holds the Lease',
+    meaning: 'As PodwireIpamAbsent.',
+    action:
+      '`kubectl -n podwire-system get lease podwire-ipam` names the former leader; the logs of podwire-ipam have the reason.',
+    example: {
+      fires: one('podwire_ipam_leader{instance="a"}', '1x5 0x60'),
+      silent: [
+        ...one('podwire_ipam_leader{instance="a"}', '1x5 0x60'),
+        ...one('podwire_ipam_leader{instance="b"}', '0x5 1x60'),
+      ],
+    },
+  },
+  {
+    name: 'PodwireApiServerRefuses',
+    severity: 'warning',
+    for: '5m',
+    expression:
+      'sum by (code) (increase(podwire_ipam_kubernetes_requests_total{code=~"401|403|429|5..|none"}[5m])) > 5',
+    summary: 'The API server answers podwire-ipam with {{ $labels.code }}',
+    meaning: 'Store kubernetes: pods start while leases last. Otherwise deleted Nodes and pods keep their addresses.',
+    action:
+      '401, 403: apply the role of podwire-ipam. 429: see the FlowSchema `podwire-ipam`. 5xx, none: the API server fails.',
+    example: {
+      fires: one(
+        'podwire_ipam_kubernetes_requests_total{instance="a",verb="update",kind="ipamblocks",code="429"}',
+        '0+3x60',
+      ),
+      silent: one(
+        'podwire_ipam_kubernetes_requests_total{instance="a",verb="update",kind="ipamblocks",code="409"}',
+        '0+9x60',
+      ),
+    },
+  },
+  {
+    name: 'PodwireWatchTooOld',
+    severity: 'warning',
+    for: '2m',
+    expression: 'max by (instance) (podwire_ipam_kubernetes_watch_age_seconds) > 200',
+    summary: 'podwire-ipam on {{ $labels.instance }} has not heard of a resource for {{ $value | humanizeDuration }}',
+    meaning: 'Changes of pools, nodes and blocks by other programs are seen late.',
+    action: 'The log of podwire-ipam names the watch; check the API server and the network.',
+    example: {
+      fires: one('podwire_ipam_kubernetes_watch_age_seconds{instance="a"}', '0+60x60'),
+      silent: one('podwire_ipam_kubernetes_watch_age_seconds{instance="a"}', '0x5 180x60'),
+    },
+  },
+  {
     name: 'PodwireAddFailing',
     severity: 'warning',
     for: '5m',

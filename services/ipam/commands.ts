@@ -76,14 +76,16 @@ async function transfer(command: ExportCommand | ImportCommand, deps: CommandDep
     // Commands have no watchers, and the history for them would hold a whole import.
     const opened = await openStore(config, {
       ...{ pid, newUid, events, clock, random, kubernetes, identity: undefined },
+      signal: stop.signal,
       watchHistoryCount: 1,
     });
     try {
+      await opened.lead(stop.signal);
       const done = command.name === 'export' ? runExport(command, config, opened) : runImport(command, config, opened);
       stderr.write(`podwire-ipam: ${await done(deps, stop.signal)}\n`);
       return 0;
     } finally {
-      await opened.store.close();
+      await opened.close();
     }
   } catch (error) {
     if (!(error instanceof Failure)) throw error;

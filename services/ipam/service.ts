@@ -100,7 +100,10 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     traits: { settlement },
   } = opened;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
-  const loading = retryUntilAvailable(() => loadDatastore(opened, { config, deps, events }), retry);
+  const loading = retryUntilAvailable(
+    () => loadDatastore(opened, { config, deps, events, signal: retry.signal }),
+    retry,
+  );
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
   const updates = deferredUpdates(loading.then(({ updater }) => updater));
@@ -119,7 +122,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     await Promise.all([server.stop(), ...upkeeps.map((upkeep) => upkeep.stop())]);
     api?.close();
     await loading.then(closeDatastore, () => undefined);
-    await store.close();
+    await opened.close();
   };
   try {
     upkeeps.push(...startIdentityUpkeep(identity, tokens, { events, deps }));
@@ -139,8 +142,11 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   }
 }
 
-function storeDeps({ clock, random, pid, newUid, kubernetes }: ServiceDeps, events: Events): OpenStoreDeps {
-  return { clock, random, pid, newUid, kubernetes, events, identity: `${hostname()}_${newUid()}` };
+function storeDeps(
+  { clock, random, pid, newUid, kubernetes, signal = NEVER }: ServiceDeps,
+  events: Events,
+): OpenStoreDeps {
+  return { clock, random, pid, newUid, kubernetes, events, signal, identity: `${hostname()}_${newUid()}` };
 }
 
 /** @returns a function that removes the gauges */
@@ -325,43 +331,56 @@ interface Datastore {
   readonly hub: StreamHub;
 }
 
+interface DatastoreDeps extends LoadDeps {
+  /** Ends the wait for the lease. */
+  readonly signal: AbortSignal;
+}
+
 interface LoadDeps {
   readonly config: Config;
   readonly deps: ServiceDeps;
   readonly events: Events;
 }
 
-async function loadDatastore(
-  { store, traits, history }: OpenStore,
-  { config, deps, events }: LoadDeps,
-): Promise<Datastore> {
+/** Reads the datastore, and then waits until this process may write: a process that waits has everything ready. */
+async function loadDatastore({ store, traits, lead }: OpenStore, load: DatastoreDeps): Promise<Datastore> {
+  const { config, deps, events, signal } = load;
   const { clock, random, newUid } = deps;
   const keys = new RecordKeys(config.datastorePrefix, traits);
-  const never = new AbortController().signal;
-  const datastore = await requireCompleteImport(store, config.datastorePrefix, never);
-  const ownsNodes = config.store !== 'kubernetes';
-  const first = { store, keys, ownsNodes, defaultPools: readDefaultPools(config), nowMs: clock.nowMs(), newUid };
-  for (const pool of await initializeDatastore(first, never)) new PoolEvents(events).poolCreated(pool);
-  const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
+  const keepsHistory = config.historyHours > 0;
+  const datastore = await requireCompleteImport(store, config.datastorePrefix, NEVER);
+  const currentRevision = (until: AbortSignal): Promise<number> => store.revision(until);
   const objects = new Catalog({ keys, encode: encodeChange });
   const hub = new StreamHub({ objects, encode: encodeMessage, clock, datastore, currentRevision });
   const report = (event: MirrorEvent): void => reportMirrorEvent(events, event);
-  const mirror = await Mirror.start({ store, keys, clock, random, report, observe: objects.observe }, never);
-  const keepsHistory = isHistoryKept({ segments: history }, config.historyHours);
+  const mirror = await Mirror.start({ store, keys, clock, random, report, observe: objects.observe }, NEVER);
   const updater = new Updater({ store, mirror, keys, clock, random, ...traits, keepsHistory });
+  const continueClock = mirror.holdClock();
   try {
-    const epoch = { id: newUid(), importId: datastore };
-    const isRestored = await updater.update('epoch', (view) => beginEpoch(view, epoch), { signal: never });
+    await lead(signal);
+    const ownsNodes = config.store !== 'kubernetes';
+    const first = { store, keys, ownsNodes, defaultPools: readDefaultPools(config), nowMs: clock.nowMs(), newUid };
+    for (const pool of await initializeDatastore(first, NEVER)) new PoolEvents(events).poolCreated(pool);
+    // Decisions on the datastores of other kinds verify that the mirror is up to date.
+    if (traits.isExclusiveWriter) await mirror.reach(await store.revision(NEVER), NEVER);
+    await beginNewEpoch(updater, { id: newUid(), importId: datastore }, events);
+  } catch (error) {
+    await closeDatastore({ mirror, updater, hub });
+    throw error;
+  }
+  continueClock();
+  return { mirror, hub, updater };
+}
+
+async function beginNewEpoch(updater: Updater, epoch: Parameters<typeof beginEpoch>[1], events: Events): Promise<void> {
+  try {
+    const isRestored = await updater.update('epoch', (view) => beginEpoch(view, epoch), { signal: NEVER });
     if (isRestored) events.datastoreRestored();
   } catch (error) {
     // A datastore without space still serves reads and releases.
-    if (!(error instanceof Failure && error.code === 'STORE_FULL')) {
-      await closeDatastore({ mirror, updater, hub });
-      throw error;
-    }
+    if (!(error instanceof Failure && error.code === 'STORE_FULL')) throw error;
     events.upkeepFailed('begin-epoch', error);
   }
-  return { mirror, hub, updater };
 }
 
 /** Watches begin when the datastore has been read, and fail once it is refused. */

@@ -3,7 +3,7 @@ import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedul
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { z } from 'zod';
 
-import type { KubernetesApi } from './api.js';
+import { pauseMs, type KubernetesApi } from './api.js';
 import { listPages } from './lists.js';
 
 export interface ObjectFeedOptions {
@@ -53,16 +53,24 @@ export class ObjectFeed {
   #resourceVersion: string | undefined;
   #isCurrent = false;
   #failedWatchesCount = 0;
+  /** When the API server last reported something, by the monotonic clock. */
+  #heardMs: number;
 
   /** The creator stops it before it closes the API server. */
   constructor(options: ObjectFeedOptions) {
     this.#options = options;
+    this.#heardMs = options.clock.monotonicMs();
     this.#done = this.#run(this.#stop.signal);
   }
 
   /** Whether it follows the API server: false before the first watch, and from a failure to the next watch. */
   get isCurrent(): boolean {
     return this.#isCurrent;
+  }
+
+  /** How long ago the API server reported something: an event, a bookmark, or that a watch is open. */
+  get ageMs(): number {
+    return this.#options.clock.monotonicMs() - this.#heardMs;
   }
 
   /** Idempotent. */
@@ -74,18 +82,19 @@ export class ObjectFeed {
   async #run(signal: AbortSignal): Promise<void> {
     const { clock, random } = this.#options;
     for (let attempt = 0; !signal.aborted; attempt++) {
-      let pauseMs = backoffMs(attempt, BACKOFF, random());
+      let waitMs = backoffMs(attempt, BACKOFF, random());
       try {
         if (this.#resourceVersion === undefined) await this.#list(signal);
         const hadEvents = await this.#watch(signal);
         attempt = -1;
-        pauseMs = hadEvents ? 0 : random() * 2 * SILENT_WATCH_PAUSE_MS;
+        waitMs = hadEvents ? 0 : random() * 2 * SILENT_WATCH_PAUSE_MS;
       } catch (failure) {
         if (isAborted(signal)) return;
         this.#isCurrent = false;
         this.#options.report(failure);
+        waitMs = pauseMs(failure, waitMs);
       }
-      if (pauseMs > 0) await clock.sleep(pauseMs, signal);
+      if (waitMs > 0) await clock.sleep(waitMs, signal);
     }
   }
 
@@ -142,11 +151,13 @@ export class ObjectFeed {
   }
 
   #apply(type: string, object: unknown): void {
+    this.#heardMs = this.#options.clock.monotonicMs();
     this.#resourceVersion = versionedSchema.safeParse(object).data?.metadata.resourceVersion ?? this.#resourceVersion;
     if (type !== 'BOOKMARK') this.#options.changed(type, object);
   }
 
   #opened(): void {
+    this.#heardMs = this.#options.clock.monotonicMs();
     this.#isCurrent = true;
     this.#failedWatchesCount = 0;
     this.#options.report(undefined);

@@ -1,11 +1,12 @@
 import { GetAddressHistoryRequest, HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
+import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { KubernetesApi } from '../api-server/api.js';
 import type { RunningService } from '../service.js';
 import { NAMESPACE } from '../testing/api-server.js';
 import { ObjectServer } from '../testing/object-server.js';
-import { Caller, clientLimits, Place } from '../testing/service.js';
+import { Caller, clientLimits, failureOf, Place } from '../testing/service.js';
 
 /** podwire-ipam on Calico's custom resources, as one of several. */
 
@@ -69,6 +70,16 @@ async function historyOf({ peer }: Caller, id: string): Promise<(readonly [strin
   };
   const { tenures } = await peer.call(HistoryServiceService.getAddressHistory, request, clientLimits());
   return tenures.map(({ handleId, releaseTime }) => [handleId, releaseTime !== undefined]);
+}
+
+/** Makes a call whose changes no watch reports. */
+async function watchless<Result>(call: () => Promise<Result>): Promise<Result> {
+  server.isSilent = true;
+  try {
+    return await call();
+  } finally {
+    server.isSilent = false;
+  }
 }
 
 const specOf = (path: string) => Object(server.get(path)?.spec);
@@ -136,9 +147,28 @@ test('of two, the second one serves as soon as the first one ends', async () => 
   expect(await second.caller.allocateAddress('c1')).toBe(address);
 });
 
+test('a waiting one follows all objects, and shows the former leader’s last write when it leads', async () => {
+  const first = start();
+  const service = await first.started;
+  const second = start();
+  await expect.poll(() => second.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  const [known, unseen] = [
+    await first.caller.allocateAddress('c1'),
+    await watchless(() => first.caller.allocateAddress('c2')),
+  ];
+  await service.stop();
+  await second.started;
+  const found = await Promise.all(['c1', 'c2'].map((id) => second.caller.getEndpoint(id)));
+  expect(found.map(({ endpoint }) => endpoint?.addresses[0]?.address)).toEqual([known, unseen]);
+});
+
 test('one whose lease another process took refuses everything', async () => {
+  const gauges = new ReadMetrics('podwire.ipam.');
   const { caller, started } = start();
   const service = await started;
+  expect(await gauges.read()).toEqual(
+    expect.arrayContaining(['leader 1', expect.stringMatching(/^kubernetes.watch.age 0\./)]),
+  );
   await caller.allocate('c0');
   await caller.release('c0');
   const lease = server.get(`${LEASES}/podwire-ipam`);
@@ -146,8 +176,41 @@ test('one whose lease another process took refuses everything', async () => {
   await expect.poll(() => caller.health(), PATIENCE).toBe(NOT_SERVING);
   await expect(caller.allocate('c1')).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
   expect(server.list(`${V3}/ipamblocks`).map(({ spec }) => Object(spec).attributes)).toEqual([[]]);
+  expect(await gauges.read()).toContain('leader 0');
   await service.stop();
   expect(server.list(SEGMENTS)).toHaveLength(1);
+});
+
+test('a migration to the other group: locked, copied, the former definitions deleted, and used from there', async () => {
+  const V1 = '/apis/crd.projectcalico.org/v1';
+  server.groups.set(V1, ['ippools', 'ipamblocks']);
+  const first = start();
+  const service = await first.started;
+  const address = await first.caller.allocateAddress('c1');
+  const setReady = (group: string, datastoreReady: boolean): unknown => {
+    const [information] = server.list(`${group}/clusterinformations`);
+    return server.put(`${group}/clusterinformations`, {
+      ...information,
+      metadata: { name: 'default' },
+      spec: { ...Object(information?.spec), datastoreReady },
+    });
+  };
+  setReady(V1, false);
+  await expect.poll(() => failureOf(first.caller.allocate('c2')), PATIENCE).toMatchObject({ code: 'STORE_LOCKED' });
+  for (const plural of ['ippools', 'ipamblocks', 'blockaffinities', 'clusterinformations'])
+    for (const { metadata, spec } of server.list(`${V1}/${plural}`))
+      server.put(`${V3}/${plural}`, { metadata: { name: Object(metadata).name }, spec: spec ?? {} });
+  setReady(V3, true);
+  server.removeGroup(V1);
+  await expect.poll(() => first.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  expect(first.place.log).toContain('have moved from crd.projectcalico.org/v1 to projectcalico.org/v3');
+  // Nodes keep their routes until they hear of the new blocks.
+  expect(await first.caller.allBlocks()).toHaveLength(1);
+  await service.stop();
+  const next = start();
+  await next.started;
+  expect(await next.caller.allocateAddress('c1')).toBe(address);
+  expect(await next.caller.allocateAddress('c2')).not.toBe(address);
 });
 
 test('without Calico’s definitions it waits, and says what to install', async () => {

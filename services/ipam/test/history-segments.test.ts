@@ -91,7 +91,9 @@ async function startProcess(objects: ObjectApi, time: Time) {
   };
   const history = await HistorySegments.open({ api, keys, clock, random: Math.random, reports }, forever);
   if (!history) throw new Error('there are no segments');
-  const started = await startOn(await KubernetesStore.open({ api: objects, keys, history }), time);
+  const store = await KubernetesStore.open({ api: objects, keys }, forever);
+  store.keepHistory(history);
+  const started = await startOn(store, time);
   /** Ends as SIGTERM ends the service. */
   const stop = async (): Promise<void> => {
     await started.end();

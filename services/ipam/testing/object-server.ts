@@ -32,13 +32,18 @@ export class ObjectServer {
   readonly groups = new Map<string, readonly string[]>();
   /** Most objects of a page so far. */
   largestPage = 0;
+  /** Paths of groups that are served no more. */
+  readonly #removed: string[] = [];
   readonly #directory: string;
   readonly #server: Server;
   readonly #objects = new Map<string, JsonObject>();
   readonly #watchers = new Set<{ readonly collection: string; readonly response: ServerResponse }>();
+  readonly #held: { readonly method: string; readonly arrived: () => void; readonly released: Promise<void> }[] = [];
   readonly #faults: { readonly method: string; readonly fault: RequestFault }[] = [];
   #version = 100;
   #uid = 0;
+  /** Whether watches report nothing, as while their events are on the way. */
+  isSilent = false;
 
   private constructor(directory: string, server: Server) {
     this.#directory = directory;
@@ -77,6 +82,15 @@ export class ObjectServer {
   /** The next request of a method that has no fault yet gets this one. */
   injectFault(method: string, fault: RequestFault): void {
     this.#faults.push({ method, fault });
+  }
+
+  /** The next request of a method arrives, and is carried out once it is released. */
+  hold(method: string): { readonly arrived: Promise<void>; readonly release: () => void } {
+    let [arrive, release] = [(): void => undefined, (): void => undefined];
+    const arrived = new Promise<void>((resolve) => (arrive = resolve));
+    const released = new Promise<void>((resolve) => (release = resolve));
+    this.#held.push({ method, arrived: () => arrive(), released });
+    return { arrived, release };
   }
 
   clearFaults(): void {
@@ -129,7 +143,16 @@ export class ObjectServer {
     this.#notify(collection, 'DELETED', last);
   }
 
+  /** Deletes all definitions of a group, as Kubernetes does: first the objects, which a watch reports, then the resources. */
+  removeGroup(group: string): void {
+    this.groups.delete(group);
+    for (const path of [...this.#objects.keys()]) if (path.startsWith(`${group}/`)) this.delete(path);
+    this.#removed.push(group);
+    for (const { collection, response } of this.#watchers) if (collection.startsWith(`${group}/`)) response.end();
+  }
+
   #notify(collection: string, type: string, object: JsonObject): void {
+    if (this.isSilent) return;
     for (const watcher of this.#watchers)
       if (watcher.collection === collection) watcher.response.write(`${formatJson({ type, object })}\n`);
   }
@@ -140,7 +163,11 @@ export class ObjectServer {
     const body = await bodyOf(request);
     const served = this.groups.get(pathname);
     if (served) {
-      reply(response, 200, { resources: served.map((name) => ({ name })) });
+      reply(response, 200, { resources: served.map((name) => ({ name, verbs: VERBS })) });
+      return;
+    }
+    if (this.#removed.some((group) => pathname.startsWith(group))) {
+      response.writeHead(404, { 'content-type': 'text/plain' }).end('404 page not found\n');
       return;
     }
     if (method === 'GET' && COLLECTION.test(pathname)) {
@@ -149,6 +176,10 @@ export class ObjectServer {
       return;
     }
     this.requests.push(`${method} ${pathname}`);
+    const heldIndex = this.#held.findIndex((held) => held.method === method);
+    const [held] = heldIndex < 0 ? [] : this.#held.splice(heldIndex, 1);
+    held?.arrived();
+    await held?.released;
     const index = this.#faults.findIndex((planned) => planned.method === method);
     const fault = index < 0 ? undefined : this.#faults.splice(index, 1)[0]?.fault;
     if (typeof fault === 'number') {
@@ -207,6 +238,7 @@ export class ObjectServer {
   }
 }
 
+const VERBS = ['get', 'list', 'watch', 'create', 'update', 'patch', 'delete'];
 const CONFLICT = [409, { message: 'the object has been modified' }] as const;
 const NOT_FOUND = [404, { message: 'not found' }] as const;
 

@@ -5,7 +5,8 @@ import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { NOT_EXECUTED, type ApiAnswer, type ApiRequest, type KubernetesApi } from '../../api-server/api.js';
+import { NOT_EXECUTED, pauseMs, type ApiAnswer, type ApiRequest, type KubernetesApi } from '../../api-server/api.js';
+import { listPages, METADATA_ONLY } from '../../api-server/lists.js';
 import { ObjectFeed } from '../../api-server/object-feed.js';
 import { formatJson, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
 import { isAborted } from '../transaction.js';
@@ -20,6 +21,8 @@ interface ApiObjectsOptions {
   readonly random: () => number;
   /** Receives each failure of a watch, which is retried, and undefined when it is open again. Must not throw. */
   readonly report: (resource: string, failure: unknown) => void;
+  /** Called before each write. Throws a Failure while this process must not write. */
+  readonly authorizeWrite: () => void;
 }
 
 const BACKOFF: BackoffBounds = { baseMs: 50, maxMs: 2_000 };
@@ -46,7 +49,9 @@ interface Attempt {
  * The objects of a cluster's API server.
  *
  * The API server may execute a request after its failure was reported. So a request is repeated until its outcome is known. The
- * API server refuses a request whose object has changed, so at most one of the repetitions has an effect.
+ * API server refuses a request whose object has changed, so at most one of the repetitions has an effect. The same refusal fences
+ * a request that is in flight while this process loses the lease: either it is too late for its object's version, or the next
+ * leader's write of that object is, which then reads the object.
  */
 export class ApiObjects implements ObjectApi {
   readonly #options: ApiObjectsOptions;
@@ -64,6 +69,26 @@ export class ApiObjects implements ObjectApi {
     await Promise.all(
       this.#options.forms.resources.map((resource) => this.#followResource(resource, observer, signal)),
     );
+  }
+
+  async versions(signal: AbortSignal): Promise<ReadonlyMap<string, string>> {
+    const { api, forms } = this.#options;
+    const versions = new Map<string, string>();
+    const list = async (resource: Resource): Promise<void> => {
+      const fieldSelector = ObjectForms.fieldSelector(resource) ?? '';
+      const request = { path: resource.path, fieldSelector, accept: METADATA_ONLY, signal };
+      for await (const { items } of listPages(api, request))
+        for (const item of items) {
+          const object = jsonObject(item);
+          if (object) versions.set(idOf(resource, object), versionOf(object));
+        }
+    };
+    try {
+      await Promise.all(forms.resources.map(list));
+    } catch (error) {
+      throw storeFailure(error);
+    }
+    return versions;
   }
 
   async read(id: string, signal: AbortSignal): Promise<ApiObject | undefined> {
@@ -110,6 +135,11 @@ export class ApiObjects implements ObjectApi {
     return { type: 'written', object: undefined, ...(version === undefined ? {} : { version }) };
   }
 
+  /** Age of the latest report of the watch that has been silent for the longest time. */
+  get watchAgeMs(): number {
+    return Math.max(0, ...this.#feeds.map(({ ageMs }) => ageMs));
+  }
+
   close(): void {
     for (const feed of this.#feeds) void feed.stop();
     this.#options.api.close();
@@ -148,11 +178,12 @@ export class ApiObjects implements ObjectApi {
 
   /** Sends a request until its outcome is known. @throws Failure STORE_UNAVAILABLE, STORE_DENIED, or the signal's */
   async #settle(attempt: Attempt, signal: AbortSignal): Promise<Settled> {
-    const { clock, random, api } = this.#options;
+    const { clock, random, api, authorizeWrite } = this.#options;
     let isRepeated = false;
     for (let count = 0; ; count++) {
       try {
-        const { status, body } = await api.send({ ...attempt.request, signal });
+        authorizeWrite();
+        const { status, body } = requireServed(await api.send({ ...attempt.request, signal }), attempt.request);
         if (status !== NOT_FOUND && status !== CONFLICT) return { type: 'written', object: jsonObject(body) ?? {} };
         const found = await this.#readRaw(attempt.id, signal);
         return isRepeated && attempt.isDone(found)
@@ -161,7 +192,7 @@ export class ApiObjects implements ObjectApi {
       } catch (error) {
         if (!(error instanceof Failure) || isAborted(signal) || !REPEATED.has(error.code)) throw storeFailure(error);
         isRepeated ||= error.details.executed !== NOT_EXECUTED.executed;
-        await clock.sleep(backoffMs(count, BACKOFF, random()), signal);
+        await clock.sleep(pauseMs(error, backoffMs(count, BACKOFF, random())), signal);
         if (isAborted(signal)) throw storeFailure(error);
       }
     }
@@ -203,8 +234,9 @@ export class ApiObjects implements ObjectApi {
   }
 
   async #send(request: Omit<ApiRequest, 'signal'>, signal: AbortSignal): Promise<ApiAnswer> {
+    if (request.method !== 'GET') this.#options.authorizeWrite();
     try {
-      return await this.#options.api.send({ ...request, signal });
+      return requireServed(await this.#options.api.send({ ...request, signal }), request);
     } catch (error) {
       throw storeFailure(error);
     }
@@ -240,19 +272,33 @@ const SERVER_SETS: readonly string[] = ['ippools', 'ipreservations', 'nodes'];
 const REPEATED: ReadonlySet<string> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED']);
 
 /** Finds the API group with Calico's objects. As in Calico, v3 is used only if it alone is served. @returns undefined if none is */
-export async function discoverGroup(api: KubernetesApi, signal: AbortSignal): Promise<CalicoGroup | undefined> {
+export async function discoverGroup(api: KubernetesApi, signal?: AbortSignal): Promise<CalicoGroup | undefined> {
   const groups = ['crd.projectcalico.org/v1', 'projectcalico.org/v3'] as const;
   for (const group of groups) if (await isServed(api, `/apis/${group}/ipamblocks`, signal)) return group;
   return undefined;
 }
 
-/** Whether the API server has the definition of the objects at a path. */
-export async function isServed(api: KubernetesApi, path: string, signal: AbortSignal): Promise<boolean> {
+/** Whether the API server has the definition of the objects at a path. It creates none while it deletes the definition. */
+export async function isServed(api: KubernetesApi, path: string, signal?: AbortSignal): Promise<boolean> {
   const slash = path.lastIndexOf('/');
-  const { status, body } = await api.send({ method: 'GET', path: path.slice(0, slash), signal });
+  const request = { method: 'GET', path: path.slice(0, slash), ...(signal && { signal }) } as const;
+  const { status, body } = await api.send(request);
   const resources = jsonObject(body)?.resources;
-  const isNamed = (resource: Json): boolean => isObject(resource) && resource.name === path.slice(slash + 1);
-  return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isNamed);
+  const isWanted = (resource: Json): boolean => {
+    if (!isObject(resource) || resource.name !== path.slice(slash + 1)) return false;
+    return Array.isArray(resource.verbs) && resource.verbs.includes('create');
+  };
+  return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isWanted);
+}
+
+/**
+ * An object whose resource is not served any more is not a missing one: a migration has deleted Calico's definitions. Of a missing
+ * object the API server returns a Status.
+ * @throws Failure STORE_UNAVAILABLE
+ */
+function requireServed(answer: ApiAnswer, { path }: Pick<ApiRequest, 'path'>): ApiAnswer {
+  if (answer.status !== NOT_FOUND || answer.body !== undefined) return answer;
+  throw new Failure('STORE_UNAVAILABLE', `${path}: the API server does not serve this resource; apply its definition`);
 }
 
 function storeFailure(error: unknown): unknown {

@@ -1,4 +1,5 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
@@ -7,7 +8,7 @@ import type { Block } from '../../records/block.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { decodeRecord } from '../../records/json/registry.js';
 import type { Pool } from '../../records/pool.js';
-import type { RecordValue } from '../../records/view.js';
+import type { RecordName, RecordValue } from '../../records/view.js';
 import { ChangeLog } from '../change-log.js';
 import { SortedList, TEXT_ORDER } from '../sorted-list.js';
 import {
@@ -36,10 +37,10 @@ import { planWrites, type ObjectChange } from './write-plan.js';
 export interface KubernetesStoreOptions {
   readonly api: ObjectApi;
   readonly keys: RecordKeys;
-  /** Undefined to keep no history. */
-  readonly history?: OpenedHistory | undefined;
   /** How many revisions a watch can go back at least. Default: 10,000. */
   readonly watchHistoryCount?: number;
+  /** Called when another writer deletes an object of Calico's while the datastore is locked. Default: nothing. */
+  readonly deletedUnderLock?: () => void;
 }
 
 const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
@@ -54,7 +55,7 @@ type UncertainWrite = Pick<WriteContext, 'base' | 'history'>;
 interface ObjectUpdate {
   readonly id: string;
   readonly object: ApiObject | undefined;
-  /** The last version of an object that this process has deleted, if that is not the known one. */
+  /** The last version of a deleted object, if that is not the known one. */
   readonly version?: string;
 }
 
@@ -87,7 +88,7 @@ interface WriteContext {
 export class KubernetesStore implements Store {
   readonly #api: ObjectApi;
   readonly #keys: RecordKeys;
-  readonly #history: OpenedHistory['segments'] | undefined;
+  readonly #deletedUnderLock: () => void;
   readonly #derived: DerivedRecords;
   readonly #log: ChangeLog;
   readonly #locks = new RecordLocks();
@@ -103,8 +104,12 @@ export class KubernetesStore implements Store {
   #sortedKeys = new SortedList(TEXT_ORDER);
   /** Objects that a transaction is writing, with the watch's reports that arrive meanwhile. */
   readonly #writing = new Map<string, ObjectUpdate[]>();
-  /** Last writes of objects that have an unknown outcome. */
-  readonly #uncertain = new Map<string, UncertainWrite>();
+  /** Objects that must be read again: another process wrote them (undefined), or their last write has an unknown outcome. */
+  readonly #uncertain = new Map<string, UncertainWrite | undefined>();
+  /** Objects whose deletion was reported while the datastore is locked. */
+  readonly #heldBack = new Set<string>();
+  /** Undefined if no history is kept. */
+  #history: OpenedHistory['segments'] | undefined;
   readonly #stop = new AbortController();
   #revision = FIRST_REVISION;
   #isLoaded = false;
@@ -112,26 +117,47 @@ export class KubernetesStore implements Store {
   #commitsCount = 0;
   #whenIdle: (() => void) | undefined;
 
-  private constructor({ api, keys, history, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT }: KubernetesStoreOptions) {
+  private constructor(options: KubernetesStoreOptions) {
+    const { api, keys, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT, deletedUnderLock } = options;
+    this.#deletedUnderLock = deletedUnderLock ?? (() => undefined);
     this.#api = api;
     this.#keys = keys;
-    this.#history = history?.segments;
     this.#derived = new DerivedRecords({ keys, pools: () => [...this.#pools.values()] });
     this.#log = new ChangeLog(FIRST_REVISION, watchHistoryCount);
   }
 
-  /** Reads all objects, and follows them. @throws Failure of {@link ObjectApi.follow} */
-  static async open(options: KubernetesStoreOptions): Promise<KubernetesStore> {
+  /** Reads all objects, and follows them. @throws Failure of {@link ObjectApi.follow}, or of the signal */
+  static async open(options: KubernetesStoreOptions, signal: AbortSignal): Promise<KubernetesStore> {
     const store = new KubernetesStore(options);
     try {
-      await store.#api.follow(store.#observer(), store.#stop.signal);
-      store.#loadHistory(options.history?.records);
+      await untilAborted(store.#api.follow(store.#observer(), store.#stop.signal), signal);
       store.#isLoaded = true;
       return store;
     } catch (error) {
       await store.close();
       throw error;
     }
+  }
+
+  /**
+   * Waits until the records show every write that was answered before the call, such as the former leader's. A watch does not report
+   * that it has reached this moment: of a resource without changes it gets one bookmark a minute. So the names and versions of all
+   * objects are listed, a tenth of their bytes, and each object that differs is read. The watches bring later writes, for example
+   * by a request of the former leader that was in flight; until then a write of that object is refused.
+   */
+  async refresh(signal: AbortSignal): Promise<void> {
+    this.#check(signal);
+    const current = await this.#api.versions(signal);
+    for (const id of new Set([...current.keys(), ...this.#objects.keys()]))
+      if (this.#objects.get(id)?.version !== current.get(id)) this.#uncertain.set(id, undefined);
+    await this.#readUncertain(signal);
+  }
+
+  /** Shows a history, and adds the releases of later transactions to it. Called before the first transaction. */
+  keepHistory({ segments, records }: OpenedHistory): void {
+    this.#history = segments;
+    this.#index(records, FIRST_REVISION);
+    this.#index(this.#beginChanges(undefined), FIRST_REVISION);
   }
 
   list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
@@ -333,20 +359,28 @@ export class KubernetesStore implements Store {
     return kept;
   }
 
-  /** Reads the objects whose last write may or may not have been carried out. */
+  /** Reads the objects whose latest state is unknown. */
   async #readUncertain(signal: AbortSignal): Promise<void> {
-    for (const [id, { base, history }] of [...this.#uncertain]) {
-      const object = await this.#api.read(id, signal);
-      this.#uncertain.delete(id);
-      this.#report({ id, object });
-      this.#publish([], history.endedIn(id, this.#blockIn(base), this.#blockIn(object)));
-    }
+    const all = [...this.#uncertain].map(([id, write]) => this.#readObject(id, write, signal));
+    await Promise.all(all);
+  }
+
+  async #readObject(id: string, write: UncertainWrite | undefined, signal: AbortSignal): Promise<void> {
+    const known = this.#objects.get(id);
+    const object = await this.#api.read(id, signal);
+    this.#uncertain.delete(id);
+    // A missing object has no version: it may have been made since the answer.
+    const isUnchanged = this.#objects.get(id) === known && !this.#writing.has(id);
+    if (object || isUnchanged) this.#report({ id, object });
+    if (write) this.#publish([], write.history.endedIn(id, this.#blockIn(write.base), this.#blockIn(object)));
   }
 
   #endWriting(plan: readonly ObjectChange[]): void {
     const reported = plan.flatMap(({ object: id }) => this.#writing.get(id) ?? []);
     for (const { object: id } of plan) this.#writing.delete(id);
-    for (const update of reported) this.#report(update);
+    for (const update of reported)
+      if (update.version === undefined) this.#report(update);
+      else this.#reportDeleted(update.id, update.version);
   }
 
   #observer(): ObjectObserver {
@@ -362,7 +396,36 @@ export class KubernetesStore implements Store {
     const { id, object } = update;
     const waiting = this.#writing.get(id);
     if (waiting) waiting.push(update);
-    else if (this.#isNews(id, object)) this.#publish([update]);
+    else if (!this.#isNews(id, object)) return;
+    else if (object || !this.#isMigrating(id)) this.#publish([update]);
+    else {
+      this.#heldBack.add(id);
+      this.#deletedUnderLock();
+    }
+  }
+
+  /**
+   * Whether the deletion of an object may be the end of a migration to the other API group, which locks the datastore and deletes
+   * Calico's definitions with all objects. These are in use until this process starts again with the other group.
+   */
+  #isMigrating(id: string): boolean {
+    const key = this.#keys.clusterInformation;
+    const stored = this.#records.get(key);
+    const record = stored && this.#decode(key, stored.value);
+    if (record?.kind !== 'clusterInformation' || !record.value.isLocked) return false;
+    return [...(this.#objects.get(id)?.records.keys() ?? [])].some((each) => {
+      const name = this.#keys.parse(each);
+      return name !== undefined && CALICO_KINDS.has(name.kind);
+    });
+  }
+
+  /** Publishes deletions that were held back, unless the lock is still set. */
+  #releaseHeldBack(): void {
+    if (this.#heldBack.size === 0 || [...this.#heldBack].some((id) => this.#isMigrating(id))) return;
+    for (const id of this.#heldBack) this.#uncertain.set(id, undefined);
+    this.#heldBack.clear();
+    // After a failure the next transaction reads them.
+    this.#readUncertain(this.#stop.signal).catch(() => undefined);
   }
 
   #isNews(id: string, object: ApiObject | undefined): boolean {
@@ -373,6 +436,11 @@ export class KubernetesStore implements Store {
   }
 
   #reportDeleted(id: string, version: string): void {
+    const waiting = this.#writing.get(id);
+    if (waiting) {
+      waiting.push({ id, object: undefined, version });
+      return;
+    }
     const known = this.#objects.get(id);
     if (known && !isLater(version, known.version)) return;
     this.#deletedVersions.delete(id);
@@ -400,10 +468,6 @@ export class KubernetesStore implements Store {
     for (const key of this.#derived.keys()) this.#sortedKeys = this.#sortedKeys.with(key);
   }
 
-  #loadHistory(records: OpenedHistory['records'] = new Map()): void {
-    this.#index(records, FIRST_REVISION);
-    this.#index(this.#beginChanges(undefined), FIRST_REVISION);
-  }
 
   /** The changes of the record that has the begin of the complete history. */
   #beginChanges(before: string | undefined): Map<string, Uint8Array | undefined> {
@@ -444,6 +508,7 @@ export class KubernetesStore implements Store {
     for (const key of corrected.keys()) changes.delete(key);
     const revision = changes.size > 0 || corrected.size > 0 ? this.#append(changes) : this.#revision;
     if (corrected.size > 0) this.#append(corrected);
+    this.#releaseHeldBack();
     return revision;
   }
 
@@ -554,5 +619,15 @@ export class KubernetesStore implements Store {
 }
 
 const EMPTY_RECORD = Buffer.from('{}');
+
+/** Kinds of records that are Calico's custom resources. */
+const CALICO_KINDS = new Set<RecordName['kind']>([
+  'block',
+  'affinity',
+  'pool',
+  'reservation',
+  'config',
+  'clusterInformation',
+]);
 
 const NO_DETAILS: ReadonlyMap<string, HolderDetails> = new Map();

@@ -53,6 +53,9 @@ export interface ObjectApi {
   /** Reports all objects, and then their changes, until the signal fires. Resolves when all have been listed. */
   follow(observer: ObjectObserver, signal: AbortSignal): Promise<void>;
 
+  /** Versions of all objects by ID, at least as new as the last write that was answered before the call. */
+  versions(signal: AbortSignal): Promise<ReadonlyMap<string, string>>;
+
   read(id: string, signal: AbortSignal): Promise<ApiObject | undefined>;
 
   /** Creates an object (`base` undefined), or replaces it if it is still the base. */

@@ -130,6 +130,13 @@ export class Mirror {
     await this.#watching;
   }
 
+  /**
+   * Stops the view's clock until the returned function is called: a process that does not serve yet hears of no node.
+   */
+  holdClock(): () => void {
+    return this.#clock.hold();
+  }
+
   /** Revision of the record's last change as known here; 0 when there is no record. */
   modRevision(key: string): number {
     const entry = this.#entries.get(key);

@@ -156,11 +156,24 @@ export const IPAM_METRICS = {
     labels: { object: ['node', 'pod'], result: ['released', 'refused', 'failed'] },
     when: 'with PODWIRE_IPAM_NODE_CONTROLLER=true',
   },
-  'podwire.ipam.kubernetes.failures': {
+  'podwire.ipam.kubernetes.requests': {
     kind: 'counter',
     unit: '{request}',
-    about: 'Failed requests to the API server',
-    when: 'with PODWIRE_IPAM_NODE_CONTROLLER=true or PODWIRE_IPAM_STORE=kubernetes',
+    about: 'Requests to the API server; 409: another writer was faster; none: no answer',
+    labels: { verb: 'of Kubernetes', kind: 'plural of the resource, or discovery', code: 'HTTP status, or none' },
+    when: 'after the first one',
+  },
+  'podwire.ipam.kubernetes.watch.age': {
+    kind: 'gauge',
+    unit: 's',
+    about: 'Time since the last event or bookmark, of the watch that has been silent for the longest time',
+    when: 'with PODWIRE_IPAM_STORE=kubernetes',
+  },
+  'podwire.ipam.leader': {
+    kind: 'gauge',
+    unit: '',
+    about: '1 while it holds the Lease, and so writes and serves',
+    when: 'with PODWIRE_IPAM_STORE=kubernetes',
   },
   'podwire.ipam.kubernetes.handles': {
     kind: 'gauge',
