@@ -21,7 +21,7 @@ import { beginEpoch } from './blocks/epoch.js';
 import type { Config } from './config.js';
 import { etcdCertificate } from './engine/etcd/credentials.js';
 import { Events } from './engine/events.js';
-import { Mirror, type MirrorEvent } from './engine/mirror/mirror.js';
+import { Mirror, type MirrorEvent, type Observed } from './engine/mirror/mirror.js';
 import { MarkExpiry } from './engine/release-marks.js';
 import type { Store } from './engine/store.js';
 import { StreamHub, type StreamSource } from './engine/streams/hub.js';
@@ -36,6 +36,7 @@ import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './api-server/api.js';
 import type { NodeTokens, NodeTokensOptions } from './api-server/node-tokens.js';
 import { podCidrsOf, PodNodes } from './api-server/pod-nodes.js';
+import { PoolAdmission } from './pools/admission.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import type { ServiceAddress } from './records/pool.js';
 import { RecordKeys } from './records/json/keys.js';
@@ -48,6 +49,7 @@ import {
   type StartRetry,
 } from './startup/datastore.js';
 import { readDefaultPools } from './startup/default-pools.js';
+import { PoolConditions } from './startup/pool-conditions.js';
 import { openNetworkIdentity, type NetworkIdentity } from './startup/network-identity.js';
 import { startNodeController } from './startup/start-controller.js';
 import { requireCompleteImport } from './transfer/scope.js';
@@ -97,13 +99,13 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const opened = { ...raw, store };
   const { refused } = opened;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
-  const loading = retryUntilAvailable(() => loadDatastore(opened, { config, deps, events }), retry);
+  const services = serviceAddresses(config, api);
+  const loading = retryUntilAvailable(() => loadDatastore(opened, { config, deps, events, services }), retry);
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
   const updates = deferredUpdates(loading.then(({ updater }) => updater));
   const history = historyOptions(store, config);
   const { unknownNodes } = config;
-  const services = serviceAddresses(config, api);
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredStreamSource(loading, refused);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
@@ -315,6 +317,7 @@ interface Datastore {
   readonly mirror: Mirror;
   readonly updater: Updater;
   readonly hub: StreamHub;
+  readonly conditions: PoolConditions | undefined;
 }
 
 interface LoadDeps {
@@ -323,7 +326,10 @@ interface LoadDeps {
   readonly events: Events;
 }
 
-async function loadDatastore({ store, traits }: OpenStore, { config, deps, events }: LoadDeps): Promise<Datastore> {
+async function loadDatastore(
+  { store, traits, publishPools }: OpenStore,
+  { config, deps, events, services }: LoadDeps & { readonly services: readonly ServiceAddress[] },
+): Promise<Datastore> {
   const { clock, random, newUid } = deps;
   const keys = new RecordKeys(config.datastorePrefix, traits);
   const keepsHistory = config.historyHours > 0;
@@ -336,8 +342,18 @@ async function loadDatastore({ store, traits }: OpenStore, { config, deps, event
   const objects = new Catalog({ keys, encode: encodeChange });
   const hub = new StreamHub({ objects, encode: encodeMessage, clock, datastore, currentRevision });
   const report = (event: MirrorEvent): void => reportMirrorEvent(events, event);
-  const mirror = await Mirror.start({ store, keys, clock, random, report, observe: objects.observe }, never);
+  const admission = new PoolAdmission(services);
+  const observers: ((observed: Observed) => void)[] = [];
+  const observe = (observed: Observed): Promise<void> | undefined => {
+    for (const each of observers) each(observed);
+    return objects.observe(observed);
+  };
+  const checkPools = publishPools && admission.apply;
+  const mirror = await Mirror.start({ store, keys, clock, random, report, observe, checkPools }, never);
   const updater = new Updater({ store, mirror, keys, clock, random, ...traits, keepsHistory });
+  const own = { updates: updater, keys, events, poolEvents: new PoolEvents(events), clock, random };
+  const conditions = publishPools && new PoolConditions({ admission, publish: publishPools, ...own });
+  if (conditions) observers.push((observed) => conditions.observe(observed));
   try {
     const epoch = { id: newUid(), importId: datastore };
     const isRestored = await updater.update('epoch', (view) => beginEpoch(view, epoch), { signal: never });
@@ -345,12 +361,12 @@ async function loadDatastore({ store, traits }: OpenStore, { config, deps, event
   } catch (error) {
     // A datastore without space still serves reads and releases.
     if (!(error instanceof Failure && error.code === 'STORE_FULL')) {
-      await closeDatastore({ mirror, updater, hub });
+      await closeDatastore({ mirror, updater, hub, conditions });
       throw error;
     }
     events.upkeepFailed('begin-epoch', error);
   }
-  return { mirror, hub, updater };
+  return { mirror, hub, updater, conditions };
 }
 
 /** Watches begin when the datastore has been read, and fail once it is refused. */
@@ -370,8 +386,9 @@ function serveUntilRefused(refused: AbortSignal, server: RpcServer): void {
   if (!refused.aborted) server.setServing();
 }
 
-async function closeDatastore({ mirror, updater, hub }: Datastore): Promise<void> {
+async function closeDatastore({ mirror, updater, hub, conditions }: Datastore): Promise<void> {
   hub.close();
+  await conditions?.stop();
   await updater.close();
   await mirror.close();
 }

@@ -43,6 +43,8 @@ export interface OpenStore {
    * failure.
    */
   readonly refused: AbortSignal;
+  /** Writes the status of pools where other tools write pools; undefined where only podwire-ipam and Calico's tools do. */
+  readonly publishPools?: KubernetesDatastore['publishPools'];
 }
 
 const KUBERNETES: StoreTraits = {
@@ -90,7 +92,8 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       ...{ api: kubernetes(), keys, clock, random, identity, report, lost },
       podName: identity === undefined ? '' : config.podName,
     });
-    return { store, traits: KUBERNETES, refused: refusing.signal };
+    const publishPools: OpenStore['publishPools'] = (statuses, signal) => store.publishPools(statuses, signal);
+    return { store, traits: KUBERNETES, refused: refusing.signal, publishPools };
   }
   const store = await EtcdStore.open({
     ...etcdOptions(config),

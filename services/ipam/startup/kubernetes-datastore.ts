@@ -7,6 +7,7 @@ import { listPages } from '../api-server/lists.js';
 import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
 import { ObjectForms } from '../engine/kubernetes/object-forms.js';
+import { PoolStatusWriter, type PublishedStatus } from '../engine/kubernetes/pool-status.js';
 import type {
   CommitResult,
   Page,
@@ -42,6 +43,7 @@ const podSchema = z.object({ metadata: z.object({ name: z.string() }) });
 
 interface Opened {
   readonly store: KubernetesStore;
+  readonly poolStatus: PoolStatusWriter;
   readonly leadership: Leadership | undefined;
 }
 
@@ -59,27 +61,33 @@ export class KubernetesDatastore implements Store {
   }
 
   async list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
-    return (await this.#open()).list(prefix, signal);
+    return (await this.#open()).store.list(prefix, signal);
   }
 
   async read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
-    return (await this.#open()).read(keys, signal);
+    return (await this.#open()).store.read(keys, signal);
   }
 
   async scan(request: ScanRequest, signal: AbortSignal): Promise<Page> {
-    return (await this.#open()).scan(request, signal);
+    return (await this.#open()).store.scan(request, signal);
   }
 
   async revision(signal: AbortSignal): Promise<number> {
-    return (await this.#open()).revision(signal);
+    return (await this.#open()).store.revision(signal);
   }
 
   async commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
-    return (await this.#open()).commit(transaction, signal);
+    return (await this.#open()).store.commit(transaction, signal);
   }
 
   async *watch(request: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
-    yield* (await this.#open()).watch(request, signal);
+    yield* (await this.#open()).store.watch(request, signal);
+  }
+
+  /** Writes conditions of pools. @throws Failure of the API server */
+  async publishPools(statuses: readonly PublishedStatus[], signal: AbortSignal): Promise<void> {
+    const { poolStatus } = await this.#open();
+    await poolStatus.publish(statuses, signal);
   }
 
   async close(): Promise<void> {
@@ -93,12 +101,12 @@ export class KubernetesDatastore implements Store {
   }
 
   /** A failure is not kept: the next call tries again. */
-  async #open(): Promise<Store> {
+  async #open(): Promise<Opened> {
     this.#opening ??= this.#lead().catch((error: unknown) => {
       this.#opening = undefined;
       throw error;
     });
-    return (await this.#opening).store;
+    return this.#opening;
   }
 
   async #lead(): Promise<Opened> {
@@ -111,19 +119,22 @@ export class KubernetesDatastore implements Store {
     try {
       const group = await discoverGroup(api, signal);
       if (!group) throw missingDefinitions(api);
-      const forms = new ObjectForms({ keys, group, namespace: api.namespace });
+      const ownConditions = identity === undefined ? 'hidden' : 'marked';
+      const forms = new ObjectForms({ keys, group, namespace: api.namespace, ownConditions });
       const reportWatch = (_resource: string, failure: unknown): void => {
         if (failure !== undefined) report(failure);
       };
       const objects = new ApiObjects({ api, forms, clock, random, report: reportWatch });
       const store = await KubernetesStore.open({ api: objects, keys });
+      const { resource } = forms.placeOf('ippools/');
+      const poolStatus = new PoolStatusWriter({ api, resource, clock });
       leadership?.lost.addEventListener('abort', () => {
         void store.close();
         const reason: unknown = leadership.lost.reason;
         if (reason instanceof Failure) lost(reason);
       });
       await this.#takeLabel(signal);
-      return { store, leadership };
+      return { store, poolStatus, leadership };
     } catch (error) {
       await leadership?.release();
       throw error;

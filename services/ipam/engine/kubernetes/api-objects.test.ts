@@ -38,7 +38,7 @@ afterEach(() => store.close());
 
 async function open(): Promise<KubernetesStore> {
   const api = new KubernetesApi(server.options);
-  const forms = new ObjectForms({ keys, group: 'projectcalico.org/v3', namespace: NAMESPACE });
+  const forms = new ObjectForms({ keys, group: 'projectcalico.org/v3', namespace: NAMESPACE, ownConditions: 'marked' });
   const objects = new ApiObjects({ api, forms, clock: systemClock, random: () => 0, report: () => undefined });
   return KubernetesStore.open({ api: objects, keys });
 }

@@ -7,10 +7,19 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { NOT_EXECUTED, type ApiAnswer, type ApiRequest, type KubernetesApi } from '../../api-server/api.js';
 import { ObjectFeed } from '../../api-server/object-feed.js';
-import { formatJson, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
+import {
+  asObject,
+  formatJson,
+  isObject,
+  objectIn,
+  parseJson,
+  type Json,
+  type JsonObject,
+} from '../../records/json/json.js';
 import { isAborted } from '../transaction.js';
 import type { ApiObject, ObjectApi, ObjectContent, ObjectObserver, WriteOutcome } from './object-api.js';
-import { ObjectForms, objectIn, type CalicoGroup, type ReadObject, type Resource } from './object-forms.js';
+import { ObjectForms, type CalicoGroup, type ReadObject, type Resource } from './object-forms.js';
+import { deletionTimeIn, finalizersOf, POOL_FINALIZER } from './pool-form.js';
 
 interface ApiObjectsOptions {
   readonly api: KubernetesApi;
@@ -27,12 +36,7 @@ const BACKOFF: BackoffBounds = { baseMs: 50, maxMs: 2_000 };
 const NOT_FOUND = 404;
 const CONFLICT = 409;
 
-/**
- * Keeps a pool until its addresses are released, also if an operator deletes it: `kubectl delete ippool` drains it.
- */
-const POOL_FINALIZER = 'podwire.dev/ippool';
-
-const MERGE_PATCH = 'application/merge-patch+json';
+export const MERGE_PATCH = 'application/merge-patch+json';
 
 /** A write in progress. */
 interface Attempt {
@@ -86,8 +90,9 @@ export class ApiObjects implements ObjectApi {
       : ({ method: base ? 'PUT' : 'POST', path, json: formatJson(body) } as const);
     const written = await this.#settle({ id: content.id, request, isDone }, signal);
     if (written.type === 'refused') return this.#refused(resource, written.found, signal);
-    const isEnding = resource.plural === 'ippools' && deletionTimeOf(content) !== undefined;
-    if (isEnding) return this.#beginDeletion(content.id, written.object, signal);
+    const [value] = content.records.values();
+    if (resource.plural === 'ippools' && deletionTimeIn(value) !== undefined)
+      return this.#beginDeletion(content.id, written.object, signal);
     return { type: 'written', object: this.#asWritten(resource, written.object, content) };
   }
 
@@ -124,14 +129,14 @@ export class ApiObjects implements ObjectApi {
         report: (failure) => report(resource.plural, failure),
         listed: (items, version) => {
           const objects = items.flatMap((item) => {
-            const object = jsonObject(item);
+            const object = asObject(item);
             return object ? (this.#apiObject(resource, object) ?? []) : [];
           });
           observer.listed(resource.plural, version, objects);
           resolve();
         },
         changed: (type, item) => {
-          const object = jsonObject(item);
+          const object = asObject(item);
           if (!object) return;
           const known = type === 'DELETED' ? undefined : this.#apiObject(resource, object);
           if (known) observer.changed(known);
@@ -153,7 +158,7 @@ export class ApiObjects implements ObjectApi {
     for (let count = 0; ; count++) {
       try {
         const { status, body } = await api.send({ ...attempt.request, signal });
-        if (status !== NOT_FOUND && status !== CONFLICT) return { type: 'written', object: jsonObject(body) ?? {} };
+        if (status !== NOT_FOUND && status !== CONFLICT) return { type: 'written', object: asObject(body) ?? {} };
         const found = await this.#readRaw(attempt.id, signal);
         return isRepeated && attempt.isDone(found)
           ? { type: 'written', object: found ?? {} }
@@ -193,13 +198,13 @@ export class ApiObjects implements ObjectApi {
     const body = { metadata: { uid, resourceVersion, finalizers } };
     const request = { method: 'PATCH', path: pathOf(resource, object), body, contentType: MERGE_PATCH } as const;
     const ended = await this.#send(request, signal);
-    return versionOf(jsonObject(ended.body) ?? object);
+    return versionOf(asObject(ended.body) ?? object);
   }
 
   async #readRaw(id: string, signal: AbortSignal): Promise<JsonObject | undefined> {
     const { resource, name } = this.#options.forms.placeOf(id);
     const { status, body } = await this.#send({ method: 'GET', path: `${resource.path}/${name}` }, signal);
-    return status === NOT_FOUND ? undefined : jsonObject(body);
+    return status === NOT_FOUND ? undefined : asObject(body);
   }
 
   async #send(request: Omit<ApiRequest, 'signal'>, signal: AbortSignal): Promise<ApiAnswer> {
@@ -243,7 +248,7 @@ const REPEATED: ReadonlySet<string> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED
 export async function discoverGroup(api: KubernetesApi, signal: AbortSignal): Promise<CalicoGroup | undefined> {
   const isServed = async (group: CalicoGroup): Promise<boolean> => {
     const { status, body } = await api.send({ method: 'GET', path: `/apis/${group}`, signal });
-    const resources = jsonObject(body)?.resources;
+    const resources = asObject(body)?.resources;
     return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isNamed('ipamblocks'));
   };
   if (await isServed('crd.projectcalico.org/v1')) return 'crd.projectcalico.org/v1';
@@ -265,15 +270,6 @@ function storeFailure(error: unknown): unknown {
 function missingNode(name: string): Failure {
   const text = `node "${name}": Kubernetes has no such Node; give the node the name that kubectl get nodes shows`;
   return new Failure('NODE_NOT_FOUND', text, { details: { node: name } });
-}
-
-function jsonObject(value: unknown): JsonObject | undefined {
-  return isJson(value) && isObject(value) ? value : undefined;
-}
-
-/** Narrows the type: the API client returns JSON or undefined. */
-function isJson(value: unknown): value is Json {
-  return value !== undefined;
 }
 
 function idOf({ plural }: Resource, object: JsonObject): string {
@@ -300,22 +296,10 @@ function uidOf(object: JsonObject): JsonObject {
   return { apiVersion: 'v1', kind: 'DeleteOptions', preconditions: { uid } };
 }
 
-function finalizersOf(object: JsonObject): readonly string[] {
-  const { finalizers } = objectIn(object, 'metadata');
-  return Array.isArray(finalizers) ? finalizers.filter((each) => typeof each === 'string') : [];
-}
-
 function withFinalizer({ plural }: Resource, object: JsonObject): JsonObject {
   const finalizers = finalizersOf(object);
   if (plural !== 'ippools' || finalizers.includes(POOL_FINALIZER)) return object;
   return { ...object, metadata: { ...objectIn(object, 'metadata'), finalizers: [...finalizers, POOL_FINALIZER] } };
-}
-
-/** When the deletion of the pool of a content began, as text. */
-function deletionTimeOf({ records }: ObjectContent): Json | undefined {
-  const [value] = records.values();
-  const raw = value && parseJson(Buffer.from(value).toString());
-  return isObject(raw) ? objectIn(raw, 'metadata').deletionTimestamp : undefined;
 }
 
 function parsed(records: ReadonlyMap<string, Uint8Array>): ReadonlyMap<string, unknown> {
