@@ -66,7 +66,7 @@ test('a pool serves again at once when the pool that it overlaps is gone', () =>
   expect(view.pool('b')?.notAllocatable).toBeUndefined();
 });
 
-test('the finding of Calico’s controller stays, and its pool is in nobody’s way', () => {
+test('the finding of Calico’s controller stays, and its pool blocks no other pool', () => {
   const condition = { isAllocatable: false, isOwn: false };
   const view = viewOf([older('a', { notAllocatable: 'SomeReason', condition }), newer('b')]);
   expect(view.pools().map(({ notAllocatable }) => notAllocatable)).toEqual(['SomeReason', undefined]);

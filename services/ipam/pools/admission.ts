@@ -82,7 +82,7 @@ export interface PoolFinding {
  * Checks pools that other tools have written, by the rules for pools that podwirectl creates. Difficulties:
  *
  * - A written pool cannot be refused, and several may overlap. As for Calico's pool controller, the first in this order serves:
- *   allocatable, being deleted, not allocatable, new; then the older one; then by name. A disabled pool is in nobody's way.
+ *   allocatable, being deleted, not allocatable, new; then the older one; then by name. A disabled pool blocks no other one.
  * - A pool that has blocks was accepted before, perhaps by Calico: only its own fields and its overlaps are checked.
  * - Every decision needs the result. What depends on all pools or all nodes is computed again only after they have changed.
  */

@@ -26,6 +26,8 @@ const COLLECTION = /^\/(?:apis\/[^/]+\/v\w+|api\/v1)(?:\/namespaces\/[^/]+)?\/[a
 export class ObjectServer {
   /** Request lines of everything but lists and watches. */
   readonly requests: string[] = [];
+  /** Called after each of these requests was carried out, before its answer. */
+  carriedOut: () => void = () => undefined;
   /** Plurals that each group serves. */
   readonly groups = new Map<string, readonly string[]>();
   readonly #directory: string;
@@ -155,6 +157,7 @@ export class ObjectServer {
     const carryOut = () =>
       manager === null ? this.#carryOut(method, pathname, body) : this.#applyStatus(pathname, body, manager);
     const [status, answer] = fault === 'cut before' ? [0, {}] : carryOut();
+    this.carriedOut();
     if (fault === undefined) reply(response, status, answer);
     else response.destroy();
   }

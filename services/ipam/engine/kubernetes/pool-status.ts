@@ -14,7 +14,7 @@ import {
   STATUS_MANAGER,
 } from './pool-form.js';
 
-/** What podwire-ipam writes about a pool. */
+/** The part of a pool's object that podwire-ipam writes. */
 export interface PublishedStatus {
   readonly name: string;
   readonly isAllocatable: boolean;
