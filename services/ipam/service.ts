@@ -123,7 +123,8 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   try {
     upkeeps.push(...startIdentityUpkeep(identity, tokens, { events, deps }));
     const addresses = await server.listen();
-    await loading;
+    const { conditions } = await loading;
+    conditions?.begin(pause.unlessLocked(poolDeletions(ipam)).run);
     stopMetrics = observeIpam(ipam, server);
     upkeeps.push(
       startUpkeep(ipam, { config, events, deps, history, store, pause }),
@@ -279,7 +280,7 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
   const clocksDiffer = (aheadMs: number): void => events.clocksDiffer(aheadMs);
   const marks = new MarkExpiry({ store, keys, clock, clocksDiffer });
   const tasks: UpkeepTask[] = [
-    pause.unlessLocked({ name: 'finish-pool-deletions', run: (signal) => ipam.pools.finishDeletions(signal) }),
+    pause.unlessLocked(poolDeletions(ipam)),
     pause.unlessLocked({ name: 'finish-node-deletions', run: (signal) => ipam.nodes.finishDeletions(signal) }),
     { name: 'end-restore-wait', run: (signal: AbortSignal) => ipam.leases.endWait(signal) },
     { name: 'remove-old-history', run: (signal: AbortSignal) => expiry.run(signal) },
@@ -287,6 +288,10 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
     ...certificateTasks(config, deps),
   ];
   return new Upkeep({ tasks, clock, random, reportFailure: (task, error) => events.upkeepFailed(task, error) });
+}
+
+function poolDeletions(ipam: Ipam): UpkeepTask {
+  return { name: 'finish-pool-deletions', run: (signal) => ipam.pools.finishDeletions(signal) };
 }
 
 function certificateTasks({ store, etcdCertFile }: Config, { clock, log }: ServiceDeps): UpkeepTask[] {

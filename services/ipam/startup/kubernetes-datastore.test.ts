@@ -135,5 +135,8 @@ test('pools that kubectl creates serve, with the refusals of podwirectl, and dra
   await caller.release('c1');
   expect(server.get(`${V3}/ippools/default`)).toBeUndefined();
   await expect.poll(() => conditionOf('overlapping').reason, PATIENCE).toBe('OK');
+  expect(server.get(`${V3}/ippools/overlapping`)?.metadata).toMatchObject({ finalizers: ['podwire.dev/ippool'] });
   expect(specOf(`${V3}/ippools/overlapping`)).toEqual({ cidr: '10.70.0.0/26' });
+  server.delete(`${V3}/ippools/overlapping`);
+  await expect.poll(() => server.get(`${V3}/ippools/overlapping`), PATIENCE).toBeUndefined();
 });

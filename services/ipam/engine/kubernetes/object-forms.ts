@@ -288,7 +288,7 @@ function textIn(object: JsonObject, name: string): string {
 
 /** An object of Calico's v3 API as etcd has it. */
 function withoutVersion(object: JsonObject, metadata: JsonObject): JsonObject {
-  const kept = withoutFields(metadata, ['resourceVersion', 'managedFields']);
+  const kept = withoutFields(metadata, ['resourceVersion', 'managedFields', 'generation']);
   return { ...object, apiVersion: 'projectcalico.org/v3', metadata: kept };
 }
 

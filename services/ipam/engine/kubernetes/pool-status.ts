@@ -32,17 +32,15 @@ interface PoolStatusWriterOptions {
   readonly clock: Clock;
 }
 
-const NOT_FOUND = 404;
 const APPLY_PATCH = 'application/apply-patch+yaml';
 
 /**
  * Writes the condition `Allocatable` and the finalizer of pools. Spec, labels and annotations are the user's. A condition of another
- * writer, such as Calico's pool controller, stays: server-side apply takes over nothing by itself.
+ * writer, such as Calico's pool controller, stays: server-side apply takes over nothing by itself. Calico's definitions before 3.32
+ * have no status, and their pools no condition.
  */
 export class PoolStatusWriter {
   readonly #options: PoolStatusWriterOptions;
-  /** Calico's definitions before 3.32 have no status. */
-  #hasStatus = true;
 
   constructor(options: PoolStatusWriterOptions) {
     this.#options = options;
@@ -70,7 +68,7 @@ export class PoolStatusWriter {
       const left = finalizers.filter((each) => each !== POOL_FINALIZER);
       await this.#setFinalizers(object, left, signal);
     }
-    if (this.#hasStatus) await this.#setCondition(status, object, signal);
+    await this.#setCondition(status, object, signal);
   }
 
   /** A pool that another writer has changed meanwhile is left to the next run. */
@@ -108,17 +106,9 @@ export class PoolStatusWriter {
       status: { conditions: [{ ...wanted, lastTransitionTime }] },
     };
     const path = `${resource.path}/${name}/status?fieldManager=${STATUS_MANAGER}`;
-    const { status: code, body: answer } = await api.send({
-      ...{ method: 'PATCH', path, body, contentType: APPLY_PATCH, signal },
-    });
-    // A missing object is named; a missing subresource is not.
-    if (code === NOT_FOUND && !isNamed(answer)) this.#hasStatus = false;
+    // Missing, or another writer's condition: both are no failures.
+    await api.send({ method: 'PATCH', path, body, contentType: APPLY_PATCH, signal });
   }
-}
-
-/** Whether the answer is about an object. */
-function isNamed(answer: unknown): boolean {
-  return objectIn(asObject(answer) ?? {}, 'details').name !== undefined;
 }
 
 function nameOf(object: JsonObject): string {
