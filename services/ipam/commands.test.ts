@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process';
-import { once } from 'node:events';
+import { EventEmitter, once } from 'node:events';
 import {
   existsSync,
   mkdtempSync,
@@ -44,6 +44,7 @@ async function run(
   args: readonly string[],
   env: Record<string, string> = envOf('a'),
   kubernetes: () => KubernetesApi = outsideOfKubernetes,
+  signals: EventEmitter = new EventEmitter(),
 ) {
   const texts = { stdout: '', stderr: '' };
   const stream = (name: 'stdout' | 'stderr') =>
@@ -53,11 +54,11 @@ async function run(
         done();
       },
     });
-  const around = { env, stdout: stream('stdout'), stderr: stream('stderr'), once: () => undefined };
+  const around = { env, stdout: stream('stdout'), stderr: stream('stderr') };
   const command = parseCommandLine(args);
   if (command.name === 'serve') throw new Error('a command was expected');
   const own = { clock: systemClock, newUid: () => 'uid', pid: process.pid, random: () => 0.5, kubernetes };
-  const exitCode = await runCommand(command, { ...own, process: around });
+  const exitCode = await runCommand(command, { ...own, process: Object.assign(signals, around) });
   return { exitCode, ...texts };
 }
 
@@ -157,6 +158,27 @@ describe('export', () => {
       ]);
       const lease = `/apis/coordination.k8s.io/v1/namespaces/${NAMESPACE}/leases/podwire-ipam`;
       expect(Object(server.get(lease)?.spec).holderIdentity).toBe('');
+    } finally {
+      await server.stop();
+    }
+  });
+
+  test('into Kubernetes waits for podwire-ipam, and ends by a signal', async () => {
+    await withStore('a', (store) => fill(store, sampleRecords()));
+    await run(['export', file()]);
+    const server = await ObjectServer.start();
+    const leases = `/apis/coordination.k8s.io/v1/namespaces/${NAMESPACE}/leases`;
+    const renewTime = new Date().toISOString();
+    const spec = { holderIdentity: 'ipam-1', leaseDurationSeconds: 15, renewTime, leaseTransitions: 0 };
+    server.put(leases, { metadata: { name: 'podwire-ipam' }, spec });
+    const stopped = new EventEmitter();
+    try {
+      const env = { PODWIRE_IPAM_STORE: 'kubernetes' };
+      const importing = run(['import', file()], env, () => new KubernetesApi(server.options), stopped);
+      await expect.poll(() => server.requests).toContain(`GET ${leases}/podwire-ipam`);
+      stopped.emit('SIGTERM');
+      const { exitCode, stderr } = await importing;
+      expect([exitCode, stderr]).toMatchObject([1, expect.stringContaining('SIGTERM received')]);
     } finally {
       await server.stop();
     }

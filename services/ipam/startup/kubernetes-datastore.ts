@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { z } from 'zod';
 
@@ -55,38 +56,39 @@ export class KubernetesDatastore implements Store {
   readonly #options: KubernetesDatastoreOptions;
   readonly #stop = new AbortController();
   #opening: Promise<Opened> | undefined;
+  #opened: Opened | undefined;
 
   constructor(options: KubernetesDatastoreOptions) {
     this.#options = options;
   }
 
   async list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
-    return (await this.#open()).store.list(prefix, signal);
+    return (await this.#open(signal)).store.list(prefix, signal);
   }
 
   async read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
-    return (await this.#open()).store.read(keys, signal);
+    return (await this.#open(signal)).store.read(keys, signal);
   }
 
   async scan(request: ScanRequest, signal: AbortSignal): Promise<Page> {
-    return (await this.#open()).store.scan(request, signal);
+    return (await this.#open(signal)).store.scan(request, signal);
   }
 
   async revision(signal: AbortSignal): Promise<number> {
-    return (await this.#open()).store.revision(signal);
+    return (await this.#open(signal)).store.revision(signal);
   }
 
   async commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
-    return (await this.#open()).store.commit(transaction, signal);
+    return (await this.#open(signal)).store.commit(transaction, signal);
   }
 
   async *watch(request: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
-    yield* (await this.#open()).store.watch(request, signal);
+    yield* (await this.#open(signal)).store.watch(request, signal);
   }
 
   /** Writes conditions of pools. @throws Failure of the API server */
   async publishPools(statuses: readonly PublishedStatus[], signal: AbortSignal): Promise<void> {
-    const { poolStatus } = await this.#open();
+    const { poolStatus } = await this.#open(signal);
     await poolStatus.publish(statuses, signal);
   }
 
@@ -101,12 +103,14 @@ export class KubernetesDatastore implements Store {
   }
 
   /** A failure is not kept: the next call tries again. */
-  async #open(): Promise<Opened> {
+  async #open(signal: AbortSignal): Promise<Opened> {
+    if (this.#opened) return this.#opened;
     this.#opening ??= this.#lead().catch((error: unknown) => {
       this.#opening = undefined;
       throw error;
     });
-    return this.#opening;
+    this.#opened = await untilAborted(this.#opening, signal);
+    return this.#opened;
   }
 
   async #lead(): Promise<Opened> {
