@@ -126,7 +126,7 @@ test('pools that kubectl creates serve, with the refusals of podwirectl, and dra
   kubectl('broken', { cidr: '10.71.0.1/24' });
   await expect.poll(() => conditionOf('overlapping').reason, PATIENCE).toBe('CIDROverlap');
   expect(conditionOf('overlapping').message).toContain('overlaps pool "default" 10.70.0.0/24');
-  expect(conditionOf('broken').reason).toBe('Unreadable');
+  await expect.poll(() => conditionOf('broken').reason, PATIENCE).toBe('Unreadable');
   expect((await caller.getPool('overlapping')).pool?.stateReason).toContain('overlaps pool "default"');
   await expect(caller.allocate('c1', { pools: ['overlapping'] })).rejects.toMatchObject({ code: 'NO_POOL_SERVES' });
   expect(await caller.allocateAddress('c1')).toMatch(/^10\.70\.0\./);
@@ -135,7 +135,8 @@ test('pools that kubectl creates serve, with the refusals of podwirectl, and dra
   await caller.release('c1');
   expect(server.get(`${V3}/ippools/default`)).toBeUndefined();
   await expect.poll(() => conditionOf('overlapping').reason, PATIENCE).toBe('OK');
-  expect(server.get(`${V3}/ippools/overlapping`)?.metadata).toMatchObject({ finalizers: ['podwire.dev/ippool'] });
+  const finalizers = () => Object(server.get(`${V3}/ippools/overlapping`)?.metadata).finalizers;
+  await expect.poll(finalizers, PATIENCE).toEqual(['podwire.dev/ippool']);
   expect(specOf(`${V3}/ippools/overlapping`)).toEqual({ cidr: '10.70.0.0/26' });
   server.delete(`${V3}/ippools/overlapping`);
   await expect.poll(() => server.get(`${V3}/ippools/overlapping`), PATIENCE).toBeUndefined();
