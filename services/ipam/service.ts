@@ -21,7 +21,7 @@ import { beginEpoch } from './blocks/epoch.js';
 import type { Config } from './config.js';
 import { etcdCertificate } from './engine/etcd/credentials.js';
 import { Events } from './engine/events.js';
-import { Mirror, type MirrorEvent } from './engine/mirror/mirror.js';
+import { Mirror, type MirrorEvent, type Observed } from './engine/mirror/mirror.js';
 import { MarkExpiry } from './engine/release-marks.js';
 import type { SettlementInterval, Store } from './engine/store.js';
 import { StreamHub, type StreamSource } from './engine/streams/hub.js';
@@ -36,6 +36,7 @@ import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './api-server/api.js';
 import type { NodeTokens, NodeTokensOptions } from './api-server/node-tokens.js';
 import { podCidrsOf, PodNodes } from './api-server/pod-nodes.js';
+import { PoolAdmission } from './pools/admission.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import type { ServiceAddress } from './records/pool.js';
 import { RecordKeys } from './records/json/keys.js';
@@ -48,6 +49,7 @@ import {
   type StartRetry,
 } from './startup/datastore.js';
 import { readDefaultPools } from './startup/default-pools.js';
+import { PoolConditions } from './startup/pool-conditions.js';
 import { openNetworkIdentity, type NetworkIdentity } from './startup/network-identity.js';
 import { startNodeController } from './startup/start-controller.js';
 import { requireCompleteImport } from './transfer/scope.js';
@@ -100,8 +102,9 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     traits: { settlement },
   } = opened;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
+  const services = serviceAddresses(config, api);
   const loading = retryUntilAvailable(
-    () => loadDatastore(opened, { config, deps, events, signal: retry.signal }),
+    () => loadDatastore(opened, { config, deps, events, services, signal: retry.signal }),
     retry,
   );
   // Awaited below; a failure must not count as unhandled before.
@@ -109,7 +112,6 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const updates = deferredUpdates(loading.then(({ updater }) => updater));
   const history = historyOptions(opened, config);
   const { unknownNodes } = config;
-  const services = serviceAddresses(config, api);
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredStreamSource(loading, refused);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
@@ -127,7 +129,8 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   try {
     upkeeps.push(...startIdentityUpkeep(identity, tokens, { events, deps }));
     const addresses = await server.listen();
-    await loading;
+    const { conditions } = await loading;
+    conditions?.begin(pause.unlessLocked(poolDeletions(ipam)).run);
     stopMetrics = observeIpam(ipam, server);
     upkeeps.push(
       startUpkeep(ipam, { config, events, deps, history, store, pause }),
@@ -288,7 +291,7 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
   const clocksDiffer = (aheadMs: number): void => events.clocksDiffer(aheadMs);
   const marks = new MarkExpiry({ store, keys, clock, clocksDiffer });
   const tasks: UpkeepTask[] = [
-    pause.unlessLocked({ name: 'finish-pool-deletions', run: (signal) => ipam.pools.finishDeletions(signal) }),
+    pause.unlessLocked(poolDeletions(ipam)),
     pause.unlessLocked({ name: 'finish-node-deletions', run: (signal) => ipam.nodes.finishDeletions(signal) }),
     { name: 'end-restore-wait', run: (signal: AbortSignal) => ipam.leases.endWait(signal) },
     { name: 'remove-old-history', run: (signal: AbortSignal) => expiry.run(signal) },
@@ -296,6 +299,10 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
     ...certificateTasks(config, deps),
   ];
   return new Upkeep({ tasks, clock, random, reportFailure: (task, error) => events.upkeepFailed(task, error) });
+}
+
+function poolDeletions(ipam: Ipam): UpkeepTask {
+  return { name: 'finish-pool-deletions', run: (signal) => ipam.pools.finishDeletions(signal) };
 }
 
 function certificateTasks({ store, etcdCertFile }: Config, { clock, log }: ServiceDeps): UpkeepTask[] {
@@ -329,9 +336,11 @@ interface Datastore {
   readonly mirror: Mirror;
   readonly updater: Updater;
   readonly hub: StreamHub;
+  readonly conditions: PoolConditions | undefined;
 }
 
 interface DatastoreDeps extends LoadDeps {
+  readonly services: readonly ServiceAddress[];
   /** Ends the wait for the lease. */
   readonly signal: AbortSignal;
 }
@@ -343,8 +352,11 @@ interface LoadDeps {
 }
 
 /** Reads the datastore, and then waits until this process may write: a process that waits has everything ready. */
-async function loadDatastore({ store, traits, lead }: OpenStore, load: DatastoreDeps): Promise<Datastore> {
-  const { config, deps, events, signal } = load;
+async function loadDatastore(
+  { store, traits, lead, publishPools }: OpenStore,
+  load: DatastoreDeps,
+): Promise<Datastore> {
+  const { config, deps, events, services, signal } = load;
   const { clock, random, newUid } = deps;
   const keys = new RecordKeys(config.datastorePrefix, traits);
   const keepsHistory = config.historyHours > 0;
@@ -353,8 +365,18 @@ async function loadDatastore({ store, traits, lead }: OpenStore, load: Datastore
   const objects = new Catalog({ keys, encode: encodeChange });
   const hub = new StreamHub({ objects, encode: encodeMessage, clock, datastore, currentRevision });
   const report = (event: MirrorEvent): void => reportMirrorEvent(events, event);
-  const mirror = await Mirror.start({ store, keys, clock, random, report, observe: objects.observe }, NEVER);
+  const admission = new PoolAdmission(services);
+  const observers: ((observed: Observed) => void)[] = [];
+  const observe = (observed: Observed): Promise<void> | undefined => {
+    for (const each of observers) each(observed);
+    return objects.observe(observed);
+  };
+  const checkPools = publishPools && admission.apply;
+  const mirror = await Mirror.start({ store, keys, clock, random, report, observe, checkPools }, NEVER);
   const updater = new Updater({ store, mirror, keys, clock, random, ...traits, keepsHistory });
+  const own = { updates: updater, keys, events, poolEvents: new PoolEvents(events), clock, random };
+  const conditions = publishPools && new PoolConditions({ admission, publish: publishPools, ...own });
+  if (conditions) observers.push((observed) => conditions.observe(observed));
   const continueClock = mirror.holdClock();
   try {
     await lead(signal);
@@ -365,11 +387,11 @@ async function loadDatastore({ store, traits, lead }: OpenStore, load: Datastore
     if (traits.isExclusiveWriter) await mirror.reach(await store.revision(NEVER), NEVER);
     await beginNewEpoch(updater, { id: newUid(), importId: datastore }, events);
   } catch (error) {
-    await closeDatastore({ mirror, updater, hub });
+    await closeDatastore({ mirror, updater, hub, conditions });
     throw error;
   }
   continueClock();
-  return { mirror, hub, updater };
+  return { mirror, hub, updater, conditions };
 }
 
 async function beginNewEpoch(updater: Updater, epoch: Parameters<typeof beginEpoch>[1], events: Events): Promise<void> {
@@ -400,8 +422,9 @@ function serveUntilRefused(refused: AbortSignal, server: RpcServer): void {
   if (!refused.aborted) server.setServing();
 }
 
-async function closeDatastore({ mirror, updater, hub }: Datastore): Promise<void> {
+async function closeDatastore({ mirror, updater, hub, conditions }: Datastore): Promise<void> {
   hub.close();
+  await conditions?.stop();
   await updater.close();
   await mirror.close();
 }

@@ -30,8 +30,15 @@ beforeEach(() => server.clear());
 
 async function open(): Promise<KubernetesStore> {
   const api = server.connect();
-  const forms = new ObjectForms({ keys, group: GROUP, namespace: api.namespace });
-  const objects = new ApiObjects({ api, forms, clock: systemClock, random: Math.random, report: () => undefined, authorizeWrite: () => undefined });
+  const forms = new ObjectForms({ keys, group: GROUP, namespace: api.namespace, ownConditions: 'hidden' });
+  const objects = new ApiObjects({
+    api,
+    forms,
+    clock: systemClock,
+    random: Math.random,
+    report: () => undefined,
+    authorizeWrite: () => undefined,
+  });
   return KubernetesStore.open({ api: objects, keys }, forever);
 }
 

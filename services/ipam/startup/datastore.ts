@@ -54,6 +54,8 @@ export interface OpenStore {
   readonly lead: (signal: AbortSignal) => Promise<void>;
   /** Closes the store. Idempotent. */
   readonly close: () => Promise<void>;
+  /** Writes the status of pools where other tools write pools; undefined where only podwire-ipam and Calico's tools do. */
+  readonly publishPools?: KubernetesDatastore['publishPools'];
 }
 
 /** Commands of the node have the processor first. */
@@ -120,6 +122,7 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
     return {
       ...{ store: datastore.store, traits: KUBERNETES, history: datastore, refused: refusing.signal },
       lead: (until) => datastore.lead(until),
+      publishPools: (statuses, until) => datastore.publishPools(statuses, until),
       close: () => datastore.close(),
     };
   }

@@ -231,3 +231,30 @@ test('the leader corrects handles, unless it is to write none', async () => {
   await start().started;
   await expect.poll(() => server.list(handles), PATIENCE).toEqual([]);
 });
+
+const conditionOf = (name: string) => Object(Object(server.get(`${V3}/ippools/${name}`)?.status).conditions?.[0]);
+const kubectl = (name: string, spec: object) => server.put(`${V3}/ippools`, { metadata: { name }, spec: { ...spec } });
+
+test('pools that kubectl creates serve, with the refusals of podwirectl, and drain when kubectl deletes them', async () => {
+  kubectl('default', { cidr: '10.70.0.0/24' });
+  const { caller, started } = start();
+  await started;
+  kubectl('overlapping', { cidr: '10.70.0.0/26' });
+  kubectl('broken', { cidr: '10.71.0.1/24' });
+  await expect.poll(() => conditionOf('overlapping').reason, PATIENCE).toBe('CIDROverlap');
+  expect(conditionOf('overlapping').message).toContain('overlaps pool "default" 10.70.0.0/24');
+  await expect.poll(() => conditionOf('broken').reason, PATIENCE).toBe('Unreadable');
+  expect((await caller.getPool('overlapping')).pool?.stateReason).toContain('overlaps pool "default"');
+  await expect(caller.allocate('c1', { pools: ['overlapping'] })).rejects.toMatchObject({ code: 'NO_POOL_SERVES' });
+  expect(await caller.allocateAddress('c1')).toMatch(/^10\.70\.0\./);
+  server.delete(`${V3}/ippools/default`);
+  await expect.poll(() => conditionOf('default').reason, PATIENCE).toBe('Terminating');
+  await caller.release('c1');
+  expect(server.get(`${V3}/ippools/default`)).toBeUndefined();
+  await expect.poll(() => conditionOf('overlapping').reason, PATIENCE).toBe('OK');
+  const finalizers = () => Object(server.get(`${V3}/ippools/overlapping`)?.metadata).finalizers;
+  await expect.poll(finalizers, PATIENCE).toEqual(['podwire.dev/ippool']);
+  expect(specOf(`${V3}/ippools/overlapping`)).toEqual({ cidr: '10.70.0.0/26' });
+  server.delete(`${V3}/ippools/overlapping`);
+  await expect.poll(() => server.get(`${V3}/ippools/overlapping`), PATIENCE).toBeUndefined();
+});

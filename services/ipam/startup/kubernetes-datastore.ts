@@ -9,6 +9,7 @@ import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
 import { HistorySegments, type HistoryReports, type OpenedHistory } from '../engine/kubernetes/history-segments.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
 import { ObjectForms, type CalicoGroup } from '../engine/kubernetes/object-forms.js';
+import { PoolStatusWriter, type PublishedStatus } from '../engine/kubernetes/pool-status.js';
 import type { Store } from '../engine/store.js';
 import type { SegmentedHistory } from '../history/history-log.js';
 import { Leadership } from '../leadership/leadership.js';
@@ -54,6 +55,7 @@ interface DatastoreParts {
   readonly store: KubernetesStore;
   readonly group: CalicoGroup;
   readonly options: KubernetesDatastoreOptions;
+  readonly poolStatus: PoolStatusWriter;
   readonly leadership: Leadership | undefined;
   readonly objects: ApiObjects;
 }
@@ -71,8 +73,9 @@ export class KubernetesDatastore implements SegmentedHistory {
   /** Undefined until it is read, and if none is kept. */
   #history: OpenedHistory['segments'] | undefined;
   #writers: readonly ObjectWriter[] = [];
+  readonly #poolStatus: PoolStatusWriter;
 
-  private constructor({ store, group, options, leadership, objects }: DatastoreParts) {
+  private constructor({ store, group, options, leadership, objects, poolStatus }: DatastoreParts) {
     this.store = store;
     this.#group = group;
     this.#options = options;
@@ -81,6 +84,7 @@ export class KubernetesDatastore implements SegmentedHistory {
       observe('podwire.ipam.leader', leadership?.isHeld ? 1 : 0);
       observe('podwire.ipam.kubernetes.watch.age', objects.watchAgeMs / 1000);
     });
+    this.#poolStatus = poolStatus;
   }
 
   /**
@@ -93,7 +97,8 @@ export class KubernetesDatastore implements SegmentedHistory {
     await label(api, podName, null);
     const group = await discoverGroup(api, signal);
     if (!group) throw missingDefinitions(api);
-    const forms = new ObjectForms({ keys, group, namespace: api.namespace });
+    const ownConditions = identity === undefined ? 'hidden' : 'marked';
+    const forms = new ObjectForms({ keys, group, namespace: api.namespace, ownConditions });
     const leadership = identity === undefined ? undefined : new Leadership({ api, identity, clock, report });
     let checking: Promise<void> | undefined;
     const checkGroup = (): void => void (checking ??= endIfMoved(group, options).finally(() => (checking = undefined)));
@@ -112,7 +117,8 @@ export class KubernetesDatastore implements SegmentedHistory {
       const reason: unknown = leadership.lost.reason;
       if (reason instanceof Failure) options.lost(reason);
     });
-    return new KubernetesDatastore({ store, group, options, leadership, objects });
+    const poolStatus = new PoolStatusWriter({ api, resource: forms.placeOf('ippools/').resource, clock });
+    return new KubernetesDatastore({ store, group, options, leadership, objects, poolStatus });
   }
 
   get isKept(): boolean {
@@ -136,6 +142,11 @@ export class KubernetesDatastore implements SegmentedHistory {
     if (!this.#leadership) return;
     await takeLabel(api, podName, signal);
     this.#writers = startWriters({ store: this.store, group: this.#group });
+  }
+
+  /** Writes conditions of pools. @throws Failure of the API server */
+  publishPools(statuses: readonly PublishedStatus[], signal: AbortSignal): Promise<void> {
+    return this.#poolStatus.publish(statuses, signal);
   }
 
   async removeOld(retentionMs: number, signal: AbortSignal): Promise<number> {

@@ -28,6 +28,8 @@ const COLLECTION = /^\/(?:apis\/[^/]+\/v\w+|api\/v1)(?:\/namespaces\/[^/]+)?\/[a
 export class ObjectServer {
   /** Request lines of everything but lists and watches. */
   readonly requests: string[] = [];
+  /** Called after each of these requests was carried out, before its answer. */
+  carriedOut: () => void = () => undefined;
   /** Plurals that each group serves. */
   readonly groups = new Map<string, readonly string[]>();
   /** Most objects of a page so far. */
@@ -186,7 +188,11 @@ export class ObjectServer {
       reply(response, fault, { message: `refused with ${fault}` });
       return;
     }
-    const [status, answer] = fault === 'cut before' ? [0, {}] : this.#carryOut(method, pathname, body);
+    const manager = searchParams.get('fieldManager');
+    const carryOut = () =>
+      manager === null ? this.#carryOut(method, pathname, body) : this.#applyStatus(pathname, body, manager);
+    const [status, answer] = fault === 'cut before' ? [0, {}] : carryOut();
+    this.carriedOut();
     if (fault === undefined) reply(response, status, answer);
     else response.destroy();
   }
@@ -212,6 +218,25 @@ export class ObjectServer {
     this.largestPage = Math.max(this.largestPage, items.length);
     const next = end < selected.length ? { continue: String(end) } : {};
     reply(response, 200, { metadata: { resourceVersion: String(this.#version), ...next }, items });
+  }
+
+  /** Server-side apply of conditions: refused where another manager's condition has other values. */
+  #applyStatus(statusPath: string, body: JsonObject, manager: string): readonly [status: number, answer: JsonObject] {
+    const path = statusPath.slice(0, -'/status'.length);
+    const object = this.#objects.get(path);
+    if (!object) return [404, { message: 'not found', details: { name: nameOf(body) } }];
+    const { managedFields } = within(object, 'metadata');
+    const isOwn = isArray(managedFields) && managedFields.some((entry) => isObject(entry) && entry.manager === manager);
+    const known = within(object, 'status').conditions;
+    if (isArray(known) && known.length > 0 && !isOwn) return CONFLICT;
+    const { conditions = [] } = within(body, 'status');
+    const owned = isArray(conditions)
+      ? conditions.flatMap((each) => (isObject(each) && typeof each.type === 'string' ? [each.type] : []))
+      : [];
+    const fields = Object.fromEntries(owned.map((type) => [`k:{"type":"${type}"}`, { 'f:message': {} }]));
+    const entry = { manager, subresource: 'status', fieldsV1: { 'f:status': { 'f:conditions': fields } } };
+    const metadata = { ...within(object, 'metadata'), managedFields: [entry] };
+    return [200, this.put(path.slice(0, path.lastIndexOf('/')), { ...object, metadata, status: { conditions } })];
   }
 
   #carryOut(method: string, path: string, body: JsonObject): readonly [status: number, answer: JsonObject] {

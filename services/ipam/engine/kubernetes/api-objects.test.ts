@@ -40,7 +40,7 @@ afterEach(() => store.close());
 
 async function open(authorizeWrite = (): void => undefined): Promise<KubernetesStore> {
   const api = new KubernetesApi(server.options);
-  const forms = new ObjectForms({ keys, group: 'projectcalico.org/v3', namespace: NAMESPACE });
+  const forms = new ObjectForms({ keys, group: 'projectcalico.org/v3', namespace: NAMESPACE, ownConditions: 'marked' });
   const options = { api, forms, clock: systemClock, random: () => 0, report: () => undefined, authorizeWrite };
   const objects = new ApiObjects(options);
   return KubernetesStore.open({ api: objects, keys }, forever);

@@ -8,10 +8,19 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { NOT_EXECUTED, pauseMs, type ApiAnswer, type ApiRequest, type KubernetesApi } from '../../api-server/api.js';
 import { listPages, METADATA_ONLY } from '../../api-server/lists.js';
 import { ObjectFeed } from '../../api-server/object-feed.js';
-import { formatJson, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
+import {
+  asObject,
+  formatJson,
+  isObject,
+  objectIn,
+  parseJson,
+  type Json,
+  type JsonObject,
+} from '../../records/json/json.js';
 import { isAborted } from '../transaction.js';
 import type { ApiObject, ObjectApi, ObjectContent, ObjectObserver, WriteOutcome } from './object-api.js';
-import { ObjectForms, objectIn, type CalicoGroup, type ReadObject, type Resource } from './object-forms.js';
+import { ObjectForms, type CalicoGroup, type ReadObject, type Resource } from './object-forms.js';
+import { deletionTimeIn, finalizersOf, POOL_FINALIZER } from './pool-form.js';
 
 interface ApiObjectsOptions {
   readonly api: KubernetesApi;
@@ -30,12 +39,7 @@ const BACKOFF: BackoffBounds = { baseMs: 50, maxMs: 2_000 };
 const NOT_FOUND = 404;
 const CONFLICT = 409;
 
-/**
- * Keeps a pool until its addresses are released, also if an operator deletes it: `kubectl delete ippool` drains it.
- */
-const POOL_FINALIZER = 'podwire.dev/ippool';
-
-const MERGE_PATCH = 'application/merge-patch+json';
+export const MERGE_PATCH = 'application/merge-patch+json';
 
 /** A write in progress. */
 interface Attempt {
@@ -79,7 +83,7 @@ export class ApiObjects implements ObjectApi {
       const request = { path: resource.path, fieldSelector, accept: METADATA_ONLY, signal };
       for await (const { items } of listPages(api, request))
         for (const item of items) {
-          const object = jsonObject(item);
+          const object = asObject(item);
           if (object) versions.set(idOf(resource, object), versionOf(object));
         }
     };
@@ -111,8 +115,9 @@ export class ApiObjects implements ObjectApi {
       : ({ method: base ? 'PUT' : 'POST', path, json: formatJson(body) } as const);
     const written = await this.#settle({ id: content.id, request, isDone }, signal);
     if (written.type === 'refused') return this.#refused(resource, written.found, signal);
-    const isEnding = resource.plural === 'ippools' && deletionTimeOf(content) !== undefined;
-    if (isEnding) return this.#beginDeletion(content.id, written.object, signal);
+    const [value] = content.records.values();
+    if (resource.plural === 'ippools' && deletionTimeIn(value) !== undefined)
+      return this.#beginDeletion(content.id, written.object, signal);
     return { type: 'written', object: this.#asWritten(resource, written.object, content) };
   }
 
@@ -154,14 +159,14 @@ export class ApiObjects implements ObjectApi {
         report: (failure) => report(resource.plural, failure),
         listed: (items, version) => {
           const objects = items.flatMap((item) => {
-            const object = jsonObject(item);
+            const object = asObject(item);
             return object ? (this.#apiObject(resource, object) ?? []) : [];
           });
           observer.listed(resource.plural, version, objects);
           resolve();
         },
         changed: (type, item) => {
-          const object = jsonObject(item);
+          const object = asObject(item);
           if (!object) return;
           const known = type === 'DELETED' ? undefined : this.#apiObject(resource, object);
           if (known) observer.changed(known);
@@ -184,7 +189,7 @@ export class ApiObjects implements ObjectApi {
       try {
         authorizeWrite();
         const { status, body } = requireServed(await api.send({ ...attempt.request, signal }), attempt.request);
-        if (status !== NOT_FOUND && status !== CONFLICT) return { type: 'written', object: jsonObject(body) ?? {} };
+        if (status !== NOT_FOUND && status !== CONFLICT) return { type: 'written', object: asObject(body) ?? {} };
         const found = await this.#readRaw(attempt.id, signal);
         return isRepeated && attempt.isDone(found)
           ? { type: 'written', object: found ?? {} }
@@ -224,13 +229,13 @@ export class ApiObjects implements ObjectApi {
     const body = { metadata: { uid, resourceVersion, finalizers } };
     const request = { method: 'PATCH', path: pathOf(resource, object), body, contentType: MERGE_PATCH } as const;
     const ended = await this.#send(request, signal);
-    return versionOf(jsonObject(ended.body) ?? object);
+    return versionOf(asObject(ended.body) ?? object);
   }
 
   async #readRaw(id: string, signal: AbortSignal): Promise<JsonObject | undefined> {
     const { resource, name } = this.#options.forms.placeOf(id);
     const { status, body } = await this.#send({ method: 'GET', path: `${resource.path}/${name}` }, signal);
-    return status === NOT_FOUND ? undefined : jsonObject(body);
+    return status === NOT_FOUND ? undefined : asObject(body);
   }
 
   async #send(request: Omit<ApiRequest, 'signal'>, signal: AbortSignal): Promise<ApiAnswer> {
@@ -283,7 +288,7 @@ export async function isServed(api: KubernetesApi, path: string, signal?: AbortS
   const slash = path.lastIndexOf('/');
   const request = { method: 'GET', path: path.slice(0, slash), ...(signal && { signal }) } as const;
   const { status, body } = await api.send(request);
-  const resources = jsonObject(body)?.resources;
+  const resources = asObject(body)?.resources;
   const isWanted = (resource: Json): boolean => {
     if (!isObject(resource) || resource.name !== path.slice(slash + 1)) return false;
     return Array.isArray(resource.verbs) && resource.verbs.includes('create');
@@ -314,16 +319,6 @@ function missingNode(name: string): Failure {
   return new Failure('NODE_NOT_FOUND', text, { details: { node: name } });
 }
 
-/** An object in an answer of the API client; undefined for any other value. */
-export function jsonObject(value: unknown): JsonObject | undefined {
-  return isJson(value) && isObject(value) ? value : undefined;
-}
-
-/** Narrows the type: the API client returns JSON or undefined. */
-function isJson(value: unknown): value is Json {
-  return value !== undefined;
-}
-
 function idOf({ plural }: Resource, object: JsonObject): string {
   const { name } = objectIn(object, 'metadata');
   return `${plural}/${typeof name === 'string' ? name : ''}`;
@@ -348,22 +343,10 @@ function uidOf(object: JsonObject): JsonObject {
   return { apiVersion: 'v1', kind: 'DeleteOptions', preconditions: { uid } };
 }
 
-function finalizersOf(object: JsonObject): readonly string[] {
-  const { finalizers } = objectIn(object, 'metadata');
-  return Array.isArray(finalizers) ? finalizers.filter((each) => typeof each === 'string') : [];
-}
-
 function withFinalizer({ plural }: Resource, object: JsonObject): JsonObject {
   const finalizers = finalizersOf(object);
   if (plural !== 'ippools' || finalizers.includes(POOL_FINALIZER)) return object;
   return { ...object, metadata: { ...objectIn(object, 'metadata'), finalizers: [...finalizers, POOL_FINALIZER] } };
-}
-
-/** When the deletion of the pool of a content began, as text. */
-function deletionTimeOf({ records }: ObjectContent): Json | undefined {
-  const [value] = records.values();
-  const raw = value && parseJson(Buffer.from(value).toString());
-  return isObject(raw) ? objectIn(raw, 'metadata').deletionTimestamp : undefined;
 }
 
 function parsed(records: ReadonlyMap<string, Uint8Array>): ReadonlyMap<string, unknown> {

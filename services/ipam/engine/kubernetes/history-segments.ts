@@ -6,10 +6,9 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { KubernetesApi } from '../../api-server/api.js';
 import { listPages } from '../../api-server/lists.js';
-import type { JsonObject } from '../../records/json/json.js';
+import { asObject, objectIn, type JsonObject } from '../../records/json/json.js';
 import { dayOf, dayStartMs, historyDay, type RecordKeys } from '../../records/json/keys.js';
-import { isServed, jsonObject } from './api-objects.js';
-import { objectIn } from './object-forms.js';
+import { isServed } from './api-objects.js';
 import {
   packRecords,
   readSegment,
@@ -187,7 +186,7 @@ export class HistorySegments {
     const records = new Map<string, Uint8Array>();
     for await (const { items } of listPages(api, { path: PATH, limit: PAGE_SIZE, signal }))
       for (const item of items) {
-        const object = jsonObject(item);
+        const object = asObject(item);
         const loaded = object ? await this.#loadSegment(object) : [];
         for (const { key, value } of loaded) records.set(key, value);
       }

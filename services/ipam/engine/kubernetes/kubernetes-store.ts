@@ -468,7 +468,6 @@ export class KubernetesStore implements Store {
     for (const key of this.#derived.keys()) this.#sortedKeys = this.#sortedKeys.with(key);
   }
 
-
   /** The changes of the record that has the begin of the complete history. */
   #beginChanges(before: string | undefined): Map<string, Uint8Array | undefined> {
     const changes = new Map<string, Uint8Array | undefined>();

@@ -17,7 +17,7 @@ import { isPermanent, isAborted, throwIfAborted } from '../transaction.js';
 import { OwnWrites, type OwnWrite } from './own-writes.js';
 import { listInParts } from './pages.js';
 import { ReachableClock } from './reachable-clock.js';
-import { Snapshot } from './snapshot.js';
+import { Snapshot, type CheckPools } from './snapshot.js';
 
 interface MirrorOptions {
   readonly store: Store;
@@ -32,6 +32,8 @@ interface MirrorOptions {
    * The mirror waits only for the promise of a list. Default: no observer.
    */
   readonly observe?: (observed: Observed) => Promise<void> | undefined;
+  /** Default: pools are as stored. */
+  readonly checkPools?: CheckPools | undefined;
 }
 
 export type MirrorEvent =
@@ -110,6 +112,7 @@ export class Mirror {
       options.keys,
       (key) => this.showsAllBefore(key),
       () => this.#clock.nowMs(),
+      options.checkPools,
     );
   }
 

@@ -10,6 +10,7 @@ const UPKEEP_TASKS = [
   'finish-node-deletions',
   'finish-pool-deletions',
   'keep-certificate-authority',
+  'publish-pool-status',
   'release-deleted-nodes',
   'release-deleted-pods',
   'remove-old-history',
