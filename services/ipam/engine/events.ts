@@ -126,9 +126,9 @@ export class Events {
   }
 
   /** An object that podwire-ipam does not need itself cannot be written; it is retried. */
-  objectNotWritten(kind: string, failure: Failure): void {
+  objectNotWritten(failure: Failure): void {
     this.#objectFailures().add(1);
-    this.log.warn({ err: failure }, `cannot write ${kind} to the API server: ${failure.message}; trying again`);
+    this.log.warn({ err: failure }, `cannot write to the API server: ${failure.message}; trying again`);
   }
 
   /** The watch failed; until its retry, changes of other replicas are not seen. */

@@ -10,6 +10,7 @@ import type { ClusterEvent } from '../engine/etcd/cluster.js';
 import { EtcdStore, type EtcdStoreOptions } from '../engine/etcd/etcd-store.js';
 import type { Events } from '../engine/events.js';
 import { HandleWriter } from '../engine/kubernetes/handle-writer.js';
+import { PodAnnotations } from '../engine/kubernetes/pod-annotations.js';
 import type { SettlementInterval, Store, StoreTraits } from '../engine/store.js';
 import { makePool } from '../pools/changes.js';
 import type { PoolSpec } from '../pools/rules.js';
@@ -95,10 +96,13 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
     const { kubernetes, clock, random, identity } = deps;
     const api = kubernetes();
     const rest = { api, keys, clock, random };
-    const startWriters = (opened: OpenedStore): ObjectWriter[] =>
-      config.kubernetesHandles === 'none'
-        ? []
-        : [new HandleWriter({ ...rest, ...opened, report: (failure) => events.objectNotWritten('handles', failure) })];
+    const startWriters = (opened: OpenedStore): ObjectWriter[] => {
+      const options = { ...rest, ...opened, report: (failure: Failure) => events.objectNotWritten(failure) };
+      return [
+        ...(config.kubernetesHandles === 'none' ? [] : [new HandleWriter(options)]),
+        ...(config.podAnnotations === 'never' ? [] : [new PodAnnotations(options)]),
+      ];
+    };
     const podName = identity === undefined ? '' : config.podName;
     const store = new KubernetesDatastore({ ...rest, identity, podName, report, lost, startWriters });
     return { store, traits: KUBERNETES, refused: refusing.signal };

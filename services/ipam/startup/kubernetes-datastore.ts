@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { z } from 'zod';
 
-import type { KubernetesApi } from '../api-server/api.js';
+import { MERGE_PATCH, type KubernetesApi } from '../api-server/api.js';
 import { listPages } from '../api-server/lists.js';
 import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
@@ -160,7 +160,7 @@ export class KubernetesDatastore implements Store {
     if (podName === '') return;
     const path = `/api/v1/namespaces/${api.namespace}/pods/${podName}`;
     const body = { metadata: { labels: { [LEADER]: value } } };
-    await api.send({ method: 'PATCH', path, body, contentType: 'application/merge-patch+json' });
+    await api.send({ method: 'PATCH', path, body, contentType: MERGE_PATCH });
   }
 }
 

@@ -5,7 +5,13 @@ import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { NOT_EXECUTED, type ApiAnswer, type ApiRequest, type KubernetesApi } from '../../api-server/api.js';
+import {
+  MERGE_PATCH,
+  NOT_EXECUTED,
+  type ApiAnswer,
+  type ApiRequest,
+  type KubernetesApi,
+} from '../../api-server/api.js';
 import { ObjectFeed } from '../../api-server/object-feed.js';
 import { formatJson, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
 import { isAborted } from '../transaction.js';
@@ -31,8 +37,6 @@ const CONFLICT = 409;
  * Keeps a pool until its addresses are released, also if an operator deletes it: `kubectl delete ippool` drains it.
  */
 const POOL_FINALIZER = 'podwire.dev/ippool';
-
-const MERGE_PATCH = 'application/merge-patch+json';
 
 /** A write in progress. */
 interface Attempt {

@@ -169,6 +169,12 @@ export const IPAM_METRICS = {
     labels: { state: ['pending', 'unnamed'] },
     when: 'with PODWIRE_IPAM_KUBERNETES_HANDLES=deferred, on the leader',
   },
+  'podwire.ipam.kubernetes.annotations': {
+    kind: 'gauge',
+    unit: '{pod}',
+    about: 'Pods whose annotations are to be written',
+    when: 'with PODWIRE_IPAM_POD_ANNOTATIONS=always',
+  },
   'podwire.ipam.history.expired': { kind: 'counter', unit: '{entry}', about: 'Removed history entries' },
   'podwire.ipam.upkeep.failures': {
     kind: 'counter',
