@@ -147,7 +147,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       links: options.links,
       boot,
       plugin: () => this.#plugin,
-      onUnbound: (record) => this.#settlement.request(record),
+      onUnbound: (record) => this.#settlement.requestNow(record),
       onLeasesDiffer: () => this.#refill.list(),
     });
     this.#endpoints = new EndpointReporter(parts);
