@@ -115,7 +115,7 @@ test('at most five handles are written per second', async () => {
   expect(names()).toHaveLength(20);
 });
 
-test('a start corrects its own objects, and leaves those of Calico', async () => {
+test('a start corrects its own objects, and leaves Calico’s', async () => {
   for (const id of ['net.kept', 'net.wrong', 'net.calico']) await allocate(id);
   putObject('net.kept', { spec: spec('net.kept'), isOwn: true });
   putObject('net.wrong', { spec: spec('net.wrong', 3), isOwn: true });
