@@ -36,6 +36,9 @@ const UNPROCESSABLE = 422;
 /** HTTP status of a request that the API server refuses while it is overloaded (API priority and fairness). */
 const TOO_MANY_REQUESTS = 429;
 
+/** Content type of a JSON merge patch (RFC 7396). */
+export const MERGE_PATCH = 'application/merge-patch+json';
+
 /** Details of a failure of a request that had no effect. */
 export const NOT_EXECUTED = { executed: 'no' };
 

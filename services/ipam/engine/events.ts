@@ -130,8 +130,8 @@ export class Events {
   }
 
   /** An object that podwire-ipam does not need itself cannot be written; it is retried. */
-  objectNotWritten(kind: string, failure: Failure): void {
-    this.log.warn({ err: failure }, `cannot write ${kind} to the API server: ${failure.message}; trying again`);
+  objectNotWritten(failure: Failure): void {
+    this.log.warn({ err: failure }, `cannot write to the API server: ${failure.message}; trying again`);
   }
 
   /** The watch failed; until its retry, changes of other replicas are not seen. */

@@ -11,6 +11,7 @@ import { EtcdStore, type EtcdStoreOptions } from '../engine/etcd/etcd-store.js';
 import type { Events } from '../engine/events.js';
 import { HandleWriter } from '../engine/kubernetes/handle-writer.js';
 import type { HistoryReports } from '../engine/kubernetes/history-segments.js';
+import { PodAnnotations } from '../engine/kubernetes/pod-annotations.js';
 import type { SettlementInterval, Store, StoreTraits } from '../engine/store.js';
 import type { SegmentedHistory } from '../history/history-log.js';
 import { makePool } from '../pools/changes.js';
@@ -112,10 +113,13 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       writeFailed: (error) => events.upkeepFailed('write-history', error),
     };
     const rest = { api: kubernetes(), keys, clock, random };
-    const startWriters = (opened: OpenedStore): ObjectWriter[] =>
-      config.kubernetesHandles === 'none'
-        ? []
-        : [new HandleWriter({ ...rest, ...opened, report: (failure) => events.objectNotWritten('handles', failure) })];
+    const startWriters = (opened: OpenedStore): ObjectWriter[] => {
+      const options = { ...rest, ...opened, report: (failure: Failure) => events.objectNotWritten(failure) };
+      return [
+        ...(config.kubernetesHandles === 'none' ? [] : [new HandleWriter(options)]),
+        ...(config.podAnnotations === 'never' ? [] : [new PodAnnotations(options)]),
+      ];
+    };
     const podName = identity === undefined ? '' : config.podName;
     const options = { ...rest, identity, podName, report, history, lost, startWriters };
     const datastore = await KubernetesDatastore.open(options, signal);

@@ -3,7 +3,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 import { z } from 'zod';
 
-import type { KubernetesApi } from '../api-server/api.js';
+import { MERGE_PATCH, type KubernetesApi } from '../api-server/api.js';
 import { listPages } from '../api-server/lists.js';
 import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
 import { HistorySegments, type HistoryReports, type OpenedHistory } from '../engine/kubernetes/history-segments.js';
@@ -204,7 +204,7 @@ async function label(api: KubernetesApi, podName: string, value: 'true' | null):
   if (podName === '') return;
   const path = `/api/v1/namespaces/${api.namespace}/pods/${podName}`;
   const body = { metadata: { labels: { [LEADER]: value } } };
-  await api.send({ method: 'PATCH', path, body, contentType: 'application/merge-patch+json' });
+  await api.send({ method: 'PATCH', path, body, contentType: MERGE_PATCH });
 }
 
 function missingDefinitions(api: KubernetesApi): Failure {

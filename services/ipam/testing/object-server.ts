@@ -21,6 +21,9 @@ export type RequestFault =
   | 429
   | 500;
 
+/** The only subresource. */
+const STATUS = '/status';
+
 /** Paths of the collections that exist. */
 const COLLECTION = /^\/(?:apis\/[^/]+\/v\w+|api\/v1)(?:\/namespaces\/[^/]+)?\/[a-z]+$/;
 
@@ -104,11 +107,12 @@ export class ObjectServer {
     return this.#objects.get(path);
   }
 
-  /** The objects of a collection. */
+  /** The objects of a collection, of one namespace or of all. */
   list(collection: string): JsonObject[] {
-    return [...this.#objects].flatMap(([path, object]) =>
-      path.startsWith(`${collection}/`) && !path.slice(collection.length + 1).includes('/') ? [object] : [],
-    );
+    return [...this.#objects].flatMap(([path, object]) => {
+      const own = path.slice(0, path.lastIndexOf('/'));
+      return [own, own.replace(/\/namespaces\/[^/]+/, '')].includes(collection) ? [object] : [];
+    });
   }
 
   /** Stores an object as another writer does. */
@@ -244,7 +248,7 @@ export class ObjectServer {
       return this.#objects.has(`${path}/${nameOf(body)}`) ? CONFLICT : [201, this.put(path, body)];
     }
     const object = this.#objects.get(path);
-    if (!object) return NOT_FOUND;
+    if (!object) return path.endsWith(STATUS) ? this.#carryOut(method, path.slice(0, -STATUS.length), body) : NOT_FOUND;
     const expected = method === 'DELETE' ? within(body, 'preconditions') : within(body, 'metadata');
     const current = within(object, 'metadata');
     for (const field of ['uid', 'resourceVersion'])

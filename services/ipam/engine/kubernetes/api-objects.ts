@@ -5,7 +5,14 @@ import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { NOT_EXECUTED, pauseMs, type ApiAnswer, type ApiRequest, type KubernetesApi } from '../../api-server/api.js';
+import {
+  MERGE_PATCH,
+  NOT_EXECUTED,
+  pauseMs,
+  type ApiAnswer,
+  type ApiRequest,
+  type KubernetesApi,
+} from '../../api-server/api.js';
 import { listPages, METADATA_ONLY } from '../../api-server/lists.js';
 import { ObjectFeed } from '../../api-server/object-feed.js';
 import {
@@ -38,8 +45,6 @@ const BACKOFF: BackoffBounds = { baseMs: 50, maxMs: 2_000 };
 
 const NOT_FOUND = 404;
 const CONFLICT = 409;
-
-export const MERGE_PATCH = 'application/merge-patch+json';
 
 /** A write in progress. */
 interface Attempt {

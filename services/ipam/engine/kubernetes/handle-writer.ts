@@ -51,7 +51,7 @@ interface HandleObject {
   readonly uid: string;
   readonly version: string;
   readonly isOwn: boolean;
-  /** Undefined if they are wrong. */
+  /** Numbers of addresses by block; undefined if they are wrong. */
   readonly counts: Handle['blocks'] | undefined;
 }
 

@@ -1,9 +1,8 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { KubernetesApi } from '../../api-server/api.js';
+import { MERGE_PATCH, type KubernetesApi } from '../../api-server/api.js';
 import { listPages } from '../../api-server/lists.js';
 import { asObject, isObject, objectIn, type JsonObject } from '../../records/json/json.js';
-import { MERGE_PATCH } from './api-objects.js';
 import type { Resource } from './object-forms.js';
 import {
   ALLOCATABLE,

@@ -11,6 +11,8 @@ export interface RecordFollowerOptions {
   readonly prefix: string;
   /** Called before the records are read, at the start and after changes were missed. */
   readonly begin: (signal: AbortSignal) => Promise<void>;
+  /** Called when all records have been read. Must not throw. */
+  readonly whenRead?: () => void;
   /** Receives each record, and then each change, some of them repeatedly. Must not throw. */
   readonly changed: (change: RecordChange) => void;
   /** Brings the object of a name up to date. Idempotent. A failure is retried. */
@@ -94,6 +96,7 @@ export class RecordFollower {
         ({ more } = page);
         after = page.records.at(-1)?.key;
       }
+      this.#options.whenRead?.();
       for await (const { changes } of store.watch({ prefix, afterRevision }, signal)) changes.forEach(changed);
       return isAborted(signal) ? undefined : { inMs: 0 };
     } catch (error) {
