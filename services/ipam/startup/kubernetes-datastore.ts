@@ -70,7 +70,7 @@ export class KubernetesDatastore implements SegmentedHistory {
   readonly #options: KubernetesDatastoreOptions;
   readonly #leadership: Leadership | undefined;
   readonly #stopMetrics: () => void;
-  /** Undefined until it is read, and if none is kept. */
+  /** The history's writer; undefined until it is read, and if none is kept. */
   #history: OpenedHistory['segments'] | undefined;
   #writers: readonly ObjectWriter[] = [];
   readonly #poolStatus: PoolStatusWriter;

@@ -108,7 +108,7 @@ export class KubernetesStore implements Store {
   readonly #uncertain = new Map<string, UncertainWrite | undefined>();
   /** Objects whose deletion was reported while the datastore is locked. */
   readonly #heldBack = new Set<string>();
-  /** Undefined if no history is kept. */
+  /** The history's writer; undefined if none is kept. */
   #history: OpenedHistory['segments'] | undefined;
   readonly #stop = new AbortController();
   #revision = FIRST_REVISION;
