@@ -61,12 +61,14 @@ function conclude(parts) {
 }
 
 /**
- * Tests that take minutes, or have special requirements, excluded from a full run: `npm run test:conformance`, the
+ * Tests that take minutes, or have special requirements, excluded from a full run: `npm run test:api-server` and `test:conformance`, the
  * addon's soak and its sockets under sanitizers, `npm test -- addon/test/endurance.test.ts addon/test/sockets.test.ts`, and Go's libcni, `npm run test:libcni`.
  */
 const LONG_TESTS = [
   'addon/test/endurance.test.ts',
   'addon/test/sockets.test.ts',
+  'test/api-server/scenarios.test.ts',
+  'test/api-server/storms.test.ts',
   'test/conformance/flaws.test.ts',
   'test/conformance/peers.test.ts',
   'test/e2e/conformance.test.ts',

@@ -44,7 +44,8 @@ async function findAllocation(
   if (nodeAddresses.refusal) throw nodeAddresses.refusal;
   // Only a record, which needs a wire, proves to the next process that the lease is taken.
   if (mode.kind !== 'full') return { reason: 'ipam-only' };
-  if (nodeAddresses.recorded(attachment)?.isDead) await returned(attachment, { nodeAddresses, limits, clock });
+  if (nodeAddresses.recorded(attachment)?.isDead || podRequest.addresses.length > 0)
+    await returned(attachment, podRequest.addresses, { nodeAddresses, limits, clock });
   const recorded = nodeAddresses.recorded(attachment);
   const repeated = recorded && repeatedAllocation(attachment, recorded, netns);
   if (repeated) return { allocation: repeated };
@@ -62,6 +63,7 @@ async function findAllocation(
 /** @throws Failure DEADLINE_EXCEEDED, or the reason of the limits' signal */
 async function returned(
   attachment: Attachment,
+  addresses: readonly string[],
   { nodeAddresses, limits, clock }: Omit<NodeTools, 'nodeName'>,
 ): Promise<void> {
   const timeout = new AbortController();
@@ -71,7 +73,7 @@ async function returned(
     timeout.abort(new Failure('DEADLINE_EXCEEDED', text)),
   );
   try {
-    await nodeAddresses.returned(attachment, AbortSignal.any([limits.signal, timeout.signal]));
+    await nodeAddresses.returned(attachment, addresses, AbortSignal.any([limits.signal, timeout.signal]));
   } finally {
     cancel();
   }

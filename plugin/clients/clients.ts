@@ -202,8 +202,11 @@ export interface NodeAddresses {
   recorded(attachment: Attachment): RecordedPod | undefined;
   /** Whether the record of another attachment that has not ended has the address (without prefix length). */
   isHeldByOtherPod(attachment: Attachment, address: string): boolean;
-  /** Waits until the addresses of an attachment without a wire are returned. @throws the signal's reason */
-  returned(attachment: Attachment, signal: AbortSignal): Promise<void>;
+  /**
+   * Returns at once what ended attachments of this node had of these: the addresses of this attachment's earlier ADD, and requested
+   * ones. @throws the signal's reason
+   */
+  returned(attachment: Attachment, addresses: readonly string[], signal: AbortSignal): Promise<void>;
   /**
    * Compares the node's addresses with podwire-ipam's records of them, now.
    * @returns allocations of attachments of the network that neither a record nor an interface of the node has, and that the node

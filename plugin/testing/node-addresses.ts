@@ -59,7 +59,7 @@ export class FakeNodeAddresses implements NodeAddresses {
     return this.heldByOtherPods.has(address);
   }
 
-  returned(attachment: Attachment, signal: AbortSignal): Promise<void> {
+  returned(attachment: Attachment, _: readonly string[], signal: AbortSignal): Promise<void> {
     if (!this.isDelayed) {
       this.#return(formatAttachment(attachment));
       return Promise.resolve();

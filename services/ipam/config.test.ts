@@ -36,6 +36,7 @@ test('an empty environment gives the documented defaults', () => {
     etcdMaxTxnOpsCount: 128,
     etcdMaxRequestBytes: 1_572_864,
     podName: '',
+    kubernetesHandles: 'deferred',
     datastorePrefix: '/calico',
     unknownNodes: 'register',
     nodeController: false,
@@ -75,6 +76,7 @@ test('every setting is read', () => {
     PODWIRE_IPAM_ETCD_MAX_TXN_OPS: '1000',
     PODWIRE_IPAM_ETCD_MAX_REQUEST_BYTES: '65536',
     PODWIRE_IPAM_POD_NAME: 'ipam-1',
+    PODWIRE_IPAM_KUBERNETES_HANDLES: 'none',
     PODWIRE_IPAM_DATASTORE_PREFIX: '/other/calico',
     PODWIRE_IPAM_UNKNOWN_NODES: 'register',
     PODWIRE_IPAM_DEFAULT_POOL_CIDR: 'fd00::/64',
@@ -111,6 +113,7 @@ test('every setting is read', () => {
     etcdMaxTxnOpsCount: 1000,
     etcdMaxRequestBytes: 65_536,
     podName: 'ipam-1',
+    kubernetesHandles: 'none',
     datastorePrefix: '/other/calico',
     unknownNodes: 'register',
     defaultPoolsFile: '',
@@ -132,6 +135,16 @@ test.each([
   ['etcd', 'refuse'],
 ])('the default for unregistered nodes with the %s store: %s', (store, expected) => {
   expect(readConfig({ PODWIRE_IPAM_STORE: store }).unknownNodes).toBe(expected);
+});
+
+test.each([
+  ['embedded', 168],
+  ['etcd', 168],
+  ['kubernetes', 24],
+])('the default for past allocations with the %s store: %i hours', (store, expected) => {
+  const env = { PODWIRE_IPAM_STORE: store };
+  expect(readConfig(env).historyHours).toBe(expected);
+  expect(readConfig({ ...env, PODWIRE_IPAM_HISTORY_HOURS: '168' }).historyHours).toBe(168);
 });
 
 describe('the network listener', () => {

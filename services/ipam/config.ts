@@ -21,6 +21,9 @@ import { subdomainFault } from './records/names.js';
 /** Prefix of the environment variables that are settings of podwire-ipam. */
 const PREFIX = 'PODWIRE_IPAM_';
 
+/** The API server's datastore is small. */
+const SEGMENTS_HOURS = 24;
+
 const POOL_ABOUT = 'Used only at the first start on an empty datastore; a deleted default pool is not created again.';
 
 const endpoint = text.regex(
@@ -133,7 +136,7 @@ export const SETTINGS = {
     schema: oneOf(['embedded', 'etcd', 'kubernetes']),
     default: 'embedded',
     about:
-      'Kind of datastore: embedded, files of this process; etcd, a cluster shared by any number of replicas; kubernetes, Calico’s custom resources in the API server of the cluster that podwire-ipam runs in, of any number of replicas one at a time. The last one keeps no history.',
+      'Kind of datastore: embedded, files of this process; etcd, a cluster shared by any number of replicas; kubernetes, Calico’s custom resources in the API server of the cluster that podwire-ipam runs in, of any number of replicas one at a time.',
   },
   storeDirectory: {
     variable: 'PODWIRE_IPAM_STORE_DIRECTORY',
@@ -149,6 +152,13 @@ export const SETTINGS = {
     default: '',
     about:
       'Name of podwire-ipam’s pod, which gets the label podwire.dev/leader while it serves; empty for none. Used only with the kubernetes store.',
+  },
+  kubernetesHandles: {
+    variable: 'PODWIRE_IPAM_KUBERNETES_HANDLES',
+    schema: oneOf(['deferred', 'none']),
+    default: 'deferred',
+    about:
+      'Whether to write an IPAMHandle for each allocation, as calicoctl ipam check expects: deferred, once a pod’s address is 60 s old, at most 5 per second; none, never, and existing ones stay. Used only with the kubernetes store.',
   },
   datastorePrefix: {
     variable: 'PODWIRE_IPAM_DATASTORE_PREFIX',
@@ -218,8 +228,7 @@ export const SETTINGS = {
     variable: 'PODWIRE_IPAM_HISTORY_HOURS',
     schema: wholeNumber(0, 87_600),
     default: '168',
-    about:
-      'How long past allocations are kept, in hours, 0 to 87600; 0 keeps none and removes existing ones. Use the same value on all replicas.',
+    about: `How long past allocations are kept, in hours, 0 to 87600; 0 keeps none and removes existing ones. With the kubernetes store ${SEGMENTS_HOURS} if it is not set, and no more than 32 MiB. Use the same value on all replicas.`,
   },
   callTimeoutMs: {
     variable: 'PODWIRE_IPAM_CALL_TIMEOUT_MS',
@@ -277,9 +286,10 @@ export function readConfig(env: Readonly<Record<string, string | undefined>>): C
   }
   if (faults.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', faults);
   const byStore = rest.store === 'embedded' ? 'register' : 'refuse';
+  const usesDefault = rest.store === 'kubernetes' && env[SETTINGS.historyHours.variable] === undefined;
   return {
     ...rest,
-    historyHours: rest.store === 'kubernetes' ? 0 : rest.historyHours,
+    historyHours: usesDefault ? SEGMENTS_HOURS : rest.historyHours,
     unknownNodes: unknownNodes === 'by-store' ? byStore : unknownNodes,
     defaultPool: checked?.ok === true ? checked.spec : undefined,
   };

@@ -16,9 +16,8 @@ import { Handles, handleService } from './handles/handles-rpc.js';
 import { History, type HistoryIpamOptions } from './history/history-operations.js';
 import { historyService } from './history/history-rpc.js';
 import { Leases } from './leases/leases-operations.js';
-import { leaseService } from './leases/leases-rpc.js';
+import { leaseService, type LeaseServiceDeps } from './leases/leases-rpc.js';
 import { LeaseRecalls } from './leases/recall-operations.js';
-import type { RequirePod } from './messages/request-parts.js';
 import { Nodes } from './nodes/nodes-operations.js';
 import { nodeService, type ReadPodCidrs } from './nodes/nodes-rpc.js';
 import { RequestPolicyOperations } from './request-policies/request-policies-operations.js';
@@ -72,15 +71,19 @@ export class Ipam {
   }
 }
 
+interface IpamServicesDeps extends LeaseServiceDeps {
+  readonly readPodCidrs: ReadPodCidrs;
+}
+
 /** The gRPC services of podwire-ipam, except the watch. Each is defined in the `-rpc.ts` file of its feature. */
 export function ipamServices(
   ipam: Ipam,
   unary: Unary,
-  { requirePod, readPodCidrs }: { readonly requirePod: RequirePod; readonly readPodCidrs: ReadPodCidrs },
+  { requirePod, readPodCidrs, settlement }: IpamServicesDeps,
 ): readonly RpcService[] {
   return [
     addressService(ipam, unary, requirePod),
-    leaseService(ipam.leases, unary, requirePod),
+    leaseService(ipam.leases, unary, { requirePod, settlement }),
     handleService(ipam.handles, unary),
     historyService(ipam.history, unary),
     affinityService(ipam.affinities, unary),

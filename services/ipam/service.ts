@@ -23,7 +23,7 @@ import { etcdCertificate } from './engine/etcd/credentials.js';
 import { Events } from './engine/events.js';
 import { Mirror, type MirrorEvent, type Observed } from './engine/mirror/mirror.js';
 import { MarkExpiry } from './engine/release-marks.js';
-import type { Store } from './engine/store.js';
+import type { SettlementInterval, Store } from './engine/store.js';
 import { StreamHub, type StreamSource } from './engine/streams/hub.js';
 import { timedStore } from './engine/timed-store.js';
 import { throwIfAborted } from './engine/transaction.js';
@@ -31,7 +31,7 @@ import type { IpamOptions } from './engine/updates/operation.js';
 import { Updater } from './engine/updates/update-loop.js';
 import { HistoryEvents, HistoryExpiry } from './history/expiry-operations.js';
 import { HistoryLog } from './history/history-log.js';
-import type { HistoryOptions } from './history/history-operations.js';
+import { isHistoryKept, type HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './api-server/api.js';
 import type { NodeTokens, NodeTokensOptions } from './api-server/node-tokens.js';
@@ -97,19 +97,22 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const raw = await retryUntilAvailable(() => openStore(config, storeDeps(deps, events)), retry);
   const store = timedStore(raw.store, { clock, events });
   const opened = { ...raw, store };
-  const { refused } = opened;
+  const {
+    refused,
+    traits: { settlement },
+  } = opened;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
   const services = serviceAddresses(config, api);
   const loading = retryUntilAvailable(() => loadDatastore(opened, { config, deps, events, services }), retry);
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
   const updates = deferredUpdates(loading.then(({ updater }) => updater));
-  const history = historyOptions(store, config);
+  const history = historyOptions(opened, config);
   const { unknownNodes } = config;
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredStreamSource(loading, refused);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
-  const server = ipamServer({ ipam, updates, watches, identity, release, tokens, api }, config, deps);
+  const server = ipamServer({ ipam, updates, watches, settlement, identity, release, tokens, api }, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Pick<Upkeep, 'stop'>[] = [];
   let stopMetrics = (): void => undefined;
@@ -157,6 +160,7 @@ function observeIpam(ipam: Ipam, server: RpcServer): () => void {
 interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly ipam: Ipam;
   readonly watches: StreamSource;
+  readonly settlement: SettlementInterval;
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
   readonly tokens: NodeTokens | undefined;
@@ -164,7 +168,7 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
 }
 
 function ipamServer(
-  { ipam, updates, watches, identity, release, tokens, api }: ServedParts,
+  { ipam, updates, watches, settlement, identity, release, tokens, api }: ServedParts,
   { listen: addresses, callTimeoutMs, drainTimeoutMs }: Config,
   { log, clock }: ServiceDeps,
 ): RpcServer {
@@ -181,6 +185,7 @@ function ipamServer(
     services: (unary, streaming) => [
       ...ipamServices(ipam, unary, {
         requirePod: async (caller, pod, signal) => pods?.require(caller, pod, signal),
+        settlement,
         readPodCidrs: async (name, signal) => (api ? podCidrsOf(api, name, signal) : []),
       }),
       watchService(watches, streaming),
@@ -313,8 +318,11 @@ interface UpkeepDeps extends MaintenanceDeps {
   readonly store: Store;
 }
 
-function historyOptions(store: Store, { datastorePrefix, historyHours }: Config): HistoryOptions {
-  const log = new HistoryLog(store, new RecordKeys(datastorePrefix));
+function historyOptions(
+  { store, history: segments }: OpenStore,
+  { datastorePrefix, historyHours }: Config,
+): HistoryOptions {
+  const log = new HistoryLog(store, new RecordKeys(datastorePrefix), { segments });
   return { log, retentionHours: historyHours };
 }
 
@@ -332,12 +340,11 @@ interface LoadDeps {
 }
 
 async function loadDatastore(
-  { store, traits, publishPools }: OpenStore,
+  { store, traits, history, publishPools }: OpenStore,
   { config, deps, events, services }: LoadDeps & { readonly services: readonly ServiceAddress[] },
 ): Promise<Datastore> {
   const { clock, random, newUid } = deps;
   const keys = new RecordKeys(config.datastorePrefix, traits);
-  const keepsHistory = config.historyHours > 0;
   const never = new AbortController().signal;
   const datastore = await requireCompleteImport(store, config.datastorePrefix, never);
   const ownsNodes = config.store !== 'kubernetes';
@@ -355,6 +362,7 @@ async function loadDatastore(
   };
   const checkPools = publishPools && admission.apply;
   const mirror = await Mirror.start({ store, keys, clock, random, report, observe, checkPools }, never);
+  const keepsHistory = isHistoryKept({ segments: history }, config.historyHours);
   const updater = new Updater({ store, mirror, keys, clock, random, ...traits, keepsHistory });
   const own = { updates: updater, keys, events, poolEvents: new PoolEvents(events), clock, random };
   const conditions = publishPools && new PoolConditions({ admission, publish: publishPools, ...own });

@@ -86,8 +86,11 @@ function ensureSeccomp() {
   if (!found()) throw new Error(`libseccomp-dev, pkg-config: could not be installed; run: ${install}`);
 }
 
-/** Builds beside the final folder and renames, so that an interrupted build leaves no half of it. */
-function buildGroup(group) {
+/**
+ * Builds a group that is missing: beside the final folder, and renames it, so that an interrupted build leaves no half.
+ * @returns its folder
+ */
+export function buildGroup(group) {
   const { packages, tests = {}, cgo, links = [] } = GROUPS[group];
   const folder = folderOf(group);
   if (existsSync(folder)) return folder;

@@ -4,7 +4,7 @@ import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/i
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { History } from './model.js';
-import type { Replica } from './replica.js';
+import type { ReplicaClient } from './replica.js';
 
 /** Time limit for one call: shorter than the faults last, so that outcomes become unknown. */
 const CALL_TIMEOUT_MS = 2_000;
@@ -13,7 +13,7 @@ const CALL_TIMEOUT_MS = 2_000;
 const LASTING = 100;
 
 export interface CallersOptions {
-  readonly replicas: readonly Replica[];
+  readonly replicas: readonly ReplicaClient[];
   readonly history: History;
   readonly nodesCount: number;
   /** A number from 0 (included) to 1 (excluded), from a seed that the test prints. */
@@ -98,7 +98,7 @@ export class Callers {
   }
 
   /** Usually the replica that the node's plugin is connected to; another one when the plugin reconnects. */
-  #replica(node: number): Replica {
+  #replica(node: number): ReplicaClient {
     const { replicas, random } = this.#options;
     const index = random() < 0.8 ? node : Math.floor(random() * replicas.length);
     const replica = replicas[index % replicas.length];

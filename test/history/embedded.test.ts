@@ -46,6 +46,6 @@ describe(`nodes with leases, of one podwire-ipam with the embedded store (HISTOR
   }
 
   test('no address is given twice or too early, and an exhausted pool gives what nodes only lease', async () => {
-    await runLeaseHistory({ replicas: [replica], folder, random, breakThings, stored });
+    await runLeaseHistory({ replicas: [replica], folder, random, isHistoryDurable: true, breakThings, stored });
   }, 300_000);
 });

@@ -59,6 +59,7 @@ describe(`nodes with leases, of three replicas on one etcd under faults (HISTORY
       replicas,
       folder,
       random,
+      isHistoryDurable: true,
       calico: new CalicoWriter(etcd, CALICO_TIMEOUT_SECONDS),
       breakThings: () => breakEverything({ etcd, replicas, proxies, random }),
       stored: () => Promise.resolve(storedIn(etcd)),

@@ -27,7 +27,7 @@ import { createLogger } from '@podwire/shared/runtime/log';
 
 import { until } from '../support/until.js';
 import type { History } from './model.js';
-import type { Replica } from './replica.js';
+import type { ReplicaClient } from './replica.js';
 
 const IDENTITY = { device: 4n, inode: 4_026_532_178n, cookie: 7n };
 
@@ -48,7 +48,7 @@ export interface LeasingNodeOptions {
   readonly prefix?: string;
   /** Folder of its lease file. */
   readonly folder: string;
-  readonly replicas: readonly Replica[];
+  readonly replicas: readonly ReplicaClient[];
   readonly history: History;
   /** A number from 0 (included) to 1 (excluded), from a seed that the test prints. */
   readonly random: () => number;
@@ -485,7 +485,7 @@ export class LeasingNode {
     };
   }
 
-  #replica(): Replica {
+  #replica(): ReplicaClient {
     const { replicas, random } = this.#options;
     const replica = replicas[Math.floor(random() * replicas.length)];
     if (!replica) throw new Error('no replica');

@@ -19,7 +19,7 @@ const DELETION_TIMEOUT_MS = 20_000;
 interface LeasingNodesOptions extends Omit<LeasingNodeOptions, 'name' | 'prefix'> {
   readonly count: number;
   /** Frees leases behind the back of podwire-ipam; undefined: they stay. */
-  readonly calico?: CalicoWriter;
+  readonly calico?: Pick<CalicoWriter, 'release'>;
 }
 
 /**
@@ -146,7 +146,7 @@ export class LeasingNodes {
     }
   }
 
-  async #freeLeases(calico: CalicoWriter): Promise<void> {
+  async #freeLeases(calico: Pick<CalicoWriter, 'release'>): Promise<void> {
     const { random, history } = this.#options;
     while (this.#isDisturbed) {
       await sleep(1000 * random());
@@ -157,7 +157,7 @@ export class LeasingNodes {
         const isReleased = await calico.release(lease.address, `podwire-lease.${node.name}`);
         if (isReleased) history.count('lease freed by Calico’s tools');
       } catch {
-        // etcd is unreachable, and whether it was freed is unknown.
+        // The datastore is unreachable, and whether it was freed is unknown.
         history.count('lease not freed by Calico’s tools');
       }
     }

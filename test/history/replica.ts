@@ -20,6 +20,9 @@ export interface ReplicaOptions {
   readonly clockSkewMs?: number;
 }
 
+/** The connection to a podwire-ipam. */
+export type ReplicaClient = Pick<Replica, 'name' | 'peer'>;
+
 /** One podwire-ipam process of several on one datastore, with a client. */
 export class Replica {
   readonly name: string;
@@ -85,9 +88,19 @@ export class Replica {
     this.#child?.kill('SIGCONT');
   }
 
+  /** Stops the process as an operator does. */
+  async end(): Promise<void> {
+    await this.#end('SIGTERM');
+  }
+
+  /** Starts a process that ended by itself. */
+  startAgain(): void {
+    if (this.#child?.exitCode !== null) this.start();
+  }
+
   /** Stops the process as an operator does, and closes its client. */
   async stop(): Promise<void> {
-    await this.#end('SIGTERM');
+    await this.end();
     this.#peer?.close();
   }
 

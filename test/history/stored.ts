@@ -9,7 +9,7 @@ import { TestView } from '@podwire/ipam/testing/test-view';
 import { AuditRequest, AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { formatAddress } from '@podwire/shared/net/address';
 
-import type { Replica } from './replica.js';
+import type { ReplicaClient } from './replica.js';
 
 /** Content of the datastore at the end. */
 
@@ -49,7 +49,7 @@ export function leasesIn(view: TestView): string[] {
 }
 
 /** Findings of the audit of a replica. */
-export async function findings({ peer }: Replica): Promise<string[]> {
+export async function findings({ peer }: ReplicaClient): Promise<string[]> {
   const request = { ...AuditRequest.create(), pageSize: 1000 };
   const answer = await peer.call(AuditServiceService.audit, request, { deadlineMs: Date.now() + 30_000 });
   return answer.findings.map(({ explanation }) => explanation);

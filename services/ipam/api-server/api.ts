@@ -15,7 +15,7 @@ import { isObject, parseJson, type Json } from '../records/json/json.js';
  */
 
 /** Where the kubelet mounts the token, the authority and the namespace of the pod's service account. */
-const SERVICE_ACCOUNT_DIRECTORY = '/var/run/secrets/kubernetes.io/serviceaccount';
+export const SERVICE_ACCOUNT_DIRECTORY = '/var/run/secrets/kubernetes.io/serviceaccount';
 
 const DEFAULT_PORT = '443';
 const REQUEST_TIMEOUT_MS = 10_000;

@@ -25,6 +25,8 @@ export interface ListRequest {
   readonly fieldSelector?: string;
   /** Default: whole objects. */
   readonly accept?: string;
+  /** Items of a page. Default: 500. */
+  readonly limit?: number;
   readonly signal: AbortSignal;
 }
 
@@ -40,10 +42,10 @@ interface ListPage {
  * @throws Failure of {@link KubernetesApi.send}; UNREACHABLE when the list expires before its last page
  */
 export async function* listPages(api: KubernetesApi, request: ListRequest): AsyncGenerator<ListPage, void, void> {
-  const { path, labelSelector = '', fieldSelector = '', accept, signal } = request;
+  const { path, labelSelector = '', fieldSelector = '', accept, limit = PAGE_SIZE, signal } = request;
   let token = '';
   do {
-    const query = new URLSearchParams({ limit: String(PAGE_SIZE) });
+    const query = new URLSearchParams({ limit: String(limit) });
     if (labelSelector !== '') query.set('labelSelector', labelSelector);
     if (fieldSelector !== '') query.set('fieldSelector', fieldSelector);
     if (token !== '') query.set('continue', token);

@@ -3,7 +3,7 @@ import type { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counter, histogram } from '@podwire/shared/telemetry/instruments';
+import { counter, histogram, onFirstUse } from '@podwire/shared/telemetry/instruments';
 import type { UpkeepTaskName } from '@podwire/shared/telemetry/catalog/metrics-ipam';
 
 import type { StoreCall, TransactionEnd } from './timed-store.js';
@@ -29,6 +29,7 @@ export class Events {
   readonly #conflicts = counter('podwire.store.conflicts');
   /** Also counts deletions of pools and nodes that fail in the background. */
   readonly upkeepFailures = counter('podwire.ipam.upkeep.failures');
+  readonly #objectFailures = onFirstUse(() => counter('podwire.ipam.kubernetes.failures'));
   readonly #clocks = counter('podwire.ipam.clocks.differ');
 
   constructor(log: Logger) {
@@ -71,6 +72,11 @@ export class Events {
   /** A record of the datastore cannot be read: it is set aside, and all remaining records are served. */
   recordUnreadable(key: string, failure: Failure): void {
     this.log.error({ err: failure, 'podwire.store.key': key }, failure.message);
+  }
+
+  /** Past allocations are not kept. */
+  historyUnavailable(failure: Failure): void {
+    this.log.error({ err: failure }, failure.message);
   }
 
   /** An endpoint of the datastore was selected. */
@@ -122,6 +128,12 @@ export class Events {
   /** The datastore does not answer during the start; the request is retried. */
   datastoreUnavailable(failure: Failure): void {
     this.log.warn({ err: failure }, `waiting for the datastore: ${failure.message}`);
+  }
+
+  /** An object that podwire-ipam does not need itself cannot be written; it is retried. */
+  objectNotWritten(kind: string, failure: Failure): void {
+    this.#objectFailures().add(1);
+    this.log.warn({ err: failure }, `cannot write ${kind} to the API server: ${failure.message}; trying again`);
   }
 
   /** The watch failed; until its retry, changes of other replicas are not seen. */

@@ -60,6 +60,15 @@ export interface StoreTraits {
   readonly isExclusiveWriter: boolean;
   /** Whether Calico's tools can write to it, and so lock and unlock it. */
   readonly hasLock: boolean;
+  readonly settlement: SettlementInterval;
+}
+
+/** How long nodes collect bindings and returns, so that one write carries many. */
+export interface SettlementInterval {
+  /** Time without a further pod, in milliseconds. */
+  readonly quietMs: number;
+  /** The longest wait, in milliseconds. */
+  readonly longestMs: number;
 }
 
 export interface StoredRecord {

@@ -7,7 +7,7 @@ import { counter } from '@podwire/shared/telemetry/instruments';
 import type { Events } from '../engine/events.js';
 import { dayOf, dayStartMs } from '../records/json/keys.js';
 import type { HistoryLog } from './history-log.js';
-import { HOUR_MS } from './history-operations.js';
+import { HOUR_MS, isHistoryKept } from './history-operations.js';
 
 /** Reports removals from the history. */
 export class HistoryEvents {
@@ -17,6 +17,11 @@ export class HistoryEvents {
   constructor(events: Events) {
     this.#log = events.log;
     this.#expired = counter('podwire.ipam.history.expired');
+  }
+
+  /** Segments of the history were removed. */
+  segmentsExpired(entriesCount: number): void {
+    this.#expired.add(entriesCount);
   }
 
   /** Entries older than the retention time were removed. */
@@ -29,9 +34,9 @@ export class HistoryEvents {
 }
 
 interface HistoryExpiryOptions {
-  readonly log: Pick<HistoryLog, 'dayAfter' | 'removeBatch' | 'recordKeptFrom'>;
+  readonly log: Pick<HistoryLog, 'dayAfter' | 'removeBatch' | 'recordKeptFrom' | 'segments'>;
   readonly retentionHours: number;
-  readonly events: Pick<HistoryEvents, 'historyExpired'>;
+  readonly events: Pick<HistoryEvents, 'historyExpired' | 'segmentsExpired'>;
   readonly clock: Clock;
 }
 
@@ -52,6 +57,8 @@ const RUNS_PER_CHECK = 120;
  * newer than the newest entry's day minus the retention time. As that replica's own releases are entries too, it also
  * removes only a few days per day, so that the operator can react to the log's warning. A replica in a restart loop
  * removes none. A clock that is behind removes too little.
+ *
+ * A datastore with segments removes them itself.
  */
 export class HistoryExpiry {
   readonly #options: HistoryExpiryOptions;
@@ -66,8 +73,12 @@ export class HistoryExpiry {
 
   /** Removes at most one day, a large one over several runs. The next run continues after an abort. */
   async run(signal: AbortSignal): Promise<void> {
-    const { log, events, clock } = this.#options;
+    const { log, events, clock, retentionHours } = this.#options;
     await this.#recordMissingHistory(signal);
+    if (log.segments) {
+      events.segmentsExpired(await log.segments.removeOld(retentionHours * HOUR_MS, signal));
+      return;
+    }
     if (this.#runsUntilRemoval > 0) {
       this.#runsUntilRemoval--;
       return;
@@ -88,7 +99,7 @@ export class HistoryExpiry {
   async #recordMissingHistory(signal: AbortSignal): Promise<void> {
     const { log, clock, retentionHours } = this.#options;
     const today = dayOf(clock.nowMs());
-    if (retentionHours > 0 || today === this.#recordedDay) return;
+    if (isHistoryKept(log, retentionHours) || today === this.#recordedDay) return;
     await log.recordKeptFrom(today + 1, signal);
     this.#recordedDay = today;
   }

@@ -3,7 +3,7 @@ import { formatAddress, type Address } from '@podwire/shared/net/address';
 import type { Store, StoredRecord } from '../engine/store.js';
 import type { HistoryEntry } from '../records/history.js';
 import { decodeHistoryEntry } from '../records/json/history.js';
-import { historyDay, type RecordKeys } from '../records/json/keys.js';
+import { dayStartMs, historyDay, type RecordKeys } from '../records/json/keys.js';
 import { serialize } from '../records/json/registry.js';
 
 /** Sorts after every key with the prefix. */
@@ -29,6 +29,21 @@ interface DayPage {
   readonly scannedCount: number;
 }
 
+/** A history that the datastore writes apart from its transactions, and removes in larger parts than a record. */
+export interface SegmentedHistory {
+  /** Whether the datastore can keep it. */
+  readonly isKept: boolean;
+  /** Removes the oldest entries. @returns their count */
+  removeOld(retentionMs: number, signal: AbortSignal): Promise<number>;
+}
+
+interface HistoryLogOptions {
+  /** Undefined where a transaction writes the history. */
+  readonly segments?: SegmentedHistory | undefined;
+  /** Approximate maximum of {@link HistoryLog.removeBatch}, in entries. Default: 10,000. */
+  readonly maxRemovedCount?: number;
+}
+
 /**
  * The stored history: past allocations by the day of their release, counted from 1970. It is not mirrored; every
  * query reads the datastore. Unreadable entries are left out.
@@ -37,11 +52,16 @@ export class HistoryLog {
   readonly #store: Store;
   readonly #keys: RecordKeys;
   readonly #maxRemovedCount: number;
+  readonly segments: SegmentedHistory | undefined;
 
-  /** @param maxRemovedCount - approximate maximum of {@link removeBatch}, in entries */
-  constructor(store: Store, keys: RecordKeys, maxRemovedCount = MAX_REMOVED_COUNT) {
+  constructor(
+    store: Store,
+    keys: RecordKeys,
+    { segments, maxRemovedCount = MAX_REMOVED_COUNT }: HistoryLogOptions = {},
+  ) {
     this.#store = store;
     this.#keys = keys;
+    this.segments = segments;
     this.#maxRemovedCount = maxRemovedCount;
   }
 
@@ -78,11 +98,11 @@ export class HistoryLog {
   }
 
   /**
-   * The first day of the complete history; 0 if it is complete. Call it after reading entries: the answer
+   * The begin of the complete history, in epoch milliseconds; 0 if it is complete. Call it after reading entries: the answer
    * then covers all removals before the call.
    */
-  async keptFromDay(signal: AbortSignal): Promise<number> {
-    return Math.max(0, ...(await this.#retentionMarks(signal)).map(({ day }) => day));
+  async keptFromMs(signal: AbortSignal): Promise<number> {
+    return Math.max(0, ...(await this.#retentionMarks(signal)).map(({ beginMs }) => beginMs));
   }
 
   /**
@@ -91,7 +111,7 @@ export class HistoryLog {
    */
   async recordKeptFrom(day: number, signal: AbortSignal): Promise<void> {
     const marks = await this.#retentionMarks(signal);
-    if (marks.some((mark) => mark.day >= day)) return;
+    if (marks.some(({ beginMs }) => beginMs >= dayStartMs(day))) return;
     const puts = [{ key: this.#keys.historyBegins + historyDay(day), value: serialize({}) }];
     const deletes = marks.map(({ key }) => key).slice(0, REMOVALS_PER_TRANSACTION);
     await this.#store.commit({ comparisons: [], puts, deletes }, signal);
@@ -117,13 +137,13 @@ export class HistoryLog {
     }
   }
 
-  /** Usually one; several after concurrent writes of replicas or a merge of two datastores. */
-  async #retentionMarks(signal: AbortSignal): Promise<{ readonly key: string; readonly day: number }[]> {
+  /** Usually one; several after concurrent writes of replicas, a merge of two datastores, or a removal of segments. */
+  async #retentionMarks(signal: AbortSignal): Promise<{ readonly key: string; readonly beginMs: number }[]> {
     const prefix = this.#keys.historyBegins;
     const { records } = await this.#store.list(prefix, signal);
     return records.flatMap(({ key }) => {
-      const digits = key.slice(prefix.length);
-      return /^\d+$/.test(digits) ? [{ key, day: Number(digits) }] : [];
+      const [, day, restMs = '0'] = /^(\d+)(?:\/(\d+))?$/.exec(key.slice(prefix.length)) ?? [];
+      return day === undefined ? [] : [{ key, beginMs: dayStartMs(Number(day)) + Number(restMs) }];
     });
   }
 

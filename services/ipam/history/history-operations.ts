@@ -2,7 +2,7 @@ import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import type { Address } from '@podwire/shared/net/address';
 
 import { read, type IpamOptions } from '../engine/updates/operation.js';
-import { dayOf, dayStartMs } from '../records/json/keys.js';
+import { dayOf } from '../records/json/keys.js';
 import type { HistoryLog } from './history-log.js';
 import {
   compareTenures,
@@ -23,6 +23,11 @@ export interface HistoryOptions {
   readonly log: HistoryLog;
   /** Retention time of past allocations; 0 disables the history. */
   readonly retentionHours: number;
+}
+
+/** Whether releases are recorded, as far as it is known. */
+export function isHistoryKept({ segments }: Pick<HistoryLog, 'segments'>, retentionHours: number): boolean {
+  return retentionHours > 0 && (segments?.isKept ?? true);
 }
 
 /** Options of history queries. */
@@ -91,8 +96,8 @@ export class History {
     }
     const tenure = await this.#holderAt(address, atMs, signal);
     // After the entries, so that the answer includes removals that happened during the read.
-    const removedToMs = dayStartMs(await history.log.keptFromDay(signal));
-    return { tenure, isCovered: atMs >= Math.max(removedToMs, nowMs - history.retentionHours * HOUR_MS) };
+    const keptFromMs = await history.log.keptFromMs(signal);
+    return { tenure, isCovered: atMs >= Math.max(keptFromMs, nowMs - history.retentionHours * HOUR_MS) };
   }
 
   async #holderAt(address: Address, atMs: number, signal: AbortSignal): Promise<Tenure | undefined> {
@@ -111,8 +116,12 @@ export class History {
   }
 
   #requireHistory(): void {
-    if (this.#options.history.retentionHours > 0) return;
-    const text = 'the history is disabled; set PODWIRE_IPAM_HISTORY_HOURS to the number of hours to keep';
+    const { log, retentionHours } = this.#options.history;
+    if (isHistoryKept(log, retentionHours)) return;
+    const text =
+      retentionHours === 0
+        ? 'the history is disabled; set PODWIRE_IPAM_HISTORY_HOURS to the number of hours to keep'
+        : 'the API server keeps no history; the log of podwire-ipam has the reason';
     throw new Failure('HISTORY_NOT_KEPT', text);
   }
 }

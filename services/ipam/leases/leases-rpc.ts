@@ -37,12 +37,18 @@ import type { Lease, LeaseRequest } from './leases.js';
 import type { AddressReturn } from './returns.js';
 import { openSessionHandler, readName, readSession } from './session-rpc.js';
 
-export function leaseService(leases: Leases, unary: Unary, requirePod: RequirePod): RpcService {
+export interface LeaseServiceDeps {
+  readonly requirePod: RequirePod;
+  /** How long nodes collect bindings and returns. */
+  readonly settlement: { readonly quietMs: number; readonly longestMs: number };
+}
+
+export function leaseService(leases: Leases, unary: Unary, { requirePod, settlement }: LeaseServiceDeps): RpcService {
   const implementation: LeaseServiceServer = {
     openSession: unary(LeaseServiceService.openSession, openSessionHandler(leases)),
     reportInventory: unary(LeaseServiceService.reportInventory, reportInventoryHandler(leases)),
     reportEndpoints: unary(LeaseServiceService.reportEndpoints, reportEndpointsHandler(leases, requirePod)),
-    leaseAddresses: unary(LeaseServiceService.leaseAddresses, leaseAddressesHandler(leases)),
+    leaseAddresses: unary(LeaseServiceService.leaseAddresses, leaseAddressesHandler(leases, settlement)),
     bindAddresses: unary(LeaseServiceService.bindAddresses, bindAddressesHandler(leases, requirePod)),
     returnAddresses: unary(LeaseServiceService.returnAddresses, returnAddressesHandler(leases)),
     recallLeases: unary(LeaseServiceService.recallLeases, recallLeasesHandler(leases)),
@@ -50,11 +56,14 @@ export function leaseService(leases: Leases, unary: Unary, requirePod: RequirePo
   return { name: 'podwire.ipam.v1.LeaseService', definition: LeaseServiceService, implementation };
 }
 
-const VALID_FOR: Duration = { seconds: BigInt(LEASE_VALID_MS / 1000), nanos: 0 };
+const VALID_FOR = durationMessage(LEASE_VALID_MS);
 
 const LARGEST_UINT32 = 2 ** 32 - 1;
 
-function leaseAddressesHandler(leases: Leases): Handler<LeaseAddressesRequest, LeaseAddressesResponse> {
+function leaseAddressesHandler(
+  leases: Leases,
+  { quietMs, longestMs }: LeaseServiceDeps['settlement'],
+): Handler<LeaseAddressesRequest, LeaseAddressesResponse> {
   return async (message, { signal }) => {
     const list = await leases.lease(readLeaseRequest(message), signal);
     return {
@@ -62,8 +71,10 @@ function leaseAddressesHandler(leases: Leases): Handler<LeaseAddressesRequest, L
       explanation: list.explanation,
       limit: Math.min(list.limit, LARGEST_UINT32),
       validFor: VALID_FOR,
-      coolDown: { seconds: BigInt(Math.floor(list.coolDownMs / 1000)), nanos: 0 },
+      coolDown: durationMessage(list.coolDownMs),
       sessionRevision: BigInt(list.sessionRevision),
+      settleAfter: durationMessage(quietMs),
+      settleWithin: durationMessage(longestMs),
     };
   };
 }
@@ -196,6 +207,10 @@ function readReturn(message: ReturnMessage, checks: Checks): AddressReturn {
 function checkCount(field: string, messages: readonly unknown[], checks: Checks): void {
   if (messages.length > MAX_COUNT)
     checks.check(field, `has ${messages.length} entries; at most ${MAX_COUNT} are allowed`);
+}
+
+function durationMessage(ms: number): Duration {
+  return { seconds: BigInt(Math.floor(ms / 1000)), nanos: (ms % 1000) * 1_000_000 };
 }
 
 function leaseMessage({ address, sequenceNumber, poolName, isOutdated }: Lease): LeasedAddress {

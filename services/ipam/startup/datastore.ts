@@ -9,7 +9,10 @@ import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import type { ClusterEvent } from '../engine/etcd/cluster.js';
 import { EtcdStore, type EtcdStoreOptions } from '../engine/etcd/etcd-store.js';
 import type { Events } from '../engine/events.js';
-import type { Store, StoreTraits } from '../engine/store.js';
+import { HandleWriter } from '../engine/kubernetes/handle-writer.js';
+import type { HistoryReports } from '../engine/kubernetes/history-segments.js';
+import type { SettlementInterval, Store, StoreTraits } from '../engine/store.js';
+import type { SegmentedHistory } from '../history/history-log.js';
 import { makePool } from '../pools/changes.js';
 import type { PoolSpec } from '../pools/rules.js';
 import { wholeSeconds } from '../records/block.js';
@@ -17,7 +20,7 @@ import type { JsonObject } from '../records/json/json.js';
 import { RecordKeys } from '../records/json/keys.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
 import type { Pool } from '../records/pool.js';
-import { KubernetesDatastore } from './kubernetes-datastore.js';
+import { KubernetesDatastore, type ObjectWriter, type OpenedStore } from './kubernetes-datastore.js';
 
 export interface OpenStoreDeps {
   readonly pid: number;
@@ -38,6 +41,8 @@ export interface OpenStoreDeps {
 export interface OpenStore {
   readonly store: Store;
   readonly traits: StoreTraits;
+  /** The history, where a transaction does not write it with its records. */
+  readonly history?: SegmentedHistory;
   /**
    * Fires when the datastore is permanently refused, as it differs from the datastore read before. Its reason is the
    * failure.
@@ -47,6 +52,9 @@ export interface OpenStore {
   readonly publishPools?: KubernetesDatastore['publishPools'];
 }
 
+/** Commands of the node have the processor first. */
+const SETTLEMENT: SettlementInterval = { quietMs: 250, longestMs: 1000 };
+
 const KUBERNETES: StoreTraits = {
   // An object is one request; a transaction with more of them would make its callers wait for each other.
   maxOperationsCount: 128,
@@ -54,6 +62,8 @@ const KUBERNETES: StoreTraits = {
   // Other podwire-ipam wait until this one ends. Of other writers, the watch reports each change.
   isExclusiveWriter: true,
   hasLock: true,
+  // Each binding or return writes a whole block to the API server. A node with a pod per second is never quiet for this time.
+  settlement: { quietMs: 2500, longestMs: 5000 },
 };
 
 const EMBEDDED: StoreTraits = {
@@ -62,6 +72,7 @@ const EMBEDDED: StoreTraits = {
   marksReleases: false,
   isExclusiveWriter: true,
   hasLock: false,
+  settlement: SETTLEMENT,
 };
 
 /**
@@ -88,12 +99,21 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       refusing.abort(failure);
     };
     const { kubernetes, clock, random, identity } = deps;
-    const store = new KubernetesDatastore({
-      ...{ api: kubernetes(), keys, clock, random, identity, report, lost },
-      podName: identity === undefined ? '' : config.podName,
-    });
+    const history: HistoryReports = {
+      unavailable: (failure) => events.historyUnavailable(failure),
+      unreadable: (id, failure) => events.recordUnreadable(id, failure),
+      writeFailed: (error) => events.upkeepFailed('write-history', error),
+    };
+    const api = kubernetes();
+    const rest = { api, keys, clock, random };
+    const startWriters = (opened: OpenedStore): ObjectWriter[] =>
+      config.kubernetesHandles === 'none'
+        ? []
+        : [new HandleWriter({ ...rest, ...opened, report: (failure) => events.objectNotWritten('handles', failure) })];
+    const podName = identity === undefined ? '' : config.podName;
+    const store = new KubernetesDatastore({ ...rest, identity, podName, report, history, lost, startWriters });
     const publishPools: OpenStore['publishPools'] = (statuses, signal) => store.publishPools(statuses, signal);
-    return { store, traits: KUBERNETES, refused: refusing.signal, publishPools };
+    return { store, traits: KUBERNETES, history: store, refused: refusing.signal, publishPools };
   }
   const store = await EtcdStore.open({
     ...etcdOptions(config),
@@ -104,8 +124,8 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
     },
   });
   const { maxOperationsCount } = store;
-  const traits = { maxOperationsCount, marksReleases: true, isExclusiveWriter: false, hasLock: true };
-  return { store, traits, refused: refusing.signal };
+  const traits = { marksReleases: true, isExclusiveWriter: false, hasLock: true, settlement: SETTLEMENT };
+  return { store, traits: { ...traits, maxOperationsCount }, refused: refusing.signal };
 }
 
 function reportClusterEvent(events: Events, event: ClusterEvent): void {

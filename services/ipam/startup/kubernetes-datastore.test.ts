@@ -1,14 +1,17 @@
+import { GetAddressHistoryRequest, HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { KubernetesApi } from '../api-server/api.js';
 import type { RunningService } from '../service.js';
 import { NAMESPACE } from '../testing/api-server.js';
 import { ObjectServer } from '../testing/object-server.js';
-import { Caller, Place } from '../testing/service.js';
+import { Caller, clientLimits, Place } from '../testing/service.js';
 
 /** podwire-ipam on Calico's custom resources, as one of several. */
 
 const V3 = '/apis/projectcalico.org/v3';
+const PODWIRE = '/apis/podwire.dev/v1alpha1';
+const SEGMENTS = `${PODWIRE}/historysegments`;
 const LEASES = `/apis/coordination.k8s.io/v1/namespaces/${NAMESPACE}/leases`;
 const PODS = `/api/v1/namespaces/${NAMESPACE}/pods`;
 const SERVING = 1;
@@ -22,6 +25,7 @@ beforeEach(async () => {
   server = await ObjectServer.start();
   cleanups = [() => server.stop()];
   server.groups.set(V3, ['ippools', 'ipamblocks']);
+  server.groups.set(PODWIRE, ['nodesessions', 'historysegments']);
   server.put('/api/v1/nodes', { metadata: { name: 'node-1' } });
 });
 
@@ -36,9 +40,9 @@ interface Replica {
   readonly started: Promise<RunningService>;
 }
 
-function start(podName = ''): Replica {
+function start(podName = '', rest: Readonly<Record<string, string>> = {}): Replica {
   const place = new Place();
-  const env = { PODWIRE_IPAM_STORE: 'kubernetes', PODWIRE_IPAM_POD_NAME: podName };
+  const env = { PODWIRE_IPAM_STORE: 'kubernetes', PODWIRE_IPAM_POD_NAME: podName, ...rest };
   const started = place.start(env, undefined, () => new KubernetesApi(server.options));
   started.catch(() => undefined);
   const caller = new Caller(place.address);
@@ -56,6 +60,16 @@ const labelled = () =>
     const { name, labels } = Object(metadata);
     return labels['podwire.dev/leader'] === 'true' && labels.app === 'ipam' ? [name] : [];
   });
+
+/** Handles that had addresses of a container, with whether each is released. */
+async function historyOf({ peer }: Caller, id: string): Promise<(readonly [string, boolean])[]> {
+  const request = {
+    ...GetAddressHistoryRequest.fromPartial({}),
+    subject: { $case: 'handleId', value: `net.${id}` } as const,
+  };
+  const { tenures } = await peer.call(HistoryServiceService.getAddressHistory, request, clientLimits());
+  return tenures.map(({ handleId, releaseTime }) => [handleId, releaseTime !== undefined]);
+}
 
 const specOf = (path: string) => Object(server.get(path)?.spec);
 
@@ -79,6 +93,31 @@ test('pools, blocks and affinities are Calico’s objects, and stay when podwire
   expect(server.list(`${V3}/ipamblocks`).map(({ spec }) => Object(spec).attributes)).toEqual([[]]);
 });
 
+test('past allocations stay when podwire-ipam starts again', async () => {
+  const first = start();
+  const service = await first.started;
+  for (const id of ['c1', 'c2']) await first.caller.allocate(id);
+  await first.caller.release('c1');
+  expect(await historyOf(first.caller, 'c1')).toEqual([['net.c1', true]]);
+  expect(server.list(SEGMENTS)).toEqual([]);
+  await service.stop();
+  expect(server.list(SEGMENTS).map(({ spec }) => Object(spec).entries)).toEqual([1]);
+  const next = start();
+  await next.started;
+  expect(await historyOf(next.caller, 'c1')).toEqual([['net.c1', true]]);
+  expect(await historyOf(next.caller, 'c2')).toEqual([['net.c2', false]]);
+});
+
+test('without the definition of its segments there is no history, and the command is logged', async () => {
+  server.groups.set(PODWIRE, ['nodesessions']);
+  const { place, caller, started } = start();
+  await started;
+  expect(place.log).toContain('helm upgrade --install podwire-crds');
+  await caller.allocate('c1');
+  await caller.release('c1');
+  await expect(historyOf(caller, 'c1')).rejects.toMatchObject({ code: 'HISTORY_NOT_KEPT' });
+});
+
 test('of two, the second one serves as soon as the first one ends', async () => {
   for (const name of ['ipam-1', 'ipam-2']) server.put(PODS, { metadata: { name, labels: { app: 'ipam' } } });
   // Its node is lost.
@@ -99,12 +138,16 @@ test('of two, the second one serves as soon as the first one ends', async () => 
 
 test('one whose lease another process took refuses everything', async () => {
   const { caller, started } = start();
-  await started;
+  const service = await started;
+  await caller.allocate('c0');
+  await caller.release('c0');
   const lease = server.get(`${LEASES}/podwire-ipam`);
   server.put(LEASES, { ...lease, spec: { holderIdentity: 'other' } });
   await expect.poll(() => caller.health(), PATIENCE).toBe(NOT_SERVING);
   await expect(caller.allocate('c1')).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
-  expect(server.list(`${V3}/ipamblocks`)).toEqual([]);
+  expect(server.list(`${V3}/ipamblocks`).map(({ spec }) => Object(spec).attributes)).toEqual([[]]);
+  await service.stop();
+  expect(server.list(SEGMENTS)).toHaveLength(1);
 });
 
 test('without Calico’s definitions it waits, and says what to install', async () => {
@@ -140,4 +183,15 @@ test('pools that kubectl creates serve, with the refusals of podwirectl, and dra
   expect(specOf(`${V3}/ippools/overlapping`)).toEqual({ cidr: '10.70.0.0/26' });
   server.delete(`${V3}/ippools/overlapping`);
   await expect.poll(() => server.get(`${V3}/ippools/overlapping`), PATIENCE).toBeUndefined();
+});
+
+test('the leader corrects handles, unless it is to write none', async () => {
+  const handles = `${V3}/ipamhandles`;
+  const own = { name: 'net.gone', annotations: { 'podwire.dev/handle': 'written' } };
+  server.put(handles, { metadata: own, spec: { handleID: 'net.gone', block: { '10.65.0.0/26': 1 } } });
+  const first = await start('', { PODWIRE_IPAM_KUBERNETES_HANDLES: 'none' }).started;
+  await first.stop();
+  expect(server.list(handles)).toHaveLength(1);
+  await start().started;
+  await expect.poll(() => server.list(handles), PATIENCE).toEqual([]);
 });

@@ -6,8 +6,9 @@ import { z } from 'zod';
 import type { KubernetesApi } from '../api-server/api.js';
 import { listPages } from '../api-server/lists.js';
 import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
+import { HistorySegments, type HistoryReports, type OpenedHistory } from '../engine/kubernetes/history-segments.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
-import { ObjectForms } from '../engine/kubernetes/object-forms.js';
+import { ObjectForms, type CalicoGroup } from '../engine/kubernetes/object-forms.js';
 import { PoolStatusWriter, type PublishedStatus } from '../engine/kubernetes/pool-status.js';
 import type {
   CommitResult,
@@ -19,6 +20,7 @@ import type {
   Transaction,
   WatchRequest,
 } from '../engine/store.js';
+import type { SegmentedHistory } from '../history/history-log.js';
 import { Leadership } from '../leadership/leadership.js';
 import type { RecordKeys } from '../records/json/keys.js';
 
@@ -34,32 +36,56 @@ export interface KubernetesDatastoreOptions {
   readonly podName: string;
   /** Receives failures of watches and of the lease, which are retried. Must not throw. */
   readonly report: (failure: unknown) => void;
+  readonly history: HistoryReports;
   /** Called when another process leads. Must not throw. */
   readonly lost: (failure: Failure) => void;
+  /** Starts what writes further objects, while this process leads. */
+  readonly startWriters: (opened: OpenedStore) => readonly ObjectWriter[];
+}
+
+export interface OpenedStore {
+  readonly store: Store;
+  readonly group: CalicoGroup;
+}
+
+export interface ObjectWriter {
+  /** Idempotent. */
+  stop(): Promise<void>;
 }
 
 const LEADER = 'podwire.dev/leader';
 
 const podSchema = z.object({ metadata: z.object({ name: z.string() }) });
 
+/** How long the last records of the history may take when the server ends, or a command, in milliseconds. */
+const CLOSING_MS = { server: 5_000, command: 120_000 };
+
 interface Opened {
   readonly store: KubernetesStore;
   readonly poolStatus: PoolStatusWriter;
+  /** The writer of the history; undefined if none is kept. */
+  readonly history: OpenedHistory['segments'] | undefined;
   readonly leadership: Leadership | undefined;
+  readonly writers: readonly ObjectWriter[];
 }
 
 /**
  * Calico's custom resources as the datastore. Its first call waits until this process leads; the server runs meanwhile, and
  * reports that it does not serve.
  */
-export class KubernetesDatastore implements Store {
+export class KubernetesDatastore implements Store, SegmentedHistory {
   readonly #options: KubernetesDatastoreOptions;
   readonly #stop = new AbortController();
   #opening: Promise<Opened> | undefined;
   #opened: Opened | undefined;
+  isKept = true;
 
   constructor(options: KubernetesDatastoreOptions) {
     this.#options = options;
+  }
+
+  async removeOld(retentionMs: number, signal: AbortSignal): Promise<number> {
+    return (await this.#open(signal)).store.removeOldHistory(retentionMs, signal);
   }
 
   async list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
@@ -97,9 +123,27 @@ export class KubernetesDatastore implements Store {
     const opened = await this.#opening?.catch(() => undefined);
     if (opened)
       await this.#label(this.#options.podName, null).catch((failure: unknown) => this.#options.report(failure));
+    await Promise.all(opened?.writers.map((writer) => writer.stop()) ?? []);
     await opened?.store.close();
-    await opened?.leadership?.release();
-    this.#options.api.close();
+    try {
+      await this.#closeHistory(opened?.history);
+    } finally {
+      await opened?.leadership?.release();
+      this.#options.api.close();
+    }
+  }
+
+  /** @throws the failure of a command, whose records are a part of its result */
+  async #closeHistory(history: Opened['history']): Promise<void> {
+    const { identity, history: reports } = this.#options;
+    const isCommand = identity === undefined;
+    const signal = AbortSignal.timeout(isCommand ? CLOSING_MS.command : CLOSING_MS.server);
+    try {
+      await history?.close(signal);
+    } catch (error) {
+      if (isCommand) throw error;
+      reports.writeFailed(error);
+    }
   }
 
   /** A failure is not kept: the next call tries again. */
@@ -114,7 +158,7 @@ export class KubernetesDatastore implements Store {
   }
 
   async #lead(): Promise<Opened> {
-    const { api, keys, clock, random, identity, report, lost } = this.#options;
+    const { api, keys, clock, random, identity, report, history: reports, lost } = this.#options;
     const { signal } = this.#stop;
     // A container that starts again has the label of the one before.
     await this.#label(this.#options.podName, null);
@@ -129,7 +173,9 @@ export class KubernetesDatastore implements Store {
         if (failure !== undefined) report(failure);
       };
       const objects = new ApiObjects({ api, forms, clock, random, report: reportWatch });
-      const store = await KubernetesStore.open({ api: objects, keys });
+      const history = await HistorySegments.open({ api, keys, clock, random, reports }, signal);
+      this.isKept = history !== undefined;
+      const store = await KubernetesStore.open({ api: objects, keys, history });
       const { resource } = forms.placeOf('ippools/');
       const poolStatus = new PoolStatusWriter({ api, resource, clock });
       leadership?.lost.addEventListener('abort', () => {
@@ -138,7 +184,8 @@ export class KubernetesDatastore implements Store {
         if (reason instanceof Failure) lost(reason);
       });
       await this.#takeLabel(signal);
-      return { store, poolStatus, leadership };
+      const writers = leadership ? this.#options.startWriters({ store, group }) : [];
+      return { store, poolStatus, history: history?.segments, leadership, writers };
     } catch (error) {
       await leadership?.release();
       throw error;

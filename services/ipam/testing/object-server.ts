@@ -16,6 +16,8 @@ export type RequestFault =
   | 'cut before'
   | 'cut after'
   /** Answered with this status, and not carried out. */
+  | 403
+  | 422
   | 429
   | 500;
 
@@ -30,6 +32,8 @@ export class ObjectServer {
   carriedOut: () => void = () => undefined;
   /** Plurals that each group serves. */
   readonly groups = new Map<string, readonly string[]>();
+  /** Most objects of a page so far. */
+  largestPage = 0;
   readonly #directory: string;
   readonly #server: Server;
   readonly #objects = new Map<string, JsonObject>();
@@ -143,7 +147,7 @@ export class ObjectServer {
     }
     if (method === 'GET' && COLLECTION.test(pathname)) {
       if (searchParams.has('watch')) this.#watch(pathname, response);
-      else this.#list(pathname, searchParams.get('labelSelector') ?? '', response);
+      else this.#list(pathname, searchParams, response);
       return;
     }
     this.requests.push(`${method} ${pathname}`);
@@ -170,12 +174,19 @@ export class ObjectServer {
     response.on('close', () => this.#watchers.delete(watcher));
   }
 
-  #list(collection: string, selector: string, response: ServerResponse): void {
+  /** A page; the token to continue is the count of the objects before it. */
+  #list(collection: string, query: URLSearchParams, response: ServerResponse): void {
+    const selector = query.get('labelSelector') ?? '';
     const [name = '', value] = selector.split('=');
     const isSelected = (object: JsonObject): boolean =>
       selector === '' || within(within(object, 'metadata'), 'labels')[name] === value;
-    const items = this.list(collection).filter(isSelected);
-    reply(response, 200, { metadata: { resourceVersion: String(this.#version) }, items });
+    const selected = this.list(collection).filter(isSelected);
+    const start = Number(query.get('continue') ?? 0);
+    const end = start + Number(query.get('limit') ?? Infinity);
+    const items = selected.slice(start, end);
+    this.largestPage = Math.max(this.largestPage, items.length);
+    const next = end < selected.length ? { continue: String(end) } : {};
+    reply(response, 200, { metadata: { resourceVersion: String(this.#version), ...next }, items });
   }
 
   /** Server-side apply of conditions: refused where another manager's condition has other values. */

@@ -14,7 +14,7 @@ import { openEtcdStore } from '../engine/testing/etcd-faults.js';
 import { EtcdServer } from '../engine/testing/etcd-server.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { HistoryLog } from '../history/history-log.js';
-import { RecordKeys } from '../records/json/keys.js';
+import { dayStartMs, RecordKeys } from '../records/json/keys.js';
 import { contentOf, exported, fill, forever, imported, recordLines, sampleRecords } from '../testing/archives.js';
 import { exportDatastore, readLines, writeAtomically } from './export.js';
 import { importMarkKey, readMark, requireCompleteImport } from './scope.js';
@@ -212,7 +212,7 @@ test('merging histories that are whole from different days on makes one that is 
   ] as const) {
     const merged = await wholeFrom(target);
     await imported(merged, await exported(await wholeFrom(source)), { merge: true });
-    expect(await new HistoryLog(merged, keys).keptFromDay(forever)).toBe(20_001);
+    expect(await new HistoryLog(merged, keys).keptFromMs(forever)).toBe(dayStartMs(20_001));
   }
 });
 

@@ -242,7 +242,7 @@ describe('settlement', () => {
     await add('a');
     await pass(300);
     await del('a');
-    const returned = book.returned(podNetwork('a').attachment, NEVER);
+    const returned = book.returned(podNetwork('a').attachment, [], NEVER);
     await turns(8);
     await returned;
     expect(registry.get(podNetwork('a').attachment)).toBeUndefined();
@@ -255,7 +255,7 @@ describe('settlement', () => {
     ipam.unreadable.add(address);
     await del('a');
     const caller = new AbortController();
-    const returned = book.returned(podNetwork('a').attachment, caller.signal);
+    const returned = book.returned(podNetwork('a').attachment, [], caller.signal);
     const calls = ipam.callsCount;
     for (let turn = 0; turn < 20; turn++) await turns(8);
     expect(ipam.callsCount - calls).toBeLessThan(3);
@@ -270,7 +270,7 @@ describe('settlement', () => {
     ipam.isDown = true;
     await del('a');
     const caller = new AbortController();
-    const returned = expect(book.returned(podNetwork('a').attachment, caller.signal)).rejects.toThrow('too late');
+    const returned = expect(book.returned(podNetwork('a').attachment, [], caller.signal)).rejects.toThrow('too late');
     caller.abort(new Failure('DEADLINE_EXCEEDED', 'too late'));
     await returned;
   });

@@ -139,6 +139,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       marks,
       unboundCount: (family) => this.#unboundCount(family),
       bind: (signal) => this.#settlement.bind(signal),
+      hurryReturns: () => this.#settlement.hurryReturns(),
+      onInterval: (interval) => (this.#settlement.interval = interval),
       onListing: (leases, signal) => this.#bindUnrecorded(leases, signal),
       request: (family, ms) => this.#request(family, ms),
     });
@@ -238,8 +240,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       .some(({ network, state }) => state !== 'dead' && formatAttachment(network.attachment) !== key);
   }
 
-  returned(attachment: Attachment, signal: AbortSignal): Promise<void> {
-    return this.#settlement.returned(attachment, signal);
+  returned(attachment: Attachment, addresses: readonly string[], signal: AbortSignal): Promise<void> {
+    return this.#settlement.returned(attachment, addresses, signal);
   }
 
   async unknownAllocations(network: string, { deadlineMs, signal }: Limits): Promise<readonly NodeEndpoint[]> {
@@ -293,7 +295,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     return [...this.#session.conditions(), ...refused];
   }
 
-  /** Tries once to settle the rest. The leases stay on the node, for the next process. */
+  /** Settles the rest. The leases stay on the node, for the next process. */
   async stop(): Promise<void> {
     this.#unobserve();
     await this.#settlement.finish(STOP_TIMEOUT_MS);

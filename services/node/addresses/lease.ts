@@ -19,6 +19,14 @@ export interface LeaseMarks {
   readonly highCount: number;
 }
 
+/** How long bindings and returns are collected, so that one transaction of podwire-ipam carries many. */
+export interface SettlementInterval {
+  /** Time without a further pod, in milliseconds. */
+  readonly quietMs: number;
+  /** The longest wait, in milliseconds. */
+  readonly longestMs: number;
+}
+
 export const FAMILIES: readonly Family[] = [4, 6];
 
 /** Change that podwire-ipam has not recorded yet. */

@@ -6,7 +6,7 @@ import { NS_PER_MS } from '@podwire/shared/runtime/wall-clock';
 
 import type { AddressEvents } from './events.js';
 import { leaseAddresses, leaseReturn, returnAddresses } from './lease-calls.js';
-import { FAMILIES, type Lease, type LeaseMarks } from './lease.js';
+import { FAMILIES, type Lease, type LeaseMarks, type SettlementInterval } from './lease.js';
 import type { IpamSession } from './session.js';
 import type { LeaseStock } from './stock.js';
 
@@ -47,6 +47,10 @@ interface LeaseRefillOptions {
   readonly unboundCount: (family: Family) => number;
   /** Binds the addresses of pods: until then they count towards podwire-ipam's limit. */
   readonly bind: (signal: AbortSignal) => Promise<void>;
+  /** Returns the addresses of ended pods at once: this or another node needs addresses. */
+  readonly hurryReturns: () => void;
+  /** Called with the interval that podwire-ipam names. */
+  readonly onInterval: (interval: SettlementInterval) => void;
   /** Called with each listing, before its leases are offered. */
   readonly onListing: (leases: readonly Lease[], signal: AbortSignal) => Promise<void>;
   /** Requests a run in this time; undefined: now, whatever failed before. */
@@ -124,7 +128,10 @@ export class LeaseRefill {
     let leases = stock.take(families);
     while (!leases) {
       const missing = families.filter((family) => stock.count(family) === 0).map((family) => this.#state(family));
-      if (!missing.every((state) => state.isSupplied && !this.#isPaused(state))) return 'unavailable';
+      if (!missing.every((state) => state.isSupplied && !this.#isPaused(state))) {
+        this.#options.hurryReturns();
+        return 'unavailable';
+      }
       const ends = missing.map((state) => new Promise<void>((resolve) => state.waiting.push(resolve)));
       this.#refillLow(families);
       const leftMs = deadlineMs - clock.monotonicMs();
@@ -176,6 +183,7 @@ export class LeaseRefill {
       state.pausedUntilMs = pausedUntilMs;
       this.#options.request(family, undefined);
     }
+    this.#options.hurryReturns();
     this.#options.events.recalled();
   }
 
@@ -217,7 +225,7 @@ export class LeaseRefill {
 
   /** Lists and refills; returns outdated leases and what exceeds podwire-ipam's limit. */
   async #refill(family: Family, keptCount: number, signal: AbortSignal): Promise<void> {
-    const { stock, session, clock, bootMs, events, bind, onListing, unboundCount } = this.#options;
+    const { stock, session, clock, bootMs, events, bind, onListing, onInterval, unboundCount } = this.#options;
     const state = this.#state(family);
     if (keptCount > 0 && keptCount + unboundCount(family) > state.limit) await bind(signal);
     const [startedMs, startedBootMs] = [clock.monotonicMs(), bootMs()];
@@ -227,6 +235,8 @@ export class LeaseRefill {
     const listing = await leaseAddresses(session, family, wantedCount, signal);
     const leases = listing.addresses.filter(({ outdated }) => !outdated).map(leaseOf);
     await onListing(leases, signal);
+    const { settleAfter, settleWithin } = listing;
+    if (settleAfter) onInterval({ quietMs: durationMs(settleAfter), longestMs: durationMs(settleWithin) });
     const validForMs = durationMs(listing.validFor);
     stock.list(family, {
       leases,

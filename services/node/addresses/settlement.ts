@@ -12,14 +12,12 @@ import type { EndedAddresses } from './ended-addresses.js';
 import type { AddressEvents } from './events.js';
 import { allocationsOf } from './lease-api.js';
 import { bindAddresses, bindingOf, MAX_BATCH_COUNT, returnAddresses, returnsOf } from './lease-calls.js';
-import type { Unsettled } from './lease.js';
+import type { SettlementInterval, Unsettled } from './lease.js';
 import type { IpamSession } from './session.js';
 import type { LeaseStock } from './stock.js';
 
-/** A run waits until no pod came or went for this time, in milliseconds: commands have the processor first. */
-const QUIET_MS = 250;
-/** The longest such wait, in milliseconds. While pods come and go, one transaction carries many. */
-const LONGEST_WAIT_MS = 1000;
+/** Until podwire-ipam has named one, which depends on its datastore. */
+const DEFAULT_INTERVAL: SettlementInterval = { quietMs: 250, longestMs: 1000 };
 
 /** Pause before refused bindings, and returns whose block podwire-ipam cannot read, are tried again, in milliseconds. */
 const REFUSED_PAUSE_MS = 10_000;
@@ -64,6 +62,8 @@ export class Settlement {
   readonly #causes = new Map<string, SpanContext>();
   /** Refusals by attachment. */
   readonly #refused = new Map<string, Refusal>();
+  /** A run waits until no pod came or went for a time: commands have the processor first. */
+  interval = DEFAULT_INTERVAL;
   /** Times of the requests since the last run, by the monotonic clock; undefined: there was none. */
   #requested: { readonly firstMs: number; readonly lastMs: number } | undefined;
   /** The next run does not wait until no pod comes or goes. */
@@ -99,7 +99,7 @@ export class Settlement {
     }
     const lastMs = clock.monotonicMs();
     this.#requested = { firstMs: this.#requested?.firstMs ?? lastMs, lastMs };
-    request(QUIET_MS);
+    request(this.interval.quietMs);
   }
 
   /** Whether the attachment's wire is complete. */
@@ -108,17 +108,27 @@ export class Settlement {
   }
 
   /**
-   * Waits until the addresses of a dead attachment are returned: it is about to be added again.
+   * Waits until the addresses of a dead attachment, and these addresses of other ones, are returned: a pod is about to get them.
    * @throws Failure the signal's
    */
-  async returned(attachment: Attachment, signal: AbortSignal): Promise<void> {
+  async returned(attachment: Attachment, addresses: readonly string[], signal: AbortSignal): Promise<void> {
     const { registry, clock } = this.#options;
-    const isDead = () => registry.get(attachment)?.state === 'dead';
-    while (isDead()) {
-      this.#refused.delete(formatAttachment(attachment));
+    const dead = () =>
+      [registry.get(attachment), ...addresses.flatMap((address) => registry.withAddress(address))].flatMap((record) =>
+        record?.state === 'dead' ? [formatAttachment(record.network.attachment)] : [],
+      );
+    for (let keys = dead(); keys.length > 0; keys = dead()) {
+      for (const key of keys) this.#refused.delete(key);
       await untilAborted(this.#runNow(), signal);
-      if (isDead()) await clock.sleep(RETURN_PAUSE_MS, signal);
+      if (dead().length > 0) await clock.sleep(RETURN_PAUSE_MS, signal);
     }
+  }
+
+  /** Returns the addresses of ended pods without a wait, if there are any: other pods need them. */
+  hurryReturns(): void {
+    if (this.unsettled().unreturnedCount === 0) return;
+    this.#isUrgent = true;
+    this.#options.request(0);
   }
 
   unsettled(): Unsettled {
@@ -143,11 +153,15 @@ export class Settlement {
     return [...this.#refused.values()].filter(({ code }) => code === TAKEN).length;
   }
 
-  /** Tries once to settle the rest. */
+  /** Settles the rest, until a run settles nothing more. */
   async finish(timeoutMs: number): Promise<void> {
-    if (this.#pending().length === 0) return;
     const done = new AbortController();
-    await Promise.race([this.#runNow(), this.#options.clock.sleep(timeoutMs, done.signal)]);
+    const timeout = this.#options.clock.sleep(timeoutMs, done.signal);
+    const isLate = timeout.then(() => true);
+    for (let left = this.#due().length, before = Infinity; left > 0 && left < before; left = this.#due().length) {
+      before = left;
+      if (await Promise.race([this.#runNow(), isLate])) break;
+    }
     done.abort();
   }
 
@@ -174,7 +188,8 @@ export class Settlement {
   #waitMs(): number {
     if (!this.#requested) return 0;
     const { firstMs, lastMs } = this.#requested;
-    return Math.min(lastMs + QUIET_MS, firstMs + LONGEST_WAIT_MS) - this.#options.clock.monotonicMs();
+    const { quietMs, longestMs } = this.interval;
+    return Math.min(lastMs + quietMs, firstMs + longestMs) - this.#options.clock.monotonicMs();
   }
 
   async #settle(signal: AbortSignal): Promise<NextRun | undefined> {

@@ -246,17 +246,18 @@ const REPEATED: ReadonlySet<string> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED
 
 /** Finds the API group with Calico's objects. As in Calico, v3 is used only if it alone is served. @returns undefined if none is */
 export async function discoverGroup(api: KubernetesApi, signal: AbortSignal): Promise<CalicoGroup | undefined> {
-  const isServed = async (group: CalicoGroup): Promise<boolean> => {
-    const { status, body } = await api.send({ method: 'GET', path: `/apis/${group}`, signal });
-    const resources = asObject(body)?.resources;
-    return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isNamed('ipamblocks'));
-  };
-  if (await isServed('crd.projectcalico.org/v1')) return 'crd.projectcalico.org/v1';
-  return (await isServed('projectcalico.org/v3')) ? 'projectcalico.org/v3' : undefined;
+  const groups = ['crd.projectcalico.org/v1', 'projectcalico.org/v3'] as const;
+  for (const group of groups) if (await isServed(api, `/apis/${group}/ipamblocks`, signal)) return group;
+  return undefined;
 }
 
-function isNamed(name: string): (resource: Json) => boolean {
-  return (resource) => isObject(resource) && resource.name === name;
+/** Whether the API server has the definition of the objects at a path. */
+export async function isServed(api: KubernetesApi, path: string, signal: AbortSignal): Promise<boolean> {
+  const slash = path.lastIndexOf('/');
+  const { status, body } = await api.send({ method: 'GET', path: path.slice(0, slash), signal });
+  const resources = asObject(body)?.resources;
+  const isNamed = (resource: Json): boolean => isObject(resource) && resource.name === path.slice(slash + 1);
+  return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isNamed);
 }
 
 function storeFailure(error: unknown): unknown {
@@ -282,12 +283,12 @@ function pathOf({ path }: Resource, object: JsonObject): string {
   return `${path}/${typeof name === 'string' ? name : ''}`;
 }
 
-function versionOf(object: JsonObject): string {
+export function versionOf(object: JsonObject): string {
   const { resourceVersion } = objectIn(object, 'metadata');
   return typeof resourceVersion === 'string' ? resourceVersion : '';
 }
 
-function preconditionsOf({ uid, version }: ApiObject): JsonObject {
+export function preconditionsOf({ uid, version }: Pick<ApiObject, 'uid' | 'version'>): JsonObject {
   return { apiVersion: 'v1', kind: 'DeleteOptions', preconditions: { uid, resourceVersion: version } };
 }
 

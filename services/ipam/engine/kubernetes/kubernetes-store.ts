@@ -26,13 +26,18 @@ import {
 } from '../store.js';
 import { closedFailure, evaluateComparisons, throwIfAborted } from '../transaction.js';
 import { DerivedRecords, type BlockChange } from './derived-records.js';
+import type { OpenedHistory } from './history-segments.js';
 import { isLater, type ApiObject, type HolderDetails, type ObjectApi, type ObjectObserver } from './object-api.js';
 import { RecordLocks } from './record-locks.js';
+import type { HistoryRecord } from './segment-form.js';
+import { TransactionHistory } from './transaction-history.js';
 import { planWrites, type ObjectChange } from './write-plan.js';
 
 export interface KubernetesStoreOptions {
   readonly api: ObjectApi;
   readonly keys: RecordKeys;
+  /** Undefined to keep no history. */
+  readonly history?: OpenedHistory | undefined;
   /** How many revisions a watch can go back at least. Default: 10,000. */
   readonly watchHistoryCount?: number;
 }
@@ -41,6 +46,9 @@ const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
 
 /** The revision of all records that exist when the store is opened. */
 const FIRST_REVISION = 1;
+
+/** A write that may or may not have been carried out. */
+type UncertainWrite = Pick<WriteContext, 'base' | 'history'>;
 
 /** An object as it is now; undefined if there is none. */
 interface ObjectUpdate {
@@ -52,6 +60,7 @@ interface ObjectUpdate {
 
 interface WriteContext {
   readonly base: ApiObject | undefined;
+  readonly history: TransactionHistory;
   readonly details: ReadonlyMap<string, HolderDetails>;
   readonly signal: AbortSignal;
 }
@@ -72,10 +81,13 @@ interface WriteContext {
  *   which may come before their answer, get none.
  * - Handles and endpoints are no objects. They follow from the blocks ({@link DerivedRecords}). If a transaction writes another
  *   value of such a record, the next revision restores the derived value.
+ * - Records of the history are published with their transaction, and written within a minute ({@link HistorySegments}). They never
+ *   change.
  */
 export class KubernetesStore implements Store {
   readonly #api: ObjectApi;
   readonly #keys: RecordKeys;
+  readonly #history: OpenedHistory['segments'] | undefined;
   readonly #derived: DerivedRecords;
   readonly #log: ChangeLog;
   readonly #locks = new RecordLocks();
@@ -91,8 +103,8 @@ export class KubernetesStore implements Store {
   #sortedKeys = new SortedList(TEXT_ORDER);
   /** Objects that a transaction is writing, with the watch's reports that arrive meanwhile. */
   readonly #writing = new Map<string, ObjectUpdate[]>();
-  /** Objects whose last write has an unknown outcome. */
-  readonly #uncertain = new Set<string>();
+  /** Last writes of objects that have an unknown outcome. */
+  readonly #uncertain = new Map<string, UncertainWrite>();
   readonly #stop = new AbortController();
   #revision = FIRST_REVISION;
   #isLoaded = false;
@@ -100,9 +112,10 @@ export class KubernetesStore implements Store {
   #commitsCount = 0;
   #whenIdle: (() => void) | undefined;
 
-  private constructor({ api, keys, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT }: KubernetesStoreOptions) {
+  private constructor({ api, keys, history, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT }: KubernetesStoreOptions) {
     this.#api = api;
     this.#keys = keys;
+    this.#history = history?.segments;
     this.#derived = new DerivedRecords({ keys, pools: () => [...this.#pools.values()] });
     this.#log = new ChangeLog(FIRST_REVISION, watchHistoryCount);
   }
@@ -112,6 +125,7 @@ export class KubernetesStore implements Store {
     const store = new KubernetesStore(options);
     try {
       await store.#api.follow(store.#observer(), store.#stop.signal);
+      store.#loadHistory(options.history?.records);
       store.#isLoaded = true;
       return store;
     } catch (error) {
@@ -179,6 +193,22 @@ export class KubernetesStore implements Store {
     return this.#log.watch(watch, signal);
   }
 
+  /**
+   * Removes the oldest records of the history.
+   * @returns their count
+   * @throws Failure of the API server
+   */
+  async removeOldHistory(retentionMs: number, signal: AbortSignal): Promise<number> {
+    let count = 0;
+    let beginKey = this.#history?.beginKey;
+    for await (const keys of this.#history?.removeOld(retentionMs, signal) ?? []) {
+      count += keys.length;
+      this.#append(new Map([...keys.map((key) => [key, undefined] as const), ...this.#beginChanges(beginKey)]));
+      beginKey = this.#history?.beginKey;
+    }
+    return count;
+  }
+
   async close(): Promise<void> {
     this.#isClosed = true;
     if (this.#commitsCount > 0) await new Promise<void>((resolve) => (this.#whenIdle = resolve));
@@ -204,20 +234,24 @@ export class KubernetesStore implements Store {
     const stored = (key: string): Uint8Array | undefined => this.#records.get(key)?.value;
     const plan = planWrites(transaction, { keys: this.#keys, objectOf, stored });
     const details = this.#detailsIn(transaction);
+    const history = new TransactionHistory(transaction, { keys: this.#keys, objectOf });
     const written = new Map<string, ObjectUpdate>();
     for (const { object: id } of plan) this.#writing.set(id, []);
     try {
       for (const change of plan) {
         const id = change.object;
         const base = written.get(id)?.object ?? this.#objects.get(id);
-        const outcome = await this.#writeObject(change, { base, details, signal });
-        if (outcome.type === 'conflict') return this.#lose(written, { id, object: outcome.found });
+        const outcome = await this.#writeObject(change, { base, details, history, signal });
+        if (outcome.type === 'conflict') return this.#lose(written, { id, object: outcome.found }, history);
         const { object, version } = outcome;
         written.set(id, { id, object, ...(version === undefined ? {} : { version }) });
       }
-      return { committed: true, revision: this.#publish([...written.values()], transaction) };
+      return { committed: true, revision: this.#publish([...written.values()], history.records, transaction) };
     } catch (error) {
-      this.#publish([...written.values()]);
+      this.#publish(
+        [...written.values()],
+        history.of((id) => written.has(id)),
+      );
       throw error;
     } finally {
       this.#endWriting(plan);
@@ -226,7 +260,7 @@ export class KubernetesStore implements Store {
 
   async #writeObject(
     { object: id, puts, deletes }: ObjectChange,
-    { base, details, signal }: WriteContext,
+    { base, details, history, signal }: WriteContext,
   ): ReturnType<ObjectApi['write']> {
     const records = new Map([...(base?.records ?? []), ...puts]);
     for (const key of deletes) records.delete(key);
@@ -237,13 +271,13 @@ export class KubernetesStore implements Store {
       }
       return base ? await this.#api.remove(base, signal) : { type: 'written', object: undefined };
     } catch (error) {
-      this.#uncertain.add(id);
+      this.#uncertain.set(id, { base, history });
       throw error;
     }
   }
 
   /** The result of a transaction that found another writer after some of its objects were written. */
-  #lose(written: ReadonlyMap<string, ObjectUpdate>, found: ObjectUpdate): LostComparison {
+  #lose(written: ReadonlyMap<string, ObjectUpdate>, found: ObjectUpdate, history: TransactionHistory): LostComparison {
     const updates = [...written.values(), found];
     const keys = new Set(
       updates.flatMap(({ id, object }) => [
@@ -251,7 +285,10 @@ export class KubernetesStore implements Store {
         ...(object?.records.keys() ?? []),
       ]),
     );
-    this.#publish(updates);
+    this.#publish(
+      updates,
+      history.of((id) => written.has(id)),
+    );
     const records = [...keys].map((key) => ({ key, record: this.#record(key) }));
     return {
       committed: false,
@@ -298,10 +335,11 @@ export class KubernetesStore implements Store {
 
   /** Reads the objects whose last write may or may not have been carried out. */
   async #readUncertain(signal: AbortSignal): Promise<void> {
-    for (const id of [...this.#uncertain]) {
+    for (const [id, { base, history }] of [...this.#uncertain]) {
       const object = await this.#api.read(id, signal);
       this.#uncertain.delete(id);
       this.#report({ id, object });
+      this.#publish([], history.endedIn(id, this.#blockIn(base), this.#blockIn(object)));
     }
   }
 
@@ -362,13 +400,35 @@ export class KubernetesStore implements Store {
     for (const key of this.#derived.keys()) this.#sortedKeys = this.#sortedKeys.with(key);
   }
 
+  #loadHistory(records: OpenedHistory['records'] = new Map()): void {
+    this.#index(records, FIRST_REVISION);
+    this.#index(this.#beginChanges(undefined), FIRST_REVISION);
+  }
+
+  /** The changes of the record that has the begin of the complete history. */
+  #beginChanges(before: string | undefined): Map<string, Uint8Array | undefined> {
+    const changes = new Map<string, Uint8Array | undefined>();
+    const key = this.#history?.beginKey;
+    if (before !== undefined) changes.set(before, undefined);
+    if (key !== undefined) changes.set(key, EMPTY_RECORD);
+    return changes;
+  }
+
   /**
    * Makes objects visible with a new revision.
+   * @param history - new records of the history; known ones are left out
    * @param transaction - the own transaction whose objects are all written
    * @returns the revision
    */
-  #publish(updates: readonly ObjectUpdate[], transaction?: Transaction): number {
+  #publish(
+    updates: readonly ObjectUpdate[],
+    history: readonly HistoryRecord[] = [],
+    transaction?: Transaction,
+  ): number {
     const changes = new Map<string, Uint8Array | undefined>();
+    const news = this.#history ? history.filter(({ key }) => !this.#records.has(key)) : [];
+    for (const { key, value } of news) changes.set(key, value);
+    this.#history?.append(news);
     const derived = this.#derived.replace(updates.flatMap((update) => this.#replaceObject(update, changes)));
     for (const [key, value] of derived) changes.set(key, value);
     const corrected = new Map<string, Uint8Array | undefined>();
@@ -482,10 +542,17 @@ export class KubernetesStore implements Store {
     }
   }
 
+  #blockIn(object: ApiObject | undefined): Block | undefined {
+    const [first] = object?.records ?? [];
+    return first && this.#decodeBlock(...first);
+  }
+
   #decodeBlock(key: string, value: Uint8Array): Block | undefined {
     const record = this.#decode(key, value);
     return record?.kind === 'block' ? record.value : undefined;
   }
 }
+
+const EMPTY_RECORD = Buffer.from('{}');
 
 const NO_DETAILS: ReadonlyMap<string, HolderDetails> = new Map();

@@ -22,7 +22,7 @@ import {
 
 export type { Decide } from './update-request.js';
 
-export interface UpdaterOptions extends Partial<Omit<StoreTraits, 'hasLock'>> {
+export interface UpdaterOptions extends Partial<Omit<StoreTraits, 'hasLock' | 'settlement'>> {
   readonly store: Store;
   readonly mirror: Mirror;
   readonly keys: RecordKeys;

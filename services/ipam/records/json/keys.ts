@@ -15,7 +15,8 @@ export class RecordKeys {
   /** Every pool's key begins with it. */
   readonly pools: string;
   readonly #blocks: string;
-  readonly #handles: string;
+  /** Every handle's key begins with it, and ends with the handle's ID. */
+  readonly handles: string;
   /** Every endpoint's key begins with it, and ends with {@link formatEndpointKey}. */
   readonly endpoints: string;
   readonly #reservations: string;
@@ -42,8 +43,8 @@ export class RecordKeys {
    */
   readonly history: string;
   /**
-   * First day with complete history: the latest day at the end of a key with this prefix. The day is in the key, so
-   * entries of two merged datastores do not conflict.
+   * Begin of the complete history: the latest time at the end of a key with this prefix, a day, or a day and milliseconds. The
+   * time is in the key, so entries of two merged datastores do not conflict.
    */
   readonly historyBegins: string;
   /** A key without content; when the watch reports its change, it has reported all earlier changes. */
@@ -57,7 +58,7 @@ export class RecordKeys {
     this.root = `${prefix}/`;
     this.pools = `${prefix}/resources/v3/projectcalico.org/ippools/`;
     this.#blocks = `${prefix}/ipam/v2/assignment/`;
-    this.#handles = `${prefix}/ipam/v2/handle/`;
+    this.handles = `${prefix}/ipam/v2/handle/`;
     this.endpoints = `${prefix}/resources/v3/projectcalico.org/workloadendpoints/`;
     this.#reservations = `${prefix}/resources/v3/projectcalico.org/ipreservations/`;
     this.#nodes = `${prefix}/resources/v3/projectcalico.org/nodes/`;
@@ -91,7 +92,7 @@ export class RecordKeys {
   }
 
   handle(id: string): string {
-    return this.#handles + id;
+    return this.handles + id;
   }
 
   endpoint({ namespace, name }: EndpointKey): string {
@@ -167,13 +168,13 @@ export class RecordKeys {
   }
 
   isOfHandle(key: string): boolean {
-    return key.startsWith(this.#handles);
+    return key.startsWith(this.handles);
   }
 
   /** The record that a key names; undefined for records that Podwire does not read. */
   parse(key: string): RecordName | undefined {
     // This kind is by far the most frequent.
-    if (this.isOfHandle(key)) return parseHandle(key.slice(this.#handles.length));
+    if (this.isOfHandle(key)) return parseHandle(key.slice(this.handles.length));
     if (key.startsWith(this.endpoints)) return parseEndpoint(key.slice(this.endpoints.length));
     if (!key.startsWith(this.root)) return undefined;
     if (key === this.requestPolicies) return { kind: 'requestPolicies' };

@@ -18,6 +18,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { inventoryOf } from '../reports/inventory.js';
 import type { LeaseApi } from '../lease-api.js';
+import type { SettlementInterval } from '../lease.js';
 
 /** Record of podwire-ipam for an address. */
 interface Holding {
@@ -105,6 +106,8 @@ export class MemoryIpam {
   /** Attachments of pods that are scheduled to another node, formatted. */
   readonly ofOtherNodes = new Set<string>();
   coolDownSeconds = 0n;
+  /** How long nodes collect bindings and returns; undefined: podwire-ipam is of a release that does not say. */
+  settlement: SettlementInterval | undefined;
   limit = 256;
   /** Nodes whose inventories are awaited after a restore. */
   readonly awaited = new Set<string>();
@@ -178,7 +181,11 @@ export class MemoryIpam {
           const explanation = addresses.length < count ? 'the pool has no free address' : '';
           const coolDown = { seconds: this.coolDownSeconds, nanos: 0 };
           const validFor = { seconds: VALID_FOR_S, nanos: 0 };
-          return { addresses, explanation, limit: this.limit, validFor, coolDown, sessionRevision };
+          const [settleAfter, settleWithin] = [this.settlement?.quietMs, this.settlement?.longestMs].map((ms) =>
+            ms === undefined ? undefined : { seconds: BigInt(Math.floor(ms / 1000)), nanos: (ms % 1000) * 1e6 },
+          );
+          const rest = { limit: this.limit, validFor, coolDown, sessionRevision, settleAfter, settleWithin };
+          return { addresses, explanation, ...rest };
         }),
       bindAddresses: ({ nodeName, bindings, session }) =>
         this.#call('bind', () => {

@@ -16,6 +16,7 @@ const UPKEEP_TASKS = [
   'remove-old-history',
   'remove-old-release-marks',
   'review-node-tokens',
+  'write-history',
 ] as const;
 
 export type UpkeepTaskName = (typeof UPKEEP_TASKS)[number];
@@ -160,7 +161,15 @@ export const IPAM_METRICS = {
     kind: 'counter',
     unit: '{request}',
     about: 'Failed requests to the API server',
-    when: 'with PODWIRE_IPAM_NODE_CONTROLLER=true',
+    when: 'with PODWIRE_IPAM_NODE_CONTROLLER=true or PODWIRE_IPAM_STORE=kubernetes',
+  },
+  'podwire.ipam.kubernetes.handles': {
+    kind: 'gauge',
+    unit: '{handle}',
+    about:
+      'Allocations whose IPAMHandle is still to be written or deleted, or whose ID is no name of an object of its own',
+    labels: { state: ['pending', 'unnamed'] },
+    when: 'with PODWIRE_IPAM_KUBERNETES_HANDLES=deferred, on the leader',
   },
   'podwire.ipam.history.expired': { kind: 'counter', unit: '{entry}', about: 'Removed history entries' },
   'podwire.ipam.upkeep.failures': {

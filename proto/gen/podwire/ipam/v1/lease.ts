@@ -215,6 +215,15 @@ export interface LeaseAddressesResponse {
     | undefined;
   /** Revision of the session. */
   sessionRevision: bigint;
+  /**
+   * The node binds and returns addresses once no pod came or went for this time, so that one write carries many. Not
+   * set: the node's default.
+   */
+  settleAfter:
+    | Duration
+    | undefined;
+  /** The longest such wait. A pod that needs a return at once does not wait. */
+  settleWithin: Duration | undefined;
 }
 
 /** LeasedAddress is an unbound lease. */
@@ -1434,7 +1443,16 @@ export const LeaseAddressesRequest: MessageFns<LeaseAddressesRequest> = {
 };
 
 function createBaseLeaseAddressesResponse(): LeaseAddressesResponse {
-  return { addresses: [], explanation: "", limit: 0, validFor: undefined, coolDown: undefined, sessionRevision: 0n };
+  return {
+    addresses: [],
+    explanation: "",
+    limit: 0,
+    validFor: undefined,
+    coolDown: undefined,
+    sessionRevision: 0n,
+    settleAfter: undefined,
+    settleWithin: undefined,
+  };
 }
 
 export const LeaseAddressesResponse: MessageFns<LeaseAddressesResponse> = {
@@ -1459,6 +1477,12 @@ export const LeaseAddressesResponse: MessageFns<LeaseAddressesResponse> = {
         throw new globalThis.Error("value provided for field message.sessionRevision of type uint64 too large");
       }
       writer.uint32(48).uint64(message.sessionRevision);
+    }
+    if (message.settleAfter !== undefined) {
+      Duration.encode(message.settleAfter, writer.uint32(58).fork()).join();
+    }
+    if (message.settleWithin !== undefined) {
+      Duration.encode(message.settleWithin, writer.uint32(66).fork()).join();
     }
     return writer;
   },
@@ -1524,6 +1548,22 @@ export const LeaseAddressesResponse: MessageFns<LeaseAddressesResponse> = {
             message.sessionRevision = reader.uint64() as bigint;
             continue;
           }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.settleAfter = Duration.decode(reader, reader.uint32());
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.settleWithin = Duration.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1553,6 +1593,12 @@ export const LeaseAddressesResponse: MessageFns<LeaseAddressesResponse> = {
     message.sessionRevision = (object.sessionRevision !== undefined && object.sessionRevision !== null)
       ? BigInt(object.sessionRevision)
       : 0n;
+    message.settleAfter = (object.settleAfter !== undefined && object.settleAfter !== null)
+      ? Duration.fromPartial(object.settleAfter)
+      : undefined;
+    message.settleWithin = (object.settleWithin !== undefined && object.settleWithin !== null)
+      ? Duration.fromPartial(object.settleWithin)
+      : undefined;
     return message;
   },
 };

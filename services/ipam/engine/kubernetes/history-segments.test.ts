@@ -1,0 +1,312 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { KubernetesApi } from '../../api-server/api.js';
+import { dayStartMs } from '../../records/json/keys.js';
+import { ObjectServer } from '../../testing/object-server.js';
+import { forever, keys } from '../testing/stores.js';
+import { HistorySegments } from './history-segments.js';
+import { packRecords, segmentObject, type HistoryRecord } from './segment-form.js';
+
+const GROUP = '/apis/podwire.dev/v1alpha1';
+const SEGMENTS = `${GROUP}/historysegments`;
+const MINUTE_MS = 60_000;
+const HOUR_MS = 60 * MINUTE_MS;
+
+let server: ObjectServer;
+let api: KubernetesApi;
+let clock: ManualClock;
+/** Reports so far. */
+let reported: string[];
+let opened: HistorySegments[];
+
+beforeEach(async () => {
+  server = await ObjectServer.start();
+  server.groups.set(GROUP, ['nodesessions', 'historysegments']);
+  api = new KubernetesApi(server.options);
+  clock = new ManualClock();
+  reported = [];
+  opened = [];
+});
+
+afterEach(async () => {
+  for (const segments of opened) await segments.close(AbortSignal.abort()).catch(() => undefined);
+  api.close();
+  await server.stop();
+});
+
+async function tryOpen(client = api) {
+  const started = await HistorySegments.open(
+    {
+      ...{ api: client, keys, clock, random: Math.random },
+      reports: {
+        unavailable: ({ message }) => void reported.push(message),
+        unreadable: (id, { message }) => void reported.push(`${id}: ${message}`),
+        writeFailed: (error) => void reported.push(error instanceof Failure ? error.code : String(error)),
+      },
+    },
+    forever,
+  );
+  if (started) opened.push(started.segments);
+  return started;
+}
+
+async function open() {
+  const started = await tryOpen();
+  if (!started) throw new Error('there are no segments');
+  return started;
+}
+
+const record = (name: string, bytes = 0): HistoryRecord => ({
+  key: `${keys.history}00020687/10.0.0.1/${name}`,
+  value: Buffer.from(JSON.stringify({ name, filler: 'x'.repeat(bytes) })),
+});
+
+const count = (): number => server.list(SEGMENTS).length;
+
+const posts = (): number => server.requests.filter((line) => line === `POST ${SEGMENTS}`).length;
+
+const namesOf = (records: ReadonlyMap<string, Uint8Array>): string[] =>
+  [...records.keys()].map((key) => key.split('/').at(-1) ?? '').sort();
+
+/** Stores a segment as a leader before this one did. */
+async function store(name: string, untilMs: number, { sinceMs, bytes = 0 }: { sinceMs?: number; bytes?: number } = {}) {
+  const [packed] = await packRecords([record(name, bytes)], keys.history);
+  if (!packed) throw new Error('nothing was packed');
+  server.put(SEGMENTS, segmentObject(name, { sinceMs, untilMs }, packed));
+}
+
+async function remove(segments: HistorySegments, retentionMs: number): Promise<string[]> {
+  const removed: string[] = [];
+  for await (const each of segments.removeOld(retentionMs, forever))
+    removed.push(...each.map((key) => key.split('/').at(-1) ?? ''));
+  return removed;
+}
+
+describe('records', () => {
+  test('of a minute are one object, which the next leader reads', async () => {
+    const { segments } = await open();
+    segments.append([record('a')]);
+    clock.advance(MINUTE_MS - 1);
+    segments.append([record('b'), record('c')]);
+    expect(posts()).toBe(0);
+    clock.advance(1);
+    await expect.poll(count).toBe(1);
+    clock.advance(HOUR_MS);
+    segments.append([record('d')]);
+    clock.advance(MINUTE_MS);
+    await expect.poll(count).toBe(2);
+    expect(posts()).toBe(2);
+    expect(server.list(SEGMENTS).map(({ spec }) => Object(spec).entries)).toEqual([3, 1]);
+    expect(namesOf((await open()).records)).toEqual(['a', 'b', 'c', 'd']);
+  });
+
+  test('that are many are written at once', async () => {
+    const { segments } = await open();
+    segments.append(Array.from({ length: 30 }, (_, index) => record(String(index), 100_000)));
+    await expect.poll(count).toBe(1);
+    expect((await open()).records.size).toBe(30);
+  });
+
+  test('wait for the minute when the process is killed, and are written when it ends', async () => {
+    const { segments } = await open();
+    segments.append([record('a')]);
+    expect((await open()).records.size).toBe(0);
+    await segments.close(forever);
+    expect(namesOf((await open()).records)).toEqual(['a']);
+    expect(reported).toEqual([]);
+  });
+
+  test('of a page each are read', async () => {
+    for (let index = 0; index < 120; index++) await store(`s${index}`, index * MINUTE_MS);
+    expect((await open()).records.size).toBe(120);
+    expect(server.largestPage).toBe(50);
+  });
+});
+
+describe('a write', () => {
+  test.each(['cut after', 'cut before', 429, 500] as const)(
+    'that ends with the fault %s is repeated, with the same name',
+    async (fault) => {
+      const { segments } = await open();
+      segments.append([record('a')]);
+      server.injectFault('POST', fault);
+      clock.advance(MINUTE_MS);
+      await expect.poll(() => reported).toEqual(['UNREACHABLE']);
+      segments.append([record('b')]);
+      clock.advance(2 * MINUTE_MS);
+      await expect.poll(count).toBe(2);
+      expect(server.list(SEGMENTS).map(({ spec }) => Object(spec).entries)).toEqual([1, 1]);
+      expect(namesOf((await open()).records)).toEqual(['a', 'b']);
+    },
+  );
+
+  test('is repeated while the process ends, for as long as it may', async () => {
+    const { segments } = await open();
+    segments.append([record('a')]);
+    server.injectFault('POST', 'cut after');
+    const closing = segments.close(forever);
+    await expect.poll(() => clock.sleeping).toBe(1);
+    clock.advance(MINUTE_MS);
+    await closing;
+    expect(namesOf((await open()).records)).toEqual(['a']);
+    const { segments: denied } = await open();
+    denied.append([record('b')]);
+    for (let index = 0; index < 3; index++) server.injectFault('POST', 403);
+    const stop = new AbortController();
+    const failing = denied.close(stop.signal);
+    await expect.poll(() => clock.sleeping).toBe(1);
+    stop.abort();
+    await expect(failing).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
+  });
+
+  test('that the definition refuses is not repeated, and delays no other', async () => {
+    const { segments } = await open();
+    segments.append([record('a')]);
+    server.injectFault('POST', 422);
+    clock.advance(MINUTE_MS);
+    await expect.poll(() => reported).toEqual(['INVALID_REQUEST']);
+    segments.append([record('b')]);
+    clock.advance(MINUTE_MS);
+    await expect.poll(count).toBe(1);
+    expect(namesOf((await open()).records)).toEqual(['b']);
+  });
+});
+
+describe('old segments', () => {
+  test('are removed, the oldest first, two in a run, and the newest one stays', async () => {
+    for (let index = 1; index <= 6; index++) await store(`s${index}`, index * MINUTE_MS);
+    const { segments } = await open();
+    expect(await remove(segments, HOUR_MS)).toEqual([]);
+    clock.advance(HOUR_MS);
+    // The clock began after 16 minutes.
+    expect(await remove(segments, HOUR_MS)).toEqual(['s1', 's2']);
+    expect(await remove(segments, HOUR_MS)).toEqual(['s3', 's4']);
+    expect(await remove(segments, HOUR_MS)).toEqual(['s5']);
+    expect(await remove(segments, HOUR_MS)).toEqual([]);
+    expect(namesOf((await open()).records)).toEqual(['s6']);
+  });
+
+  test('that another program has deleted are removed too', async () => {
+    for (const name of ['s1', 's2']) await store(name, MINUTE_MS);
+    const { segments } = await open();
+    server.delete(`${SEGMENTS}/s1`);
+    clock.advance(HOUR_MS);
+    expect(await remove(segments, MINUTE_MS)).toEqual(['s1']);
+  });
+
+  test('beyond 32 MiB are removed at once', async () => {
+    const data = 'A'.repeat(256 * 1024);
+    for (let index = 1; index <= 135; index++) {
+      const until = new Date(index * MINUTE_MS).toISOString();
+      server.put(SEGMENTS, { metadata: { name: `s${index}` }, spec: { until, entries: 1, data } });
+    }
+    const { segments } = await open();
+    await remove(segments, 24 * HOUR_MS);
+    expect(server.list(SEGMENTS).map(({ metadata }) => Object(metadata).name)).toEqual(
+      Array.from({ length: 128 }, (_, index) => `s${index + 8}`),
+    );
+  });
+
+  test('are all removed when no history is kept', async () => {
+    for (const name of ['s1', 's2', 's3', 's4']) await store(name, MINUTE_MS);
+    const { segments } = await open();
+    expect(await remove(segments, 0)).toHaveLength(4);
+    expect(count()).toBe(0);
+  });
+
+  test('stay when their removal fails, until the next run', async () => {
+    for (const name of ['s1', 's2']) await store(name, MINUTE_MS);
+    const { segments } = await open();
+    clock.advance(HOUR_MS);
+    server.injectFault('DELETE', 500);
+    await expect(remove(segments, MINUTE_MS)).rejects.toMatchObject({ code: 'UNREACHABLE' });
+    expect(await remove(segments, MINUTE_MS)).toEqual(['s1']);
+  });
+});
+
+describe('the begin of the history', () => {
+  const beginMs = async (): Promise<number> => {
+    const { beginKey = `${keys.historyBegins}0/0` } = (await open()).segments;
+    const [day, rest] = beginKey.slice(keys.historyBegins.length).split('/');
+    return dayStartMs(Number(day)) + Number(rest);
+  };
+
+  test('is unlimited until a segment is removed, and then the end of the removed one', async () => {
+    const { segments } = await open();
+    for (const name of ['a', 'b', 'c']) {
+      segments.append([record(name)]);
+      clock.advance(MINUTE_MS);
+      await expect.poll(count).toBe({ a: 1, b: 2, c: 3 }[name]);
+    }
+    const begun = clock.nowMs();
+    expect(segments.beginKey).toBeUndefined();
+    expect(await beginMs()).toBe(0);
+    clock.advance(HOUR_MS);
+    expect(await remove(segments, HOUR_MS)).toEqual(['a', 'b']);
+    expect(await beginMs()).toBe(begun - MINUTE_MS);
+  });
+
+  test('is after a segment that is missing or unreadable', async () => {
+    await store('s1', MINUTE_MS);
+    await store('s2', 2 * MINUTE_MS, { sinceMs: MINUTE_MS });
+    // The leader before wrote its last segment late.
+    await store('s3', 3 * MINUTE_MS, { sinceMs: MINUTE_MS });
+    expect(await beginMs()).toBe(0);
+    await store('s5', 5 * MINUTE_MS, { sinceMs: 4 * MINUTE_MS });
+    expect(await beginMs()).toBe(4 * MINUTE_MS);
+    const until = new Date(6 * MINUTE_MS).toISOString();
+    server.put(SEGMENTS, { metadata: { name: 's6' }, spec: { until, entries: 1, data: 'no gzip' } });
+    expect(await beginMs()).toBe(6 * MINUTE_MS);
+  });
+
+  test('continues with the next leader, also if its clock is behind', async () => {
+    await store('s1', HOUR_MS);
+    const { segments } = await open();
+    segments.append([record('a')]);
+    await segments.close(forever);
+    expect(await beginMs()).toBe(0);
+    expect(server.list(SEGMENTS).map(({ spec }) => Object(spec).since)).toEqual([
+      undefined,
+      '1970-01-01T01:00:00.000Z',
+    ]);
+  });
+});
+
+/** An API server whose role for podwire-ipam is of a release without history. */
+class RefusingApi extends KubernetesApi {
+  override send(): Promise<never> {
+    return Promise.reject(new Failure('ACCESS_DENIED', 'apply the role'));
+  }
+}
+
+describe('an API server', () => {
+  test('that refuses the segments keeps no history', async () => {
+    expect(await tryOpen(new RefusingApi(server.options))).toBeUndefined();
+    expect(reported).toEqual(['apply the role']);
+  });
+
+  test('with an unreadable segment gives the rest, and the segment is named', async () => {
+    await store('good', MINUTE_MS);
+    server.put(SEGMENTS, { metadata: { name: 'bad' }, spec: { until: '1970-01-01T00:02:00Z', data: 'AAAA' } });
+    server.put(SEGMENTS, { metadata: { name: 'worse' }, spec: {} });
+    const { segments, records } = await open();
+    expect(namesOf(records)).toEqual(['good']);
+    expect(reported.sort()).toEqual([
+      expect.stringContaining('historysegments/bad: historysegments bad cannot be read:'),
+      expect.stringMatching(/historysegments worse cannot be read: a field is missing; .*kubectl delete/),
+    ]);
+    segments.append([record('next')]);
+    await segments.close(forever);
+    expect(count()).toBe(4);
+  });
+
+  test('without the definition keeps no history, and the command is named', async () => {
+    server.groups.set(GROUP, ['nodesessions']);
+    expect(await tryOpen()).toBeUndefined();
+    expect(reported).toEqual([expect.stringContaining('helm upgrade --install podwire-crds')]);
+    server.groups.delete(GROUP);
+    expect(await tryOpen()).toBeUndefined();
+  });
+});
