@@ -45,7 +45,8 @@ interface ObjectFormsOptions {
   readonly group: CalicoGroup;
   /** Namespace of podwire-ipam's pod. */
   readonly namespace: string;
-  readonly ownConditions: OwnConditions;
+  /** Default: `marked`. */
+  readonly ownConditions?: OwnConditions;
 }
 
 /**
@@ -60,7 +61,7 @@ export class ObjectForms {
   readonly #ownConditions: OwnConditions;
   readonly #byPlural: ReadonlyMap<string, Resource>;
 
-  constructor({ keys, group, namespace, ownConditions }: ObjectFormsOptions) {
+  constructor({ keys, group, namespace, ownConditions = 'marked' }: ObjectFormsOptions) {
     this.#keys = keys;
     this.#ownConditions = ownConditions;
     this.#isV3 = group === 'projectcalico.org/v3';
