@@ -31,7 +31,7 @@ import type { IpamOptions } from './engine/updates/operation.js';
 import { Updater } from './engine/updates/update-loop.js';
 import { HistoryEvents, HistoryExpiry } from './history/expiry-operations.js';
 import { HistoryLog } from './history/history-log.js';
-import { isHistoryKept, type HistoryOptions } from './history/history-operations.js';
+import type { HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './api-server/api.js';
 import type { NodeTokens, NodeTokensOptions } from './api-server/node-tokens.js';
@@ -326,12 +326,10 @@ interface LoadDeps {
   readonly events: Events;
 }
 
-async function loadDatastore(
-  { store, traits, history }: OpenStore,
-  { config, deps, events }: LoadDeps,
-): Promise<Datastore> {
+async function loadDatastore({ store, traits }: OpenStore, { config, deps, events }: LoadDeps): Promise<Datastore> {
   const { clock, random, newUid } = deps;
   const keys = new RecordKeys(config.datastorePrefix, traits);
+  const keepsHistory = config.historyHours > 0;
   const never = new AbortController().signal;
   const datastore = await requireCompleteImport(store, config.datastorePrefix, never);
   const ownsNodes = config.store !== 'kubernetes';
@@ -342,7 +340,6 @@ async function loadDatastore(
   const hub = new StreamHub({ objects, encode: encodeMessage, clock, datastore, currentRevision });
   const report = (event: MirrorEvent): void => reportMirrorEvent(events, event);
   const mirror = await Mirror.start({ store, keys, clock, random, report, observe: objects.observe }, never);
-  const keepsHistory = isHistoryKept({ segments: history }, config.historyHours);
   const updater = new Updater({ store, mirror, keys, clock, random, ...traits, keepsHistory });
   try {
     const epoch = { id: newUid(), importId: datastore };

@@ -43,8 +43,8 @@ const LEADER = 'podwire.dev/leader';
 
 const podSchema = z.object({ metadata: z.object({ name: z.string() }) });
 
-/** How long the last records of the history may take when the server ends, or a command, in milliseconds. */
-const CLOSING_MS = { server: 5_000, command: 120_000 };
+/** How long the write of the last records of the history may delay the end of the process, in milliseconds. */
+const HISTORY_CLOSE_MS = 5_000;
 
 interface Opened {
   readonly store: KubernetesStore;
@@ -101,25 +101,11 @@ export class KubernetesDatastore implements Store, SegmentedHistory {
     if (opened)
       await this.#label(this.#options.podName, null).catch((failure: unknown) => this.#options.report(failure));
     await opened?.store.close();
-    try {
-      await this.#closeHistory(opened?.history);
-    } finally {
-      await opened?.leadership?.release();
-      this.#options.api.close();
-    }
-  }
-
-  /** @throws the failure of a command, whose records are a part of its result */
-  async #closeHistory(history: Opened['history']): Promise<void> {
-    const { identity, history: reports } = this.#options;
-    const isCommand = identity === undefined;
-    const signal = AbortSignal.timeout(isCommand ? CLOSING_MS.command : CLOSING_MS.server);
-    try {
-      await history?.close(signal);
-    } catch (error) {
-      if (isCommand) throw error;
-      reports.writeFailed(error);
-    }
+    await opened?.history
+      ?.close(AbortSignal.timeout(HISTORY_CLOSE_MS))
+      .catch((error: unknown) => this.#options.history.writeFailed(error));
+    await opened?.leadership?.release();
+    this.#options.api.close();
   }
 
   /** A failure is not kept: the next call tries again. */
@@ -148,7 +134,8 @@ export class KubernetesDatastore implements Store, SegmentedHistory {
       const objects = new ApiObjects({ api, forms, clock, random, report: reportWatch });
       const history = await HistorySegments.open({ api, keys, clock, random, reports }, signal);
       this.isKept = history !== undefined;
-      const store = await KubernetesStore.open({ api: objects, keys, history });
+      const store = await KubernetesStore.open({ api: objects, keys });
+      if (history) store.startHistory(history);
       leadership?.lost.addEventListener('abort', () => {
         void store.close();
         const reason: unknown = leadership.lost.reason;

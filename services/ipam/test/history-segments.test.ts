@@ -82,16 +82,18 @@ async function startOn<Opened extends Store>(store: Opened, time: Time) {
 }
 
 /** podwire-ipam on the Kubernetes store, as one replica. */
-async function startProcess(objects: ObjectApi, time: Time) {
+async function startProcess(objects: ObjectApi, time: Time, writeFailed: (error: unknown) => void = rethrow) {
   const clock = { ...instantClock, nowMs: () => time.nowMs, sleep: waitForAbort };
   const reports = {
     unavailable: rethrow,
     unreadable: (_: string, failure: Failure) => rethrow(failure),
-    writeFailed: rethrow,
+    writeFailed,
   };
   const history = await HistorySegments.open({ api, keys, clock, random: Math.random, reports }, forever);
   if (!history) throw new Error('there are no segments');
-  const started = await startOn(await KubernetesStore.open({ api: objects, keys, history }), time);
+  const store = await KubernetesStore.open({ api: objects, keys });
+  store.startHistory(history);
+  const started = await startOn(store, time);
   /** Ends as SIGTERM ends the service. */
   const stop = async (): Promise<void> => {
     await started.end();
@@ -297,7 +299,7 @@ describe('an entry', () => {
     await next.stop();
   });
 
-  test('without its block in the transaction is kept to the byte, as of an import', async () => {
+  test('without its block in the transaction is written at once, to the byte, as an import needs it', async () => {
     const time = { nowMs: NOW_MS };
     const objects = new MemoryObjects(keys);
     const puts = ['{"address":"10.0.0.1"}', '[\n]', '=', ''].map((text, index) => ({
@@ -306,11 +308,22 @@ describe('an entry', () => {
     }));
     const importing = await startProcess(objects.connect(), time);
     await importing.store.commit({ comparisons: [], puts, deletes: [] }, forever);
-    await importing.stop();
+    await importing.end();
     const { store, stop } = await startProcess(objects.connect(), time);
     const { records } = await store.list(keys.history, forever);
     expect(records.map(({ key, value }) => ({ key, value: Buffer.from(value) }))).toEqual(puts);
     await stop();
+  });
+
+  test('that cannot be written at once fails its transaction, and is written later', async () => {
+    const objects = new MemoryObjects(keys);
+    const { store, stop } = await startProcess(objects.connect(), { nowMs: NOW_MS }, () => undefined);
+    const puts = [{ key: `${keys.history}00020687/10.0.0.1/1`, value: Buffer.from('{}') }];
+    server.injectFault('POST', 500);
+    const committing = store.commit({ comparisons: [], puts, deletes: [] }, forever);
+    await expect(committing).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+    await stop();
+    expect(server.list(SEGMENTS)).toHaveLength(1);
   });
 
   test('that an operator exports from this store is in the archive', async () => {

@@ -255,7 +255,8 @@ export async function isServed(api: KubernetesApi, path: string, signal: AbortSi
   return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isNamed);
 }
 
-function storeFailure(error: unknown): unknown {
+/** The failure of the store for a failure of the API client. */
+export function storeFailure(error: unknown): unknown {
   if (!(error instanceof Failure)) return error;
   const { message, details } = error;
   if (error.code === 'ACCESS_DENIED') return new Failure('STORE_DENIED', message, { details, cause: error });

@@ -98,6 +98,13 @@ describe('other writers', () => {
   });
 });
 
+test('records of the history are left out where none is kept', async () => {
+  const result = await change({ puts: [put('/a', '1'), put(`${keys.history}00020687/10.0.0.1/1`, '{}')] });
+  expect(result).toMatchObject({ committed: true, revision: 2 });
+  const { records, revision } = await store.list('/', forever);
+  expect([records.map(({ key }) => key), revision]).toEqual([['/a'], 2]);
+});
+
 test('a transaction is seen as a whole, with one revision', async () => {
   const result = await change({ puts: [put('/a', '1'), put('/b', '1')] });
   expect(result).toMatchObject({ committed: true, revision: 2 });

@@ -36,8 +36,6 @@ import { planWrites, type ObjectChange } from './write-plan.js';
 export interface KubernetesStoreOptions {
   readonly api: ObjectApi;
   readonly keys: RecordKeys;
-  /** Undefined to keep no history. */
-  readonly history?: OpenedHistory | undefined;
   /** How many revisions a watch can go back at least. Default: 10,000. */
   readonly watchHistoryCount?: number;
 }
@@ -81,13 +79,14 @@ interface WriteContext {
  *   which may come before their answer, get none.
  * - Handles and endpoints are no objects. They follow from the blocks ({@link DerivedRecords}). If a transaction writes another
  *   value of such a record, the next revision restores the derived value.
- * - Records of the history are published with their transaction, and written within a minute ({@link HistorySegments}). They never
- *   change.
+ * - Records of the history are published with the write of their block, and written within a minute ({@link HistorySegments}).
+ *   They never change.
  */
 export class KubernetesStore implements Store {
   readonly #api: ObjectApi;
   readonly #keys: RecordKeys;
-  readonly #history: OpenedHistory['segments'] | undefined;
+  /** Undefined while no history is kept. */
+  #history: OpenedHistory['segments'] | undefined;
   readonly #derived: DerivedRecords;
   readonly #log: ChangeLog;
   readonly #locks = new RecordLocks();
@@ -112,10 +111,9 @@ export class KubernetesStore implements Store {
   #commitsCount = 0;
   #whenIdle: (() => void) | undefined;
 
-  private constructor({ api, keys, history, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT }: KubernetesStoreOptions) {
+  private constructor({ api, keys, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT }: KubernetesStoreOptions) {
     this.#api = api;
     this.#keys = keys;
-    this.#history = history?.segments;
     this.#derived = new DerivedRecords({ keys, pools: () => [...this.#pools.values()] });
     this.#log = new ChangeLog(FIRST_REVISION, watchHistoryCount);
   }
@@ -125,7 +123,6 @@ export class KubernetesStore implements Store {
     const store = new KubernetesStore(options);
     try {
       await store.#api.follow(store.#observer(), store.#stop.signal);
-      store.#loadHistory(options.history?.records);
       store.#isLoaded = true;
       return store;
     } catch (error) {
@@ -193,6 +190,12 @@ export class KubernetesStore implements Store {
     return this.#log.watch(watch, signal);
   }
 
+  /** Shows the records of the history, and keeps new ones from now on. */
+  startHistory({ segments, records }: OpenedHistory): void {
+    this.#history = segments;
+    this.#append(new Map([...records, ...this.#beginChanges(undefined)]));
+  }
+
   /**
    * Removes the oldest records of the history.
    * @returns their count
@@ -246,7 +249,10 @@ export class KubernetesStore implements Store {
         const { object, version } = outcome;
         written.set(id, { id, object, ...(version === undefined ? {} : { version }) });
       }
-      return { committed: true, revision: this.#publish([...written.values()], history.records, transaction) };
+      const revision = this.#publish([...written.values()], history.records, transaction);
+      // An import does not write an entry again.
+      if (!history.isOf((id) => written.has(id))) await this.#history?.flush(signal);
+      return { committed: true, revision };
     } catch (error) {
       this.#publish(
         [...written.values()],
@@ -400,11 +406,6 @@ export class KubernetesStore implements Store {
     for (const key of this.#derived.keys()) this.#sortedKeys = this.#sortedKeys.with(key);
   }
 
-  #loadHistory(records: OpenedHistory['records'] = new Map()): void {
-    this.#index(records, FIRST_REVISION);
-    this.#index(this.#beginChanges(undefined), FIRST_REVISION);
-  }
-
   /** The changes of the record that has the begin of the complete history. */
   #beginChanges(before: string | undefined): Map<string, Uint8Array | undefined> {
     const changes = new Map<string, Uint8Array | undefined>();
@@ -433,6 +434,7 @@ export class KubernetesStore implements Store {
     for (const [key, value] of derived) changes.set(key, value);
     const corrected = new Map<string, Uint8Array | undefined>();
     for (const { key, value } of transaction?.puts ?? []) {
+      if (key.startsWith(this.#keys.history)) continue;
       const actual = this.#value(key, changes);
       if (actual && Buffer.compare(actual, value) === 0) changes.set(key, value);
       else corrected.set(key, actual);
