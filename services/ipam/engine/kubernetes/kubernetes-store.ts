@@ -102,8 +102,10 @@ export class KubernetesStore implements Store {
   #sortedKeys = new SortedList(TEXT_ORDER);
   /** Objects that a transaction is writing, with the watch's reports that arrive meanwhile. */
   readonly #writing = new Map<string, ObjectUpdate[]>();
-  /** Last writes of objects that have an unknown outcome. */
-  readonly #uncertain = new Map<string, UncertainWrite>();
+  /** Objects whose last write has an unknown outcome. */
+  readonly #uncertain = new Set<string>();
+  /** The same writes by object, for their entries of the history. */
+  readonly #uncertainWrites = new Map<string, UncertainWrite>();
   readonly #stop = new AbortController();
   #revision = FIRST_REVISION;
   #isLoaded = false;
@@ -277,7 +279,8 @@ export class KubernetesStore implements Store {
       }
       return base ? await this.#api.remove(base, signal) : { type: 'written', object: undefined };
     } catch (error) {
-      this.#uncertain.set(id, { base, history });
+      this.#uncertain.add(id);
+      this.#uncertainWrites.set(id, { base, history });
       throw error;
     }
   }
@@ -341,12 +344,19 @@ export class KubernetesStore implements Store {
 
   /** Reads the objects whose last write may or may not have been carried out. */
   async #readUncertain(signal: AbortSignal): Promise<void> {
-    for (const [id, { base, history }] of [...this.#uncertain]) {
+    for (const id of [...this.#uncertain]) {
       const object = await this.#api.read(id, signal);
       this.#uncertain.delete(id);
       this.#report({ id, object });
-      this.#publish([], history.endedIn(id, this.#blockIn(base), this.#blockIn(object)));
+      this.#publishEnded(id, object);
     }
+  }
+
+  /** Publishes the entries of the history that a write of unknown outcome made true. */
+  #publishEnded(id: string, object: ApiObject | undefined): void {
+    const write = this.#uncertainWrites.get(id);
+    this.#uncertainWrites.delete(id);
+    if (write) this.#publish([], write.history.endedIn(id, this.#blockIn(write.base), this.#blockIn(object)));
   }
 
   #endWriting(plan: readonly ObjectChange[]): void {
