@@ -98,6 +98,28 @@ describe('other writers', () => {
   });
 });
 
+test('an object that is written again stays, although its deletion is reported during the write', async () => {
+  const connection = objects.connect({ reports: 'late' });
+  const slow = await KubernetesStore.open({
+    api: {
+      ...connection,
+      write: async (...args) => {
+        await new Promise((resolve) => setTimeout(resolve, 10));
+        return connection.write(...args);
+      },
+    },
+    keys,
+  });
+  const write = (parts: Partial<Transaction>) =>
+    slow.commit({ comparisons: [], puts: [], deletes: [], ...parts }, forever);
+  await write({ puts: [put('/a', '1')] });
+  await write({ deletes: ['/a'] });
+  await write({ puts: [put('/a', '2')] });
+  await new Promise((resolve) => setTimeout(resolve, 10));
+  expect((await slow.list('/', forever)).records).toHaveLength(1);
+  await slow.close();
+});
+
 test('records of the history are left out where none is kept', async () => {
   const result = await change({ puts: [put('/a', '1'), put(`${keys.history}00020687/10.0.0.1/1`, '{}')] });
   expect(result).toMatchObject({ committed: true, revision: 2 });

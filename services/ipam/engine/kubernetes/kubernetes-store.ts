@@ -52,7 +52,7 @@ type UncertainWrite = Pick<WriteContext, 'base' | 'history'>;
 interface ObjectUpdate {
   readonly id: string;
   readonly object: ApiObject | undefined;
-  /** The last version of an object that this process has deleted, if that is not the known one. */
+  /** The last version of a deleted object, if that is not the known one. */
   readonly version?: string;
 }
 
@@ -375,15 +375,14 @@ export class KubernetesStore implements Store {
 
   /** An object was reported or read; it may be older than the known state. */
   #report(update: ObjectUpdate): void {
-    const { id, object } = update;
-    const waiting = this.#writing.get(id);
+    const waiting = this.#writing.get(update.id);
     if (waiting) waiting.push(update);
-    else if (this.#isNews(id, object)) this.#publish([update]);
+    else if (this.#isNews(update)) this.#publish([update]);
   }
 
-  #isNews(id: string, object: ApiObject | undefined): boolean {
+  #isNews({ id, object, version: deletedVersion }: ObjectUpdate): boolean {
     const known = this.#objects.get(id);
-    if (!object) return known !== undefined;
+    if (!object) return known !== undefined && (!deletedVersion || isLater(deletedVersion, known.version));
     const version = known?.version ?? this.#deletedVersions.get(id);
     return version === undefined || isLater(object.version, version);
   }
@@ -392,7 +391,7 @@ export class KubernetesStore implements Store {
     const known = this.#objects.get(id);
     if (known && !isLater(version, known.version)) return;
     this.#deletedVersions.delete(id);
-    this.#report({ id, object: undefined });
+    this.#report({ id, object: undefined, version });
   }
 
   #reportList(resource: string, version: string, objects: readonly ApiObject[]): void {
