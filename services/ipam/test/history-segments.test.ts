@@ -36,7 +36,6 @@ let cleanups: (() => Promise<unknown>)[];
 
 beforeAll(async () => {
   server = await ObjectServer.start();
-  server.groups.set('/apis/podwire.dev/v1alpha1', ['historysegments']);
   api = new KubernetesApi(server.options);
 });
 afterAll(async () => {

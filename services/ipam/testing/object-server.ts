@@ -30,6 +30,8 @@ export class ObjectServer {
   readonly requests: string[] = [];
   /** Plurals that each group serves. */
   readonly groups = new Map<string, readonly string[]>();
+  /** Collections without a definition. */
+  readonly undefinedCollections = new Set<string>();
   /** Most objects of a page so far. */
   largestPage = 0;
   readonly #directory: string;
@@ -141,6 +143,10 @@ export class ObjectServer {
     const served = this.groups.get(pathname);
     if (served) {
       reply(response, 200, { resources: served.map((name) => ({ name })) });
+      return;
+    }
+    if (this.undefinedCollections.has(pathname)) {
+      reply(response, ...NOT_FOUND);
       return;
     }
     if (method === 'GET' && COLLECTION.test(pathname)) {

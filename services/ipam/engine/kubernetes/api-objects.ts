@@ -241,21 +241,19 @@ const REPEATED: ReadonlySet<string> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED
 
 /** Finds the API group with Calico's objects. As in Calico, v3 is used only if it alone is served. @returns undefined if none is */
 export async function discoverGroup(api: KubernetesApi, signal: AbortSignal): Promise<CalicoGroup | undefined> {
-  const groups = ['crd.projectcalico.org/v1', 'projectcalico.org/v3'] as const;
-  for (const group of groups) if (await isServed(api, `/apis/${group}/ipamblocks`, signal)) return group;
-  return undefined;
+  const isServed = async (group: CalicoGroup): Promise<boolean> => {
+    const { status, body } = await api.send({ method: 'GET', path: `/apis/${group}`, signal });
+    const resources = jsonObject(body)?.resources;
+    return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isNamed('ipamblocks'));
+  };
+  if (await isServed('crd.projectcalico.org/v1')) return 'crd.projectcalico.org/v1';
+  return (await isServed('projectcalico.org/v3')) ? 'projectcalico.org/v3' : undefined;
 }
 
-/** Whether the API server has the definition of the objects at a path. */
-export async function isServed(api: KubernetesApi, path: string, signal: AbortSignal): Promise<boolean> {
-  const slash = path.lastIndexOf('/');
-  const { status, body } = await api.send({ method: 'GET', path: path.slice(0, slash), signal });
-  const resources = jsonObject(body)?.resources;
-  const isNamed = (resource: Json): boolean => isObject(resource) && resource.name === path.slice(slash + 1);
-  return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isNamed);
+function isNamed(name: string): (resource: Json) => boolean {
+  return (resource) => isObject(resource) && resource.name === name;
 }
 
-/** The failure of the store for a failure of the API client. */
 export function storeFailure(error: unknown): unknown {
   if (!(error instanceof Failure)) return error;
   const { message, details } = error;
@@ -269,7 +267,6 @@ function missingNode(name: string): Failure {
   return new Failure('NODE_NOT_FOUND', text, { details: { node: name } });
 }
 
-/** An object in an answer of the API client; undefined for any other value. */
 export function jsonObject(value: unknown): JsonObject | undefined {
   return isJson(value) && isObject(value) ? value : undefined;
 }

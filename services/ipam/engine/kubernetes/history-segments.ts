@@ -9,7 +9,7 @@ import type { KubernetesApi } from '../../api-server/api.js';
 import { listPages } from '../../api-server/lists.js';
 import type { JsonObject } from '../../records/json/json.js';
 import { dayOf, dayStartMs, historyDay, type RecordKeys } from '../../records/json/keys.js';
-import { isServed, jsonObject, storeFailure } from './api-objects.js';
+import { jsonObject, storeFailure } from './api-objects.js';
 import { objectIn } from './object-forms.js';
 import {
   packRecords,
@@ -117,7 +117,8 @@ export class HistorySegments {
   static async open(options: HistorySegmentsOptions, signal: AbortSignal): Promise<OpenedHistory | undefined> {
     const { api, reports } = options;
     try {
-      if (!(await isServed(api, PATH, signal))) throw missingDefinition(api);
+      const { status } = await api.send({ method: 'GET', path: `${PATH}?limit=1`, signal });
+      if (status === NOT_FOUND) throw missingDefinition(api);
       const segments = new HistorySegments(options);
       return { segments, records: await segments.#load(signal) };
     } catch (error) {
