@@ -11,8 +11,7 @@ import { Caller, clientLimits, failureOf, Place } from '../testing/service.js';
 /** podwire-ipam on Calico's custom resources, as one of several. */
 
 const V3 = '/apis/projectcalico.org/v3';
-const PODWIRE = '/apis/podwire.dev/v1alpha1';
-const SEGMENTS = `${PODWIRE}/historysegments`;
+const SEGMENTS = '/apis/podwire.dev/v1alpha1/historysegments';
 const LEASES = `/apis/coordination.k8s.io/v1/namespaces/${NAMESPACE}/leases`;
 const PODS = `/api/v1/namespaces/${NAMESPACE}/pods`;
 const SERVING = 1;
@@ -26,7 +25,6 @@ beforeEach(async () => {
   server = await ObjectServer.start();
   cleanups = [() => server.stop()];
   server.groups.set(V3, ['ippools', 'ipamblocks']);
-  server.groups.set(PODWIRE, ['nodesessions', 'historysegments']);
   server.put('/api/v1/nodes', { metadata: { name: 'node-1' } });
 });
 
@@ -120,7 +118,7 @@ test('past allocations stay when podwire-ipam starts again', async () => {
 });
 
 test('without the definition of its segments there is no history, and the command is logged', async () => {
-  server.groups.set(PODWIRE, ['nodesessions']);
+  server.undefinedCollections.add(SEGMENTS);
   const { place, caller, started } = start();
   await started;
   expect(place.log).toContain('helm upgrade --install podwire-crds');

@@ -35,6 +35,8 @@ export class ObjectServer {
   carriedOut: () => void = () => undefined;
   /** Plurals that each group serves. */
   readonly groups = new Map<string, readonly string[]>();
+  /** Collections without a definition. */
+  readonly undefinedCollections = new Set<string>();
   /** Most objects of a page so far. */
   largestPage = 0;
   /** Paths of groups that are served no more. */
@@ -174,6 +176,10 @@ export class ObjectServer {
     }
     if (this.#removed.some((group) => pathname.startsWith(group))) {
       response.writeHead(404, { 'content-type': 'text/plain' }).end('404 page not found\n');
+      return;
+    }
+    if (this.undefinedCollections.has(pathname)) {
+      reply(response, ...NOT_FOUND);
       return;
     }
     if (method === 'GET' && COLLECTION.test(pathname)) {

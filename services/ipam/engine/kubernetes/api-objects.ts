@@ -289,7 +289,7 @@ export async function discoverGroup(api: KubernetesApi, signal?: AbortSignal): P
 }
 
 /** Whether the API server has the definition of the objects at a path. It creates none while it deletes the definition. */
-export async function isServed(api: KubernetesApi, path: string, signal?: AbortSignal): Promise<boolean> {
+async function isServed(api: KubernetesApi, path: string, signal?: AbortSignal): Promise<boolean> {
   const slash = path.lastIndexOf('/');
   const request = { method: 'GET', path: path.slice(0, slash), ...(signal && { signal }) } as const;
   const { status, body } = await api.send(request);
@@ -311,7 +311,7 @@ function requireServed(answer: ApiAnswer, { path }: Pick<ApiRequest, 'path'>): A
   throw new Failure('STORE_UNAVAILABLE', `${path}: the API server does not serve this resource; apply its definition`);
 }
 
-function storeFailure(error: unknown): unknown {
+export function storeFailure(error: unknown): unknown {
   if (!(error instanceof Failure)) return error;
   const { message, details } = error;
   if (error.code === 'ACCESS_DENIED') return new Failure('STORE_DENIED', message, { details, cause: error });

@@ -9,8 +9,7 @@ import { forever, keys } from '../testing/stores.js';
 import { HistorySegments } from './history-segments.js';
 import { packRecords, segmentObject, type HistoryRecord } from './segment-form.js';
 
-const GROUP = '/apis/podwire.dev/v1alpha1';
-const SEGMENTS = `${GROUP}/historysegments`;
+const SEGMENTS = '/apis/podwire.dev/v1alpha1/historysegments';
 const MINUTE_MS = 60_000;
 const HOUR_MS = 60 * MINUTE_MS;
 
@@ -23,7 +22,6 @@ let opened: HistorySegments[];
 
 beforeEach(async () => {
   server = await ObjectServer.start();
-  server.groups.set(GROUP, ['nodesessions', 'historysegments']);
   api = new KubernetesApi(server.options);
   clock = new ManualClock();
   reported = [];
@@ -159,6 +157,17 @@ describe('a write', () => {
     await expect.poll(() => clock.sleeping).toBe(1);
     stop.abort();
     await expect(failing).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
+  });
+
+  test('without the definition, which an operator has deleted, is repeated until it is there again', async () => {
+    const { segments } = await open();
+    segments.append([record('a')]);
+    server.undefinedCollections.add(SEGMENTS);
+    clock.advance(MINUTE_MS);
+    await expect.poll(() => reported).toEqual(['HISTORY_NOT_KEPT']);
+    server.undefinedCollections.clear();
+    clock.advance(MINUTE_MS);
+    await expect.poll(count).toBe(1);
   });
 
   test('that the definition refuses is not repeated, and delays no other', async () => {
@@ -303,10 +312,8 @@ describe('an API server', () => {
   });
 
   test('without the definition keeps no history, and the command is named', async () => {
-    server.groups.set(GROUP, ['nodesessions']);
+    server.undefinedCollections.add(SEGMENTS);
     expect(await tryOpen()).toBeUndefined();
     expect(reported).toEqual([expect.stringContaining('helm upgrade --install podwire-crds')]);
-    server.groups.delete(GROUP);
-    expect(await tryOpen()).toBeUndefined();
   });
 });

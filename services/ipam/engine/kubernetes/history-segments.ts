@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
@@ -8,7 +9,7 @@ import type { KubernetesApi } from '../../api-server/api.js';
 import { listPages } from '../../api-server/lists.js';
 import { asObject, objectIn, type JsonObject } from '../../records/json/json.js';
 import { dayOf, dayStartMs, historyDay, type RecordKeys } from '../../records/json/keys.js';
-import { isServed } from './api-objects.js';
+import { storeFailure } from './api-objects.js';
 import {
   packRecords,
   readSegment,
@@ -115,7 +116,8 @@ export class HistorySegments {
   static async open(options: HistorySegmentsOptions, signal: AbortSignal): Promise<OpenedHistory | undefined> {
     const { api, reports } = options;
     try {
-      if (!(await isServed(api, PATH, signal))) throw missingDefinition(api);
+      const { status } = await api.send({ method: 'GET', path: `${PATH}?limit=1`, signal });
+      if (status === NOT_FOUND) throw missingDefinition(api);
       const segments = new HistorySegments(options);
       return { segments, records: await segments.#load(signal) };
     } catch (error) {
@@ -146,6 +148,15 @@ export class HistorySegments {
     this.#pending.push(...records);
     if (this.#pending.length > 0)
       this.#queue.request('write', this.#pendingBytes >= MAX_PENDING_BYTES ? 0 : WRITE_INTERVAL_MS);
+  }
+
+  /** Writes the records that wait. @throws Failure STORE_UNAVAILABLE or STORE_DENIED, after which it is repeated; the signal's */
+  async flush(signal: AbortSignal): Promise<void> {
+    try {
+      await untilAborted(this.#queue.runNow('write'), signal);
+    } catch (error) {
+      throw storeFailure(error);
+    }
   }
 
   /**

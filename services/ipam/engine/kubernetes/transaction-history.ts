@@ -40,6 +40,11 @@ export class TransactionHistory {
     return this.#records;
   }
 
+  /** Whether all entries are of written objects. */
+  isOf(isWritten: (object: string) => boolean): boolean {
+    return this.of(isWritten).length === this.#records.length;
+  }
+
   /** The entries of written objects. */
   of(isWritten: (object: string) => boolean): readonly HistoryRecord[] {
     return this.#records.filter(({ object }) => object !== undefined && isWritten(object));
