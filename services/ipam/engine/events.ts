@@ -103,11 +103,12 @@ export class Events {
     if (!isCommitted) this.#conflicts.add(1);
   }
 
-  /** The datastore credential files are unusable; the previous credentials stay in use. */
-  leadershipLost(failure: Failure): void {
-    this.log.error({ err: failure }, `no longer the leader: ${failure.message}`);
+  /** Another process leads, or the datastore has moved. */
+  processMustRestart(failure: Failure): void {
+    this.log.error({ err: failure }, `ending this process: ${failure.message}`);
   }
 
+  /** The datastore credential files are unusable; the previous credentials stay in use. */
   storeCredentialsRefused(failure: Failure): void {
     this.log.warn({ err: failure }, `using the previous credentials for the datastore: ${failure.message}`);
   }

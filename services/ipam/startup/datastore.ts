@@ -103,7 +103,7 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       if (error instanceof Failure) events.datastoreUnavailable(error);
     };
     const lost = (failure: Failure): void => {
-      events.leadershipLost(failure);
+      if (!refusing.signal.aborted) events.processMustRestart(failure);
       refusing.abort(failure);
     };
     const { kubernetes, clock, random, identity, signal } = deps;

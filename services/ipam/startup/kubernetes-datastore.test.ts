@@ -1,4 +1,5 @@
 import { GetAddressHistoryRequest, HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
+import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
@@ -185,6 +186,16 @@ test('a migration to the other group: locked, copied, the former definitions del
   const first = start();
   const service = await first.started;
   const address = await first.caller.allocateAddress('c1');
+  const messages = first.caller.peer.stream(
+    WatchServiceService.watch,
+    WatchRequest.fromPartial({ kinds: [WatchKind.WATCH_KIND_ROUTES] }),
+    new AbortController().signal,
+  );
+  let isLocked: boolean | undefined;
+  const watching = (async () => {
+    for await (const { datastoreLocked } of messages) isLocked = datastoreLocked;
+  })();
+  watching.catch(() => undefined);
   const setReady = (group: string, datastoreReady: boolean): unknown => {
     const [information] = server.list(`${group}/clusterinformations`);
     return server.put(`${group}/clusterinformations`, {
@@ -195,6 +206,7 @@ test('a migration to the other group: locked, copied, the former definitions del
   };
   setReady(V1, false);
   await expect.poll(() => failureOf(first.caller.allocate('c2')), PATIENCE).toMatchObject({ code: 'STORE_LOCKED' });
+  await expect.poll(() => isLocked, PATIENCE).toBe(true);
   for (const plural of ['ippools', 'ipamblocks', 'blockaffinities', 'clusterinformations'])
     for (const { metadata, spec } of server.list(`${V1}/${plural}`))
       server.put(`${V3}/${plural}`, { metadata: { name: Object(metadata).name }, spec: spec ?? {} });
@@ -202,8 +214,9 @@ test('a migration to the other group: locked, copied, the former definitions del
   server.removeGroup(V1);
   await expect.poll(() => first.caller.health(), PATIENCE).toBe(NOT_SERVING);
   expect(first.place.log).toContain('have moved from crd.projectcalico.org/v1 to projectcalico.org/v3');
-  // Nodes keep their routes until they hear of the new blocks.
-  expect(await first.caller.allBlocks()).toHaveLength(1);
+  // Nodes keep their routes and the lock until another podwire-ipam has read the new blocks.
+  expect([(await first.caller.allBlocks()).length, isLocked]).toEqual([1, true]);
+  await expect(watching).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
   await service.stop();
   const next = start();
   await next.started;

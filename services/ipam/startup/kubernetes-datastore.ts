@@ -111,7 +111,12 @@ export class KubernetesDatastore implements SegmentedHistory {
         checkGroup();
       },
     });
-    const store = await KubernetesStore.open({ api: objects, keys, deletedUnderLock: checkGroup }, signal);
+    const restored = (): void => {
+      const text =
+        'has an earlier state than before, as after a restore of its etcd; podwire-ipam starts again with it';
+      options.lost(new Failure('STORE_UNAVAILABLE', `${api.subject}: ${text}`));
+    };
+    const store = await KubernetesStore.open({ api: objects, keys, deletedUnderLock: checkGroup, restored }, signal);
     leadership?.lost.addEventListener('abort', () => {
       void store.close();
       const reason: unknown = leadership.lost.reason;

@@ -159,6 +159,14 @@ export class ObjectServer {
     for (const { collection, response } of this.#watchers) if (collection.startsWith(`${group}/`)) response.end();
   }
 
+  /** A restore of an empty backup: versions begin again, and watches of later versions report nothing. */
+  restore(): void {
+    this.#objects.clear();
+    this.#version = 50;
+    this.isSilent = true;
+    for (const { response } of this.#watchers) response.end();
+  }
+
   #notify(collection: string, type: string, object: JsonObject): void {
     if (this.isSilent) return;
     for (const watcher of this.#watchers)

@@ -162,6 +162,7 @@ export class ApiObjects implements ObjectApi {
         ...{ api, clock, random, path: resource.path },
         fieldSelector: ObjectForms.fieldSelector(resource) ?? '',
         report: (failure) => report(resource.plural, failure),
+        restored: () => observer.restored(),
         listed: (items, version) => {
           const objects = items.flatMap((item) => {
             const object = asObject(item);

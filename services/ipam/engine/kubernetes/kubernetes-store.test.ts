@@ -137,6 +137,23 @@ describe('other writers', () => {
   });
 });
 
+test('a list with an older state than it should have reveals a restore', async () => {
+  let observer: ObjectObserver | undefined;
+  const connection = objects.connect();
+  const follow: ObjectApi['follow'] = (each, signal) => connection.follow((observer = each), signal);
+  let restoredCount = 0;
+  const restored = (): number => restoredCount++;
+  const follower = await KubernetesStore.open({ api: { ...connection, follow }, keys, restored }, forever);
+  await change({ puts: [put('/a', '1')] });
+  const old = objects.get('records//a')!;
+  await change({ puts: [put('/a', '2')] });
+  observer?.listed('records', old.version, [old]);
+  expect(restoredCount).toBe(0);
+  observer?.listed('records', '1000', [old]);
+  expect(restoredCount).toBe(1);
+  await follower.close();
+});
+
 test('deletions while the datastore is locked are published when it is unlocked', async () => {
   const lockKeys = new RecordKeys('/calico', { hasLock: true });
   const objectsOfCalico = new MemoryObjects(lockKeys);

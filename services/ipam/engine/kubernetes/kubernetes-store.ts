@@ -3,6 +3,7 @@ import { untilAborted } from '@podwire/shared/failure/signal';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
+import { isLater } from '../../api-server/object-feed.js';
 import { attachmentOf } from '../../records/attributes.js';
 import type { Block } from '../../records/block.js';
 import type { RecordKeys } from '../../records/json/keys.js';
@@ -28,7 +29,7 @@ import {
 import { closedFailure, evaluateComparisons, throwIfAborted } from '../transaction.js';
 import { DerivedRecords, type BlockChange } from './derived-records.js';
 import type { OpenedHistory } from './history-segments.js';
-import { isLater, type ApiObject, type HolderDetails, type ObjectApi, type ObjectObserver } from './object-api.js';
+import type { ApiObject, HolderDetails, ObjectApi, ObjectObserver } from './object-api.js';
 import { RecordLocks } from './record-locks.js';
 import type { HistoryRecord } from './segment-form.js';
 import { TransactionHistory } from './transaction-history.js';
@@ -41,6 +42,8 @@ export interface KubernetesStoreOptions {
   readonly watchHistoryCount?: number;
   /** Called when another writer deletes an object of Calico's while the datastore is locked. Default: nothing. */
   readonly deletedUnderLock?: () => void;
+  /** Called when the API server has an earlier state than before. Default: nothing. */
+  readonly restored?: () => void;
 }
 
 const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
@@ -89,6 +92,7 @@ export class KubernetesStore implements Store {
   readonly #api: ObjectApi;
   readonly #keys: RecordKeys;
   readonly #deletedUnderLock: () => void;
+  readonly #restored: () => void;
   readonly #derived: DerivedRecords;
   readonly #log: ChangeLog;
   readonly #locks = new RecordLocks();
@@ -118,8 +122,9 @@ export class KubernetesStore implements Store {
   #whenIdle: (() => void) | undefined;
 
   private constructor(options: KubernetesStoreOptions) {
-    const { api, keys, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT, deletedUnderLock } = options;
-    this.#deletedUnderLock = deletedUnderLock ?? (() => undefined);
+    const { api, keys, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT } = options;
+    this.#deletedUnderLock = options.deletedUnderLock ?? (() => undefined);
+    this.#restored = options.restored ?? (() => undefined);
     this.#api = api;
     this.#keys = keys;
     this.#derived = new DerivedRecords({ keys, pools: () => [...this.#pools.values()] });
@@ -388,6 +393,7 @@ export class KubernetesStore implements Store {
       changed: (object) => this.#report({ id: object.id, object }),
       deleted: (id, version) => this.#reportDeleted(id, version),
       listed: (resource, version, objects) => this.#reportList(resource, version, objects),
+      restored: () => this.#restored(),
     };
   }
 
@@ -456,8 +462,18 @@ export class KubernetesStore implements Store {
       ...objects.map((object) => ({ id: object.id, object })),
       ...gone.map(({ id }) => ({ id, object: undefined })),
     ];
-    if (this.#isLoaded) for (const update of updates) this.#report(update);
-    else this.#load(updates);
+    if (!this.#isLoaded) {
+      this.#load(updates);
+      return;
+    }
+    // A list shows all that was known at its version, unless an older state has got a later version.
+    if (objects.some((object) => this.#isOlder(object, version))) this.#restored();
+    for (const update of updates) this.#report(update);
+  }
+
+  #isOlder({ id, version }: ApiObject, listVersion: string): boolean {
+    const known = this.#objects.get(id);
+    return known !== undefined && isLater(known.version, version) && !isLater(known.version, listVersion);
   }
 
   /** The first list of a resource. */

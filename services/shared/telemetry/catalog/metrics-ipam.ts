@@ -160,20 +160,20 @@ export const IPAM_METRICS = {
   'podwire.ipam.kubernetes.requests': {
     kind: 'counter',
     unit: '{request}',
-    about: 'Requests to the API server; 409: another writer was faster; none: no answer',
-    labels: { verb: 'of Kubernetes', kind: 'plural of the resource, or discovery', code: 'HTTP status, or none' },
+    about: 'Requests to the API server',
+    labels: { verb: 'of Kubernetes', kind: 'plural', code: 'HTTP status, or none' },
     when: 'after the first one',
   },
   'podwire.ipam.kubernetes.watch.age': {
     kind: 'gauge',
     unit: 's',
-    about: 'Time since the last event or bookmark, of the watch that has been silent for the longest time',
+    about: 'Time since the last event or bookmark of the most silent watch',
     when: 'with PODWIRE_IPAM_STORE=kubernetes',
   },
   'podwire.ipam.leader': {
     kind: 'gauge',
     unit: '',
-    about: '1 while it holds the Lease, and so writes and serves',
+    about: '1 while it holds the Lease',
     when: 'with PODWIRE_IPAM_STORE=kubernetes',
   },
   'podwire.ipam.kubernetes.handles': {
