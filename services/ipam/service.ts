@@ -31,7 +31,7 @@ import type { IpamOptions } from './engine/updates/operation.js';
 import { Updater } from './engine/updates/update-loop.js';
 import { HistoryEvents, HistoryExpiry } from './history/expiry-operations.js';
 import { HistoryLog } from './history/history-log.js';
-import { isHistoryKept, type HistoryOptions } from './history/history-operations.js';
+import { type HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './api-server/api.js';
 import type { NodeTokens, NodeTokensOptions } from './api-server/node-tokens.js';

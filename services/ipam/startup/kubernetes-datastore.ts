@@ -6,7 +6,11 @@ import { z } from 'zod';
 import { MERGE_PATCH, type KubernetesApi } from '../api-server/api.js';
 import { listPages } from '../api-server/lists.js';
 import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
-import { HistorySegments, type HistoryReports, type OpenedHistory } from '../engine/kubernetes/history-segments.js';
+import {
+  HistorySegments,
+  type HistoryReports,
+  type OpenedHistory,
+} from '../engine/kubernetes/history/history-segments.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
 import { ObjectForms, type CalicoGroup } from '../engine/kubernetes/object-forms.js';
 import { PoolStatusWriter, type PublishedStatus } from '../engine/kubernetes/pool-status.js';

@@ -8,7 +8,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 
 import { KubernetesApi } from '../api-server/api.js';
 import { Events } from '../engine/events.js';
-import { HistorySegments } from '../engine/kubernetes/history-segments.js';
+import { HistorySegments } from '../engine/kubernetes/history/history-segments.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
 import type { ObjectApi } from '../engine/kubernetes/object-api.js';
 import type { Store } from '../engine/store.js';

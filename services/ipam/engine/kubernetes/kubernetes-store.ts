@@ -11,7 +11,6 @@ import { decodeRecord } from '../../records/json/registry.js';
 import type { Pool } from '../../records/pool.js';
 import type { RecordName, RecordValue } from '../../records/view.js';
 import { ChangeLog } from '../change-log.js';
-import { SortedList, TEXT_ORDER } from '../sorted-list.js';
 import {
   RevisionCompacted,
   type CommitResult,
@@ -28,11 +27,12 @@ import {
 } from '../store.js';
 import { closedFailure, evaluateComparisons, throwIfAborted } from '../transaction.js';
 import { DerivedRecords, type BlockChange } from './derived-records.js';
-import type { OpenedHistory } from './history-segments.js';
+import type { OpenedHistory } from './history/history-segments.js';
 import type { ApiObject, HolderDetails, ObjectApi, ObjectObserver } from './object-api.js';
+import { FIRST_REVISION, RecordIndex } from './record-index.js';
 import { RecordLocks } from './record-locks.js';
-import type { HistoryRecord } from './segment-form.js';
-import { TransactionHistory } from './transaction-history.js';
+import type { HistoryRecord } from './history/segment-form.js';
+import { TransactionHistory } from './history/transaction-history.js';
 import { planWrites, type ObjectChange } from './write-plan.js';
 
 export interface KubernetesStoreOptions {
@@ -47,9 +47,6 @@ export interface KubernetesStoreOptions {
 }
 
 const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
-
-/** The revision of all records that exist when the store is opened. */
-const FIRST_REVISION = 1;
 
 /** A write that may or may not have been carried out. */
 type UncertainWrite = Pick<WriteContext, 'base' | 'history'>;
@@ -99,13 +96,8 @@ export class KubernetesStore implements Store {
   readonly #objects = new Map<string, ApiObject>();
   /** Last versions of objects that this process has deleted, until the watch reports the deletion. */
   readonly #deletedVersions = new Map<string, string>();
-  /** Records of objects by key. */
-  readonly #records = new Map<string, StoredRecord>();
-  /** Revisions of derived records that have changed since the start. */
-  readonly #derivedRevisions = new Map<string, number>();
+  readonly #index: RecordIndex;
   readonly #pools = new Map<string, Pool>();
-  /** The keys of all records in order. */
-  #sortedKeys = new SortedList(TEXT_ORDER);
   /** Objects that a transaction is writing, with the watch's reports that arrive meanwhile. */
   readonly #writing = new Map<string, ObjectUpdate[]>();
   /** Objects that must be read again: another process wrote them (undefined), or their last write has an unknown outcome. */
@@ -128,6 +120,7 @@ export class KubernetesStore implements Store {
     this.#api = api;
     this.#keys = keys;
     this.#derived = new DerivedRecords({ keys, pools: () => [...this.#pools.values()] });
+    this.#index = new RecordIndex(this.#derived);
     this.#log = new ChangeLog(FIRST_REVISION, watchHistoryCount);
   }
 
@@ -161,19 +154,19 @@ export class KubernetesStore implements Store {
   /** Shows a history, and adds the releases of later transactions to it. Called before the first transaction. */
   keepHistory({ segments, records }: OpenedHistory): void {
     this.#history = segments;
-    this.#index(records, FIRST_REVISION);
-    this.#index(this.#beginChanges(undefined), FIRST_REVISION);
+    this.#index.apply(records, FIRST_REVISION);
+    this.#index.apply(this.#beginChanges(undefined), FIRST_REVISION);
   }
 
   list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
-    return this.#answer(signal, () => ({ records: [...this.#recordsUnder(prefix)], revision: this.#revision }));
+    return this.#answer(signal, () => ({ records: [...this.#index.under(prefix)], revision: this.#revision }));
   }
 
   async read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
     this.#check(signal);
     await this.#readUncertain(signal);
     return this.#answer(signal, () => ({
-      records: [...new Set(keys)].sort(compareTexts).flatMap((key) => this.#record(key) ?? []),
+      records: [...new Set(keys)].sort(compareTexts).flatMap((key) => this.#index.get(key) ?? []),
       revision: this.#revision,
     }));
   }
@@ -182,7 +175,7 @@ export class KubernetesStore implements Store {
     return this.#answer(signal, () => {
       if (revision !== undefined && revision !== this.#revision) throw new RevisionCompacted(revision);
       const records: StoredRecord[] = [];
-      for (const record of this.#recordsUnder(prefix, after)) {
+      for (const record of this.#index.under(prefix, after)) {
         if (records.length === limit) return { records, revision: this.#revision, more: true };
         records.push(record);
       }
@@ -210,9 +203,9 @@ export class KubernetesStore implements Store {
       await this.#readUncertain(signal);
       const lost = evaluateComparisons(transaction.comparisons, {
         revision: this.#revision,
-        get: (key) => this.#record(key),
-        modRevision: (key) => this.#modRevision(key),
-        changedUnder: (prefix, after) => this.#changedUnder(prefix, after),
+        get: (key) => this.#index.get(key),
+        modRevision: (key) => this.#index.modRevision(key),
+        changedUnder: (prefix, after) => this.#index.changedUnder(prefix, after),
       });
       return lost ?? (await this.#carryOut(transaction, signal));
     } finally {
@@ -262,7 +255,7 @@ export class KubernetesStore implements Store {
 
   async #carryOut(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
     const objectOf = (key: string): string | undefined => this.#api.objectOf(key);
-    const stored = (key: string): Uint8Array | undefined => this.#records.get(key)?.value;
+    const stored = (key: string): Uint8Array | undefined => this.#index.get(key)?.value;
     const plan = planWrites(transaction, { keys: this.#keys, objectOf, stored });
     const details = this.#detailsIn(transaction);
     const history = new TransactionHistory(transaction, { keys: this.#keys, objectOf });
@@ -320,7 +313,7 @@ export class KubernetesStore implements Store {
       updates,
       history.of((id) => written.has(id)),
     );
-    const records = [...keys].map((key) => ({ key, record: this.#record(key) }));
+    const records = [...keys].map((key) => ({ key, record: this.#index.get(key) }));
     return {
       committed: false,
       revision: this.#revision,
@@ -416,7 +409,7 @@ export class KubernetesStore implements Store {
    */
   #isMigrating(id: string): boolean {
     const key = this.#keys.clusterInformation;
-    const stored = this.#records.get(key);
+    const stored = this.#index.get(key);
     const record = stored && this.#decode(key, stored.value);
     if (record?.kind !== 'clusterInformation' || !record.value.isLocked) return false;
     return [...(this.#objects.get(id)?.records.keys() ?? [])].some((each) => {
@@ -480,8 +473,8 @@ export class KubernetesStore implements Store {
   #load(updates: readonly ObjectUpdate[]): void {
     const changes = new Map<string, Uint8Array | undefined>();
     this.#derived.load(updates.flatMap((update) => this.#replaceObject(update, changes)));
-    this.#index(changes, FIRST_REVISION);
-    for (const key of this.#derived.keys()) this.#sortedKeys = this.#sortedKeys.with(key);
+    this.#index.apply(changes, FIRST_REVISION);
+    this.#index.addDerived();
   }
 
   /** The changes of the record that has the begin of the complete history. */
@@ -505,7 +498,7 @@ export class KubernetesStore implements Store {
     transaction?: Transaction,
   ): number {
     const changes = new Map<string, Uint8Array | undefined>();
-    const news = this.#history ? history.filter(({ key }) => !this.#records.has(key)) : [];
+    const news = this.#history ? history.filter(({ key }) => !this.#index.get(key)) : [];
     for (const { key, value } of news) changes.set(key, value);
     this.#history?.append(news);
     const derived = this.#derived.replace(updates.flatMap((update) => this.#replaceObject(update, changes)));
@@ -529,7 +522,7 @@ export class KubernetesStore implements Store {
 
   #append(changed: ReadonlyMap<string, Uint8Array | undefined>): number {
     const revision = ++this.#revision;
-    this.#index(changed, revision);
+    this.#index.apply(changed, revision);
     const changes = [...changed].map(([key, value]): RecordChange =>
       value ? { type: 'put', key, value } : { type: 'delete', key },
     );
@@ -565,51 +558,8 @@ export class KubernetesStore implements Store {
     else this.#pools.delete(name);
   }
 
-  /** Updates the key index, and the values and revisions of changed keys. */
-  #index(changes: ReadonlyMap<string, Uint8Array | undefined>, revision: number): void {
-    for (const [key, value] of changes) {
-      if (value) this.#sortedKeys = this.#sortedKeys.with(key);
-      else this.#sortedKeys = this.#sortedKeys.without(key);
-      const revisions = this.#derived.covers(key) ? this.#derivedRevisions : undefined;
-      if (!value) {
-        this.#records.delete(key);
-        revisions?.delete(key);
-      } else if (revisions) revisions.set(key, revision);
-      else this.#records.set(key, { key, value, modRevision: revision });
-    }
-  }
-
   #value(key: string, changes: ReadonlyMap<string, Uint8Array | undefined>): Uint8Array | undefined {
-    return changes.has(key) ? changes.get(key) : this.#record(key)?.value;
-  }
-
-  #record(key: string): StoredRecord | undefined {
-    const stored = this.#records.get(key);
-    if (stored || !this.#derived.covers(key)) return stored;
-    const value = this.#derived.value(key);
-    return value && { key, value, modRevision: this.#modRevision(key) };
-  }
-
-  #modRevision(key: string): number {
-    if (this.#derived.covers(key))
-      return this.#derived.has(key) ? (this.#derivedRevisions.get(key) ?? FIRST_REVISION) : 0;
-    return this.#records.get(key)?.modRevision ?? 0;
-  }
-
-  /** In key order. @param after - the records begin after this key; undefined for all */
-  *#recordsUnder(prefix: string, after?: string): Generator<StoredRecord, void, void> {
-    for (const key of this.#sortedKeys.from(after ?? prefix)) {
-      if (!key.startsWith(prefix)) {
-        if (key > prefix) return;
-        continue;
-      }
-      const record = key === after ? undefined : this.#record(key);
-      if (record) yield record;
-    }
-  }
-
-  *#changedUnder(prefix: string, revision: number): Generator<StoredRecord, void, void> {
-    for (const record of this.#recordsUnder(prefix)) if (record.modRevision > revision) yield record;
+    return changes.has(key) ? changes.get(key) : this.#index.get(key)?.value;
   }
 
   /** The record of a value; undefined if it cannot be read, which the mirror reports. */

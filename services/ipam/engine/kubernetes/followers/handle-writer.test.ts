@@ -2,13 +2,13 @@ import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 
-import type { JsonObject } from '../../records/json/json.js';
-import { RecordKeys } from '../../records/json/keys.js';
-import { encodeRecord, serialize } from '../../records/json/registry.js';
-import { CountingApi } from '../../testing/counting-api.js';
-import { ObjectServer } from '../../testing/object-server.js';
-import { MemoryStore } from '../testing/memory-store.js';
-import { BLOCK, forever, handle } from '../testing/stores.js';
+import type { JsonObject } from '../../../records/json/json.js';
+import { RecordKeys } from '../../../records/json/keys.js';
+import { encodeRecord, serialize } from '../../../records/json/registry.js';
+import { CountingApi } from '../../../testing/counting-api.js';
+import { ObjectServer } from '../../../testing/object-server.js';
+import { MemoryStore } from '../../testing/memory-store.js';
+import { BLOCK, forever, handle } from '../../testing/stores.js';
 import { HandleWriter } from './handle-writer.js';
 
 const HANDLES = '/apis/crd.projectcalico.org/v1/ipamhandles';

@@ -2,13 +2,13 @@ import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { endpointKey, makeEndpoint, type Endpoint } from '../../records/endpoint.js';
-import { RecordKeys } from '../../records/json/keys.js';
-import { writeRecord } from '../../records/json/registry.js';
-import { CountingApi } from '../../testing/counting-api.js';
-import { ObjectServer } from '../../testing/object-server.js';
-import { MemoryStore } from '../testing/memory-store.js';
-import { forever, prefix } from '../testing/stores.js';
+import { endpointKey, makeEndpoint, type Endpoint } from '../../../records/endpoint.js';
+import { RecordKeys } from '../../../records/json/keys.js';
+import { writeRecord } from '../../../records/json/registry.js';
+import { CountingApi } from '../../../testing/counting-api.js';
+import { ObjectServer } from '../../../testing/object-server.js';
+import { MemoryStore } from '../../testing/memory-store.js';
+import { forever, prefix } from '../../testing/stores.js';
 import { PodAnnotations } from './pod-annotations.js';
 
 const PODS = '/api/v1/namespaces/default/pods';

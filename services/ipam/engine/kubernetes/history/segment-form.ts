@@ -1,7 +1,7 @@
 import { promisify } from 'node:util';
 import { gunzip, gzip } from 'node:zlib';
 
-import { objectIn, type JsonObject } from '../../records/json/json.js';
+import { objectIn, type JsonObject } from '../../../records/json/json.js';
 
 /** A record of the history. */
 export interface HistoryRecord {

@@ -2,8 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { RevisionCompacted, type RecordChange, type Store } from '../store.js';
-import { isAborted } from '../transaction.js';
+import { RevisionCompacted, type RecordChange, type Store } from '../../store.js';
+import { isAborted } from '../../transaction.js';
 
 export interface RecordFollowerOptions {
   readonly store: Pick<Store, 'revision' | 'scan' | 'watch'>;

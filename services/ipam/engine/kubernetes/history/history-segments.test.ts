@@ -2,10 +2,10 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { KubernetesApi } from '../../api-server/api.js';
-import { dayStartMs } from '../../records/json/keys.js';
-import { ObjectServer } from '../../testing/object-server.js';
-import { forever, keys } from '../testing/stores.js';
+import { KubernetesApi } from '../../../api-server/api.js';
+import { dayStartMs } from '../../../records/json/keys.js';
+import { ObjectServer } from '../../../testing/object-server.js';
+import { forever, keys } from '../../testing/stores.js';
 import { HistorySegments } from './history-segments.js';
 import { packRecords, segmentObject, type HistoryRecord } from './segment-form.js';
 

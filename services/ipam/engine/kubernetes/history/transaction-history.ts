@@ -1,11 +1,11 @@
 import { ordinalOf } from '@podwire/shared/net/prefix';
 
-import { sameAttributes } from '../../records/attributes.js';
-import { attributesAt, type Block } from '../../records/block.js';
-import type { HistoryEntry } from '../../records/history.js';
-import { decodeHistoryEntry } from '../../records/json/history.js';
-import type { RecordKeys } from '../../records/json/keys.js';
-import type { Transaction } from '../store.js';
+import { sameAttributes } from '../../../records/attributes.js';
+import { attributesAt, type Block } from '../../../records/block.js';
+import type { HistoryEntry } from '../../../records/history.js';
+import { decodeHistoryEntry } from '../../../records/json/history.js';
+import type { RecordKeys } from '../../../records/json/keys.js';
+import type { Transaction } from '../../store.js';
 import type { HistoryRecord } from './segment-form.js';
 
 interface TransactionHistoryOptions {

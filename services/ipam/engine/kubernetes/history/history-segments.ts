@@ -5,11 +5,11 @@ import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedul
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { KubernetesApi } from '../../api-server/api.js';
-import { listPages } from '../../api-server/lists.js';
-import { asObject, objectIn, type JsonObject } from '../../records/json/json.js';
-import { dayOf, dayStartMs, historyDay, type RecordKeys } from '../../records/json/keys.js';
-import { storeFailure } from './api-objects.js';
+import type { KubernetesApi } from '../../../api-server/api.js';
+import { listPages } from '../../../api-server/lists.js';
+import { asObject, objectIn, type JsonObject } from '../../../records/json/json.js';
+import { dayOf, dayStartMs, historyDay, type RecordKeys } from '../../../records/json/keys.js';
+import { storeFailure } from '../api-objects.js';
 import {
   packRecords,
   readSegment,

@@ -3,12 +3,12 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 
-import { MERGE_PATCH, type KubernetesApi } from '../../api-server/api.js';
-import { listPages, METADATA_ONLY } from '../../api-server/lists.js';
-import { asObject, objectIn, type JsonObject } from '../../records/json/json.js';
-import type { RecordKeys } from '../../records/json/keys.js';
-import { decodeRecord } from '../../records/json/registry.js';
-import type { RecordChange, Store } from '../store.js';
+import { MERGE_PATCH, type KubernetesApi } from '../../../api-server/api.js';
+import { listPages, METADATA_ONLY } from '../../../api-server/lists.js';
+import { asObject, objectIn, type JsonObject } from '../../../records/json/json.js';
+import type { RecordKeys } from '../../../records/json/keys.js';
+import { decodeRecord } from '../../../records/json/registry.js';
+import type { RecordChange, Store } from '../../store.js';
 import { RecordFollower } from './record-follower.js';
 
 interface PodAnnotationsOptions {

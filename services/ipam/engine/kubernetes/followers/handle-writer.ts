@@ -2,18 +2,18 @@ import type { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 
-import type { KubernetesApi } from '../../api-server/api.js';
-import { listPages } from '../../api-server/lists.js';
-import type { Handle } from '../../records/block.js';
-import { lockedFailure } from '../../records/datastore-lock.js';
-import { asObject, objectIn, type JsonObject } from '../../records/json/json.js';
-import type { RecordKeys } from '../../records/json/keys.js';
-import { decodeRecord } from '../../records/json/registry.js';
-import { isLeaseHandle } from '../../records/lease.js';
-import { subdomainFault } from '../../records/names.js';
-import type { RecordChange, Store } from '../store.js';
-import { preconditionsOf, versionOf } from './api-objects.js';
-import type { CalicoGroup } from './object-forms.js';
+import type { KubernetesApi } from '../../../api-server/api.js';
+import { listPages } from '../../../api-server/lists.js';
+import type { Handle } from '../../../records/block.js';
+import { lockedFailure } from '../../../records/datastore-lock.js';
+import { asObject, objectIn, type JsonObject } from '../../../records/json/json.js';
+import type { RecordKeys } from '../../../records/json/keys.js';
+import { decodeRecord } from '../../../records/json/registry.js';
+import { isLeaseHandle } from '../../../records/lease.js';
+import { subdomainFault } from '../../../records/names.js';
+import type { RecordChange, Store } from '../../store.js';
+import { preconditionsOf, versionOf } from '../api-objects.js';
+import type { CalicoGroup } from '../object-forms.js';
 import { RecordFollower } from './record-follower.js';
 
 interface HandleWriterOptions {
