@@ -49,8 +49,37 @@ export const ALERTS: readonly Alert[] = [
     expression: 'absent(podwire_store_conflicts_total)',
     summary: 'No podwire-ipam reports metrics',
     meaning:
-      'podwire-ipam is down, or is not scraped. While it is down, pods start until the leases of their node are used up; addresses of deleted pods are returned later.',
+      'podwire-ipam is down, or is not scraped. While it is down, pods start until the leases of their node are used up.',
     action: 'Check the pods of podwire-ipam in `podwire-system`, then whether Prometheus scrapes port 9094.',
+  },
+  {
+    name: 'PodwireNoLeader',
+    severity: 'critical',
+    for: '1m',
+    expression: 'max(podwire_ipam_leader) == 0',
+    summary: 'No podwire-ipam holds the Lease',
+    meaning: 'As PodwireIpamAbsent.',
+    action: '`kubectl -n podwire-system get lease podwire-ipam` names the former leader; see the logs of podwire-ipam.',
+  },
+  {
+    name: 'PodwireApiServerRefuses',
+    severity: 'warning',
+    for: '5m',
+    expression:
+      'sum by (code) (increase(podwire_ipam_kubernetes_requests_total{code=~"401|403|429|5..|none"}[5m])) > 5',
+    summary: 'The API server answers podwire-ipam with {{ $labels.code }}',
+    meaning: 'Store kubernetes: pods start while leases last. Otherwise deleted Nodes and pods keep their addresses.',
+    action:
+      '401, 403: apply the role of podwire-ipam. 429: see the FlowSchema `podwire-ipam`. 5xx, none: the API server fails.',
+  },
+  {
+    name: 'PodwireWatchTooOld',
+    severity: 'warning',
+    for: '2m',
+    expression: 'max by (instance) (podwire_ipam_kubernetes_watch_age_seconds) > 200',
+    summary: 'podwire-ipam on {{ $labels.instance }} has not heard of a resource for {{ $value | humanizeDuration }}',
+    meaning: 'Changes of pools, nodes and blocks by other programs are seen late.',
+    action: 'The log of podwire-ipam names the watch.',
   },
   {
     name: 'PodwireAddFailing',
@@ -90,7 +119,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'max by (instance) (podwire_plugin_journal_oldest_age_seconds) > 600',
     summary:
       'Addresses of deleted pods on {{ $labels.instance }} have not been released for {{ $value | humanizeDuration }}',
-    meaning: 'The addresses cannot be used by other pods. They are released once the cause is gone.',
+    meaning: 'The addresses cannot be used by other pods.',
     action: '`podwirectl journal` on the node lists them with the reason.',
   },
   {
@@ -120,7 +149,7 @@ export const ALERTS: readonly Alert[] = [
     summary: 'A restart of podwire-node on {{ $labels.instance }} would lose {{ $value }} pending releases',
     meaning:
       'The state directory is full or read-only. After a restart the addresses leak until an audit repairs them.',
-    action: 'Make room on the disk, or remount it. The entries are stored at the next attempt.',
+    action: 'Make room on the disk, or remount it.',
   },
   {
     name: 'PodwireJournalUnreadable',
@@ -148,7 +177,7 @@ export const ALERTS: readonly Alert[] = [
     summary: 'Pool {{ $labels.ippool }} has no free address',
     meaning: 'Pods that need an address of the pool do not start.',
     action:
-      'Add a pool (`podwirectl create ippool NAME cidr=CIDR`). `podwirectl audit` lists addresses that nothing uses; deleted pods with a long cool-down count as used.',
+      'Add a pool (`podwirectl create ippool NAME cidr=CIDR`). `podwirectl audit` lists addresses that nothing uses.',
   },
   {
     name: 'PodwirePoolNearlyFull',
@@ -157,7 +186,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'max by (ippool) (podwire_ipam_ippool_available) < 0.1 * max by (ippool) (podwire_ipam_ippool_size)',
     summary: 'Pool {{ $labels.ippool }} has {{ $value }} free addresses, less than a tenth',
     meaning:
-      'Soon pods that need an address of the pool do not start. Nodes with more than their share are refused already when less than a quarter is free.',
+      'Soon pods that need an address of the pool do not start; nodes with more than their share are refused first.',
     action: 'Add a pool, or see what uses the addresses: `podwirectl ipam show`.',
   },
   {
@@ -196,8 +225,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'max by (node) (podwire_ipam_nodes_conflicts) > 0',
     summary: '{{ $value }} addresses of pods on {{ $labels.node }} are allocated to other pods',
     meaning: 'Two pods may have one address: packets reach one of them.',
-    action:
-      '`podwirectl audit --kind address-conflict` names both pods. Delete one of them; it gets another address. `podwirectl node status` on both nodes shows the conflict.',
+    action: '`podwirectl audit --kind address-conflict` names both pods. Delete one of them; it gets another address.',
   },
   {
     name: 'PodwireNodesUnreported',
@@ -230,7 +258,7 @@ export const ALERTS: readonly Alert[] = [
     meaning:
       'One caller sends more than its share, or (identity) shows no valid certificate or token. Other callers are served.',
     action:
-      'The log of podwire-ipam names the caller, or its address while nothing proves who it is: an expired, revoked or foreign certificate (`podwirectl get revokedcertificates`). Cut off a hostile caller with `podwirectl certificates revoke FILE`, or delete its Node.',
+      'The log of podwire-ipam names the caller, or its address if its certificate is expired, foreign or revoked (`podwirectl get revokedcertificates`). Cut off a hostile caller with `podwirectl certificates revoke FILE`, or delete its Node.',
   },
   {
     name: 'PodwireUpkeepFailing',
@@ -276,8 +304,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'max by (instance, reason) (podwire_dataplane_conditions) > 0',
     summary: '{{ $labels.instance }} has the condition {{ $labels.reason }}',
     meaning: 'A part of the cluster’s state cannot be applied on the node.',
-    action:
-      '`podwirectl node status` on the node explains it. PodUnreadable: a pod fills its own routes, rules or neighbours and gets no repair; inspect the pod.',
+    action: '`podwirectl node status` on the node explains it.',
   },
   {
     name: 'PodwireForwardDropped',
@@ -285,7 +312,7 @@ export const ALERTS: readonly Alert[] = [
     for: '2m',
     expression: 'max by (instance) (podwire_dataplane_conditions{reason="ForwardDropped"}) > 0',
     summary: 'A firewall on {{ $labels.instance }} drops the packets of pods',
-    meaning: 'Pods of the node do not reach other pods; the kubelet’s probes pass, so nothing else reports it.',
+    meaning: 'Pods of the node do not reach other pods, though the kubelet’s probes pass.',
     action: '`podwirectl node ready` on the node names the chain and the command that lets the packets pass.',
   },
   {
@@ -294,10 +321,8 @@ export const ALERTS: readonly Alert[] = [
     for: '0m',
     expression: 'sum by (instance, table) (increase(podwire_dataplane_nft_writes_total{reason="drift"}[15m])) > 3',
     summary: 'Another program repeatedly changes the nftables table {{ $labels.table }} on {{ $labels.instance }}',
-    meaning:
-      'Until each repair, pods lack what the table does: NAT, host ports or protection. The metric podwire_dataplane_nft_gap_seconds has the times.',
-    action:
-      'Find the program with `nft monitor`, which prints it after each change, or in its log, such as a firewall that runs `flush ruleset`, and stop it.',
+    meaning: 'Until each repair, pods lack NAT, host ports or protection, for podwire_dataplane_nft_gap_seconds.',
+    action: 'Find the program with `nft monitor`, such as a firewall that runs `flush ruleset`, and stop it.',
   },
   {
     name: 'PodwireDrift',
@@ -323,7 +348,7 @@ export const ALERTS: readonly Alert[] = [
     for: '0m',
     expression: 'sum by (instance) (increase(podwire_dataplane_attachments_dead_total[1h])) > 5',
     summary: 'The container runtime on {{ $labels.instance }} loses pods without a DEL',
-    meaning: 'Podwire releases the addresses of such pods within a minute, but something kills sandboxes.',
+    meaning: 'Something kills sandboxes. Podwire releases their addresses within a minute.',
     action: 'Read the log of containerd or CRI-O.',
   },
   {
@@ -343,7 +368,7 @@ export const ALERTS: readonly Alert[] = [
       'sum by (job, instance) (increase(otel_sdk_processor_span_processed_total{error_type!=""}[10m])) > 0 and on (job, instance) podwire_build_info',
     summary: '{{ $labels.job }} on {{ $labels.instance }} loses spans',
     meaning: 'The collector is down, slow or refuses spans. No pod is affected.',
-    action: 'Check the collector, and `OTEL_EXPORTER_OTLP_ENDPOINT`. The log of the process has the reason.',
+    action: 'Check the collector, and `OTEL_EXPORTER_OTLP_ENDPOINT`.',
   },
   {
     name: 'PodwireEventLoopBusy',

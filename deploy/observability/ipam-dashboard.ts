@@ -208,5 +208,55 @@ export const IPAM: DashboardDefinition = {
         },
       ],
     },
+    {
+      title: 'Kubernetes API server',
+      panels: [
+        {
+          title: 'Leader',
+          description: '1 for the podwire-ipam that holds the Lease (store kubernetes).',
+          kind: 'lines',
+          unit: 'short',
+          width: 12,
+          queries: [{ expression: 'max by (instance) (podwire_ipam_leader)', legend: '{{instance}}' }],
+        },
+        {
+          title: 'Requests',
+          description: 'Requests of podwire-ipam by verb and resource.',
+          kind: 'lines',
+          unit: 'reqps',
+          width: 12,
+          queries: [
+            {
+              expression: 'sum by (verb, kind) (rate(podwire_ipam_kubernetes_requests_total[$__rate_interval]))',
+              legend: '{{verb}} {{kind}}',
+            },
+          ],
+        },
+        {
+          title: 'Refused requests',
+          description: '409: another writer was faster, and podwire-ipam decides again. none: no answer.',
+          kind: 'lines',
+          unit: 'reqps',
+          width: 12,
+          queries: [
+            {
+              expression:
+                'sum by (kind, code) (rate(podwire_ipam_kubernetes_requests_total{code!~"2..|404"}[$__rate_interval])) or on () vector(0)',
+              legend: '{{code}} {{kind}}',
+            },
+          ],
+        },
+        {
+          title: 'Age of watches',
+          description: 'Time since the last event or bookmark, at most; the API server sends one a minute.',
+          kind: 'lines',
+          unit: 's',
+          width: 12,
+          queries: [
+            { expression: 'max by (instance) (podwire_ipam_kubernetes_watch_age_seconds)', legend: '{{instance}}' },
+          ],
+        },
+      ],
+    },
   ],
 };

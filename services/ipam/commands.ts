@@ -10,8 +10,10 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import { readConfig, SETTINGS, type Config } from './config.js';
 import type { KubernetesApi } from './api-server/api.js';
 import { Events } from './engine/events.js';
+import { RecordKeys } from './records/json/keys.js';
 import { openStore, type OpenStore } from './startup/datastore.js';
 import { exportDatastore, readLines, streamSink, writeAtomically } from './transfer/export.js';
+import { byteTarget, ObjectTarget } from './transfer/import-target.js';
 import { importDatastore } from './transfer/import.js';
 
 /** The part of the process that a command needs. */
@@ -71,32 +73,29 @@ async function transfer(command: ExportCommand | ImportCommand, deps: CommandDep
     const config = readConfig(env);
     // The result is written for people, not as a log.
     const events = new Events(createLogger({ service: 'podwire-ipam', level: 'fatal', destination: stderr }));
-    if (command.name === 'import' && config.store === 'kubernetes') throw importFailure();
+    const isServing = command.name === 'import' && config.store === 'kubernetes';
+    if (isServing) stderr.write('podwire-ipam: the import begins when no podwire-ipam serves the datastore\n');
     const { pid, newUid, clock, random, kubernetes } = deps;
     // Commands have no watchers, and the history for them would hold a whole import.
     const opened = await openStore(config, {
-      ...{ pid, newUid, events, clock, random, kubernetes, identity: undefined },
+      ...{ pid, newUid, events, clock, random, kubernetes, identity: isServing ? `import_${newUid()}` : undefined },
+      signal: stop.signal,
       watchHistoryCount: 1,
     });
+    const signal = AbortSignal.any([stop.signal, opened.refused]);
     try {
+      await opened.lead(signal);
       const done = command.name === 'export' ? runExport(command, config, opened) : runImport(command, config, opened);
-      stderr.write(`podwire-ipam: ${await done(deps, stop.signal)}\n`);
+      stderr.write(`podwire-ipam: ${await done(deps, signal)}\n`);
       return 0;
     } finally {
-      await opened.store.close();
+      await opened.close();
     }
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
     stderr.write(`podwire-ipam: ${command.name} failed: ${error.message} (${error.code})\n`);
     return 1;
   }
-}
-
-/** The API server has Nodes already, and sets fields of pools itself. */
-function importFailure(): Failure {
-  const text =
-    'the store kubernetes takes no import; make the pools by podwirectl create ippool, and start the pods again';
-  return new Failure('INVALID_SETTINGS', text);
 }
 
 /** @returns the text for the operator */
@@ -116,8 +115,11 @@ function runExport({ file }: ExportCommand, config: Config, { store }: OpenStore
 function runImport(command: ImportCommand, config: Config, { store, traits }: OpenStore): Transfer {
   return async ({ newUid, clock }, signal) => {
     const { file, dryRun, merge, rewritePrefix } = command;
-    const { records, written, resumed } = await importDatastore({
+    const keys = new RecordKeys(config.datastorePrefix, traits);
+    const target = config.store === 'kubernetes' ? new ObjectTarget(keys) : byteTarget(config.datastorePrefix);
+    const { records, written, resumed, leftOut } = await importDatastore({
       store,
+      target,
       prefix: config.datastorePrefix,
       lines: () => readLines(file),
       ...traits,
@@ -129,11 +131,21 @@ function runImport(command: ImportCommand, config: Config, { store, traits }: Op
       clock,
       signal,
     });
+    const notes = [...leftOut].map(([reason, left]) => leftOutNote(reason, left)).join('');
     if (dryRun)
-      return `would import ${written} of ${formatCount(records, 'record')}; the remaining records exist already; nothing was written`;
+      return `would import ${written} of ${formatCount(records, 'record')}; the remaining records exist already; nothing was written${notes}`;
     const resumeNote = resumed ? ', continuing an interrupted import' : '';
-    return `imported ${formatCount(records, 'record')}, ${written} of them written now${resumeNote}; all records were verified`;
+    return `imported ${formatCount(records, 'record')}, ${written} of them written now${resumeNote}; all records were verified${notes}`;
   };
+}
+
+/** Maximum number of named records that were left out for one reason. */
+const NAMED_COUNT = 20;
+
+function leftOutNote(reason: string, keys: readonly string[]): string {
+  const named = keys.slice(0, NAMED_COUNT).map((key) => key.slice(key.lastIndexOf('/') + 1));
+  const more = keys.length > named.length ? ', …' : '';
+  return `\nleft out: ${formatCount(keys.length, 'record')} ${reason}: ${named.join(', ')}${more}`;
 }
 
 /** The parsed command line of podwire-ipam. */
@@ -169,8 +181,8 @@ export const USAGE = `usage: podwire-ipam [COMMAND]
       --rewrite-prefix  accept a file with another key prefix and rewrite its keys
   --help, --version
 
-The PODWIRE_IPAM_STORE… and PODWIRE_IPAM_ETCD_… variables name the datastore. The embedded one can be exported and imported while no
-podwire-ipam serves it; etcd can be exported at any time, and imported while no replica serves it.
+The PODWIRE_IPAM_STORE… and PODWIRE_IPAM_ETCD_… variables name the datastore. It can be imported while no podwire-ipam serves it. The
+embedded one can be exported then too, the other ones at any time.
 
 exit codes: 0 done, 1 failed (reason on standard error), 2 invalid command line
 `;

@@ -160,6 +160,13 @@ export const SETTINGS = {
     about:
       'Whether to write an IPAMHandle for each allocation, as calicoctl ipam check expects: deferred, once a pod’s address is 60 s old, at most 5 per second; none, never, and existing ones stay. Used only with the kubernetes store.',
   },
+  podAnnotations: {
+    variable: 'PODWIRE_IPAM_POD_ANNOTATIONS',
+    schema: oneOf(['never', 'always']),
+    default: 'never',
+    about:
+      'Whether to write the addresses of pods into the annotations of Calico’s plugin (cni.projectcalico.org/podIP, podIPs, containerID): always, for Calico’s policy engine, which then knows them before the kubelet reports them, one request per pod and one per release; or never. Used only with the kubernetes store.',
+  },
   datastorePrefix: {
     variable: 'PODWIRE_IPAM_DATASTORE_PREFIX',
     schema: text.regex(/^(\/[A-Za-z0-9_.-]+)+$/, 'must be one or more parts that each begin with "/"'),

@@ -21,7 +21,7 @@ import { beginEpoch } from './blocks/epoch.js';
 import type { Config } from './config.js';
 import { etcdCertificate } from './engine/etcd/credentials.js';
 import { Events } from './engine/events.js';
-import { Mirror, type MirrorEvent } from './engine/mirror/mirror.js';
+import { Mirror, type MirrorEvent, type Observed } from './engine/mirror/mirror.js';
 import { MarkExpiry } from './engine/release-marks.js';
 import type { SettlementInterval, Store } from './engine/store.js';
 import { StreamHub, type StreamSource } from './engine/streams/hub.js';
@@ -31,11 +31,12 @@ import type { IpamOptions } from './engine/updates/operation.js';
 import { Updater } from './engine/updates/update-loop.js';
 import { HistoryEvents, HistoryExpiry } from './history/expiry-operations.js';
 import { HistoryLog } from './history/history-log.js';
-import { isHistoryKept, type HistoryOptions } from './history/history-operations.js';
+import { type HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './api-server/api.js';
 import type { NodeTokens, NodeTokensOptions } from './api-server/node-tokens.js';
 import { podCidrsOf, PodNodes } from './api-server/pod-nodes.js';
+import { PoolAdmission } from './pools/admission.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import type { ServiceAddress } from './records/pool.js';
 import { RecordKeys } from './records/json/keys.js';
@@ -48,6 +49,7 @@ import {
   type StartRetry,
 } from './startup/datastore.js';
 import { readDefaultPools } from './startup/default-pools.js';
+import { PoolConditions } from './startup/pool-conditions.js';
 import { openNetworkIdentity, type NetworkIdentity } from './startup/network-identity.js';
 import { startNodeController } from './startup/start-controller.js';
 import { requireCompleteImport } from './transfer/scope.js';
@@ -100,13 +102,16 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     traits: { settlement },
   } = opened;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
-  const loading = retryUntilAvailable(() => loadDatastore(opened, { config, deps, events }), retry);
+  const services = serviceAddresses(config, api);
+  const loading = retryUntilAvailable(
+    () => loadDatastore(opened, { config, deps, events, services, signal: retry.signal }),
+    retry,
+  );
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
   const updates = deferredUpdates(loading.then(({ updater }) => updater));
   const history = historyOptions(opened, config);
   const { unknownNodes } = config;
-  const services = serviceAddresses(config, api);
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredStreamSource(loading, refused);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
@@ -119,12 +124,13 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     await Promise.all([server.stop(), ...upkeeps.map((upkeep) => upkeep.stop())]);
     api?.close();
     await loading.then(closeDatastore, () => undefined);
-    await store.close();
+    await opened.close();
   };
   try {
     upkeeps.push(...startIdentityUpkeep(identity, tokens, { events, deps }));
     const addresses = await server.listen();
-    await loading;
+    const { conditions } = await loading;
+    conditions?.begin(pause.unlessLocked(poolDeletions(ipam)).run);
     stopMetrics = observeIpam(ipam, server);
     upkeeps.push(
       startUpkeep(ipam, { config, events, deps, history, store, pause }),
@@ -139,8 +145,11 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   }
 }
 
-function storeDeps({ clock, random, pid, newUid, kubernetes }: ServiceDeps, events: Events): OpenStoreDeps {
-  return { clock, random, pid, newUid, kubernetes, events, identity: `${hostname()}_${newUid()}` };
+function storeDeps(
+  { clock, random, pid, newUid, kubernetes, signal = NEVER }: ServiceDeps,
+  events: Events,
+): OpenStoreDeps {
+  return { clock, random, pid, newUid, kubernetes, events, signal, identity: `${hostname()}_${newUid()}` };
 }
 
 /** @returns a function that removes the gauges */
@@ -282,7 +291,7 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
   const clocksDiffer = (aheadMs: number): void => events.clocksDiffer(aheadMs);
   const marks = new MarkExpiry({ store, keys, clock, clocksDiffer });
   const tasks: UpkeepTask[] = [
-    pause.unlessLocked({ name: 'finish-pool-deletions', run: (signal) => ipam.pools.finishDeletions(signal) }),
+    pause.unlessLocked(poolDeletions(ipam)),
     pause.unlessLocked({ name: 'finish-node-deletions', run: (signal) => ipam.nodes.finishDeletions(signal) }),
     { name: 'end-restore-wait', run: (signal: AbortSignal) => ipam.leases.endWait(signal) },
     { name: 'remove-old-history', run: (signal: AbortSignal) => expiry.run(signal) },
@@ -290,6 +299,10 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
     ...certificateTasks(config, deps),
   ];
   return new Upkeep({ tasks, clock, random, reportFailure: (task, error) => events.upkeepFailed(task, error) });
+}
+
+function poolDeletions(ipam: Ipam): UpkeepTask {
+  return { name: 'finish-pool-deletions', run: (signal) => ipam.pools.finishDeletions(signal) };
 }
 
 function certificateTasks({ store, etcdCertFile }: Config, { clock, log }: ServiceDeps): UpkeepTask[] {
@@ -323,6 +336,13 @@ interface Datastore {
   readonly mirror: Mirror;
   readonly updater: Updater;
   readonly hub: StreamHub;
+  readonly conditions: PoolConditions | undefined;
+}
+
+interface DatastoreDeps extends LoadDeps {
+  readonly services: readonly ServiceAddress[];
+  /** Ends the wait for the lease. */
+  readonly signal: AbortSignal;
 }
 
 interface LoadDeps {
@@ -331,37 +351,58 @@ interface LoadDeps {
   readonly events: Events;
 }
 
+/** Reads the datastore, and then waits until this process may write: a process that waits has everything ready. */
 async function loadDatastore(
-  { store, traits, history }: OpenStore,
-  { config, deps, events }: LoadDeps,
+  { store, traits, lead, publishPools }: OpenStore,
+  load: DatastoreDeps,
 ): Promise<Datastore> {
+  const { config, deps, events, services, signal } = load;
   const { clock, random, newUid } = deps;
   const keys = new RecordKeys(config.datastorePrefix, traits);
-  const never = new AbortController().signal;
-  const datastore = await requireCompleteImport(store, config.datastorePrefix, never);
-  const ownsNodes = config.store !== 'kubernetes';
-  const first = { store, keys, ownsNodes, defaultPools: readDefaultPools(config), nowMs: clock.nowMs(), newUid };
-  for (const pool of await initializeDatastore(first, never)) new PoolEvents(events).poolCreated(pool);
-  const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
+  const keepsHistory = config.historyHours > 0;
+  const datastore = await requireCompleteImport(store, config.datastorePrefix, NEVER);
+  const currentRevision = (until: AbortSignal): Promise<number> => store.revision(until);
   const objects = new Catalog({ keys, encode: encodeChange });
   const hub = new StreamHub({ objects, encode: encodeMessage, clock, datastore, currentRevision });
   const report = (event: MirrorEvent): void => reportMirrorEvent(events, event);
-  const mirror = await Mirror.start({ store, keys, clock, random, report, observe: objects.observe }, never);
-  const keepsHistory = isHistoryKept({ segments: history }, config.historyHours);
+  const admission = new PoolAdmission(services);
+  const observers: ((observed: Observed) => void)[] = [];
+  const observe = (observed: Observed): Promise<void> | undefined => {
+    for (const each of observers) each(observed);
+    return objects.observe(observed);
+  };
+  const checkPools = publishPools && admission.apply;
+  const mirror = await Mirror.start({ store, keys, clock, random, report, observe, checkPools }, NEVER);
   const updater = new Updater({ store, mirror, keys, clock, random, ...traits, keepsHistory });
+  const own = { updates: updater, keys, events, poolEvents: new PoolEvents(events), clock, random };
+  const conditions = publishPools && new PoolConditions({ admission, publish: publishPools, ...own });
+  if (conditions) observers.push((observed) => conditions.observe(observed));
+  const continueClock = mirror.holdClock();
   try {
-    const epoch = { id: newUid(), importId: datastore };
-    const isRestored = await updater.update('epoch', (view) => beginEpoch(view, epoch), { signal: never });
+    await lead(signal);
+    const ownsNodes = config.store !== 'kubernetes';
+    const first = { store, keys, ownsNodes, defaultPools: readDefaultPools(config), nowMs: clock.nowMs(), newUid };
+    for (const pool of await initializeDatastore(first, NEVER)) new PoolEvents(events).poolCreated(pool);
+    // Decisions on the datastores of other kinds verify that the mirror is up to date.
+    if (traits.isExclusiveWriter) await mirror.reach(await store.revision(NEVER), NEVER);
+    await beginNewEpoch(updater, { id: newUid(), importId: datastore }, events);
+  } catch (error) {
+    await closeDatastore({ mirror, updater, hub, conditions });
+    throw error;
+  }
+  continueClock();
+  return { mirror, hub, updater, conditions };
+}
+
+async function beginNewEpoch(updater: Updater, epoch: Parameters<typeof beginEpoch>[1], events: Events): Promise<void> {
+  try {
+    const isRestored = await updater.update('epoch', (view) => beginEpoch(view, epoch), { signal: NEVER });
     if (isRestored) events.datastoreRestored();
   } catch (error) {
     // A datastore without space still serves reads and releases.
-    if (!(error instanceof Failure && error.code === 'STORE_FULL')) {
-      await closeDatastore({ mirror, updater, hub });
-      throw error;
-    }
+    if (!(error instanceof Failure && error.code === 'STORE_FULL')) throw error;
     events.upkeepFailed('begin-epoch', error);
   }
-  return { mirror, hub, updater };
 }
 
 /** Watches begin when the datastore has been read, and fail once it is refused. */
@@ -381,8 +422,9 @@ function serveUntilRefused(refused: AbortSignal, server: RpcServer): void {
   if (!refused.aborted) server.setServing();
 }
 
-async function closeDatastore({ mirror, updater, hub }: Datastore): Promise<void> {
+async function closeDatastore({ mirror, updater, hub, conditions }: Datastore): Promise<void> {
   hub.close();
+  await conditions?.stop();
   await updater.close();
   await mirror.close();
 }

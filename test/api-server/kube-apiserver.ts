@@ -116,20 +116,20 @@ export class KubeApiServer {
   }
 
   /**
-   * Requests that the API server has answered since its start, from its own counter `apiserver_request_total`.
-   * @param select - whether a request counts, by its labels `verb`, `resource` and `code`
+   * Writes that the API server has answered since its start, from its own counter `apiserver_request_total`.
+   * @returns the number of each verb and resource, such as `PUT ipamblocks`; without the leader's lease
    */
-  requestsCount(select: (labels: ReadonlyMap<string, string>) => boolean): number {
-    return this.kubectl('get', '--raw', '/metrics')
-      .split('\n')
-      .filter((line) => line.startsWith('apiserver_request_total{'))
-      .map((line) => {
-        const labels = new Map(
-          [...line.matchAll(/(\w+)="([^"]*)"/g)].map(([, name = '', value = '']) => [name, value]),
-        );
-        return select(labels) ? Number(line.slice(line.lastIndexOf(' '))) : 0;
-      })
-      .reduce((sum, count) => sum + count, 0);
+  writes(): ReadonlyMap<string, number> {
+    const counts = new Map<string, number>();
+    for (const line of this.kubectl('get', '--raw', '/metrics').split('\n')) {
+      if (!line.startsWith('apiserver_request_total{')) continue;
+      const label = (name: string): string => new RegExp(`${name}="([^"]*)"`).exec(line)?.[1] ?? '';
+      const [verb, resource] = [label('verb'), label('resource')];
+      if (!['POST', 'PUT', 'PATCH', 'DELETE'].includes(verb) || resource === 'leases') continue;
+      const kind = `${verb} ${resource}`;
+      counts.set(kind, (counts.get(kind) ?? 0) + Number(line.slice(line.lastIndexOf(' '))));
+    }
+    return counts;
   }
 
   /** Deletes all of Podwire's objects and annotations, except the Nodes themselves. */
@@ -160,7 +160,7 @@ export class KubeApiServer {
   async stop(): Promise<void> {
     await this.kill();
     await this.etcd.dispose();
-    execFileSync('umount', ['/run']);
+    execFileSync('umount', ['--lazy', '/run']);
     rmSync(this.directory, { recursive: true, force: true });
   }
 

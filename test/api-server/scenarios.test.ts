@@ -30,9 +30,16 @@ beforeEach(() => server.clear());
 
 async function open(): Promise<KubernetesStore> {
   const api = server.connect();
-  const forms = new ObjectForms({ keys, group: GROUP, namespace: api.namespace });
-  const objects = new ApiObjects({ api, forms, clock: systemClock, random: Math.random, report: () => undefined });
-  return KubernetesStore.open({ api: objects, keys });
+  const forms = new ObjectForms({ keys, group: GROUP, namespace: api.namespace, ownConditions: 'hidden' });
+  const objects = new ApiObjects({
+    api,
+    forms,
+    clock: systemClock,
+    random: Math.random,
+    report: () => undefined,
+    authorizeWrite: () => undefined,
+  });
+  return KubernetesStore.open({ api: objects, keys }, forever);
 }
 
 async function run(store: MemoryStore | KubernetesStore, operations: readonly Operation[]): Promise<string[]> {

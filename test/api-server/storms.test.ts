@@ -140,9 +140,16 @@ describe(`two podwire-ipam on an API server under faults (STORM_SEED=${seed})`, 
 
   async function stored(): Promise<TestView> {
     const api = server.connect();
-    const forms = new ObjectForms({ keys: KEYS, group: GROUP, namespace: api.namespace });
-    const objects = new ApiObjects({ api, forms, clock: systemClock, random, report: () => undefined });
-    const store = await KubernetesStore.open({ api: objects, keys: KEYS });
+    const forms = new ObjectForms({ keys: KEYS, group: GROUP, namespace: api.namespace, ownConditions: 'hidden' });
+    const objects = new ApiObjects({
+      api,
+      forms,
+      clock: systemClock,
+      random,
+      report: () => undefined,
+      authorizeWrite: () => undefined,
+    });
+    const store = await KubernetesStore.open({ api: objects, keys: KEYS }, AbortSignal.timeout(START_TIMEOUT_MS));
     const view = await readAll(store, KEYS);
     await store.close();
     return view;

@@ -36,6 +36,7 @@ const ROUNDS = [
     { family: 'dual', store: 'etcd' },
     { family: 'ipv6', store: 'embedded' },
   ],
+  [{ family: 'dual', store: 'kubernetes' }],
 ];
 
 /** Programs of the host that the nodes use. */

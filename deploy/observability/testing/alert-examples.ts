@@ -67,6 +67,27 @@ export const EXAMPLES: Readonly<Record<string, Example>> = {
     fires: one('podwire_build_info{instance="a"}', '1x60'),
     silent: one('podwire_store_conflicts_total{instance="a"}', '0x90'),
   },
+  PodwireNoLeader: {
+    fires: one('podwire_ipam_leader{instance="a"}', '1x5 0x60'),
+    silent: [
+      ...one('podwire_ipam_leader{instance="a"}', '1x5 0x60'),
+      ...one('podwire_ipam_leader{instance="b"}', '0x5 1x60'),
+    ],
+  },
+  PodwireApiServerRefuses: {
+    fires: one(
+      'podwire_ipam_kubernetes_requests_total{instance="a",verb="update",kind="ipamblocks",code="429"}',
+      '0+3x60',
+    ),
+    silent: one(
+      'podwire_ipam_kubernetes_requests_total{instance="a",verb="update",kind="ipamblocks",code="409"}',
+      '0+9x60',
+    ),
+  },
+  PodwireWatchTooOld: {
+    fires: one('podwire_ipam_kubernetes_watch_age_seconds{instance="a"}', '0+60x60'),
+    silent: one('podwire_ipam_kubernetes_watch_age_seconds{instance="a"}', '0x5 180x60'),
+  },
   PodwireAddFailing: {
     fires: one('podwire_plugin_commands_failed_total{instance="a",command="ADD",reason="UNREACHABLE"}', '0x5 1+1x60'),
     silent: one('podwire_plugin_commands_failed_total{instance="a",command="DEL",reason="UNREACHABLE"}', '0+1x60'),

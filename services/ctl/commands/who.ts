@@ -251,7 +251,9 @@ function hintsOf(
       ? [`${address} is in no pool: ${endpoint ? 'another IPAM plugin allocated it' : 'Podwire does not allocate it'}`]
       : []),
     ...(history === undefined
-      ? ['earlier owners are unknown: podwire-ipam keeps no history (PODWIRE_IPAM_HISTORY_HOURS)']
+      ? [
+          'earlier owners are unknown: podwire-ipam keeps no history (PODWIRE_IPAM_HISTORY_HOURS, or the reason in its log)',
+        ]
       : []),
     ...(history !== undefined && history.nextPageToken !== ''
       ? ['the list is incomplete: raise --limit (up to 1000)']

@@ -5,11 +5,12 @@ import type { ServerResponse } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 
 import { CertificateAuthority } from '../engine/testing/etcd-server.js';
 import { failureOf } from '../testing/service.js';
-import { KubernetesApi, type WatchEvent } from './api.js';
+import { KubernetesApi, pauseMs, type WatchEvent } from './api.js';
 
 /** Raw answers, so that a test decides on every byte. */
 const directory = mkdtempSync(join(tmpdir(), 'podwire-kubernetes-api-'));
@@ -18,6 +19,7 @@ let server: Server;
 let port = '';
 let api: KubernetesApi;
 let answer: (response: ServerResponse, path: string) => void;
+const counted = new ReadMetrics('podwire.ipam.kubernetes.requests');
 const seen: { readonly headers: Record<string, unknown>; readonly body: string }[] = [];
 
 beforeAll(async () => {
@@ -87,6 +89,35 @@ describe('a request', () => {
     expect(failure.code).toBe(code);
     expect(failure.message).toMatch(text);
     expect(failure.message).toContain(`API server at 127.0.0.1:${port}: GET /api/v1/nodes`);
+  });
+
+  test('is repeated when an overloaded API server asks for it, within bounds', async () => {
+    const pauseAfter = async (retryAfter: string): Promise<number> => {
+      answer = (response) => response.writeHead(429, { 'retry-after': retryAfter }).end();
+      return pauseMs(await failureOf(get()), 50);
+    };
+    expect([await pauseAfter('2'), await pauseAfter('3600'), await pauseAfter('0')]).toEqual([2000, 10_000, 50]);
+    expect(pauseMs(new Error('no failure'), 50)).toBe(50);
+  });
+
+  test('is counted by verb, kind and status', async () => {
+    await counted.read();
+    answer = (response, path) => json(path.includes('a1') ? 409 : 200, {})(response);
+    for (const path of ['/api/v1/nodes/a1', '/api/v1/nodes?limit=5', '/apis/projectcalico.org/v3']) await get(path);
+    const pods = '/api/v1/namespaces/podwire-system/pods';
+    for (const method of ['POST', 'PUT', 'PATCH', 'DELETE'] as const) await api.send({ method, path: `${pods}/p` });
+    answer = (response) => response.destroy();
+    await failureOf(get(pods));
+    expect(await counted.read()).toEqual([
+      ' verb=create kind=pods code=200 1',
+      ' verb=delete kind=pods code=200 1',
+      ' verb=get kind=discovery code=200 1',
+      ' verb=get kind=nodes code=409 1',
+      ' verb=get kind=pods code=none 1',
+      ' verb=list kind=nodes code=200 1',
+      ' verb=patch kind=pods code=200 1',
+      ' verb=update kind=pods code=200 1',
+    ]);
   });
 
   test('fails when its answer is cut off', async () => {

@@ -6,6 +6,7 @@ import { StringDecoder } from 'node:string_decoder';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
+import { counter, onFirstUse } from '@podwire/shared/telemetry/instruments';
 
 import { isObject, parseJson, type Json } from '../records/json/json.js';
 
@@ -35,8 +36,22 @@ const UNPROCESSABLE = 422;
 /** HTTP status of a request that the API server refuses while it is overloaded (API priority and fairness). */
 const TOO_MANY_REQUESTS = 429;
 
+/** Content type of a JSON merge patch (RFC 7396). */
+export const MERGE_PATCH = 'application/merge-patch+json';
+
 /** Details of a failure of a request that had no effect. */
 export const NOT_EXECUTED = { executed: 'no' };
+
+const requestsCount = onFirstUse(() => counter('podwire.ipam.kubernetes.requests'));
+
+/** Longest time that a refusing API server can ask for before the next request, in milliseconds. */
+const MAX_RETRY_AFTER_MS = 10_000;
+
+/** The pause before a failed request is repeated: the back-off, or longer if the API server asked for it. */
+export function pauseMs(failure: unknown, backoff: number): number {
+  const seconds = failure instanceof Failure ? Number(failure.details.retryAfterSeconds ?? 0) : 0;
+  return Math.max(backoff, Math.min(seconds * 1000, MAX_RETRY_AFTER_MS));
+}
 
 export interface ApiRequest {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
@@ -125,16 +140,18 @@ export class KubernetesApi {
   async send(request: ApiRequest): Promise<ApiAnswer> {
     const timeout = AbortSignal.timeout(REQUEST_TIMEOUT_MS);
     const signal = request.signal ? AbortSignal.any([request.signal, timeout]) : timeout;
-    let answer: { readonly status: number; readonly text: string };
+    let answer: IncomingMessage;
+    let text: string;
     try {
-      answer = await this.#exchange(request, signal);
+      answer = await this.#open(request, signal);
+      text = await readText(answer);
     } catch (error) {
       throw this.#failureOf(request, error, timeout);
     }
-    const { status, text } = answer;
+    const status = statusOf(answer);
     const body = parse(text);
     if ((status >= 200 && status < 300) || EXPECTED_STATUSES.includes(status)) return { status, body };
-    throw this.#refusal(request, status, body);
+    throw this.#refusal(request, answer, body);
   }
 
   /**
@@ -147,9 +164,9 @@ export class KubernetesApi {
     try {
       const response = await this.#open(request, signal, REQUEST_TIMEOUT_MS);
       response.setTimeout(this.#options.watchIdleMs ?? WATCH_IDLE_MS);
-      const status = response.statusCode ?? 0;
+      const status = statusOf(response);
       if (status === GONE) yield { type: 'ERROR', object: { code: GONE } };
-      else if (status !== OK) throw this.#refusal(request, status, parse(await readText(response)));
+      else if (status !== OK) throw this.#refusal(request, response, parse(await readText(response)));
       if (status !== OK) return;
       opened?.();
       for await (const line of linesOf(response)) yield eventOf(line);
@@ -165,11 +182,6 @@ export class KubernetesApi {
   /** Subject of messages: `API server at 10.96.0.1:443`. */
   get subject(): string {
     return `API server at ${this.#options.host}:${this.#options.port}`;
-  }
-
-  async #exchange(request: ApiRequest, signal: AbortSignal): Promise<{ status: number; text: string }> {
-    const response = await this.#open(request, signal);
-    return { status: response.statusCode ?? 0, text: await readText(response) };
   }
 
   /** @param idleMs - how long the connection may be silent; undefined for any time */
@@ -189,8 +201,14 @@ export class KubernetesApi {
     };
     return new Promise((resolve, reject) => {
       let response: IncomingMessage | undefined;
-      const sent = httpsRequest(options, (message) => resolve((response = message)));
-      sent.on('error', reject);
+      const sent = httpsRequest(options, (message) => {
+        countRequest(request, String(statusOf(message)));
+        resolve((response = message));
+      });
+      sent.on('error', (error) => {
+        if (!response && !request.signal?.aborted) countRequest(request, 'none');
+        reject(error);
+      });
       const end = (): unknown => (response ?? sent).destroy(new Error('sent nothing for too long; connecting again'));
       if (idleMs !== undefined) sent.setTimeout(idleMs, end);
       sent.end(payload);
@@ -208,10 +226,14 @@ export class KubernetesApi {
     return new Failure('UNREACHABLE', `${subject}: ${messageOf(error)}`, { cause: error });
   }
 
-  #refusal({ method, path }: ApiRequest, status: number, body: unknown): Failure {
+  #refusal({ method, path }: ApiRequest, answer: IncomingMessage, body: unknown): Failure {
+    const status = statusOf(answer);
     const text = `${this.subject}: ${method} ${path}: answered ${status}: ${reasonOf(body)}`;
-    if (status === TOO_MANY_REQUESTS)
-      return new Failure('UNREACHABLE', `${text}; it is overloaded, or starting`, { details: NOT_EXECUTED });
+    if (status === TOO_MANY_REQUESTS) {
+      const { 'retry-after': retryAfterSeconds = '0' } = answer.headers;
+      const details = { ...NOT_EXECUTED, retryAfterSeconds };
+      return new Failure('UNREACHABLE', `${text}; it is overloaded, or starting`, { details });
+    }
     if (status === GONE || status >= 500) return new Failure('UNREACHABLE', text);
     if (status === UNPROCESSABLE) return new Failure('INVALID_REQUEST', text);
     return new Failure(
@@ -233,6 +255,26 @@ export class KubernetesApi {
 }
 
 const OK = 200;
+
+function statusOf({ statusCode }: IncomingMessage): number {
+  return statusCode ?? 0;
+}
+
+/** @param code - HTTP status, or `none` without an answer */
+function countRequest({ method, path }: ApiRequest, code: string): void {
+  const [resourcePath = '', query = ''] = path.split('?', 2);
+  const list = /(?:^|&)watch=/.test(query) ? 'watch' : query === '' ? 'get' : 'list';
+  const verb = method === 'GET' ? list : VERBS[method];
+  requestsCount().add(1, { verb, kind: kindOf(resourcePath), code });
+}
+
+const VERBS = { POST: 'create', PUT: 'update', PATCH: 'patch', DELETE: 'delete' };
+
+/** The resource of a path, in the plural; `discovery` for the path of a group. */
+function kindOf(path: string): string {
+  const [, , kind] = /^\/(?:api|apis\/[^/]+)\/[^/]+(\/namespaces\/[^/]+)?(?:\/([^/]+))?/.exec(path) ?? [];
+  return kind ?? 'discovery';
+}
 
 /** @throws Error when the answer is cut off or too long */
 async function readText(response: IncomingMessage): Promise<string> {

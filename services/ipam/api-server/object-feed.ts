@@ -3,7 +3,7 @@ import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedul
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { z } from 'zod';
 
-import type { KubernetesApi } from './api.js';
+import { pauseMs, type KubernetesApi } from './api.js';
 import { listPages } from './lists.js';
 
 export interface ObjectFeedOptions {
@@ -20,6 +20,8 @@ export interface ObjectFeedOptions {
   readonly listed: (items: readonly unknown[], version: string) => void;
   /** Receives each change after a list: `ADDED`, `MODIFIED` or `DELETED`. Must not throw. */
   readonly changed: (type: string, object: unknown) => void;
+  /** Called when a list is of an earlier version than before: the API server's etcd was restored. Default: nothing. */
+  readonly restored?: () => void;
   /** Receives each failure, which is retried, and undefined when a watch is open. Must not throw. */
   readonly report: (failure: unknown) => void;
 }
@@ -34,6 +36,9 @@ const WATCH_SECONDS = { min: 300, range: 300 };
 
 /** So many failed watches in a row, and the list is read again: a restored API server may not know the version. */
 const MAX_FAILED_WATCHES = 3;
+
+/** After such a silence the list is read again: the API server reports nothing for a version that is ahead of it. */
+const MAX_SILENCE_MS = 170_000;
 
 /** HTTP status of a resource version that the API server does not keep any more. */
 const GONE = 410;
@@ -51,18 +56,28 @@ export class ObjectFeed {
   readonly #done: Promise<void>;
   /** Where the next watch begins; undefined to list first. */
   #resourceVersion: string | undefined;
+  /** Version of the latest list, or of the latest event. */
+  #latestVersion = '';
   #isCurrent = false;
   #failedWatchesCount = 0;
+  /** When the API server last reported something, by the monotonic clock. */
+  #heardMs: number;
 
   /** The creator stops it before it closes the API server. */
   constructor(options: ObjectFeedOptions) {
     this.#options = options;
+    this.#heardMs = options.clock.monotonicMs();
     this.#done = this.#run(this.#stop.signal);
   }
 
   /** Whether it follows the API server: false before the first watch, and from a failure to the next watch. */
   get isCurrent(): boolean {
     return this.#isCurrent;
+  }
+
+  /** How long ago the API server reported something: an event, a bookmark, or that a watch is open. */
+  get ageMs(): number {
+    return this.#options.clock.monotonicMs() - this.#heardMs;
   }
 
   /** Idempotent. */
@@ -74,18 +89,19 @@ export class ObjectFeed {
   async #run(signal: AbortSignal): Promise<void> {
     const { clock, random } = this.#options;
     for (let attempt = 0; !signal.aborted; attempt++) {
-      let pauseMs = backoffMs(attempt, BACKOFF, random());
+      let waitMs = backoffMs(attempt, BACKOFF, random());
       try {
         if (this.#resourceVersion === undefined) await this.#list(signal);
         const hadEvents = await this.#watch(signal);
         attempt = -1;
-        pauseMs = hadEvents ? 0 : random() * 2 * SILENT_WATCH_PAUSE_MS;
+        waitMs = hadEvents ? 0 : random() * 2 * SILENT_WATCH_PAUSE_MS;
       } catch (failure) {
         if (isAborted(signal)) return;
         this.#isCurrent = false;
         this.#options.report(failure);
+        waitMs = pauseMs(failure, waitMs);
       }
-      if (pauseMs > 0) await clock.sleep(pauseMs, signal);
+      if (waitMs > 0) await clock.sleep(waitMs, signal);
     }
   }
 
@@ -97,7 +113,9 @@ export class ObjectFeed {
       version ??= page.resourceVersion;
       items.push(...page.items);
     }
+    if (version !== undefined && isLater(this.#latestVersion, version)) this.#options.restored?.();
     this.#resourceVersion = version;
+    this.#latestVersion = version ?? '';
     this.#failedWatchesCount = 0;
     listed(items, version ?? '');
   }
@@ -126,7 +144,8 @@ export class ObjectFeed {
         this.#apply(type, object);
       }
     } catch (failure) {
-      if (++this.#failedWatchesCount >= MAX_FAILED_WATCHES) this.#resourceVersion = undefined;
+      const isLost = ++this.#failedWatchesCount >= MAX_FAILED_WATCHES || this.ageMs >= MAX_SILENCE_MS;
+      if (isLost) this.#resourceVersion = undefined;
       throw failure;
     }
     return hasEvent;
@@ -142,15 +161,23 @@ export class ObjectFeed {
   }
 
   #apply(type: string, object: unknown): void {
-    this.#resourceVersion = versionedSchema.safeParse(object).data?.metadata.resourceVersion ?? this.#resourceVersion;
+    this.#heardMs = this.#options.clock.monotonicMs();
+    const version = versionedSchema.safeParse(object).data?.metadata.resourceVersion;
+    if (version !== undefined) this.#resourceVersion = this.#latestVersion = version;
     if (type !== 'BOOKMARK') this.#options.changed(type, object);
   }
 
   #opened(): void {
+    this.#heardMs = this.#options.clock.monotonicMs();
     this.#isCurrent = true;
     this.#failedWatchesCount = 0;
     this.#options.report(undefined);
   }
+}
+
+/** Whether a version is later than another one of the same resource (KEP-5504). */
+export function isLater(version: string, than: string): boolean {
+  return version.length === than.length ? version > than : version.length > than.length;
 }
 
 function isAborted(signal: AbortSignal): boolean {

@@ -3,7 +3,7 @@ import type { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counter, histogram, onFirstUse } from '@podwire/shared/telemetry/instruments';
+import { counter, histogram } from '@podwire/shared/telemetry/instruments';
 import type { UpkeepTaskName } from '@podwire/shared/telemetry/catalog/metrics-ipam';
 
 import type { StoreCall, TransactionEnd } from './timed-store.js';
@@ -29,7 +29,6 @@ export class Events {
   readonly #conflicts = counter('podwire.store.conflicts');
   /** Also counts deletions of pools and nodes that fail in the background. */
   readonly upkeepFailures = counter('podwire.ipam.upkeep.failures');
-  readonly #objectFailures = onFirstUse(() => counter('podwire.ipam.kubernetes.failures'));
   readonly #clocks = counter('podwire.ipam.clocks.differ');
 
   constructor(log: Logger) {
@@ -104,11 +103,12 @@ export class Events {
     if (!isCommitted) this.#conflicts.add(1);
   }
 
-  /** The datastore credential files are unusable; the previous credentials stay in use. */
-  leadershipLost(failure: Failure): void {
-    this.log.error({ err: failure }, `no longer the leader: ${failure.message}`);
+  /** Another process leads, or the datastore has moved. */
+  processMustRestart(failure: Failure): void {
+    this.log.error({ err: failure }, `ending this process: ${failure.message}`);
   }
 
+  /** The datastore credential files are unusable; the previous credentials stay in use. */
   storeCredentialsRefused(failure: Failure): void {
     this.log.warn({ err: failure }, `using the previous credentials for the datastore: ${failure.message}`);
   }
@@ -131,9 +131,8 @@ export class Events {
   }
 
   /** An object that podwire-ipam does not need itself cannot be written; it is retried. */
-  objectNotWritten(kind: string, failure: Failure): void {
-    this.#objectFailures().add(1);
-    this.log.warn({ err: failure }, `cannot write ${kind} to the API server: ${failure.message}; trying again`);
+  objectNotWritten(failure: Failure): void {
+    this.log.warn({ err: failure }, `cannot write to the API server: ${failure.message}; trying again`);
   }
 
   /** The watch failed; until its retry, changes of other replicas are not seen. */

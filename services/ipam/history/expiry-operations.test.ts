@@ -9,7 +9,7 @@ import { dayOf, dayStartMs, historyDay } from '../records/json/keys.js';
 import { serialize } from '../records/json/registry.js';
 import { NOW_MS, prefix } from '../testing/records.js';
 import { HistoryExpiry } from './expiry-operations.js';
-import { HistoryLog } from './history-log.js';
+import { HistoryLog, type SegmentedHistory } from './history-log.js';
 
 const TODAY = dayOf(NOW_MS);
 const KEPT_DAYS = 7;
@@ -37,19 +37,27 @@ async function release(store: MemoryStore, day: number, entries = 1): Promise<vo
   }
 }
 
+interface ExpirySetup {
+  readonly aheadDays?: number;
+  readonly keptDays?: number;
+  readonly maxRemovedCount?: number;
+  readonly isNew?: boolean;
+  readonly segments?: SegmentedHistory;
+}
+
 /** Expiry on a replica that has run for nearly an hour, unless it is new. */
 function expiryOn(
   store: MemoryStore,
-  { aheadDays = 0, keptDays = KEPT_DAYS, maxRemovedCount = 10_000, isNew = false } = {},
+  { aheadDays = 0, keptDays = KEPT_DAYS, maxRemovedCount = 10_000, isNew = false, segments }: ExpirySetup = {},
 ) {
   const removed: number[] = [];
   let runsBefore = isNew ? 0 : RUNS_PER_HOUR - 1;
   const clock = { ...instantClock, nowMs: () => NOW_MS + dayStartMs(aheadDays) };
   const events = {
     historyExpired: (_: Date, entries: number) => void removed.push(entries),
-    segmentsExpired: () => undefined,
+    segmentsExpired: (entries: number) => void removed.push(entries),
   };
-  const log = new HistoryLog(store, keys, { maxRemovedCount });
+  const log = new HistoryLog(store, keys, { maxRemovedCount, segments });
   const expiry = new HistoryExpiry({ log, retentionHours: 24 * keptDays, events, clock });
   const run = async (runs: number) => {
     for (let index = 0; index < runsBefore + runs; index++) await expiry.run(forever);
@@ -159,6 +167,19 @@ test('records the later day when two replicas remove different days concurrently
   const log = new HistoryLog(store, keys);
   await Promise.all([7, 9, 8].map((day) => log.recordKeptFrom(day, forever)));
   expect(await log.keptFromMs(forever)).toBe(dayStartMs(9));
+});
+
+test('of segments is left to the datastore; a day without them is recorded', async () => {
+  const store = await start([-40]);
+  const retentions: number[] = [];
+  const segments = { isKept: true, removeOld: (retentionMs: number) => Promise.resolve(retentions.push(retentionMs)) };
+  const { run, removed, log } = expiryOn(store, { segments, isNew: true });
+  await run(2);
+  expect([retentions, removed]).toEqual([Array(2).fill(KEPT_DAYS * dayStartMs(1)), [1, 2]]);
+  expect([await daysIn(store), await log.keptFromMs(forever)]).toEqual([[-40], 0]);
+  segments.isKept = false;
+  await run(1);
+  expect(await log.keptFromMs(forever)).toBe(dayStartMs(TODAY + 1));
 });
 
 test('of an empty history does nothing', async () => {

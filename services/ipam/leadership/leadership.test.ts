@@ -31,7 +31,8 @@ afterEach(async () => {
 });
 
 async function acquire(identity: string): Promise<Leadership> {
-  const leadership = await Leadership.acquire({ api, identity, clock, report: () => undefined }, forever);
+  const leadership = new Leadership({ api, identity, clock, report: () => undefined });
+  await leadership.acquire(forever);
   held.push(leadership);
   return leadership;
 }
@@ -96,10 +97,25 @@ test('a leader that cannot renew stops before another one begins', async () => {
   server.clearFaults();
 });
 
+test('a leader that was paused must not write, before it learns that another one leads', async () => {
+  const first = await acquire('a');
+  await pass(4);
+  expect(() => first.requireHeld()).not.toThrow();
+  clock.advance(60_000);
+  expect(() => first.requireHeld()).toThrow('another podwire-ipam leads');
+  // The next renewal finds the lease as it was.
+  await expect
+    .poll(() => {
+      clock.advance(1000);
+      return first.isHeld;
+    })
+    .toBe(true);
+});
+
 test('waiting ends with its signal', async () => {
   await acquire('a');
   const stop = new AbortController();
-  const waiting = Leadership.acquire({ api, identity: 'b', clock, report: () => undefined }, stop.signal);
+  const waiting = new Leadership({ api, identity: 'b', clock, report: () => undefined }).acquire(stop.signal);
   stop.abort();
   await expect(waiting).rejects.toMatchObject({ code: 'CANCELLED' });
 });

@@ -3,7 +3,7 @@ import { failureOfSignal } from '@podwire/shared/failure/signal';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { z } from 'zod';
 
-import type { KubernetesApi } from '../api-server/api.js';
+import type { ApiRequest, KubernetesApi } from '../api-server/api.js';
 
 export interface LeadershipOptions {
   readonly api: KubernetesApi;
@@ -49,18 +49,19 @@ export class Leadership {
   #renewing: Promise<void> | undefined;
   #version = '';
   #transitions = 0;
+  /** When the last successful write of the lease was sent. */
+  #renewedMs = -Infinity;
 
-  private constructor(options: LeadershipOptions) {
+  constructor(options: LeadershipOptions) {
     this.#options = options;
     this.#path = `/apis/coordination.k8s.io/v1/namespaces/${options.api.namespace}/leases`;
   }
 
-  /** Waits until this process leads. @throws Failure of the signal, or ACCESS_DENIED */
-  static async acquire(options: LeadershipOptions, signal: AbortSignal): Promise<Leadership> {
-    const leadership = new Leadership(options);
-    await leadership.#wait(signal);
-    leadership.#renewing = leadership.#renewUntilStopped();
-    return leadership;
+  /** Waits until this process leads. Can be repeated. @throws Failure of the signal, or ACCESS_DENIED */
+  async acquire(signal: AbortSignal): Promise<void> {
+    if (this.#renewing) return;
+    await this.#wait(signal);
+    this.#renewing = this.#renewUntilStopped();
   }
 
   /** Fires when this process no longer leads; its reason is the failure. */
@@ -68,9 +69,24 @@ export class Leadership {
     return this.#lost.signal;
   }
 
+  /** Whether this process leads, as far as it knows. */
+  get isHeld(): boolean {
+    const isRecent = this.#options.clock.monotonicMs() - this.#renewedMs < RENEW_DEADLINE_MS;
+    return isRecent && !this.#lost.signal.aborted && !this.#stop.signal.aborted;
+  }
+
+  /**
+   * To be called before each write of the leader. A process that was paused finds here that another one may lead, before its own
+   * renewal does.
+   * @throws Failure STORE_UNAVAILABLE 10 s after the last renewal
+   */
+  requireHeld(): void {
+    if (!this.isHeld) throw lostFailure();
+  }
+
   /** Gives the lease up, so that another process leads at once. Idempotent. */
   async release(): Promise<void> {
-    if (this.#stop.signal.aborted) return;
+    if (this.#stop.signal.aborted || !this.#renewing) return;
     this.#stop.abort();
     await this.#renewing;
     if (this.#lost.signal.aborted) return;
@@ -108,31 +124,26 @@ export class Leadership {
       this.#version = lease.metadata.resourceVersion;
       return this.#put(this.#options.identity, signal);
     }
-    const { api, identity } = this.#options;
+    const { identity } = this.#options;
     const body = { ...this.#lease(identity), metadata: { name: NAME } };
-    const { status, body: made } = await api.send({ method: 'POST', path: this.#path, body, signal });
-    return status < 300 && this.#keepVersion(made);
+    return this.#write({ method: 'POST', path: this.#path, body, signal });
   }
 
   async #renewUntilStopped(): Promise<void> {
     const { clock, identity, report } = this.#options;
     const { signal } = this.#stop;
-    let renewedMs = clock.monotonicMs();
     for (;;) {
       await clock.sleep(RETRY_MS, signal);
       if (signal.aborted) return;
-      const beganMs = clock.monotonicMs();
       try {
         if (!(await this.#put(identity, AbortSignal.any([signal, AbortSignal.timeout(RENEW_DEADLINE_MS / 2)])))) break;
-        renewedMs = beganMs;
       } catch (failure) {
         if (isAborted(signal)) return;
         report(failure);
-        if (clock.monotonicMs() - renewedMs >= RENEW_DEADLINE_MS) break;
+        if (clock.monotonicMs() - this.#renewedMs >= RENEW_DEADLINE_MS) break;
       }
     }
-    const text = `another podwire-ipam leads, or the lease ${NAME} could not be renewed for ${RENEW_DEADLINE_MS / 1000} s`;
-    this.#lost.abort(new Failure('STORE_UNAVAILABLE', `${text}; this one starts again`));
+    this.#lost.abort(lostFailure());
   }
 
   async #read(signal: AbortSignal): Promise<LeaseState | undefined> {
@@ -145,12 +156,16 @@ export class Leadership {
     const metadata = { name: NAME, resourceVersion: this.#version };
     const path = `${this.#path}/${NAME}`;
     const request = { method: 'PUT', path, body: { ...this.#lease(holder), metadata } } as const;
-    const { status, body } = await this.#options.api.send({ ...request, ...(signal && { signal }) });
-    return status < 300 && this.#keepVersion(body);
+    return this.#write({ ...request, ...(signal && { signal }) });
   }
 
-  #keepVersion(body: unknown): boolean {
+  async #write(request: ApiRequest): Promise<boolean> {
+    const { api, clock } = this.#options;
+    const sentMs = clock.monotonicMs();
+    const { status, body } = await api.send(request);
+    if (status >= 300) return false;
     this.#version = leaseSchema.parse(body).metadata.resourceVersion;
+    this.#renewedMs = sentMs;
     return true;
   }
 
@@ -163,6 +178,11 @@ export class Leadership {
       spec: { holderIdentity, leaseDurationSeconds: LEASE_SECONDS, renewTime, leaseTransitions: this.#transitions },
     };
   }
+}
+
+function lostFailure(): Failure {
+  const text = `another podwire-ipam leads, or the lease ${NAME} could not be renewed for ${RENEW_DEADLINE_MS / 1000} s`;
+  return new Failure('STORE_UNAVAILABLE', `${text}; this one starts again`);
 }
 
 function isAborted(signal: AbortSignal): boolean {

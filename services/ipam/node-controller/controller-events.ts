@@ -17,7 +17,6 @@ const MS_PER_SECOND = 1000;
 export class ControllerEvents {
   readonly #log: Logger;
   readonly #releases: Counter;
-  readonly #failures: Counter;
   /** Sources of refusals, and the codes of their failures. */
   readonly #failing = new Map<string, FailureCode | 'INTERNAL'>();
   /** Missing nodes that are not deleted because they run. */
@@ -27,7 +26,6 @@ export class ControllerEvents {
   constructor(events: Events) {
     this.#log = events.log;
     this.#releases = counter('podwire.ipam.kubernetes.releases');
-    this.#failures = counter('podwire.ipam.kubernetes.failures');
   }
 
   /** A Node is missing for the first time. */
@@ -136,7 +134,6 @@ export class ControllerEvents {
 
   /** A call of the API server failed; it is retried. */
   apiFailed(purpose: string, error: unknown): void {
-    this.#failures.add(1);
     const code = error instanceof Failure ? error.code : 'INTERNAL';
     const isKnown = this.#failing.has(purpose) || [...this.#failing.values()].includes(code);
     this.#failing.set(purpose, code);

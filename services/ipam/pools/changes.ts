@@ -1,5 +1,5 @@
 import { Failure, type Violation } from '@podwire/shared/failure/failure';
-import { familyBits, formatAddress } from '@podwire/shared/net/address';
+import { familyBits } from '@podwire/shared/net/address';
 import {
   comparePrefixes,
   formatPrefix,
@@ -9,14 +9,15 @@ import {
 } from '@podwire/shared/net/prefix';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import { overlappingBlock, overlappingRange } from '../blocks/lookup.js';
+import { overlappingRange } from '../blocks/lookup.js';
 import { poolUtilization } from '../blocks/utilization.js';
 import { corruptFailure, requirePool } from '../records/absence.js';
 import { wholeSeconds } from '../records/block.js';
 import { subdomainFault } from '../records/names.js';
 import { poolVersion, type Pool, type ServiceAddress } from '../records/pool.js';
 import type { Change, Decision, RecordValue, View } from '../records/view.js';
-import { networkInPool, poolText, requireVersion, servesPods, type PoolListing } from './pools.js';
+import { blockConflict, drainNote, hostConflict, OVERLAP, poolConflict } from './admission.js';
+import { poolText, requireVersion, servesPods, type PoolListing } from './pools.js';
 import { checkPool, LOAD_BALANCER, type PoolFault, type PoolRules, type PoolSpec } from './rules.js';
 
 interface PoolCreation {
@@ -41,8 +42,8 @@ export function createPool(view: View, creation: PoolCreation): Decision<PoolLis
   }
   // The range of an unreadable pool is unknown.
   for (const record of view.unreadable()) if (record.name.kind === 'pool') throw corruptFailure(record);
-  refuseOverlap(view, spec);
-  refuseHosts(view, spec, creation.services);
+  refuse(poolConflict(spec, view.pools()) ?? blockConflict(view, spec));
+  refuse(hostConflict(view.nodes(), spec, creation.services));
   const pool = makePool(creation);
   return {
     changes: [{ type: 'expectPools' }, { type: 'put', record: { kind: 'pool', value: pool } }],
@@ -50,59 +51,14 @@ export function createPool(view: View, creation: PoolCreation): Decision<PoolLis
   };
 }
 
+function refuse(conflict: Failure | undefined): void {
+  if (conflict) throw conflict;
+}
+
 /** The pool's record. */
 export function makePool({ spec, uid, nowMs }: PoolCreation): Pool {
   const createTimeMs = wholeSeconds(nowMs);
   return { ...spec, labels: {}, uid, createTimeMs, deletionTimeMs: undefined, notAllocatable: undefined };
-}
-
-function refuseOverlap(view: View, { name, prefix, blockSizeBits }: PoolSpec): void {
-  const subject = `pool "${name}" ${formatPrefix(prefix)}`;
-  const other = view.pools().find((pool) => prefixesOverlap(pool.prefix, prefix));
-  if (other) {
-    const text = `${subject} overlaps ${poolText(other)}${drainNote(other)}; choose another range`;
-    throw new Failure('POOL_OVERLAP', text, { details: { pool: other.name } });
-  }
-  const block = blockOfOtherSize(view, prefix, blockSizeBits);
-  if (block) {
-    const text = `${subject} with blocks of /${blockSizeBits} overlaps block ${formatPrefix(block)}, which is left from a former pool with addresses in use, or cannot be read; choose blocks of /${block.length} or another range`;
-    throw new Failure('POOL_OVERLAP', text, { details: { block: formatPrefix(block) } });
-  }
-}
-
-/** Refuses a pool with addresses of hosts: pods and nodes would not reach them. @throws Failure POOL_OVERLAP */
-function refuseHosts(view: View, spec: PoolSpec, services: readonly ServiceAddress[] = []): void {
-  if (!servesPods(spec)) return;
-  const ofServices = services
-    .filter(({ address }) => prefixContains(spec.prefix, address))
-    .map(({ name, address }) => `address ${formatAddress(address)} of ${name}`);
-  const ofNodes = view.nodes().flatMap((node) => {
-    const network = networkInPool(node, spec);
-    return network ? [`network ${formatPrefix(network)} of node "${node.name}"`] : [];
-  });
-  const [host] = [...ofServices, ...ofNodes];
-  if (host === undefined) return;
-  const text = `pool "${spec.name}" ${formatPrefix(spec.prefix)} overlaps ${host}, so pods would get addresses of hosts; choose another range`;
-  throw new Failure('POOL_OVERLAP', text, { details: { pool: spec.name } });
-}
-
-function drainNote({ deletionTimeMs }: Pool): string {
-  return deletionTimeMs === undefined ? '' : ', which is being deleted and is removed with its last address';
-}
-
-/** The unreadable blocks within a range, or one around it. */
-function unreadableBlocksIn(view: View, prefix: Prefix): Prefix[] {
-  const first = view.unreadableBlock(prefix)?.name.prefix;
-  if (!first || !prefixContains(prefix, first)) return first ? [first] : [];
-  return [...view.unreadable()].flatMap(({ name }) =>
-    name.kind === 'block' && prefixContains(prefix, name.prefix) ? [name.prefix] : [],
-  );
-}
-
-function blockOfOtherSize(view: View, prefix: Prefix, blockSizeBits: number): Prefix | undefined {
-  for (const block of view.blocksIn(prefix)) if (block.prefix.length !== blockSizeBits) return block.prefix;
-  const across = [overlappingBlock(view, prefix)?.prefix, ...unreadableBlocksIn(view, prefix)];
-  return across.find((block) => block && block.length !== blockSizeBits);
 }
 
 /**
@@ -244,9 +200,6 @@ function partsOf(prefix: Prefix, partsCount: number): Prefix[] {
   }));
 }
 
-/** Reason of Calico's pool controller. */
-const OVERLAP = 'CIDROverlap';
-
 /** The changes of a pool. Omitted fields stay as they are. */
 export interface PoolChange extends Partial<PoolRules> {
   readonly name: string;
@@ -286,7 +239,7 @@ export function updatePool(view: View, { services, ...change }: PoolChange): Dec
     ...(checked.ok ? [] : checked.faults),
   ];
   if (faults.length > 0 || !checked.ok) return { changes: [], outcome: { ok: false, faults } };
-  if (!servesPods(pool)) refuseHosts(view, checked.spec, services);
+  if (!servesPods(pool)) refuse(hostConflict(view.nodes(), checked.spec, services));
   const value: Pool = { ...pool, ...checked.spec, notAllocatable: currentFinding(view.pools(), pool) };
   const changed = poolVersion(value) !== poolVersion(pool);
   return {

@@ -266,3 +266,12 @@ describe('a pool with addresses in use', () => {
     expect([...view.records.keys()]).toEqual(['config']);
   });
 });
+
+test('a pool goes at once with the blocks of another one that serves in its range', () => {
+  const records = [blockRecord(usedBlock('10.0.1.0/26', 'n1')), poolRecord('other', '10.0.0.0/20')];
+  expect(run(new TestView([poolRecord('p', P), ...records]))).toEqual([{ state: 'done', removedBlocks: 0 }]);
+  const view = new TestView([poolRecord('p', P), ...records, blockRecord(usedBlock('10.0.64.0/26', 'n1'))]);
+  expect(run(view)).toMatchObject([{ state: 'held', holders: { inUseCount: 1 } }]);
+  const disabled = poolRecord('other', '10.0.0.0/20', { disabled: true });
+  expect(run(new TestView([poolRecord('p', P), ...records, disabled]))).toMatchObject([{ state: 'held' }]);
+});

@@ -91,6 +91,11 @@ export class PoolEvents {
     this.#log.info({ 'podwire.pool': name }, text);
   }
 
+  /** A pool that another tool has written breaks a rule. Addresses in use stay. */
+  poolRefused(name: string, message: string): void {
+    this.#log.warn({ 'podwire.pool': name }, `no address is allocated from a pool: ${message}`);
+  }
+
   /** A deletion in the background failed. The next upkeep round retries it. */
   poolDeletionFailed({ name }: Pool, error: unknown): void {
     this.#upkeepFailures.add(1, { task: 'finish-pool-deletions' });

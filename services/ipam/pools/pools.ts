@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { formatPrefix, prefixesOverlap, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, prefixContains, prefixesOverlap, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 import { formatCount } from '@podwire/shared/words/format-count';
 import { compareTexts } from '@podwire/shared/words/order';
 
@@ -10,7 +10,7 @@ import { collectCooled, isHeld, isUnneeded, type Block } from '../records/block.
 import { isLease } from '../records/lease.js';
 import type { Node } from '../records/node.js';
 import { pageOf, type Page, type PageQuery } from '../records/page.js';
-import { poolVersion, type Pool } from '../records/pool.js';
+import { poolVersion, unavailableReason, type Pool } from '../records/pool.js';
 import type { UnreadableBlock, View } from '../records/view.js';
 import { LOAD_BALANCER } from './rules.js';
 
@@ -70,13 +70,15 @@ interface PoolBlocks {
   readonly holders: PoolHolders | undefined;
 }
 
-/** Scans every block of a pool. Addresses whose cool-down is over count as free. */
+/** Scans every block of a pool, without the blocks of a pool that serves in its place. Addresses whose cool-down is over count as free. */
 export function poolBlocks(view: View, pool: Pool, nowMs: number): PoolBlocks {
   const cooldownSeconds = view.config()?.cooldownSeconds ?? 0;
   const empty: Block[] = [];
   const nodes = new Map<string, number>();
   let [leasedCount, coolingCount] = [0, 0];
+  const serving = view.pools().filter((other) => other.name !== pool.name && unavailableReason(other) === undefined);
   for (const block of view.blocksIn(pool.prefix)) {
+    if (serving.some(({ prefix }) => prefixContains(prefix, block.prefix))) continue;
     const current = collectCooled(block, nowMs, cooldownSeconds);
     if (isUnneeded(current)) {
       empty.push(block);

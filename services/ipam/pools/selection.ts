@@ -46,7 +46,7 @@ function availabilityObstacle(pool: Pool): Obstacle | undefined {
   if (reason === undefined) return undefined;
   if (pool.deletionTimeMs !== undefined) return { reason, remedy: 'create a pool in place of the one being deleted' };
   if (pool.disabled) return { reason, remedy: 'enable the pool' };
-  return { reason, remedy: 'resolve the finding of Calico’s pool controller' };
+  return { reason, remedy: 'remove what the reason names' };
 }
 
 function useObstacle(pool: Pool, use: PoolUse): Obstacle | undefined {

@@ -20,8 +20,10 @@ export interface Pool {
    * last block.
    */
   readonly deletionTimeMs: number | undefined;
-  /** Why Calico's pool controller disables the pool (`CIDROverlap`); undefined when it does not. */
+  /** Why Calico's pool controller or podwire-ipam disables the pool (`CIDROverlap`); undefined when neither does. */
   readonly notAllocatable: string | undefined;
+  /** Its condition `Allocatable`; undefined where it has none. Decides which of two overlapping pools serves. */
+  readonly condition?: PoolCondition | undefined;
   readonly createTimeMs: number;
   readonly ipipMode: EncapsulationMode;
   readonly vxlanMode: EncapsulationMode;
@@ -36,6 +38,12 @@ export interface Pool {
   readonly allowedUses: readonly string[];
   /** A manual pool serves only requests that name it. */
   readonly assignmentMode: 'Automatic' | 'Manual';
+}
+
+export interface PoolCondition {
+  readonly isAllocatable: boolean;
+  /** Whether podwire-ipam wrote it. It then repeats a finding that podwire-ipam makes again from the current pools. */
+  readonly isOwn: boolean;
 }
 
 /** An address of a service that the nodes have to reach, so that no pool may have it. */
@@ -60,9 +68,9 @@ export function unavailableReason({ disabled, deletionTimeMs, notAllocatable }: 
   return notAllocatable === undefined ? undefined : `not allocatable: ${notAllocatable}`;
 }
 
-/** A pool's resource version, see {@link versionOf}. */
+/** A pool's resource version, see {@link versionOf}. The condition follows from the rest. */
 export function poolVersion(pool: Pool): string {
-  return versionOf(pool);
+  return versionOf({ ...pool, condition: undefined });
 }
 
 /** The pool that a block lies in. */

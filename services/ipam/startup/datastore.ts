@@ -9,8 +9,9 @@ import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import type { ClusterEvent } from '../engine/etcd/cluster.js';
 import { EtcdStore, type EtcdStoreOptions } from '../engine/etcd/etcd-store.js';
 import type { Events } from '../engine/events.js';
-import { HandleWriter } from '../engine/kubernetes/handle-writer.js';
-import type { HistoryReports } from '../engine/kubernetes/history-segments.js';
+import { HandleWriter } from '../engine/kubernetes/followers/handle-writer.js';
+import type { HistoryReports } from '../engine/kubernetes/history/history-segments.js';
+import { PodAnnotations } from '../engine/kubernetes/followers/pod-annotations.js';
 import type { SettlementInterval, Store, StoreTraits } from '../engine/store.js';
 import type { SegmentedHistory } from '../history/history-log.js';
 import { makePool } from '../pools/changes.js';
@@ -34,6 +35,8 @@ export interface OpenStoreDeps {
   readonly kubernetes: () => KubernetesApi;
   /** Name of this process among all processes that want to lead; undefined for a command. */
   readonly identity: string | undefined;
+  /** Ends the opening of a datastore that does not answer. */
+  readonly signal: AbortSignal;
   /** How many revisions a watch of the embedded datastore can go back at least. Default: the store's own. */
   readonly watchHistoryCount?: number;
 }
@@ -48,6 +51,12 @@ export interface OpenStore {
    * failure.
    */
   readonly refused: AbortSignal;
+  /** Waits until this process may write. Can be repeated after a failure. @throws Failure of the datastore or of the signal */
+  readonly lead: (signal: AbortSignal) => Promise<void>;
+  /** Closes the store. Idempotent. */
+  readonly close: () => Promise<void>;
+  /** Writes the status of pools where other tools write pools; undefined where only podwire-ipam and Calico's tools do. */
+  readonly publishPools?: KubernetesDatastore['publishPools'];
 }
 
 /** Commands of the node have the processor first. */
@@ -79,12 +88,13 @@ const EMBEDDED: StoreTraits = {
  * cannot be read or used
  */
 export async function openStore(config: Config, deps: OpenStoreDeps): Promise<OpenStore> {
+  const lead = (): Promise<void> => Promise.resolve();
   const { pid, newUid, events, watchHistoryCount } = deps;
   if (config.store === 'embedded') {
     const history = watchHistoryCount === undefined ? {} : { watchHistoryCount };
     const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid, ...history });
     const { signal: refused } = new AbortController();
-    return { store, traits: EMBEDDED, refused };
+    return { store, traits: EMBEDDED, refused, lead, close: () => store.close() };
   }
   const refusing = new AbortController();
   if (config.store === 'kubernetes') {
@@ -93,24 +103,32 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       if (error instanceof Failure) events.datastoreUnavailable(error);
     };
     const lost = (failure: Failure): void => {
-      events.leadershipLost(failure);
+      if (!refusing.signal.aborted) events.processMustRestart(failure);
       refusing.abort(failure);
     };
-    const { kubernetes, clock, random, identity } = deps;
+    const { kubernetes, clock, random, identity, signal } = deps;
     const history: HistoryReports = {
       unavailable: (failure) => events.historyUnavailable(failure),
       unreadable: (id, failure) => events.recordUnreadable(id, failure),
       writeFailed: (error) => events.upkeepFailed('write-history', error),
     };
-    const api = kubernetes();
-    const rest = { api, keys, clock, random };
-    const startWriters = (opened: OpenedStore): ObjectWriter[] =>
-      config.kubernetesHandles === 'none'
-        ? []
-        : [new HandleWriter({ ...rest, ...opened, report: (failure) => events.objectNotWritten('handles', failure) })];
+    const rest = { api: kubernetes(), keys, clock, random };
+    const startWriters = (opened: OpenedStore): ObjectWriter[] => {
+      const options = { ...rest, ...opened, report: (failure: Failure) => events.objectNotWritten(failure) };
+      return [
+        ...(config.kubernetesHandles === 'none' ? [] : [new HandleWriter(options)]),
+        ...(config.podAnnotations === 'never' ? [] : [new PodAnnotations(options)]),
+      ];
+    };
     const podName = identity === undefined ? '' : config.podName;
-    const store = new KubernetesDatastore({ ...rest, identity, podName, report, history, lost, startWriters });
-    return { store, traits: KUBERNETES, history: store, refused: refusing.signal };
+    const options = { ...rest, identity, podName, report, history, lost, startWriters };
+    const datastore = await KubernetesDatastore.open(options, signal);
+    return {
+      ...{ store: datastore.store, traits: KUBERNETES, history: datastore, refused: refusing.signal },
+      lead: (until) => datastore.lead(until),
+      publishPools: (statuses, until) => datastore.publishPools(statuses, until),
+      close: () => datastore.close(),
+    };
   }
   const store = await EtcdStore.open({
     ...etcdOptions(config),
@@ -122,7 +140,8 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
   });
   const { maxOperationsCount } = store;
   const traits = { marksReleases: true, isExclusiveWriter: false, hasLock: true, settlement: SETTLEMENT };
-  return { store, traits: { ...traits, maxOperationsCount }, refused: refusing.signal };
+  const { signal: refused } = refusing;
+  return { store, traits: { ...traits, maxOperationsCount }, refused, lead, close: () => store.close() };
 }
 
 function reportClusterEvent(events: Events, event: ClusterEvent): void {

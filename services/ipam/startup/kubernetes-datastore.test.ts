@@ -1,17 +1,18 @@
 import { GetAddressHistoryRequest, HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
+import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
+import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { KubernetesApi } from '../api-server/api.js';
 import type { RunningService } from '../service.js';
 import { NAMESPACE } from '../testing/api-server.js';
 import { ObjectServer } from '../testing/object-server.js';
-import { Caller, clientLimits, Place } from '../testing/service.js';
+import { Caller, clientLimits, failureOf, Place } from '../testing/service.js';
 
 /** podwire-ipam on Calico's custom resources, as one of several. */
 
 const V3 = '/apis/projectcalico.org/v3';
-const PODWIRE = '/apis/podwire.dev/v1alpha1';
-const SEGMENTS = `${PODWIRE}/historysegments`;
+const SEGMENTS = '/apis/podwire.dev/v1alpha1/historysegments';
 const LEASES = `/apis/coordination.k8s.io/v1/namespaces/${NAMESPACE}/leases`;
 const PODS = `/api/v1/namespaces/${NAMESPACE}/pods`;
 const SERVING = 1;
@@ -25,7 +26,6 @@ beforeEach(async () => {
   server = await ObjectServer.start();
   cleanups = [() => server.stop()];
   server.groups.set(V3, ['ippools', 'ipamblocks']);
-  server.groups.set(PODWIRE, ['nodesessions', 'historysegments']);
   server.put('/api/v1/nodes', { metadata: { name: 'node-1' } });
 });
 
@@ -71,6 +71,16 @@ async function historyOf({ peer }: Caller, id: string): Promise<(readonly [strin
   return tenures.map(({ handleId, releaseTime }) => [handleId, releaseTime !== undefined]);
 }
 
+/** Makes a call whose changes no watch reports. */
+async function watchless<Result>(call: () => Promise<Result>): Promise<Result> {
+  server.isSilent = true;
+  try {
+    return await call();
+  } finally {
+    server.isSilent = false;
+  }
+}
+
 const specOf = (path: string) => Object(server.get(path)?.spec);
 
 test('pools, blocks and affinities are Calico’s objects, and stay when podwire-ipam starts again', async () => {
@@ -109,7 +119,7 @@ test('past allocations stay when podwire-ipam starts again', async () => {
 });
 
 test('without the definition of its segments there is no history, and the command is logged', async () => {
-  server.groups.set(PODWIRE, ['nodesessions']);
+  server.undefinedCollections.add(SEGMENTS);
   const { place, caller, started } = start();
   await started;
   expect(place.log).toContain('helm upgrade --install podwire-crds');
@@ -136,9 +146,28 @@ test('of two, the second one serves as soon as the first one ends', async () => 
   expect(await second.caller.allocateAddress('c1')).toBe(address);
 });
 
+test('a waiting one follows all objects, and shows the former leader’s last write when it leads', async () => {
+  const first = start();
+  const service = await first.started;
+  const second = start();
+  await expect.poll(() => second.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  const [known, unseen] = [
+    await first.caller.allocateAddress('c1'),
+    await watchless(() => first.caller.allocateAddress('c2')),
+  ];
+  await service.stop();
+  await second.started;
+  const found = await Promise.all(['c1', 'c2'].map((id) => second.caller.getEndpoint(id)));
+  expect(found.map(({ endpoint }) => endpoint?.addresses[0]?.address)).toEqual([known, unseen]);
+});
+
 test('one whose lease another process took refuses everything', async () => {
+  const gauges = new ReadMetrics('podwire.ipam.');
   const { caller, started } = start();
   const service = await started;
+  expect(await gauges.read()).toEqual(
+    expect.arrayContaining(['leader 1', expect.stringMatching(/^kubernetes.watch.age 0\./)]),
+  );
   await caller.allocate('c0');
   await caller.release('c0');
   const lease = server.get(`${LEASES}/podwire-ipam`);
@@ -146,8 +175,53 @@ test('one whose lease another process took refuses everything', async () => {
   await expect.poll(() => caller.health(), PATIENCE).toBe(NOT_SERVING);
   await expect(caller.allocate('c1')).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
   expect(server.list(`${V3}/ipamblocks`).map(({ spec }) => Object(spec).attributes)).toEqual([[]]);
+  expect(await gauges.read()).toContain('leader 0');
   await service.stop();
   expect(server.list(SEGMENTS)).toHaveLength(1);
+});
+
+test('a migration to the other group: locked, copied, the former definitions deleted, and used from there', async () => {
+  const V1 = '/apis/crd.projectcalico.org/v1';
+  server.groups.set(V1, ['ippools', 'ipamblocks']);
+  const first = start();
+  const service = await first.started;
+  const address = await first.caller.allocateAddress('c1');
+  const messages = first.caller.peer.stream(
+    WatchServiceService.watch,
+    WatchRequest.fromPartial({ kinds: [WatchKind.WATCH_KIND_ROUTES] }),
+    new AbortController().signal,
+  );
+  let isLocked: boolean | undefined;
+  const watching = (async () => {
+    for await (const { datastoreLocked } of messages) isLocked = datastoreLocked;
+  })();
+  watching.catch(() => undefined);
+  const setReady = (group: string, datastoreReady: boolean): unknown => {
+    const [information] = server.list(`${group}/clusterinformations`);
+    return server.put(`${group}/clusterinformations`, {
+      ...information,
+      metadata: { name: 'default' },
+      spec: { ...Object(information?.spec), datastoreReady },
+    });
+  };
+  setReady(V1, false);
+  await expect.poll(() => failureOf(first.caller.allocate('c2')), PATIENCE).toMatchObject({ code: 'STORE_LOCKED' });
+  await expect.poll(() => isLocked, PATIENCE).toBe(true);
+  for (const plural of ['ippools', 'ipamblocks', 'blockaffinities', 'clusterinformations'])
+    for (const { metadata, spec } of server.list(`${V1}/${plural}`))
+      server.put(`${V3}/${plural}`, { metadata: { name: Object(metadata).name }, spec: spec ?? {} });
+  setReady(V3, true);
+  server.removeGroup(V1);
+  await expect.poll(() => first.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  expect(first.place.log).toContain('have moved from crd.projectcalico.org/v1 to projectcalico.org/v3');
+  // Nodes keep their routes and the lock until another podwire-ipam has read the new blocks.
+  expect([(await first.caller.allBlocks()).length, isLocked]).toEqual([1, true]);
+  await expect(watching).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+  await service.stop();
+  const next = start();
+  await next.started;
+  expect(await next.caller.allocateAddress('c1')).toBe(address);
+  expect(await next.caller.allocateAddress('c2')).not.toBe(address);
 });
 
 test('without Calico’s definitions it waits, and says what to install', async () => {
@@ -167,4 +241,31 @@ test('the leader corrects handles, unless it is to write none', async () => {
   expect(server.list(handles)).toHaveLength(1);
   await start().started;
   await expect.poll(() => server.list(handles), PATIENCE).toEqual([]);
+});
+
+const conditionOf = (name: string) => Object(Object(server.get(`${V3}/ippools/${name}`)?.status).conditions?.[0]);
+const kubectl = (name: string, spec: object) => server.put(`${V3}/ippools`, { metadata: { name }, spec: { ...spec } });
+
+test('pools that kubectl creates serve, with the refusals of podwirectl, and drain when kubectl deletes them', async () => {
+  kubectl('default', { cidr: '10.70.0.0/24' });
+  const { caller, started } = start();
+  await started;
+  kubectl('overlapping', { cidr: '10.70.0.0/26' });
+  kubectl('broken', { cidr: '10.71.0.1/24' });
+  await expect.poll(() => conditionOf('overlapping').reason, PATIENCE).toBe('CIDROverlap');
+  expect(conditionOf('overlapping').message).toContain('overlaps pool "default" 10.70.0.0/24');
+  await expect.poll(() => conditionOf('broken').reason, PATIENCE).toBe('Unreadable');
+  expect((await caller.getPool('overlapping')).pool?.stateReason).toContain('overlaps pool "default"');
+  await expect(caller.allocate('c1', { pools: ['overlapping'] })).rejects.toMatchObject({ code: 'NO_POOL_SERVES' });
+  expect(await caller.allocateAddress('c1')).toMatch(/^10\.70\.0\./);
+  server.delete(`${V3}/ippools/default`);
+  await expect.poll(() => conditionOf('default').reason, PATIENCE).toBe('Terminating');
+  await caller.release('c1');
+  expect(server.get(`${V3}/ippools/default`)).toBeUndefined();
+  await expect.poll(() => conditionOf('overlapping').reason, PATIENCE).toBe('OK');
+  const finalizers = () => Object(server.get(`${V3}/ippools/overlapping`)?.metadata).finalizers;
+  await expect.poll(finalizers, PATIENCE).toEqual(['podwire.dev/ippool']);
+  expect(specOf(`${V3}/ippools/overlapping`)).toEqual({ cidr: '10.70.0.0/26' });
+  server.delete(`${V3}/ippools/overlapping`);
+  await expect.poll(() => server.get(`${V3}/ippools/overlapping`), PATIENCE).toBeUndefined();
 });

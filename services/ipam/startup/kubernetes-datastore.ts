@@ -1,23 +1,20 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 import { z } from 'zod';
 
-import type { KubernetesApi } from '../api-server/api.js';
+import { MERGE_PATCH, type KubernetesApi } from '../api-server/api.js';
 import { listPages } from '../api-server/lists.js';
 import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
-import { HistorySegments, type HistoryReports, type OpenedHistory } from '../engine/kubernetes/history-segments.js';
+import {
+  HistorySegments,
+  type HistoryReports,
+  type OpenedHistory,
+} from '../engine/kubernetes/history/history-segments.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
 import { ObjectForms, type CalicoGroup } from '../engine/kubernetes/object-forms.js';
-import type {
-  CommitResult,
-  Page,
-  RevisionChanges,
-  ScanRequest,
-  Snapshot,
-  Store,
-  Transaction,
-  WatchRequest,
-} from '../engine/store.js';
+import { PoolStatusWriter, type PublishedStatus } from '../engine/kubernetes/pool-status.js';
+import type { Store } from '../engine/store.js';
 import type { SegmentedHistory } from '../history/history-log.js';
 import { Leadership } from '../leadership/leadership.js';
 import type { RecordKeys } from '../records/json/keys.js';
@@ -35,7 +32,7 @@ export interface KubernetesDatastoreOptions {
   /** Receives failures of watches and of the lease, which are retried. Must not throw. */
   readonly report: (failure: unknown) => void;
   readonly history: HistoryReports;
-  /** Called when another process leads. Must not throw. */
+  /** Called when this process must start again: another one leads, or Calico's objects have moved. Must not throw. */
   readonly lost: (failure: Failure) => void;
   /** Starts what writes further objects, while this process leads. */
   readonly startWriters: (opened: OpenedStore) => readonly ObjectWriter[];
@@ -58,143 +55,165 @@ const podSchema = z.object({ metadata: z.object({ name: z.string() }) });
 /** How long the last records of the history may take when the server ends, or a command, in milliseconds. */
 const CLOSING_MS = { server: 5_000, command: 120_000 };
 
-interface Opened {
+interface DatastoreParts {
   readonly store: KubernetesStore;
-  /** Undefined if none is kept. */
-  readonly history: OpenedHistory['segments'] | undefined;
+  readonly group: CalicoGroup;
+  readonly options: KubernetesDatastoreOptions;
+  readonly poolStatus: PoolStatusWriter;
   readonly leadership: Leadership | undefined;
-  readonly writers: readonly ObjectWriter[];
+  readonly objects: ApiObjects;
 }
 
 /**
- * Calico's custom resources as the datastore. Its first call waits until this process leads; the server runs meanwhile, and
- * reports that it does not serve.
+ * Calico's custom resources as the datastore of one of several podwire-ipam. All of them follow all objects; the one that leads
+ * writes and serves.
  */
-export class KubernetesDatastore implements Store, SegmentedHistory {
+export class KubernetesDatastore implements SegmentedHistory {
+  readonly store: KubernetesStore;
+  readonly #group: CalicoGroup;
   readonly #options: KubernetesDatastoreOptions;
-  readonly #stop = new AbortController();
-  #opening: Promise<Opened> | undefined;
-  isKept = true;
+  readonly #leadership: Leadership | undefined;
+  readonly #stopMetrics: () => void;
+  /** The history's writer; undefined until it is read, and if none is kept. */
+  #history: OpenedHistory['segments'] | undefined;
+  #writers: readonly ObjectWriter[] = [];
+  readonly #poolStatus: PoolStatusWriter;
 
-  constructor(options: KubernetesDatastoreOptions) {
+  private constructor({ store, group, options, leadership, objects, poolStatus }: DatastoreParts) {
+    this.store = store;
+    this.#group = group;
     this.#options = options;
+    this.#leadership = leadership;
+    this.#stopMetrics = observeMetrics(['podwire.ipam.leader', 'podwire.ipam.kubernetes.watch.age'], (observe) => {
+      observe('podwire.ipam.leader', leadership?.isHeld ? 1 : 0);
+      observe('podwire.ipam.kubernetes.watch.age', objects.watchAgeMs / 1000);
+    });
+    this.#poolStatus = poolStatus;
+  }
+
+  /**
+   * Reads all objects and follows them, without leading.
+   * @throws Failure STORE_UNAVAILABLE without Calico's definitions, or of the API server
+   */
+  static async open(options: KubernetesDatastoreOptions, signal: AbortSignal): Promise<KubernetesDatastore> {
+    const { api, keys, clock, random, identity, podName, report } = options;
+    // A container that starts again has the label of the one before.
+    await label(api, podName, null);
+    const group = await discoverGroup(api, signal);
+    if (!group) throw missingDefinitions(api);
+    const ownConditions = identity === undefined ? 'hidden' : 'marked';
+    const forms = new ObjectForms({ keys, group, namespace: api.namespace, ownConditions });
+    const leadership = identity === undefined ? undefined : new Leadership({ api, identity, clock, report });
+    let checking: Promise<void> | undefined;
+    const checkGroup = (): void => void (checking ??= endIfMoved(group, options).finally(() => (checking = undefined)));
+    const objects = new ApiObjects({
+      ...{ api, forms, clock, random },
+      authorizeWrite: () => leadership?.requireHeld(),
+      report: (_resource, failure) => {
+        if (failure === undefined) return;
+        report(failure);
+        checkGroup();
+      },
+    });
+    const restored = (): void => {
+      const text =
+        'has an earlier state than before, as after a restore of its etcd; podwire-ipam starts again with it';
+      options.lost(new Failure('STORE_UNAVAILABLE', `${api.subject}: ${text}`));
+    };
+    const store = await KubernetesStore.open({ api: objects, keys, deletedUnderLock: checkGroup, restored }, signal);
+    leadership?.lost.addEventListener('abort', () => {
+      void store.close();
+      const reason: unknown = leadership.lost.reason;
+      if (reason instanceof Failure) options.lost(reason);
+    });
+    const poolStatus = new PoolStatusWriter({ api, resource: forms.placeOf('ippools/').resource, clock });
+    return new KubernetesDatastore({ store, group, options, leadership, objects, poolStatus });
+  }
+
+  get isKept(): boolean {
+    return this.#history !== undefined;
+  }
+
+  /**
+   * Waits until this process leads, and the store shows all that the former leader wrote. A command does not lead, and works beside
+   * the leader. Can be repeated after a failure.
+   * @throws Failure of the API server or of the signal
+   */
+  async lead(signal: AbortSignal): Promise<void> {
+    const { api, keys, clock, random, podName, history: reports, startWriters } = this.#options;
+    await this.#leadership?.acquire(signal);
+    if (this.#leadership) await this.store.refresh(signal);
+    if (!this.#history) {
+      const opened = await HistorySegments.open({ api, keys, clock, random, reports }, signal);
+      this.#history = opened?.segments;
+      if (opened) this.store.keepHistory(opened);
+    }
+    if (!this.#leadership) return;
+    await takeLabel(api, podName, signal);
+    this.#writers = startWriters({ store: this.store, group: this.#group });
+  }
+
+  /** Writes conditions of pools. @throws Failure of the API server */
+  publishPools(statuses: readonly PublishedStatus[], signal: AbortSignal): Promise<void> {
+    return this.#poolStatus.publish(statuses, signal);
   }
 
   async removeOld(retentionMs: number, signal: AbortSignal): Promise<number> {
-    return (await this.#open()).removeOldHistory(retentionMs, signal);
+    return this.store.removeOldHistory(retentionMs, signal);
   }
 
-  async list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
-    return (await this.#open()).list(prefix, signal);
-  }
-
-  async read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
-    return (await this.#open()).read(keys, signal);
-  }
-
-  async scan(request: ScanRequest, signal: AbortSignal): Promise<Page> {
-    return (await this.#open()).scan(request, signal);
-  }
-
-  async revision(signal: AbortSignal): Promise<number> {
-    return (await this.#open()).revision(signal);
-  }
-
-  async commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
-    return (await this.#open()).commit(transaction, signal);
-  }
-
-  async *watch(request: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
-    yield* (await this.#open()).watch(request, signal);
-  }
-
+  /** Gives the lease up once the last transaction has ended, and the history is written. Idempotent. */
   async close(): Promise<void> {
-    this.#stop.abort(new Failure('STORE_UNAVAILABLE', 'the service is shutting down; repeat the request'));
-    const opened = await this.#opening?.catch(() => undefined);
-    if (opened)
-      await this.#label(this.#options.podName, null).catch((failure: unknown) => this.#options.report(failure));
-    await Promise.all(opened?.writers.map((writer) => writer.stop()) ?? []);
-    await opened?.store.close();
+    const { api, podName, report } = this.#options;
+    this.#stopMetrics();
+    if (this.#leadership?.isHeld) await label(api, podName, null).catch(report);
+    await Promise.all(this.#writers.map((writer) => writer.stop()));
+    await this.store.close();
     try {
-      await this.#closeHistory(opened?.history);
+      await this.#closeHistory();
     } finally {
-      await opened?.leadership?.release();
-      this.#options.api.close();
+      await this.#leadership?.release();
+      api.close();
     }
   }
 
   /** @throws the failure of a command, whose records are a part of its result */
-  async #closeHistory(history: Opened['history']): Promise<void> {
+  async #closeHistory(): Promise<void> {
     const { identity, history: reports } = this.#options;
     const isCommand = identity === undefined;
     const signal = AbortSignal.timeout(isCommand ? CLOSING_MS.command : CLOSING_MS.server);
     try {
-      await history?.close(signal);
+      await this.#history?.close(signal);
     } catch (error) {
       if (isCommand) throw error;
       reports.writeFailed(error);
     }
   }
+}
 
-  /** A failure is not kept: the next call tries again. */
-  async #open(): Promise<KubernetesStore> {
-    this.#opening ??= this.#lead().catch((error: unknown) => {
-      this.#opening = undefined;
-      throw error;
-    });
-    return (await this.#opening).store;
-  }
+/** Ends this process if Calico's objects are in the other group: a migration has copied them there, and deleted these. */
+async function endIfMoved(group: CalicoGroup, { api, lost }: KubernetesDatastoreOptions): Promise<void> {
+  const served = await discoverGroup(api).catch(() => undefined);
+  if (served === undefined || served === group) return;
+  const text = `Calico's objects have moved from ${group} to ${served}; podwire-ipam starts again and uses these`;
+  lost(new Failure('STORE_UNAVAILABLE', `${api.subject}: ${text}`));
+}
 
-  async #lead(): Promise<Opened> {
-    const { api, keys, clock, random, identity, report, history: reports, lost } = this.#options;
-    const { signal } = this.#stop;
-    // A container that starts again has the label of the one before.
-    await this.#label(this.#options.podName, null);
-    const leadership =
-      identity === undefined ? undefined : await Leadership.acquire({ api, identity, clock, report }, signal);
-    try {
-      const group = await discoverGroup(api, signal);
-      if (!group) throw missingDefinitions(api);
-      const forms = new ObjectForms({ keys, group, namespace: api.namespace });
-      const reportWatch = (_resource: string, failure: unknown): void => {
-        if (failure !== undefined) report(failure);
-      };
-      const objects = new ApiObjects({ api, forms, clock, random, report: reportWatch });
-      const history = await HistorySegments.open({ api, keys, clock, random, reports }, signal);
-      this.isKept = history !== undefined;
-      const store = await KubernetesStore.open({ api: objects, keys, history });
-      leadership?.lost.addEventListener('abort', () => {
-        void store.close();
-        const reason: unknown = leadership.lost.reason;
-        if (reason instanceof Failure) lost(reason);
-      });
-      await this.#takeLabel(signal);
-      const writers = leadership ? this.#options.startWriters({ store, group }) : [];
-      return { store, history: history?.segments, leadership, writers };
-    } catch (error) {
-      await leadership?.release();
-      throw error;
-    }
-  }
+/** Takes the label from a pod whose node is lost, which still counts as ready for a while. */
+async function takeLabel(api: KubernetesApi, podName: string, signal: AbortSignal): Promise<void> {
+  if (podName === '') return;
+  const path = `/api/v1/namespaces/${api.namespace}/pods`;
+  for await (const { items } of listPages(api, { path, labelSelector: `${LEADER}=true`, signal }))
+    for (const pod of items) await label(api, podSchema.parse(pod).metadata.name, null);
+  await label(api, podName, 'true');
+}
 
-  /** Takes the label from a pod whose node is lost, which still counts as ready for a while. */
-  async #takeLabel(signal: AbortSignal): Promise<void> {
-    const { api, podName } = this.#options;
-    if (podName === '') return;
-    const path = `/api/v1/namespaces/${api.namespace}/pods`;
-    for await (const { items } of listPages(api, { path, labelSelector: `${LEADER}=true`, signal }))
-      for (const pod of items) await this.#label(podSchema.parse(pod).metadata.name, null);
-    await this.#label(podName, 'true');
-  }
-
-  /** Sets or removes the label by which the Service finds the pod that serves. */
-  async #label(podName: string, value: 'true' | null): Promise<void> {
-    const { api } = this.#options;
-    if (podName === '') return;
-    const path = `/api/v1/namespaces/${api.namespace}/pods/${podName}`;
-    const body = { metadata: { labels: { [LEADER]: value } } };
-    await api.send({ method: 'PATCH', path, body, contentType: 'application/merge-patch+json' });
-  }
+/** Sets or removes the label by which the Service finds the pod that serves. */
+async function label(api: KubernetesApi, podName: string, value: 'true' | null): Promise<void> {
+  if (podName === '') return;
+  const path = `/api/v1/namespaces/${api.namespace}/pods/${podName}`;
+  const body = { metadata: { labels: { [LEADER]: value } } };
+  await api.send({ method: 'PATCH', path, body, contentType: MERGE_PATCH });
 }
 
 function missingDefinitions(api: KubernetesApi): Failure {

@@ -111,6 +111,7 @@ describe('settings', () => {
     const events = new Events(createLogger({ service: 'test', level: 'info', destination }));
     return openStore(readConfig(env), {
       ...{ pid: process.pid, newUid: randomUUID, events, clock: systemClock, random: Math.random, identity: 'test' },
+      signal: never,
       kubernetes: () => {
         throw new Error('the test is in no cluster');
       },

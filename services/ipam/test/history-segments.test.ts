@@ -8,7 +8,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 
 import { KubernetesApi } from '../api-server/api.js';
 import { Events } from '../engine/events.js';
-import { HistorySegments } from '../engine/kubernetes/history-segments.js';
+import { HistorySegments } from '../engine/kubernetes/history/history-segments.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
 import type { ObjectApi } from '../engine/kubernetes/object-api.js';
 import type { Store } from '../engine/store.js';
@@ -91,7 +91,9 @@ async function startProcess(objects: ObjectApi, time: Time) {
   };
   const history = await HistorySegments.open({ api, keys, clock, random: Math.random, reports }, forever);
   if (!history) throw new Error('there are no segments');
-  const started = await startOn(await KubernetesStore.open({ api: objects, keys, history }), time);
+  const store = await KubernetesStore.open({ api: objects, keys }, forever);
+  store.keepHistory(history);
+  const started = await startOn(store, time);
   /** Ends as SIGTERM ends the service. */
   const stop = async (): Promise<void> => {
     await started.end();
@@ -174,7 +176,7 @@ describe('tenures', () => {
     }
   }
 
-  test('property: are those of the memory store, also after restarts', async () => {
+  test('property: are equal to the tenures of the memory store, also after restarts', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { maxLength: 14 }), async (steps) => {
         removeSegments();
@@ -295,6 +297,22 @@ describe('an entry', () => {
     expect(await releasesOf(next.ipam, 'c2')).toEqual([]);
     expect(await releasesOf(next.ipam, 'c1')).toHaveLength(2);
     await next.stop();
+  });
+
+  test('without its block in the transaction is kept to the byte, as of an import', async () => {
+    const time = { nowMs: NOW_MS };
+    const objects = new MemoryObjects(keys);
+    const puts = ['{"address":"10.0.0.1"}', '[\n]', '=', ''].map((text, index) => ({
+      key: `${keys.history}00020687/10.0.0.1/${index}`,
+      value: Buffer.from(text),
+    }));
+    const importing = await startProcess(objects.connect(), time);
+    await importing.store.commit({ comparisons: [], puts, deletes: [] }, forever);
+    await importing.stop();
+    const { store, stop } = await startProcess(objects.connect(), time);
+    const { records } = await store.list(keys.history, forever);
+    expect(records.map(({ key, value }) => ({ key, value: Buffer.from(value) }))).toEqual(puts);
+    await stop();
   });
 
   test('that an operator exports from this store is in the archive', async () => {

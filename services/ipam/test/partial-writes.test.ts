@@ -60,7 +60,7 @@ async function prepare({ before = [], damage = [] }: Scenario): Promise<MemorySt
 
 /** The records that the Kubernetes store has of these: handles and endpoints without an address are left out. */
 async function derivable(store: Store): Promise<MemoryStore> {
-  const copy = await KubernetesStore.open({ api: (await objectsOf(store)).connect(), keys });
+  const copy = await KubernetesStore.open({ api: (await objectsOf(store)).connect(), keys }, forever);
   const { records } = await copy.list(keys.root, forever);
   await copy.close();
   const memory = new MemoryStore();
@@ -71,7 +71,7 @@ async function derivable(store: Store): Promise<MemoryStore> {
 /** The same records as objects. */
 async function objectsOf(store: Store): Promise<MemoryObjects> {
   const objects = new MemoryObjects(keys);
-  const copy = await KubernetesStore.open({ api: objects.connect(), keys });
+  const copy = await KubernetesStore.open({ api: objects.connect(), keys }, forever);
   const { records } = await store.list(keys.root, forever);
   await copy.commit({ comparisons: [], puts: records, deletes: [] }, forever);
   await copy.close();
@@ -90,14 +90,14 @@ async function run(store: Store, operations: readonly Operation[]): Promise<stri
 
 /** @param writesCount - the process dies after these */
 async function runOn(objects: MemoryObjects, operations: readonly Operation[], writesCount = Infinity) {
-  const store = await KubernetesStore.open({ api: objects.connect({ writesCount }), keys });
+  const store = await KubernetesStore.open({ api: objects.connect({ writesCount }), keys }, forever);
   const answers = await run(store, operations);
   await store.close();
   return answers;
 }
 
 async function readObjects(objects: MemoryObjects) {
-  const store = await KubernetesStore.open({ api: objects.connect(), keys });
+  const store = await KubernetesStore.open({ api: objects.connect(), keys }, forever);
   const view = await readAll(store, keys);
   await store.close();
   return view;

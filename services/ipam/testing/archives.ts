@@ -2,6 +2,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 
 import type { Store, StoredRecord } from '../engine/store.js';
 import { exportDatastore } from '../transfer/export.js';
+import { byteTarget } from '../transfer/import-target.js';
 import { importDatastore, type ImportResult, type ImportOptions } from '../transfer/import.js';
 import { rootsOf } from '../transfer/scope.js';
 
@@ -63,6 +64,7 @@ export function recordLines(file: Buffer): string {
 export function imported(store: Store, file: Buffer, rest: Partial<ImportOptions> = {}): Promise<ImportResult> {
   return importDatastore({
     store,
+    target: byteTarget(rest.prefix ?? '/calico'),
     prefix: '/calico',
     lines: () => linesOf(file),
     maxOperationsCount: 20,

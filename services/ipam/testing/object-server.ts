@@ -21,6 +21,9 @@ export type RequestFault =
   | 429
   | 500;
 
+/** The only subresource. */
+const STATUS = '/status';
+
 /** Paths of the collections that exist. */
 const COLLECTION = /^\/(?:apis\/[^/]+\/v\w+|api\/v1)(?:\/namespaces\/[^/]+)?\/[a-z]+$/;
 
@@ -28,17 +31,26 @@ const COLLECTION = /^\/(?:apis\/[^/]+\/v\w+|api\/v1)(?:\/namespaces\/[^/]+)?\/[a
 export class ObjectServer {
   /** Request lines of everything but lists and watches. */
   readonly requests: string[] = [];
+  /** Called after each of these requests was carried out, before its answer. */
+  carriedOut: () => void = () => undefined;
   /** Plurals that each group serves. */
   readonly groups = new Map<string, readonly string[]>();
+  /** Collections without a definition. */
+  readonly undefinedCollections = new Set<string>();
   /** Most objects of a page so far. */
   largestPage = 0;
+  /** Paths of groups that are served no more. */
+  readonly #removed: string[] = [];
   readonly #directory: string;
   readonly #server: Server;
   readonly #objects = new Map<string, JsonObject>();
   readonly #watchers = new Set<{ readonly collection: string; readonly response: ServerResponse }>();
+  readonly #held: { readonly method: string; readonly arrived: () => void; readonly released: Promise<void> }[] = [];
   readonly #faults: { readonly method: string; readonly fault: RequestFault }[] = [];
   #version = 100;
   #uid = 0;
+  /** Whether watches report nothing, as while their events are on the way. */
+  isSilent = false;
 
   private constructor(directory: string, server: Server) {
     this.#directory = directory;
@@ -79,6 +91,15 @@ export class ObjectServer {
     this.#faults.push({ method, fault });
   }
 
+  /** The next request of a method arrives, and is carried out once it is released. */
+  hold(method: string): { readonly arrived: Promise<void>; readonly release: () => void } {
+    let [arrive, release] = [(): void => undefined, (): void => undefined];
+    const arrived = new Promise<void>((resolve) => (arrive = resolve));
+    const released = new Promise<void>((resolve) => (release = resolve));
+    this.#held.push({ method, arrived: () => arrive(), released });
+    return { arrived, release };
+  }
+
   clearFaults(): void {
     this.#faults.length = 0;
   }
@@ -88,11 +109,12 @@ export class ObjectServer {
     return this.#objects.get(path);
   }
 
-  /** The objects of a collection. */
+  /** The objects of a collection, of one namespace or of all. */
   list(collection: string): JsonObject[] {
-    return [...this.#objects].flatMap(([path, object]) =>
-      path.startsWith(`${collection}/`) && !path.slice(collection.length + 1).includes('/') ? [object] : [],
-    );
+    return [...this.#objects].flatMap(([path, object]) => {
+      const own = path.slice(0, path.lastIndexOf('/'));
+      return [own, own.replace(/\/namespaces\/[^/]+/, '')].includes(collection) ? [object] : [];
+    });
   }
 
   /** Stores an object as another writer does. */
@@ -129,7 +151,24 @@ export class ObjectServer {
     this.#notify(collection, 'DELETED', last);
   }
 
+  /** Deletes all definitions of a group, as Kubernetes does: first the objects, which a watch reports, then the resources. */
+  removeGroup(group: string): void {
+    this.groups.delete(group);
+    for (const path of [...this.#objects.keys()]) if (path.startsWith(`${group}/`)) this.delete(path);
+    this.#removed.push(group);
+    for (const { collection, response } of this.#watchers) if (collection.startsWith(`${group}/`)) response.end();
+  }
+
+  /** A restore of an empty backup: versions begin again, and watches of later versions report nothing. */
+  restore(): void {
+    this.#objects.clear();
+    this.#version = 50;
+    this.isSilent = true;
+    for (const { response } of this.#watchers) response.end();
+  }
+
   #notify(collection: string, type: string, object: JsonObject): void {
+    if (this.isSilent) return;
     for (const watcher of this.#watchers)
       if (watcher.collection === collection) watcher.response.write(`${formatJson({ type, object })}\n`);
   }
@@ -140,7 +179,15 @@ export class ObjectServer {
     const body = await bodyOf(request);
     const served = this.groups.get(pathname);
     if (served) {
-      reply(response, 200, { resources: served.map((name) => ({ name })) });
+      reply(response, 200, { resources: served.map((name) => ({ name, verbs: VERBS })) });
+      return;
+    }
+    if (this.#removed.some((group) => pathname.startsWith(group))) {
+      response.writeHead(404, { 'content-type': 'text/plain' }).end('404 page not found\n');
+      return;
+    }
+    if (this.undefinedCollections.has(pathname)) {
+      reply(response, ...NOT_FOUND);
       return;
     }
     if (method === 'GET' && COLLECTION.test(pathname)) {
@@ -149,13 +196,21 @@ export class ObjectServer {
       return;
     }
     this.requests.push(`${method} ${pathname}`);
+    const heldIndex = this.#held.findIndex((held) => held.method === method);
+    const [held] = heldIndex < 0 ? [] : this.#held.splice(heldIndex, 1);
+    held?.arrived();
+    await held?.released;
     const index = this.#faults.findIndex((planned) => planned.method === method);
     const fault = index < 0 ? undefined : this.#faults.splice(index, 1)[0]?.fault;
     if (typeof fault === 'number') {
       reply(response, fault, { message: `refused with ${fault}` });
       return;
     }
-    const [status, answer] = fault === 'cut before' ? [0, {}] : this.#carryOut(method, pathname, body);
+    const manager = searchParams.get('fieldManager');
+    const carryOut = () =>
+      manager === null ? this.#carryOut(method, pathname, body) : this.#applyStatus(pathname, body, manager);
+    const [status, answer] = fault === 'cut before' ? [0, {}] : carryOut();
+    this.carriedOut();
     if (fault === undefined) reply(response, status, answer);
     else response.destroy();
   }
@@ -183,12 +238,31 @@ export class ObjectServer {
     reply(response, 200, { metadata: { resourceVersion: String(this.#version), ...next }, items });
   }
 
+  /** Server-side apply of conditions: refused where another manager's condition has other values. */
+  #applyStatus(statusPath: string, body: JsonObject, manager: string): readonly [status: number, answer: JsonObject] {
+    const path = statusPath.slice(0, -'/status'.length);
+    const object = this.#objects.get(path);
+    if (!object) return [404, { message: 'not found', details: { name: nameOf(body) } }];
+    const { managedFields } = within(object, 'metadata');
+    const isOwn = isArray(managedFields) && managedFields.some((entry) => isObject(entry) && entry.manager === manager);
+    const known = within(object, 'status').conditions;
+    if (isArray(known) && known.length > 0 && !isOwn) return CONFLICT;
+    const { conditions = [] } = within(body, 'status');
+    const owned = isArray(conditions)
+      ? conditions.flatMap((each) => (isObject(each) && typeof each.type === 'string' ? [each.type] : []))
+      : [];
+    const fields = Object.fromEntries(owned.map((type) => [`k:{"type":"${type}"}`, { 'f:message': {} }]));
+    const entry = { manager, subresource: 'status', fieldsV1: { 'f:status': { 'f:conditions': fields } } };
+    const metadata = { ...within(object, 'metadata'), managedFields: [entry] };
+    return [200, this.put(path.slice(0, path.lastIndexOf('/')), { ...object, metadata, status: { conditions } })];
+  }
+
   #carryOut(method: string, path: string, body: JsonObject): readonly [status: number, answer: JsonObject] {
     if (method === 'POST') {
       return this.#objects.has(`${path}/${nameOf(body)}`) ? CONFLICT : [201, this.put(path, body)];
     }
     const object = this.#objects.get(path);
-    if (!object) return NOT_FOUND;
+    if (!object) return path.endsWith(STATUS) ? this.#carryOut(method, path.slice(0, -STATUS.length), body) : NOT_FOUND;
     const expected = method === 'DELETE' ? within(body, 'preconditions') : within(body, 'metadata');
     const current = within(object, 'metadata');
     for (const field of ['uid', 'resourceVersion'])
@@ -207,6 +281,7 @@ export class ObjectServer {
   }
 }
 
+const VERBS = ['get', 'list', 'watch', 'create', 'update', 'patch', 'delete'];
 const CONFLICT = [409, { message: 'the object has been modified' }] as const;
 const NOT_FOUND = [404, { message: 'not found' }] as const;
 

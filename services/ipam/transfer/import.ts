@@ -2,22 +2,23 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import type { Comparison, Store, StoreTraits } from '../engine/store.js';
+import type { Comparison, Store, StoredRecord, StoreTraits } from '../engine/store.js';
 import { readArchive, type ArchivedRecord, type ArchiveHeader, type ArchiveTrailer } from './archive.js';
 import { recordsUnder } from './export.js';
+import type { ImportTarget } from './import-target.js';
 import {
   encodeMark,
   isEphemeral,
   importMarkKey,
   readMark,
   rewriteKey,
-  rootsOf,
   type ImportMark,
   type StoredMark,
 } from './scope.js';
 
 export interface ImportOptions extends Pick<StoreTraits, 'maxOperationsCount' | 'isExclusiveWriter'> {
   readonly store: Store;
+  readonly target: ImportTarget;
   /** Prefix of the keys in the datastore. */
   readonly prefix: string;
   /** Opens the file again; it is read three times and never held in memory completely. */
@@ -43,10 +44,14 @@ export interface ImportResult {
   readonly written: number;
   /** Whether this import completed an interrupted one. */
   readonly resumed: boolean;
+  /** Keys of the records that were left out, by the reason. */
+  readonly leftOut: ReadonlyMap<string, readonly string[]>;
 }
 
 /** How long a mark must be unchanged before its import counts as interrupted; a transaction takes far less. */
 const STALL_MS = 5_000;
+/** Attempts to write records that other programs may change meanwhile, as the kubelet changes its Node. */
+const MAX_ATTEMPTS = 5;
 /** Maximum conflicting keys in a message. */
 const NAMED_COUNT = 10;
 
@@ -73,14 +78,19 @@ interface VerifiedFile {
   readonly trailer: ArchiveTrailer;
 }
 
-async function verifyFile({ lines, prefix, rewritePrefix }: ImportOptions): Promise<VerifiedFile> {
+async function verifyFile({ lines, prefix, rewritePrefix, target }: ImportOptions): Promise<VerifiedFile> {
   let header: ArchiveHeader | undefined;
   let trailer: ArchiveTrailer | undefined;
   for await (const part of readArchive(lines())) {
     if (part.type === 'header') header = part.header;
     else if (part.type === 'trailer') trailer = part.trailer;
-    else if (header && rewriteKey(part.record.key, header.prefix, prefix) === undefined)
-      throw refusal(`the file has the key ${part.record.key}, which does not begin with its prefix ${header.prefix}`);
+    else if (header) {
+      const { key, value } = part.record;
+      const rewritten = rewriteKey(key, header.prefix, prefix);
+      if (rewritten === undefined)
+        throw refusal(`the file has the key ${key}, which does not begin with its prefix ${header.prefix}`);
+      target.prepare({ key: rewritten, value });
+    }
   }
   if (!header || !trailer) throw refusal('the file has no header');
   if (header.prefix !== prefix && !rewritePrefix)
@@ -98,6 +108,7 @@ class Import {
   #uid = '';
   #processedCount = 0;
   #writtenCount = 0;
+  readonly #leftOut = new Map<string, string[]>();
 
   constructor(options: ImportOptions, file: VerifiedFile) {
     this.#options = options;
@@ -112,9 +123,14 @@ class Import {
     if (resumed) await this.#requireStalledImport(found);
     else await this.#requireEmpty();
     if (!dryRun) await this.#takeMark(found);
-    for await (const batch of this.#batches()) await this.#writeBatch(batch);
+    for await (const batch of this.#batches()) {
+      for (let attempt = 1; !(await this.#writeBatch(batch)); attempt++)
+        if (this.#options.target.keepsAll || attempt === MAX_ATTEMPTS) throw interference();
+      this.#processedCount += batch.length;
+    }
     if (!dryRun) await this.#finish();
-    return { records: this.#file.trailer.records, written: this.#writtenCount, resumed };
+    const { records } = this.#file.trailer;
+    return { records, written: this.#writtenCount, resumed, leftOut: this.#leftOut };
   }
 
   /** @throws Failure IMPORT_REFUSED when another file's import is incomplete, or another import runs */
@@ -149,11 +165,11 @@ class Import {
     let count = 0;
     for await (const batch of this.#batches()) {
       const there = await this.#storedValues(batch);
-      for (const { key, value } of batch) {
-        const stored = there.get(key);
-        if (!stored || stored.equals(value)) continue;
+      for (const record of batch) {
+        const stored = there.get(record.key)?.value;
+        if (!stored || this.#isWritable(record, stored)) continue;
         count++;
-        if (named.length < NAMED_COUNT) named.push(key);
+        if (named.length < NAMED_COUNT) named.push(record.key);
       }
     }
     if (count === 0) return;
@@ -165,42 +181,74 @@ class Import {
 
   /** Takes the mark, on the condition that no other import or service has begun. */
   async #takeMark(found: StoredMark | undefined): Promise<void> {
-    const { store, prefix, merge, newUid, signal } = this.#options;
+    const { store, target, merge, newUid, signal } = this.#options;
     this.#markRevision = found?.modRevision ?? 0;
     this.#uid = newUid();
     const comparisons: Comparison[] = [this.#markComparison()];
     if (found?.mark.state !== 'running' && !merge) {
       const revision = await store.revision(signal);
       for await (const key of this.#existingKeys()) throw refusal(`${key} was created during the import`);
-      for (const root of rootsOf(prefix))
+      for (const root of target.emptyRoots)
         comparisons.push({ type: 'prefix', prefix: root, notAfterRevision: revision });
     }
-    await this.#commit(comparisons, [this.#markPut('running')]);
+    if (!(await this.#commit(comparisons, [this.#markPut('running')]))) throw interference();
   }
 
-  async #writeBatch(batch: readonly ArchivedRecord[]): Promise<void> {
+  /** @returns whether the batch is written; another program may have changed a record meanwhile */
+  async #writeBatch(batch: readonly ArchivedRecord[]): Promise<boolean> {
+    const { target, dryRun } = this.#options;
     const there = await this.#storedValues(batch);
-    const missing = batch.filter(({ key, value }) => {
-      const stored = there.get(key);
-      if (stored && !stored.equals(value))
+    const wanted = batch.filter((record) => {
+      const { key } = record;
+      const stored = there.get(key)?.value;
+      if (target.isDerived(key)) return false;
+      const obstacle = target.obstacle(key, stored !== undefined);
+      if (obstacle !== undefined && dryRun) this.#leaveOut(key, obstacle);
+      if (obstacle !== undefined || (stored && target.isSame(record, stored))) return false;
+      if (stored && !target.replaces(record, stored))
         throw refusal(`${key} was changed during the import, which cannot be completed`);
-      return !stored;
+      return true;
     });
-    this.#processedCount += batch.length;
-    this.#writtenCount += missing.length;
-    if (this.#options.dryRun || missing.length === 0) return;
-    const absent = missing.map(({ key }): Comparison => ({ type: 'record', key, modRevision: 0 }));
-    await this.#commit([this.#markComparison(), ...absent], [this.#markPut('running'), ...missing]);
+    if (dryRun) this.#writtenCount += wanted.length;
+    if (dryRun || wanted.length === 0) return true;
+    const comparisons = wanted.map(({ key }): Comparison => {
+      return { type: 'record', key, modRevision: there.get(key)?.modRevision ?? 0 };
+    });
+    const companions = new Set(wanted.flatMap((record) => target.companionsOf(record)));
+    const puts = [this.#markPut('running', batch.length), ...wanted, ...companions];
+    const isWritten = await this.#commit([this.#markComparison(), ...comparisons], puts);
+    if (isWritten) this.#writtenCount += wanted.length;
+    return isWritten;
+  }
+
+  #isWritable(record: ArchivedRecord, stored: Uint8Array): boolean {
+    const { target } = this.#options;
+    return target.isDerived(record.key) || target.isSame(record, stored) || target.replaces(record, stored);
+  }
+
+  #leaveOut(key: string, reason: string): void {
+    const keys = this.#leftOut.get(reason) ?? [];
+    this.#leftOut.set(reason, keys);
+    keys.push(key);
   }
 
   /** Verifies all records, and only then marks the import as complete. */
   async #finish(): Promise<void> {
+    const { target, merge } = this.#options;
     for await (const batch of this.#batches()) {
       const there = await this.#storedValues(batch);
-      for (const { key, value } of batch)
-        if (!there.get(key)?.equals(value)) throw refusal(`${key} differs from the written value`);
+      for (const record of batch) {
+        const { key } = record;
+        const stored = there.get(key)?.value;
+        const obstacle = target.obstacle(key, stored !== undefined);
+        if (obstacle !== undefined) this.#leaveOut(key, obstacle);
+        else if (!stored || !target.isSame(record, stored)) {
+          if (!target.isDerived(key)) throw refusal(`${key} differs from the written value`);
+          this.#leaveOut(key, 'of handles and endpoints that differ from the addresses');
+        }
+      }
     }
-    if (!this.#options.merge) {
+    if (!merge && target.keepsAll) {
       let count = 0;
       for await (const key of this.#existingKeys()) count += key === '' ? 0 : 1;
       const { records } = this.#file.trailer;
@@ -209,25 +257,23 @@ class Import {
           `the datastore has ${formatCount(count, 'record')}, but the file ${records}: another process writes to it`,
         );
     }
-    await this.#commit([this.#markComparison()], [this.#markPut('complete')]);
+    if (!(await this.#commit([this.#markComparison()], [this.#markPut('complete')]))) throw interference();
   }
 
-  /** @throws Failure IMPORT_REFUSED when the mark or a record has changed */
-  async #commit(comparisons: readonly Comparison[], puts: readonly ArchivedRecord[]): Promise<void> {
+  /** @returns whether neither the mark nor a record has changed */
+  async #commit(comparisons: readonly Comparison[], puts: readonly ArchivedRecord[]): Promise<boolean> {
     const result = await this.#options.store.commit({ comparisons, puts, deletes: [] }, this.#options.signal);
-    if (!result.committed)
-      throw refusal(
-        'another process writes to the datastore: stop all replicas and other imports, and repeat the import',
-      );
-    this.#markRevision = result.revision;
+    if (result.committed) this.#markRevision = result.revision;
+    return result.committed;
   }
 
   #markComparison(): Comparison {
     return { type: 'record', key: this.#markerKey, modRevision: this.#markRevision };
   }
 
-  #markPut(state: ImportMark['state']): ArchivedRecord {
-    const mark = { state, uid: this.#uid, sha256: this.#file.trailer.sha256, records: this.#processedCount };
+  #markPut(state: ImportMark['state'], batchCount = 0): ArchivedRecord {
+    const records = this.#processedCount + batchCount;
+    const mark = { state, uid: this.#uid, sha256: this.#file.trailer.sha256, records };
     return { key: this.#markerKey, value: encodeMark(mark) };
   }
 
@@ -254,19 +300,23 @@ class Import {
     if (batch.length > 0) yield batch;
   }
 
-  async #storedValues(batch: readonly ArchivedRecord[]): Promise<Map<string, Buffer>> {
+  async #storedValues(batch: readonly ArchivedRecord[]): Promise<ReadonlyMap<string, StoredRecord>> {
     const { records } = await this.#options.store.read(
       batch.map(({ key }) => key),
       this.#options.signal,
     );
-    return new Map(records.map(({ key, value }) => [key, Buffer.from(value)]));
+    return new Map(records.map((record) => [record.key, record]));
   }
 
   async *#existingKeys(): AsyncGenerator<string, void, void> {
-    const { store, prefix, signal } = this.#options;
-    for (const root of rootsOf(prefix))
+    const { store, target, prefix, signal } = this.#options;
+    for (const root of target.emptyRoots)
       for await (const { key } of recordsUnder(store, { root, signal })) if (!isEphemeral(prefix, key)) yield key;
   }
+}
+
+function interference(): Failure {
+  return refusal('another process writes to the datastore: stop all replicas and other imports, and repeat the import');
 }
 
 function refusal(reason: string): Failure {

@@ -49,6 +49,7 @@ describe('a datastore comes out as it went in', () => {
         records: records.size,
         written: records.size,
         resumed: false,
+        leftOut: new Map(),
       });
       const second = await exported(stores[1]);
       await imported(stores[2], second);

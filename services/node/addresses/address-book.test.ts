@@ -510,7 +510,7 @@ describe('addresses for a pod', () => {
     const { add, ipam, pass } = await scene();
     await add('a');
     await pass(80_000);
-    expect(ipam.leaseCount).toBe(4);
+    expect(ipam.leaseCount).toBe(3);
     ipam.limit = 2;
     await pass(80_000);
     expect(ipam.leaseCount).toBe(2);

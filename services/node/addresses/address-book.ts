@@ -138,9 +138,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       ...parts,
       marks,
       unboundCount: (family) => this.#unboundCount(family),
-      bind: (signal) => this.#settlement.bind(signal),
-      hurryReturns: () => this.#settlement.hurryReturns(),
-      onInterval: (interval) => (this.#settlement.interval = interval),
+      settlement: this.#settlement,
       onListing: (leases, signal) => this.#bindUnrecorded(leases, signal),
       request: (family, ms) => this.#request(family, ms),
     });
@@ -149,7 +147,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       links: options.links,
       boot,
       plugin: () => this.#plugin,
-      onUnbound: (record) => this.#settlement.request(record),
+      onUnbound: (record) => this.#settlement.requestNow(record),
       onLeasesDiffer: () => this.#refill.list(),
     });
     this.#endpoints = new EndpointReporter(parts);

@@ -60,6 +60,16 @@ test('a refill begins at once when the next pod would find no lease', async () =
   expect(listingCount()).toBe(before + 1);
 });
 
+test('a listing refills nothing before the mark is reached', async () => {
+  const { ipam, add, pass, listingCount } = await scene();
+  const before = listingCount();
+  await pass(80_000);
+  expect([ipam.leaseCount, listingCount() > before]).toEqual([2, true]);
+  await add('a');
+  await pass(50);
+  expect(ipam.leaseCount).toBeGreaterThan(2);
+});
+
 test('with a small limit, pods that follow each other find leases: earlier leases are bound first', async () => {
   const { ipam, add, pass } = await scene(2);
   for (let pod = 0; pod < 8; pod++) {

@@ -6,8 +6,9 @@ import { NS_PER_MS } from '@podwire/shared/runtime/wall-clock';
 
 import type { AddressEvents } from './events.js';
 import { leaseAddresses, leaseReturn, returnAddresses } from './lease-calls.js';
-import { FAMILIES, type Lease, type LeaseMarks, type SettlementInterval } from './lease.js';
+import { FAMILIES, type Lease, type LeaseMarks } from './lease.js';
 import type { IpamSession } from './session.js';
+import type { Settlement } from './settlement.js';
 import type { LeaseStock } from './stock.js';
 
 /** How long an ADD waits for leases that are on their way, in milliseconds. Then podwire-ipam allocates its addresses. */
@@ -16,8 +17,8 @@ const WAIT_MS = 500;
 /** A refill while leases are left waits for the end of the command that took one, in milliseconds. */
 const REFILL_DELAY_MS = 50;
 
-/** A refill within this time after the last one doubles the number of leases, in milliseconds. */
-const BUSY_MS = 2000;
+/** A refill lasts for so many intervals of the settlement, at the rate of pods since the last one. */
+const REFILL_INTERVALS = 6;
 /** Most leases of a family that a busy node keeps. */
 const MAX_COUNT = 128;
 
@@ -45,12 +46,8 @@ interface LeaseRefillOptions {
   readonly random: () => number;
   /** Number of addresses that podwire-ipam still has as leases, and pods have. */
   readonly unboundCount: (family: Family) => number;
-  /** Binds the addresses of pods: until then they count towards podwire-ipam's limit. */
-  readonly bind: (signal: AbortSignal) => Promise<void>;
-  /** Returns the addresses of ended pods at once: this or another node needs addresses. */
-  readonly hurryReturns: () => void;
-  /** Called with the interval that podwire-ipam names. */
-  readonly onInterval: (interval: SettlementInterval) => void;
+  /** Gets the interval that podwire-ipam names. */
+  readonly settlement: Pick<Settlement, 'bind' | 'hurryReturns' | 'interval'>;
   /** Called with each listing, before its leases are offered. */
   readonly onListing: (leases: readonly Lease[], signal: AbortSignal) => Promise<void>;
   /** Requests a run in this time; undefined: now, whatever failed before. */
@@ -69,6 +66,8 @@ interface FamilyState {
   limit: number;
   /** Time of the last refill, by the monotonic clock. */
   refilledAtMs: number;
+  /** Number of leases that pods took since then. */
+  takenCount: number;
   /** Whether the next run can bring leases: the last one did not fail, and podwire-ipam had enough. */
   isSupplied: boolean;
   /** End of the pause in leases, by the monotonic clock. */
@@ -96,6 +95,7 @@ export class LeaseRefill {
       targetCount: marks.highCount,
       limit: Number.POSITIVE_INFINITY,
       refilledAtMs: Number.NEGATIVE_INFINITY,
+      takenCount: 0,
       isSupplied: true,
       pausedUntilMs: Number.NEGATIVE_INFINITY,
       isWanted: stock.count(family) > 0,
@@ -129,7 +129,7 @@ export class LeaseRefill {
     while (!leases) {
       const missing = families.filter((family) => stock.count(family) === 0).map((family) => this.#state(family));
       if (!missing.every((state) => state.isSupplied && !this.#isPaused(state))) {
-        this.#options.hurryReturns();
+        this.#options.settlement.hurryReturns();
         return 'unavailable';
       }
       const ends = missing.map((state) => new Promise<void>((resolve) => state.waiting.push(resolve)));
@@ -141,6 +141,7 @@ export class LeaseRefill {
       done.abort();
       leases = stock.take(families);
     }
+    for (const family of families) this.#state(family).takenCount++;
     this.#refillLow(families);
     return leases;
   }
@@ -183,7 +184,7 @@ export class LeaseRefill {
       state.pausedUntilMs = pausedUntilMs;
       this.#options.request(family, undefined);
     }
-    this.#options.hurryReturns();
+    this.#options.settlement.hurryReturns();
     this.#options.events.recalled();
   }
 
@@ -203,7 +204,7 @@ export class LeaseRefill {
   async #reconcile(family: Family, state: FamilyState, signal: AbortSignal): Promise<NextRun | undefined> {
     const { stock, marks, clock } = this.#options;
     const isPaused = this.#isPaused(state);
-    if (!isPaused) this.#adaptTarget(state, stock.count(family), clock.monotonicMs());
+    if (!isPaused) this.#adaptTarget(state);
     const keptCount = isPaused ? 0 : state.targetCount;
     const { isWanted } = state;
     await this.#return(stock.withdraw(family, keptCount), signal);
@@ -216,27 +217,33 @@ export class LeaseRefill {
   }
 
   /** A busy node keeps more leases, so that one transaction carries many pods; a quiet one returns to the mark. */
-  #adaptTarget(state: FamilyState, count: number, nowMs: number): void {
-    const { highCount, lowCount } = this.#options.marks;
-    const isBusy = nowMs - state.refilledAtMs < BUSY_MS;
-    if (!isBusy || highCount === 0) state.targetCount = highCount;
-    else if (count <= lowCount) state.targetCount = Math.min(Math.max(2 * state.targetCount, 1), MAX_COUNT);
+  #adaptTarget(state: FamilyState): void {
+    const { marks, clock, settlement } = this.#options;
+    const { highCount } = marks;
+    const intervals = (clock.monotonicMs() - state.refilledAtMs) / settlement.interval.longestMs;
+    const neededCount = Math.ceil((state.takenCount * REFILL_INTERVALS) / Math.max(intervals, 1));
+    const keptCount = intervals < REFILL_INTERVALS ? state.targetCount : highCount;
+    state.targetCount = highCount === 0 ? 0 : Math.min(Math.max(neededCount, keptCount), MAX_COUNT);
   }
 
   /** Lists and refills; returns outdated leases and what exceeds podwire-ipam's limit. */
   async #refill(family: Family, keptCount: number, signal: AbortSignal): Promise<void> {
-    const { stock, session, clock, bootMs, events, bind, onListing, onInterval, unboundCount } = this.#options;
+    const { stock, session, clock, bootMs, events, marks, settlement, onListing, unboundCount } = this.#options;
     const state = this.#state(family);
-    if (keptCount > 0 && keptCount + unboundCount(family) > state.limit) await bind(signal);
+    if (keptCount > 0 && keptCount + unboundCount(family) > state.limit) {
+      // Until then they count towards podwire-ipam's limit.
+      await settlement.bind(signal);
+    }
     const [startedMs, startedBootMs] = [clock.monotonicMs(), bootMs()];
     const beforeCount = stock.count(family);
     // podwire-ipam counts the leases of pods that it does not know yet.
-    const wantedCount = state.isWanted && keptCount > 0 ? keptCount + unboundCount(family) : 0;
+    const aimedCount = beforeCount <= marks.lowCount ? keptCount : Math.min(beforeCount, keptCount);
+    const wantedCount = state.isWanted && keptCount > 0 ? aimedCount + unboundCount(family) : 0;
     const listing = await leaseAddresses(session, family, wantedCount, signal);
     const leases = listing.addresses.filter(({ outdated }) => !outdated).map(leaseOf);
     await onListing(leases, signal);
     const { settleAfter, settleWithin } = listing;
-    if (settleAfter) onInterval({ quietMs: durationMs(settleAfter), longestMs: durationMs(settleWithin) });
+    if (settleAfter) settlement.interval = { quietMs: durationMs(settleAfter), longestMs: durationMs(settleWithin) };
     const validForMs = durationMs(listing.validFor);
     stock.list(family, {
       leases,
@@ -250,6 +257,7 @@ export class LeaseRefill {
     events.listed(family, { count, explanation: listing.explanation });
     if (count > beforeCount) {
       state.refilledAtMs = clock.monotonicMs();
+      state.takenCount = 0;
       events.refilled(family, { addedCount: count - beforeCount, durationMs: state.refilledAtMs - startedMs });
     }
     const outdated = listing.addresses.filter((lease) => lease.outdated && !stock.isInUse(lease.address));

@@ -117,6 +117,19 @@ describe('an interval of podwire-ipam', () => {
     await node.book.stop();
   });
 
+  test('an inventory with pods that are not bound yet is not repeated meanwhile', async () => {
+    const { node, pass, callsOf } = await scene({ addressCount: 8, settlement });
+    await node.add('a');
+    await pass(5000);
+    const before = callsOf('report');
+    await node.add('b');
+    node.requestInventory();
+    await pass(2000);
+    // The digest, and the whole inventory.
+    expect(callsOf('report') - before).toBe(2);
+    await node.book.stop();
+  });
+
   test('everything is settled before podwire-node ends, in as many calls as it takes', async () => {
     const { ipam, node, pass } = await scene({ addressCount: 700, settlement });
     for (let count = 0; count < 300; count++) await node.add(`pod-${count}`);

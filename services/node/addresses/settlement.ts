@@ -126,7 +126,16 @@ export class Settlement {
 
   /** Returns the addresses of ended pods without a wait, if there are any: other pods need them. */
   hurryReturns(): void {
-    if (this.unsettled().unreturnedCount === 0) return;
+    if (this.unsettled().unreturnedCount > 0) this.#hurry();
+  }
+
+  /** As {@link request}, without a wait. */
+  requestNow(record: AttachmentRecord): void {
+    this.request(record);
+    this.#hurry();
+  }
+
+  #hurry(): void {
     this.#isUrgent = true;
     this.#options.request(0);
   }

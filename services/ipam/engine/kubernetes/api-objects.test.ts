@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { Failure } from '@podwire/shared/failure/failure';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
@@ -7,10 +8,11 @@ import { KubernetesApi } from '../../api-server/api.js';
 import { takeOrdinals } from '../../records/block.js';
 import { RecordKeys } from '../../records/json/keys.js';
 import { encodeRecord, serialize } from '../../records/json/registry.js';
-import type { RecordValue } from '../../records/view.js';
+import type { RecordValue, View } from '../../records/view.js';
 import { NAMESPACE } from '../../testing/api-server.js';
 import { ObjectServer, type RequestFault } from '../../testing/object-server.js';
-import { affinity, block, nodeRecord, poolRecord, session } from '../../testing/records.js';
+import { affinity, block, nodeRecord, poolRecord, prefix, session } from '../../testing/records.js';
+import type { CommitResult } from '../store.js';
 import { inconsistencies, readAll } from '../testing/consistency.js';
 import { forever } from '../testing/stores.js';
 import { ApiObjects, discoverGroup } from './api-objects.js';
@@ -36,11 +38,12 @@ beforeEach(async () => {
 });
 afterEach(() => store.close());
 
-async function open(): Promise<KubernetesStore> {
+async function open(authorizeWrite = (): void => undefined): Promise<KubernetesStore> {
   const api = new KubernetesApi(server.options);
-  const forms = new ObjectForms({ keys, group: 'projectcalico.org/v3', namespace: NAMESPACE });
-  const objects = new ApiObjects({ api, forms, clock: systemClock, random: () => 0, report: () => undefined });
-  return KubernetesStore.open({ api: objects, keys });
+  const forms = new ObjectForms({ keys, group: 'projectcalico.org/v3', namespace: NAMESPACE, ownConditions: 'marked' });
+  const options = { api, forms, clock: systemClock, random: () => 0, report: () => undefined, authorizeWrite };
+  const objects = new ApiObjects(options);
+  return KubernetesStore.open({ api: objects, keys }, forever);
 }
 
 const put = (record: RecordValue) => ({ key: keys.of(record), value: serialize(encodeRecord(record, undefined)) });
@@ -51,14 +54,18 @@ const write = (...records: readonly RecordValue[]) =>
 const remove = (...records: readonly RecordValue[]) =>
   store.commit({ comparisons: [], puts: [], deletes: records.map((record) => keys.of(record)) }, forever);
 
-const blockRecord = (cidr: string): RecordValue => ({
+const blockRecord = (cidr: string, ordinal = 1): RecordValue => ({
   kind: 'block',
-  value: takeOrdinals({ ...block(cidr, 'n1'), sequenceNumber: 1_795_862_400_123_456_789n }, [1], {
+  value: takeOrdinals({ ...block(cidr, 'n1'), sequenceNumber: 1_795_862_400_123_456_789n }, [ordinal], {
     handleId: 'net.c1',
     owner: { node: 'n1', network: 'net', interface: 'eth0', timestamp: '2026-11-20 10:00:00.5 +0000 UTC' },
     releasedAtMs: undefined,
   }),
 });
+
+/** The allocated ordinals of a block. */
+const ordinalsOf = (view: View, cidr: string): number[] =>
+  view.block(prefix(cidr))?.allocations.flatMap((index, ordinal) => (index === null ? [] : [ordinal])) ?? [];
 
 const affinityRecord = (cidr: string): RecordValue => ({ kind: 'affinity', value: affinity(cidr, 'n1', 'confirmed') });
 
@@ -95,6 +102,55 @@ describe.each<RequestFault>(['cut before', 'cut after', 429, 500])('a request th
     expect(await remove(blockRecord(cidr))).toMatchObject({ committed: true });
     expect(server.get(`${V3}/ipamblocks/10-0-1-0-26`)).toBeUndefined();
     expect((await store.list(keys.root, forever)).records.some(({ key }) => key.includes('10.0.1.0'))).toBe(false);
+  });
+});
+
+describe('a write of the former leader that is in flight when its lease expires', () => {
+  const cidr = '10.0.3.0/26';
+  const lost = new Failure('STORE_UNAVAILABLE', 'another podwire-ipam leads');
+  let holdsLease: boolean;
+  let former: KubernetesStore;
+  let late: Promise<CommitResult>;
+  let inFlight: { readonly release: () => void };
+
+  const commit = (writer: KubernetesStore, ...records: readonly RecordValue[]) =>
+    writer.commit({ comparisons: [], puts: records.map(put), deletes: [] }, forever);
+
+  beforeEach(async () => {
+    holdsLease = true;
+    former = await open(() => {
+      if (!holdsLease) throw lost;
+    });
+    await commit(former, blockRecord(cidr, 1));
+    const held = server.hold('PUT');
+    late = commit(former, blockRecord(cidr, 2), affinityRecord(cidr));
+    late.catch(() => undefined);
+    await held.arrived;
+    inFlight = held;
+    holdsLease = false;
+    await store.refresh(forever);
+  });
+  afterEach(async () => {
+    await former.close();
+    await remove(blockRecord(cidr));
+  });
+
+  test('is refused if the next leader has written the block', async () => {
+    expect(await commit(store, blockRecord(cidr, 3))).toMatchObject({ committed: true });
+    inFlight.release();
+    expect(await late).toMatchObject({ committed: false });
+    await expect(commit(former, blockRecord(cidr, 2))).rejects.toBe(lost);
+    expect(ordinalsOf(await readAll(store, keys), cidr)).toEqual([3]);
+  });
+
+  test('makes the next leader’s write of the block lose, and its further writes are not sent', async () => {
+    server.isSilent = true;
+    inFlight.release();
+    await expect(late).rejects.toBe(lost);
+    server.isSilent = false;
+    expect(await commit(store, blockRecord(cidr, 3))).toMatchObject({ committed: false });
+    expect(ordinalsOf(await readAll(store, keys), cidr)).toEqual([2]);
+    expect(server.list(`${V3}/blockaffinities`)).toEqual([]);
   });
 });
 

@@ -5,12 +5,29 @@ import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { NOT_EXECUTED, type ApiAnswer, type ApiRequest, type KubernetesApi } from '../../api-server/api.js';
+import {
+  MERGE_PATCH,
+  NOT_EXECUTED,
+  pauseMs,
+  type ApiAnswer,
+  type ApiRequest,
+  type KubernetesApi,
+} from '../../api-server/api.js';
+import { listPages, METADATA_ONLY } from '../../api-server/lists.js';
 import { ObjectFeed } from '../../api-server/object-feed.js';
-import { formatJson, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
+import {
+  asObject,
+  formatJson,
+  isObject,
+  objectIn,
+  parseJson,
+  type Json,
+  type JsonObject,
+} from '../../records/json/json.js';
 import { isAborted } from '../transaction.js';
 import type { ApiObject, ObjectApi, ObjectContent, ObjectObserver, WriteOutcome } from './object-api.js';
-import { ObjectForms, objectIn, type CalicoGroup, type ReadObject, type Resource } from './object-forms.js';
+import { ObjectForms, type CalicoGroup, type ReadObject, type Resource } from './object-forms.js';
+import { deletionTimeIn, finalizersOf, POOL_FINALIZER } from './pool-form.js';
 
 interface ApiObjectsOptions {
   readonly api: KubernetesApi;
@@ -20,19 +37,14 @@ interface ApiObjectsOptions {
   readonly random: () => number;
   /** Receives each failure of a watch, which is retried, and undefined when it is open again. Must not throw. */
   readonly report: (resource: string, failure: unknown) => void;
+  /** Called before each write. Throws a Failure while this process must not write. */
+  readonly authorizeWrite: () => void;
 }
 
 const BACKOFF: BackoffBounds = { baseMs: 50, maxMs: 2_000 };
 
 const NOT_FOUND = 404;
 const CONFLICT = 409;
-
-/**
- * Keeps a pool until its addresses are released, also if an operator deletes it: `kubectl delete ippool` drains it.
- */
-const POOL_FINALIZER = 'podwire.dev/ippool';
-
-const MERGE_PATCH = 'application/merge-patch+json';
 
 /** A write in progress. */
 interface Attempt {
@@ -46,7 +58,9 @@ interface Attempt {
  * The objects of a cluster's API server.
  *
  * The API server may execute a request after its failure was reported. So a request is repeated until its outcome is known. The
- * API server refuses a request whose object has changed, so at most one of the repetitions has an effect.
+ * API server refuses a request whose object has changed, so at most one of the repetitions has an effect. The same refusal fences
+ * a request that is in flight while this process loses the lease: either it is too late for its object's version, or the next
+ * leader's write of that object is, which then reads the object.
  */
 export class ApiObjects implements ObjectApi {
   readonly #options: ApiObjectsOptions;
@@ -64,6 +78,26 @@ export class ApiObjects implements ObjectApi {
     await Promise.all(
       this.#options.forms.resources.map((resource) => this.#followResource(resource, observer, signal)),
     );
+  }
+
+  async versions(signal: AbortSignal): Promise<ReadonlyMap<string, string>> {
+    const { api, forms } = this.#options;
+    const versions = new Map<string, string>();
+    const list = async (resource: Resource): Promise<void> => {
+      const fieldSelector = ObjectForms.fieldSelector(resource) ?? '';
+      const request = { path: resource.path, fieldSelector, accept: METADATA_ONLY, signal };
+      for await (const { items } of listPages(api, request))
+        for (const item of items) {
+          const object = asObject(item);
+          if (object) versions.set(idOf(resource, object), versionOf(object));
+        }
+    };
+    try {
+      await Promise.all(forms.resources.map(list));
+    } catch (error) {
+      throw storeFailure(error);
+    }
+    return versions;
   }
 
   async read(id: string, signal: AbortSignal): Promise<ApiObject | undefined> {
@@ -86,8 +120,9 @@ export class ApiObjects implements ObjectApi {
       : ({ method: base ? 'PUT' : 'POST', path, json: formatJson(body) } as const);
     const written = await this.#settle({ id: content.id, request, isDone }, signal);
     if (written.type === 'refused') return this.#refused(resource, written.found, signal);
-    const isEnding = resource.plural === 'ippools' && deletionTimeOf(content) !== undefined;
-    if (isEnding) return this.#beginDeletion(content.id, written.object, signal);
+    const [value] = content.records.values();
+    if (resource.plural === 'ippools' && deletionTimeIn(value) !== undefined)
+      return this.#beginDeletion(content.id, written.object, signal);
     return { type: 'written', object: this.#asWritten(resource, written.object, content) };
   }
 
@@ -110,6 +145,11 @@ export class ApiObjects implements ObjectApi {
     return { type: 'written', object: undefined, ...(version === undefined ? {} : { version }) };
   }
 
+  /** Age of the latest report of the watch that has been silent for the longest time. */
+  get watchAgeMs(): number {
+    return Math.max(0, ...this.#feeds.map(({ ageMs }) => ageMs));
+  }
+
   close(): void {
     for (const feed of this.#feeds) void feed.stop();
     this.#options.api.close();
@@ -122,16 +162,17 @@ export class ApiObjects implements ObjectApi {
         ...{ api, clock, random, path: resource.path },
         fieldSelector: ObjectForms.fieldSelector(resource) ?? '',
         report: (failure) => report(resource.plural, failure),
+        restored: () => observer.restored(),
         listed: (items, version) => {
           const objects = items.flatMap((item) => {
-            const object = jsonObject(item);
+            const object = asObject(item);
             return object ? (this.#apiObject(resource, object) ?? []) : [];
           });
           observer.listed(resource.plural, version, objects);
           resolve();
         },
         changed: (type, item) => {
-          const object = jsonObject(item);
+          const object = asObject(item);
           if (!object) return;
           const known = type === 'DELETED' ? undefined : this.#apiObject(resource, object);
           if (known) observer.changed(known);
@@ -148,12 +189,13 @@ export class ApiObjects implements ObjectApi {
 
   /** Sends a request until its outcome is known. @throws Failure STORE_UNAVAILABLE, STORE_DENIED, or the signal's */
   async #settle(attempt: Attempt, signal: AbortSignal): Promise<Settled> {
-    const { clock, random, api } = this.#options;
+    const { clock, random, api, authorizeWrite } = this.#options;
     let isRepeated = false;
     for (let count = 0; ; count++) {
       try {
-        const { status, body } = await api.send({ ...attempt.request, signal });
-        if (status !== NOT_FOUND && status !== CONFLICT) return { type: 'written', object: jsonObject(body) ?? {} };
+        authorizeWrite();
+        const { status, body } = requireServed(await api.send({ ...attempt.request, signal }), attempt.request);
+        if (status !== NOT_FOUND && status !== CONFLICT) return { type: 'written', object: asObject(body) ?? {} };
         const found = await this.#readRaw(attempt.id, signal);
         return isRepeated && attempt.isDone(found)
           ? { type: 'written', object: found ?? {} }
@@ -161,7 +203,7 @@ export class ApiObjects implements ObjectApi {
       } catch (error) {
         if (!(error instanceof Failure) || isAborted(signal) || !REPEATED.has(error.code)) throw storeFailure(error);
         isRepeated ||= error.details.executed !== NOT_EXECUTED.executed;
-        await clock.sleep(backoffMs(count, BACKOFF, random()), signal);
+        await clock.sleep(pauseMs(error, backoffMs(count, BACKOFF, random())), signal);
         if (isAborted(signal)) throw storeFailure(error);
       }
     }
@@ -193,18 +235,19 @@ export class ApiObjects implements ObjectApi {
     const body = { metadata: { uid, resourceVersion, finalizers } };
     const request = { method: 'PATCH', path: pathOf(resource, object), body, contentType: MERGE_PATCH } as const;
     const ended = await this.#send(request, signal);
-    return versionOf(jsonObject(ended.body) ?? object);
+    return versionOf(asObject(ended.body) ?? object);
   }
 
   async #readRaw(id: string, signal: AbortSignal): Promise<JsonObject | undefined> {
     const { resource, name } = this.#options.forms.placeOf(id);
     const { status, body } = await this.#send({ method: 'GET', path: `${resource.path}/${name}` }, signal);
-    return status === NOT_FOUND ? undefined : jsonObject(body);
+    return status === NOT_FOUND ? undefined : asObject(body);
   }
 
   async #send(request: Omit<ApiRequest, 'signal'>, signal: AbortSignal): Promise<ApiAnswer> {
+    if (request.method !== 'GET') this.#options.authorizeWrite();
     try {
-      return await this.#options.api.send({ ...request, signal });
+      return requireServed(await this.#options.api.send({ ...request, signal }), request);
     } catch (error) {
       throw storeFailure(error);
     }
@@ -240,22 +283,36 @@ const SERVER_SETS: readonly string[] = ['ippools', 'ipreservations', 'nodes'];
 const REPEATED: ReadonlySet<string> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED']);
 
 /** Finds the API group with Calico's objects. As in Calico, v3 is used only if it alone is served. @returns undefined if none is */
-export async function discoverGroup(api: KubernetesApi, signal: AbortSignal): Promise<CalicoGroup | undefined> {
+export async function discoverGroup(api: KubernetesApi, signal?: AbortSignal): Promise<CalicoGroup | undefined> {
   const groups = ['crd.projectcalico.org/v1', 'projectcalico.org/v3'] as const;
   for (const group of groups) if (await isServed(api, `/apis/${group}/ipamblocks`, signal)) return group;
   return undefined;
 }
 
-/** Whether the API server has the definition of the objects at a path. */
-export async function isServed(api: KubernetesApi, path: string, signal: AbortSignal): Promise<boolean> {
+/** Whether the API server has the definition of the objects at a path. It creates none while it deletes the definition. */
+async function isServed(api: KubernetesApi, path: string, signal?: AbortSignal): Promise<boolean> {
   const slash = path.lastIndexOf('/');
-  const { status, body } = await api.send({ method: 'GET', path: path.slice(0, slash), signal });
-  const resources = jsonObject(body)?.resources;
-  const isNamed = (resource: Json): boolean => isObject(resource) && resource.name === path.slice(slash + 1);
-  return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isNamed);
+  const request = { method: 'GET', path: path.slice(0, slash), ...(signal && { signal }) } as const;
+  const { status, body } = await api.send(request);
+  const resources = asObject(body)?.resources;
+  const isWanted = (resource: Json): boolean => {
+    if (!isObject(resource) || resource.name !== path.slice(slash + 1)) return false;
+    return Array.isArray(resource.verbs) && resource.verbs.includes('create');
+  };
+  return status !== NOT_FOUND && Array.isArray(resources) && resources.some(isWanted);
 }
 
-function storeFailure(error: unknown): unknown {
+/**
+ * An object whose resource is not served any more is not a missing one: a migration has deleted Calico's definitions. Of a missing
+ * object the API server returns a Status.
+ * @throws Failure STORE_UNAVAILABLE
+ */
+function requireServed(answer: ApiAnswer, { path }: Pick<ApiRequest, 'path'>): ApiAnswer {
+  if (answer.status !== NOT_FOUND || answer.body !== undefined) return answer;
+  throw new Failure('STORE_UNAVAILABLE', `${path}: the API server does not serve this resource; apply its definition`);
+}
+
+export function storeFailure(error: unknown): unknown {
   if (!(error instanceof Failure)) return error;
   const { message, details } = error;
   if (error.code === 'ACCESS_DENIED') return new Failure('STORE_DENIED', message, { details, cause: error });
@@ -266,16 +323,6 @@ function storeFailure(error: unknown): unknown {
 function missingNode(name: string): Failure {
   const text = `node "${name}": Kubernetes has no such Node; give the node the name that kubectl get nodes shows`;
   return new Failure('NODE_NOT_FOUND', text, { details: { node: name } });
-}
-
-/** An object in an answer of the API client; undefined for any other value. */
-export function jsonObject(value: unknown): JsonObject | undefined {
-  return isJson(value) && isObject(value) ? value : undefined;
-}
-
-/** Narrows the type: the API client returns JSON or undefined. */
-function isJson(value: unknown): value is Json {
-  return value !== undefined;
 }
 
 function idOf({ plural }: Resource, object: JsonObject): string {
@@ -302,22 +349,10 @@ function uidOf(object: JsonObject): JsonObject {
   return { apiVersion: 'v1', kind: 'DeleteOptions', preconditions: { uid } };
 }
 
-function finalizersOf(object: JsonObject): readonly string[] {
-  const { finalizers } = objectIn(object, 'metadata');
-  return Array.isArray(finalizers) ? finalizers.filter((each) => typeof each === 'string') : [];
-}
-
 function withFinalizer({ plural }: Resource, object: JsonObject): JsonObject {
   const finalizers = finalizersOf(object);
   if (plural !== 'ippools' || finalizers.includes(POOL_FINALIZER)) return object;
   return { ...object, metadata: { ...objectIn(object, 'metadata'), finalizers: [...finalizers, POOL_FINALIZER] } };
-}
-
-/** When the deletion of the pool of a content began, as text. */
-function deletionTimeOf({ records }: ObjectContent): Json | undefined {
-  const [value] = records.values();
-  const raw = value && parseJson(Buffer.from(value).toString());
-  return isObject(raw) ? objectIn(raw, 'metadata').deletionTimestamp : undefined;
 }
 
 function parsed(records: ReadonlyMap<string, Uint8Array>): ReadonlyMap<string, unknown> {

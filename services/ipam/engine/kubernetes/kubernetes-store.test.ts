@@ -10,13 +10,14 @@ import { MemoryObjects } from '../testing/memory-objects.js';
 import { describeStoreContract } from '../testing/store-contract.js';
 import { forever } from '../testing/stores.js';
 import { KubernetesStore } from './kubernetes-store.js';
+import type { ObjectApi, ObjectObserver } from './object-api.js';
 
 const keys = new RecordKeys('/calico');
 
 for (const reports of ['prompt', 'late'] as const)
   describeStoreContract(`the Kubernetes store with ${reports} reports`, async () => {
     const api = new MemoryObjects(keys).connect({ reports });
-    const store = await KubernetesStore.open({ api, keys, watchHistoryCount: 1 });
+    const store = await KubernetesStore.open({ api, keys, watchHistoryCount: 1 }, forever);
     const puts = [{ key: '/unrelated', value: Buffer.from('1') }];
     const forgetChanges = async (): Promise<void> => {
       for (let count = 0; count < 3; count++) await store.commit({ comparisons: [], puts, deletes: [] }, forever);
@@ -29,7 +30,7 @@ let store: KubernetesStore;
 
 beforeEach(async () => {
   objects = new MemoryObjects(keys);
-  store = await KubernetesStore.open({ api: objects.connect(), keys });
+  store = await KubernetesStore.open({ api: objects.connect(), keys }, forever);
 });
 afterEach(() => store.close());
 
@@ -70,7 +71,7 @@ describe('other writers', () => {
   });
 
   test('in the middle of a transaction make it lose; it returns all that it met, and what it wrote', async () => {
-    const late = await KubernetesStore.open({ api: objects.connect({ reports: 'late' }), keys });
+    const late = await KubernetesStore.open({ api: objects.connect({ reports: 'late' }), keys }, forever);
     await late.commit({ comparisons: [], puts: [put('/a', '1'), put('/b', '1')], deletes: [] }, forever);
     const { records } = await late.list('/', forever);
     writeElsewhere('/b', 'other');
@@ -85,8 +86,46 @@ describe('other writers', () => {
     await late.close();
   });
 
+  test('are seen after a refresh, although the watch has reported nothing', async () => {
+    const texts = { '/a': '1', '/b': '1', '/c': '1' };
+    await change({ puts: Object.entries(texts).map(([key, text]) => put(key, text)) });
+    const deaf = await KubernetesStore.open({ api: objects.connect({ reports: 'never' }), keys }, forever);
+    writeElsewhere('/a', '2');
+    await change({ puts: [put('/d', '1')], deletes: ['/b'] });
+    await deaf.refresh(forever);
+    const { records, revision } = await deaf.list('/', forever);
+    expect(records.map(({ key, value }) => [key, Buffer.from(value).toString()])).toEqual([
+      ['/a', '2'],
+      ['/c', '1'],
+      ['/d', '1'],
+    ]);
+    await deaf.refresh(forever);
+    expect(await deaf.revision(forever)).toBe(revision);
+    await deaf.close();
+  });
+
+  test('whose object was replaced here cannot delete the new one by a late report', async () => {
+    let observer: ObjectObserver | undefined;
+    const connection = objects.connect({ reports: 'never' });
+    const follow: ObjectApi['follow'] = (each, signal) => connection.follow((observer = each), signal);
+    let deleted = '';
+    const write: ObjectApi['write'] = (...args) => {
+      if (deleted !== '') observer?.deleted('records//a', deleted);
+      return connection.write(...args);
+    };
+    const late = await KubernetesStore.open({ api: { ...connection, follow, write }, keys }, forever);
+    const commit = (parts: Partial<Transaction>) =>
+      late.commit({ comparisons: [], puts: [], deletes: [], ...parts }, forever);
+    await commit({ puts: [put('/a', '1')] });
+    await commit({ deletes: ['/a'] });
+    deleted = '102';
+    await commit({ puts: [put('/a', '2')] });
+    expect((await late.list('/', forever)).records).toHaveLength(1);
+    await late.close();
+  });
+
   test('cannot bring back an object that was deleted here, by a report from before', async () => {
-    const late = await KubernetesStore.open({ api: objects.connect({ reports: 'late' }), keys });
+    const late = await KubernetesStore.open({ api: objects.connect({ reports: 'late' }), keys }, forever);
     for (const text of ['1', '2'])
       await late.commit({ comparisons: [], puts: [put('/a', text)], deletes: [] }, forever);
     await late.commit({ comparisons: [], puts: [], deletes: ['/a'] }, forever);
@@ -98,6 +137,49 @@ describe('other writers', () => {
   });
 });
 
+test('a list with an older state than it should have reveals a restore', async () => {
+  let observer: ObjectObserver | undefined;
+  const connection = objects.connect();
+  const follow: ObjectApi['follow'] = (each, signal) => connection.follow((observer = each), signal);
+  let restoredCount = 0;
+  const restored = (): number => restoredCount++;
+  const follower = await KubernetesStore.open({ api: { ...connection, follow }, keys, restored }, forever);
+  await change({ puts: [put('/a', '1')] });
+  const old = objects.get('records//a')!;
+  await change({ puts: [put('/a', '2')] });
+  observer?.listed('records', old.version, [old]);
+  expect(restoredCount).toBe(0);
+  observer?.listed('records', '1000', [old]);
+  expect(restoredCount).toBe(1);
+  await follower.close();
+});
+
+test('deletions while the datastore is locked are published when it is unlocked', async () => {
+  const lockKeys = new RecordKeys('/calico', { hasLock: true });
+  const objectsOfCalico = new MemoryObjects(lockKeys);
+  const other = await KubernetesStore.open({ api: objectsOfCalico.connect(), keys: lockKeys }, forever);
+  let heldCount = 0;
+  const deletedUnderLock = (): void => {
+    heldCount++;
+  };
+  const api = objectsOfCalico.connect();
+  const follower = await KubernetesStore.open({ api, keys: lockKeys, deletedUnderLock }, forever);
+  const [first, second] = ['a', 'b'].map((name) => lockKeys.of(poolRecord(name, '10.0.0.0/24')));
+  const write = (puts: readonly { key: string; value: Buffer }[], deletes: readonly string[] = []) =>
+    other.commit({ comparisons: [], puts, deletes }, forever);
+  const setReady = (datastoreReady: boolean) =>
+    write([put(lockKeys.clusterInformation, JSON.stringify({ metadata: {}, spec: { datastoreReady } }))]);
+  const pools = async () => (await follower.list(lockKeys.pools, forever)).records.length;
+  await write([put(first!, '{}'), put(second!, '{}')]);
+  await setReady(false);
+  await write([], [first!, second!]);
+  expect([await pools(), heldCount]).toEqual([2, 2]);
+  await write([put(first!, '{"new":1}')]);
+  await setReady(true);
+  await expect.poll(pools).toBe(1);
+  await Promise.all([follower.close(), other.close()]);
+});
+
 test('a transaction is seen as a whole, with one revision', async () => {
   const result = await change({ puts: [put('/a', '1'), put('/b', '1')] });
   expect(result).toMatchObject({ committed: true, revision: 2 });
@@ -107,16 +189,11 @@ test('a transaction is seen as a whole, with one revision', async () => {
 
 test('an object whose write has an unknown outcome is read again before anything else', async () => {
   const dying = objects.connect();
-  const failing = await KubernetesStore.open({
-    api: {
-      ...dying,
-      write: async (...args) => {
-        await dying.write(...args);
-        throw new Failure('STORE_UNAVAILABLE', 'the answer was lost');
-      },
-    },
-    keys,
-  });
+  const write: ObjectApi['write'] = async (...args) => {
+    await dying.write(...args);
+    throw new Failure('STORE_UNAVAILABLE', 'the answer was lost');
+  };
+  const failing = await KubernetesStore.open({ api: { ...dying, write }, keys }, forever);
   const writing = failing.commit({ comparisons: [], puts: [put('/a', '1')], deletes: [] }, forever);
   await expect(writing).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
   expect((await failing.read(['/a'], forever)).records).toHaveLength(1);
@@ -185,7 +262,7 @@ describe('handles and endpoints', () => {
 
   test('are there after a start, without their own objects', async () => {
     await writeBlock(taken(2));
-    const next = await KubernetesStore.open({ api: objects.connect(), keys });
+    const next = await KubernetesStore.open({ api: objects.connect(), keys }, forever);
     const { records } = await next.list('/', forever);
     expect(records.map(({ key }) => keys.parse(key)?.kind)).toEqual(['block', 'handle', 'endpoint']);
     await next.close();

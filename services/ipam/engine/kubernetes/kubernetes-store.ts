@@ -1,15 +1,16 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
+import { isLater } from '../../api-server/object-feed.js';
 import { attachmentOf } from '../../records/attributes.js';
 import type { Block } from '../../records/block.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { decodeRecord } from '../../records/json/registry.js';
 import type { Pool } from '../../records/pool.js';
-import type { RecordValue } from '../../records/view.js';
+import type { RecordName, RecordValue } from '../../records/view.js';
 import { ChangeLog } from '../change-log.js';
-import { SortedList, TEXT_ORDER } from '../sorted-list.js';
 import {
   RevisionCompacted,
   type CommitResult,
@@ -26,26 +27,26 @@ import {
 } from '../store.js';
 import { closedFailure, evaluateComparisons, throwIfAborted } from '../transaction.js';
 import { DerivedRecords, type BlockChange } from './derived-records.js';
-import type { OpenedHistory } from './history-segments.js';
-import { isLater, type ApiObject, type HolderDetails, type ObjectApi, type ObjectObserver } from './object-api.js';
+import type { OpenedHistory } from './history/history-segments.js';
+import type { ApiObject, HolderDetails, ObjectApi, ObjectObserver } from './object-api.js';
+import { FIRST_REVISION, RecordIndex } from './record-index.js';
 import { RecordLocks } from './record-locks.js';
-import type { HistoryRecord } from './segment-form.js';
-import { TransactionHistory } from './transaction-history.js';
+import type { HistoryRecord } from './history/segment-form.js';
+import { TransactionHistory } from './history/transaction-history.js';
 import { planWrites, type ObjectChange } from './write-plan.js';
 
 export interface KubernetesStoreOptions {
   readonly api: ObjectApi;
   readonly keys: RecordKeys;
-  /** Undefined to keep no history. */
-  readonly history?: OpenedHistory | undefined;
   /** How many revisions a watch can go back at least. Default: 10,000. */
   readonly watchHistoryCount?: number;
+  /** Called when another writer deletes an object of Calico's while the datastore is locked. Default: nothing. */
+  readonly deletedUnderLock?: () => void;
+  /** Called when the API server has an earlier state than before. Default: nothing. */
+  readonly restored?: () => void;
 }
 
 const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
-
-/** The revision of all records that exist when the store is opened. */
-const FIRST_REVISION = 1;
 
 /** A write that may or may not have been carried out. */
 type UncertainWrite = Pick<WriteContext, 'base' | 'history'>;
@@ -54,7 +55,7 @@ type UncertainWrite = Pick<WriteContext, 'base' | 'history'>;
 interface ObjectUpdate {
   readonly id: string;
   readonly object: ApiObject | undefined;
-  /** The last version of an object that this process has deleted, if that is not the known one. */
+  /** The last version of a deleted object, if that is not the known one. */
   readonly version?: string;
 }
 
@@ -87,24 +88,24 @@ interface WriteContext {
 export class KubernetesStore implements Store {
   readonly #api: ObjectApi;
   readonly #keys: RecordKeys;
-  readonly #history: OpenedHistory['segments'] | undefined;
+  readonly #deletedUnderLock: () => void;
+  readonly #restored: () => void;
   readonly #derived: DerivedRecords;
   readonly #log: ChangeLog;
   readonly #locks = new RecordLocks();
   readonly #objects = new Map<string, ApiObject>();
   /** Last versions of objects that this process has deleted, until the watch reports the deletion. */
   readonly #deletedVersions = new Map<string, string>();
-  /** Records of objects by key. */
-  readonly #records = new Map<string, StoredRecord>();
-  /** Revisions of derived records that have changed since the start. */
-  readonly #derivedRevisions = new Map<string, number>();
+  readonly #index: RecordIndex;
   readonly #pools = new Map<string, Pool>();
-  /** The keys of all records in order. */
-  #sortedKeys = new SortedList(TEXT_ORDER);
   /** Objects that a transaction is writing, with the watch's reports that arrive meanwhile. */
   readonly #writing = new Map<string, ObjectUpdate[]>();
-  /** Last writes of objects that have an unknown outcome. */
-  readonly #uncertain = new Map<string, UncertainWrite>();
+  /** Objects that must be read again: another process wrote them (undefined), or their last write has an unknown outcome. */
+  readonly #uncertain = new Map<string, UncertainWrite | undefined>();
+  /** Objects whose deletion was reported while the datastore is locked. */
+  readonly #heldBack = new Set<string>();
+  /** The history's writer; undefined if none is kept. */
+  #history: OpenedHistory['segments'] | undefined;
   readonly #stop = new AbortController();
   #revision = FIRST_REVISION;
   #isLoaded = false;
@@ -112,20 +113,22 @@ export class KubernetesStore implements Store {
   #commitsCount = 0;
   #whenIdle: (() => void) | undefined;
 
-  private constructor({ api, keys, history, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT }: KubernetesStoreOptions) {
+  private constructor(options: KubernetesStoreOptions) {
+    const { api, keys, watchHistoryCount = DEFAULT_WATCH_HISTORY_COUNT } = options;
+    this.#deletedUnderLock = options.deletedUnderLock ?? (() => undefined);
+    this.#restored = options.restored ?? (() => undefined);
     this.#api = api;
     this.#keys = keys;
-    this.#history = history?.segments;
     this.#derived = new DerivedRecords({ keys, pools: () => [...this.#pools.values()] });
+    this.#index = new RecordIndex(this.#derived);
     this.#log = new ChangeLog(FIRST_REVISION, watchHistoryCount);
   }
 
-  /** Reads all objects, and follows them. @throws Failure of {@link ObjectApi.follow} */
-  static async open(options: KubernetesStoreOptions): Promise<KubernetesStore> {
+  /** Reads all objects, and follows them. @throws Failure of {@link ObjectApi.follow}, or of the signal */
+  static async open(options: KubernetesStoreOptions, signal: AbortSignal): Promise<KubernetesStore> {
     const store = new KubernetesStore(options);
     try {
-      await store.#api.follow(store.#observer(), store.#stop.signal);
-      store.#loadHistory(options.history?.records);
+      await untilAborted(store.#api.follow(store.#observer(), store.#stop.signal), signal);
       store.#isLoaded = true;
       return store;
     } catch (error) {
@@ -134,15 +137,36 @@ export class KubernetesStore implements Store {
     }
   }
 
+  /**
+   * Waits until the records show every write that was answered before the call, such as the former leader's. A watch does not report
+   * that it has reached this moment: of a resource without changes it gets one bookmark a minute. So the names and versions of all
+   * objects are listed, a tenth of their bytes, and each object that differs is read. The watches bring later writes, for example
+   * by a request of the former leader that was in flight; until then a write of that object is refused.
+   */
+  async refresh(signal: AbortSignal): Promise<void> {
+    this.#check(signal);
+    const current = await this.#api.versions(signal);
+    for (const id of new Set([...current.keys(), ...this.#objects.keys()]))
+      if (this.#objects.get(id)?.version !== current.get(id)) this.#uncertain.set(id, undefined);
+    await this.#readUncertain(signal);
+  }
+
+  /** Shows a history, and adds the releases of later transactions to it. Called before the first transaction. */
+  keepHistory({ segments, records }: OpenedHistory): void {
+    this.#history = segments;
+    this.#index.apply(records, FIRST_REVISION);
+    this.#index.apply(this.#beginChanges(undefined), FIRST_REVISION);
+  }
+
   list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
-    return this.#answer(signal, () => ({ records: [...this.#recordsUnder(prefix)], revision: this.#revision }));
+    return this.#answer(signal, () => ({ records: [...this.#index.under(prefix)], revision: this.#revision }));
   }
 
   async read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
     this.#check(signal);
     await this.#readUncertain(signal);
     return this.#answer(signal, () => ({
-      records: [...new Set(keys)].sort(compareTexts).flatMap((key) => this.#record(key) ?? []),
+      records: [...new Set(keys)].sort(compareTexts).flatMap((key) => this.#index.get(key) ?? []),
       revision: this.#revision,
     }));
   }
@@ -151,7 +175,7 @@ export class KubernetesStore implements Store {
     return this.#answer(signal, () => {
       if (revision !== undefined && revision !== this.#revision) throw new RevisionCompacted(revision);
       const records: StoredRecord[] = [];
-      for (const record of this.#recordsUnder(prefix, after)) {
+      for (const record of this.#index.under(prefix, after)) {
         if (records.length === limit) return { records, revision: this.#revision, more: true };
         records.push(record);
       }
@@ -179,9 +203,9 @@ export class KubernetesStore implements Store {
       await this.#readUncertain(signal);
       const lost = evaluateComparisons(transaction.comparisons, {
         revision: this.#revision,
-        get: (key) => this.#record(key),
-        modRevision: (key) => this.#modRevision(key),
-        changedUnder: (prefix, after) => this.#changedUnder(prefix, after),
+        get: (key) => this.#index.get(key),
+        modRevision: (key) => this.#index.modRevision(key),
+        changedUnder: (prefix, after) => this.#index.changedUnder(prefix, after),
       });
       return lost ?? (await this.#carryOut(transaction, signal));
     } finally {
@@ -231,7 +255,7 @@ export class KubernetesStore implements Store {
 
   async #carryOut(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
     const objectOf = (key: string): string | undefined => this.#api.objectOf(key);
-    const stored = (key: string): Uint8Array | undefined => this.#records.get(key)?.value;
+    const stored = (key: string): Uint8Array | undefined => this.#index.get(key)?.value;
     const plan = planWrites(transaction, { keys: this.#keys, objectOf, stored });
     const details = this.#detailsIn(transaction);
     const history = new TransactionHistory(transaction, { keys: this.#keys, objectOf });
@@ -289,7 +313,7 @@ export class KubernetesStore implements Store {
       updates,
       history.of((id) => written.has(id)),
     );
-    const records = [...keys].map((key) => ({ key, record: this.#record(key) }));
+    const records = [...keys].map((key) => ({ key, record: this.#index.get(key) }));
     return {
       committed: false,
       revision: this.#revision,
@@ -333,20 +357,28 @@ export class KubernetesStore implements Store {
     return kept;
   }
 
-  /** Reads the objects whose last write may or may not have been carried out. */
+  /** Reads the objects whose latest state is unknown. */
   async #readUncertain(signal: AbortSignal): Promise<void> {
-    for (const [id, { base, history }] of [...this.#uncertain]) {
-      const object = await this.#api.read(id, signal);
-      this.#uncertain.delete(id);
-      this.#report({ id, object });
-      this.#publish([], history.endedIn(id, this.#blockIn(base), this.#blockIn(object)));
-    }
+    const all = [...this.#uncertain].map(([id, write]) => this.#readObject(id, write, signal));
+    await Promise.all(all);
+  }
+
+  async #readObject(id: string, write: UncertainWrite | undefined, signal: AbortSignal): Promise<void> {
+    const known = this.#objects.get(id);
+    const object = await this.#api.read(id, signal);
+    this.#uncertain.delete(id);
+    // A missing object has no version: it may have been made since the answer.
+    const isUnchanged = this.#objects.get(id) === known && !this.#writing.has(id);
+    if (object || isUnchanged) this.#report({ id, object });
+    if (write) this.#publish([], write.history.endedIn(id, this.#blockIn(write.base), this.#blockIn(object)));
   }
 
   #endWriting(plan: readonly ObjectChange[]): void {
     const reported = plan.flatMap(({ object: id }) => this.#writing.get(id) ?? []);
     for (const { object: id } of plan) this.#writing.delete(id);
-    for (const update of reported) this.#report(update);
+    for (const update of reported)
+      if (update.version === undefined) this.#report(update);
+      else this.#reportDeleted(update.id, update.version);
   }
 
   #observer(): ObjectObserver {
@@ -354,6 +386,7 @@ export class KubernetesStore implements Store {
       changed: (object) => this.#report({ id: object.id, object }),
       deleted: (id, version) => this.#reportDeleted(id, version),
       listed: (resource, version, objects) => this.#reportList(resource, version, objects),
+      restored: () => this.#restored(),
     };
   }
 
@@ -362,7 +395,36 @@ export class KubernetesStore implements Store {
     const { id, object } = update;
     const waiting = this.#writing.get(id);
     if (waiting) waiting.push(update);
-    else if (this.#isNews(id, object)) this.#publish([update]);
+    else if (!this.#isNews(id, object)) return;
+    else if (object || !this.#isMigrating(id)) this.#publish([update]);
+    else {
+      this.#heldBack.add(id);
+      this.#deletedUnderLock();
+    }
+  }
+
+  /**
+   * Whether the deletion of an object may be the end of a migration to the other API group, which locks the datastore and deletes
+   * Calico's definitions with all objects. These are in use until this process starts again with the other group.
+   */
+  #isMigrating(id: string): boolean {
+    const key = this.#keys.clusterInformation;
+    const stored = this.#index.get(key);
+    const record = stored && this.#decode(key, stored.value);
+    if (record?.kind !== 'clusterInformation' || !record.value.isLocked) return false;
+    return [...(this.#objects.get(id)?.records.keys() ?? [])].some((each) => {
+      const name = this.#keys.parse(each);
+      return name !== undefined && CALICO_KINDS.has(name.kind);
+    });
+  }
+
+  /** Publishes deletions that were held back, unless the lock is still set. */
+  #releaseHeldBack(): void {
+    if (this.#heldBack.size === 0 || [...this.#heldBack].some((id) => this.#isMigrating(id))) return;
+    for (const id of this.#heldBack) this.#uncertain.set(id, undefined);
+    this.#heldBack.clear();
+    // After a failure the next transaction reads them.
+    this.#readUncertain(this.#stop.signal).catch(() => undefined);
   }
 
   #isNews(id: string, object: ApiObject | undefined): boolean {
@@ -373,6 +435,11 @@ export class KubernetesStore implements Store {
   }
 
   #reportDeleted(id: string, version: string): void {
+    const waiting = this.#writing.get(id);
+    if (waiting) {
+      waiting.push({ id, object: undefined, version });
+      return;
+    }
     const known = this.#objects.get(id);
     if (known && !isLater(version, known.version)) return;
     this.#deletedVersions.delete(id);
@@ -388,24 +455,29 @@ export class KubernetesStore implements Store {
       ...objects.map((object) => ({ id: object.id, object })),
       ...gone.map(({ id }) => ({ id, object: undefined })),
     ];
-    if (this.#isLoaded) for (const update of updates) this.#report(update);
-    else this.#load(updates);
+    if (!this.#isLoaded) {
+      this.#load(updates);
+      return;
+    }
+    // A list shows all that was known at its version, unless an older state has got a later version.
+    if (objects.some((object) => this.#isOlder(object, version))) this.#restored();
+    for (const update of updates) this.#report(update);
+  }
+
+  #isOlder({ id, version }: ApiObject, listVersion: string): boolean {
+    const known = this.#objects.get(id);
+    return known !== undefined && isLater(known.version, version) && !isLater(known.version, listVersion);
   }
 
   /** The first list of a resource. */
   #load(updates: readonly ObjectUpdate[]): void {
     const changes = new Map<string, Uint8Array | undefined>();
     this.#derived.load(updates.flatMap((update) => this.#replaceObject(update, changes)));
-    this.#index(changes, FIRST_REVISION);
-    for (const key of this.#derived.keys()) this.#sortedKeys = this.#sortedKeys.with(key);
+    this.#index.apply(changes, FIRST_REVISION);
+    this.#index.addDerived();
   }
 
-  #loadHistory(records: OpenedHistory['records'] = new Map()): void {
-    this.#index(records, FIRST_REVISION);
-    this.#index(this.#beginChanges(undefined), FIRST_REVISION);
-  }
-
-  /** The changes of the record that tells since when the history is complete. */
+  /** The changes of the record that has the begin of the complete history. */
   #beginChanges(before: string | undefined): Map<string, Uint8Array | undefined> {
     const changes = new Map<string, Uint8Array | undefined>();
     const key = this.#history?.beginKey;
@@ -426,7 +498,7 @@ export class KubernetesStore implements Store {
     transaction?: Transaction,
   ): number {
     const changes = new Map<string, Uint8Array | undefined>();
-    const news = this.#history ? history.filter(({ key }) => !this.#records.has(key)) : [];
+    const news = this.#history ? history.filter(({ key }) => !this.#index.get(key)) : [];
     for (const { key, value } of news) changes.set(key, value);
     this.#history?.append(news);
     const derived = this.#derived.replace(updates.flatMap((update) => this.#replaceObject(update, changes)));
@@ -444,12 +516,13 @@ export class KubernetesStore implements Store {
     for (const key of corrected.keys()) changes.delete(key);
     const revision = changes.size > 0 || corrected.size > 0 ? this.#append(changes) : this.#revision;
     if (corrected.size > 0) this.#append(corrected);
+    this.#releaseHeldBack();
     return revision;
   }
 
   #append(changed: ReadonlyMap<string, Uint8Array | undefined>): number {
     const revision = ++this.#revision;
-    this.#index(changed, revision);
+    this.#index.apply(changed, revision);
     const changes = [...changed].map(([key, value]): RecordChange =>
       value ? { type: 'put', key, value } : { type: 'delete', key },
     );
@@ -485,51 +558,8 @@ export class KubernetesStore implements Store {
     else this.#pools.delete(name);
   }
 
-  /** Updates the key index, and the values and revisions of changed keys. */
-  #index(changes: ReadonlyMap<string, Uint8Array | undefined>, revision: number): void {
-    for (const [key, value] of changes) {
-      if (value) this.#sortedKeys = this.#sortedKeys.with(key);
-      else this.#sortedKeys = this.#sortedKeys.without(key);
-      const revisions = this.#derived.covers(key) ? this.#derivedRevisions : undefined;
-      if (!value) {
-        this.#records.delete(key);
-        revisions?.delete(key);
-      } else if (revisions) revisions.set(key, revision);
-      else this.#records.set(key, { key, value, modRevision: revision });
-    }
-  }
-
   #value(key: string, changes: ReadonlyMap<string, Uint8Array | undefined>): Uint8Array | undefined {
-    return changes.has(key) ? changes.get(key) : this.#record(key)?.value;
-  }
-
-  #record(key: string): StoredRecord | undefined {
-    const stored = this.#records.get(key);
-    if (stored || !this.#derived.covers(key)) return stored;
-    const value = this.#derived.value(key);
-    return value && { key, value, modRevision: this.#modRevision(key) };
-  }
-
-  #modRevision(key: string): number {
-    if (this.#derived.covers(key))
-      return this.#derived.has(key) ? (this.#derivedRevisions.get(key) ?? FIRST_REVISION) : 0;
-    return this.#records.get(key)?.modRevision ?? 0;
-  }
-
-  /** In key order. @param after - the records begin after this key; undefined for all */
-  *#recordsUnder(prefix: string, after?: string): Generator<StoredRecord, void, void> {
-    for (const key of this.#sortedKeys.from(after ?? prefix)) {
-      if (!key.startsWith(prefix)) {
-        if (key > prefix) return;
-        continue;
-      }
-      const record = key === after ? undefined : this.#record(key);
-      if (record) yield record;
-    }
-  }
-
-  *#changedUnder(prefix: string, revision: number): Generator<StoredRecord, void, void> {
-    for (const record of this.#recordsUnder(prefix)) if (record.modRevision > revision) yield record;
+    return changes.has(key) ? changes.get(key) : this.#index.get(key)?.value;
   }
 
   /** The record of a value; undefined if it cannot be read, which the mirror reports. */
@@ -554,5 +584,15 @@ export class KubernetesStore implements Store {
 }
 
 const EMPTY_RECORD = Buffer.from('{}');
+
+/** Kinds of records that are Calico's custom resources. */
+const CALICO_KINDS = new Set<RecordName['kind']>([
+  'block',
+  'affinity',
+  'pool',
+  'reservation',
+  'config',
+  'clusterInformation',
+]);
 
 const NO_DETAILS: ReadonlyMap<string, HolderDetails> = new Map();

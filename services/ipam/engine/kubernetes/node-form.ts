@@ -1,4 +1,12 @@
-import { formatJson, isArray, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
+import {
+  formatJson,
+  isArray,
+  isObject,
+  objectIn,
+  parseJson,
+  type Json,
+  type JsonObject,
+} from '../../records/json/json.js';
 
 /**
  * Nodes: Kubernetes' own Node objects, of which Calico's fields are annotations
@@ -31,8 +39,8 @@ const DELETION_TIME = 'podwire.dev/deletion-time';
 
 /** The record of a node, in etcd's form. */
 export function nodeRecord(object: JsonObject): JsonObject {
-  const metadata = within(object, 'metadata');
-  const annotations = within(metadata, 'annotations');
+  const metadata = objectIn(object, 'metadata');
+  const annotations = objectIn(metadata, 'annotations');
   const bgp: Record<string, Json> = {};
   const spec: Record<string, Json> = {};
   for (const { annotation, field, isBgp } of FIELDS) {
@@ -44,7 +52,7 @@ export function nodeRecord(object: JsonObject): JsonObject {
   const deletionTimestamp = annotations[DELETION_TIME];
   const own = Object.entries(annotations).filter(([name]) => name.startsWith(OWN_PREFIX) && name !== DELETION_TIME);
   const calicoLabels = jsonIn(annotations, LABELS);
-  const labels = { ...(isObject(calicoLabels) ? calicoLabels : {}), ...within(metadata, 'labels') };
+  const labels = { ...(isObject(calicoLabels) ? calicoLabels : {}), ...objectIn(metadata, 'labels') };
   return {
     kind: 'Node',
     apiVersion: 'projectcalico.org/v3',
@@ -62,24 +70,24 @@ export function nodeRecord(object: JsonObject): JsonObject {
 
 /** The merge patch of a node (RFC 7396). @param record - undefined to remove all that is podwire-ipam's */
 export function nodePatch(record: JsonObject | undefined, base: JsonObject): JsonObject {
-  const { resourceVersion = null, uid = null } = within(base, 'metadata');
+  const { resourceVersion = null, uid = null } = objectIn(base, 'metadata');
   return { metadata: { resourceVersion, uid, annotations: nodeAnnotations(record ?? {}, base) } };
 }
 
 /** Annotations that change; null for annotations that go. */
 function nodeAnnotations(record: JsonObject, base: JsonObject): JsonObject {
-  const current = within(within(base, 'metadata'), 'annotations');
-  const [metadata, spec] = [within(record, 'metadata'), within(record, 'spec')];
-  const bgp = within(spec, 'bgp');
-  const wanted: Record<string, Json> = { ...within(metadata, 'annotations') };
+  const current = objectIn(objectIn(base, 'metadata'), 'annotations');
+  const [metadata, spec] = [objectIn(record, 'metadata'), objectIn(record, 'spec')];
+  const bgp = objectIn(spec, 'bgp');
+  const wanted: Record<string, Json> = { ...objectIn(metadata, 'annotations') };
   for (const { annotation, field, isBgp } of FIELDS) {
     const value = (isBgp ? bgp : spec)[field];
     if (typeof value === 'string' || typeof value === 'number') wanted[annotation] = String(value);
   }
   if (isArray(spec.interfaces)) wanted[INTERFACES] = formatJson(spec.interfaces);
   if (typeof metadata.deletionTimestamp === 'string') wanted[DELETION_TIME] = metadata.deletionTimestamp;
-  const clusterLabels = within(within(base, 'metadata'), 'labels');
-  const labels = Object.entries(within(metadata, 'labels')).filter(([name, value]) => clusterLabels[name] !== value);
+  const clusterLabels = objectIn(objectIn(base, 'metadata'), 'labels');
+  const labels = Object.entries(objectIn(metadata, 'labels')).filter(([name, value]) => clusterLabels[name] !== value);
   if (labels.length > 0) wanted[LABELS] = formatJson(Object.fromEntries(labels));
   const isManaged = (name: string): boolean =>
     name.startsWith(OWN_PREFIX) ||
@@ -88,11 +96,6 @@ function nodeAnnotations(record: JsonObject, base: JsonObject): JsonObject {
   const gone = Object.keys(current).filter((name) => isManaged(name) && wanted[name] === undefined);
   const changed = Object.entries(wanted).filter(([name, value]) => current[name] !== value);
   return { ...Object.fromEntries(gone.map((name) => [name, null])), ...Object.fromEntries(changed) };
-}
-
-function within(object: JsonObject, name: string): JsonObject {
-  const value = object[name];
-  return isObject(value) ? value : {};
 }
 
 function jsonIn(annotations: JsonObject, name: string): Json | undefined {

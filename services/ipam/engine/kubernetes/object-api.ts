@@ -39,6 +39,8 @@ export interface ObjectObserver {
   deleted(id: string, version: string): void;
   /** All objects of a resource at a version; they may have changed unseen. */
   listed(resource: string, version: string, objects: readonly ApiObject[]): void;
+  /** The API server has an earlier state than before: its etcd was restored from a backup. */
+  restored(): void;
 }
 
 /**
@@ -53,6 +55,9 @@ export interface ObjectApi {
   /** Reports all objects, and then their changes, until the signal fires. Resolves when all have been listed. */
   follow(observer: ObjectObserver, signal: AbortSignal): Promise<void>;
 
+  /** Versions of all objects by ID, at least as new as the last write that was answered before the call. */
+  versions(signal: AbortSignal): Promise<ReadonlyMap<string, string>>;
+
   read(id: string, signal: AbortSignal): Promise<ApiObject | undefined>;
 
   /** Creates an object (`base` undefined), or replaces it if it is still the base. */
@@ -62,9 +67,4 @@ export interface ObjectApi {
   remove(base: ApiObject, signal: AbortSignal): Promise<WriteOutcome>;
 
   close(): void;
-}
-
-/** Whether an object's version is later than another one's of the same resource. */
-export function isLater(version: string, than: string): boolean {
-  return version.length === than.length ? version > than : version.length > than.length;
 }

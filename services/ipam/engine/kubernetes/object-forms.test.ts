@@ -22,7 +22,8 @@ import { affinityName, cidrName, ownerHash } from './object-names.js';
 
 const keys = new RecordKeys('/calico', { hasLock: true });
 
-const formsOf = (group: CalicoGroup) => new ObjectForms({ keys, group, namespace: 'podwire-system' });
+const formsOf = (group: CalicoGroup) =>
+  new ObjectForms({ keys, group, namespace: 'podwire-system', ownConditions: 'marked' });
 
 const HOLDER = {
   handleId: 'net.c1',

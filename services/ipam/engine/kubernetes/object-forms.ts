@@ -2,11 +2,21 @@ import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
 import { attachmentOf } from '../../records/attributes.js';
-import { formatJson, isArray, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
+import {
+  formatJson,
+  isArray,
+  isObject,
+  objectIn,
+  parseJson,
+  withoutFields,
+  type Json,
+  type JsonObject,
+} from '../../records/json/json.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { nodePatch, nodeRecord } from './node-form.js';
 import type { HolderDetails, ObjectContent } from './object-api.js';
 import { affinityName, cidrName, ownerHash } from './object-names.js';
+import { poolPatch, poolRecord, type OwnConditions } from './pool-form.js';
 
 /** The API group that has Calico's objects. */
 export type CalicoGroup = 'crd.projectcalico.org/v1' | 'projectcalico.org/v3';
@@ -35,6 +45,8 @@ interface ObjectFormsOptions {
   readonly group: CalicoGroup;
   /** Namespace of podwire-ipam's pod. */
   readonly namespace: string;
+  /** Default: `marked`. */
+  readonly ownConditions?: OwnConditions;
 }
 
 /**
@@ -46,10 +58,12 @@ export class ObjectForms {
   readonly #keys: RecordKeys;
   readonly #isV3: boolean;
   readonly #configs: string;
+  readonly #ownConditions: OwnConditions;
   readonly #byPlural: ReadonlyMap<string, Resource>;
 
-  constructor({ keys, group, namespace }: ObjectFormsOptions) {
+  constructor({ keys, group, namespace, ownConditions = 'marked' }: ObjectFormsOptions) {
     this.#keys = keys;
+    this.#ownConditions = ownConditions;
     this.#isV3 = group === 'projectcalico.org/v3';
     this.#configs = this.#isV3 ? 'ipamconfigurations' : 'ipamconfigs';
     const calico = (plural: string, kind: string): Resource => {
@@ -81,7 +95,7 @@ export class ObjectForms {
 
   /** Fields that the next write of an object needs besides its records. */
   static source({ plural }: Resource, object: JsonObject): JsonObject {
-    const metadata = without(objectIn(object, 'metadata'), ['managedFields']);
+    const metadata = withoutFields(objectIn(object, 'metadata'), ['managedFields']);
     if (plural === 'configmaps') return { ...object, metadata, data: {} };
     return plural === 'ipamblocks'
       ? { ...object, metadata, spec: keptSpec(object, BLOCK_FIELDS) }
@@ -143,7 +157,7 @@ export class ObjectForms {
       case 'blockaffinities':
         return this.#readAffinity(spec);
       case 'ippools':
-        return recordOf(this.#keys.pool(name), withoutVersion(object, metadata));
+        return recordOf(this.#keys.pool(name), poolRecord(object, this.#ownConditions));
       case 'ipreservations':
         return recordOf(this.#keys.reservation(name), withoutVersion(object, metadata));
       case 'clusterinformations':
@@ -196,15 +210,17 @@ export class ObjectForms {
 
   /** The merge patch of an object that other programs write too; undefined for an object that is written as a whole. */
   patch(content: ObjectContent, base: JsonObject | undefined): JsonObject | undefined {
-    if (!content.id.startsWith('nodes/') || !base) return undefined;
+    const { resource, name } = this.placeOf(content.id);
+    if (!base) return undefined;
     const [value] = content.records.values();
-    return nodePatch(value && parseRecord(value), base);
+    if (resource.plural === 'nodes') return nodePatch(value && parseRecord(value), base);
+    return resource.plural === 'ippools' && value ? poolPatch(name, parseRecord(value), base) : undefined;
   }
 
   #readBlock(spec: JsonObject): ReadObject | undefined {
     const parsed = parsePrefix(textIn(spec, 'cidr'));
     if (!parsed.ok) return undefined;
-    const { affinityClaimTime, attributes, ...rest } = without(spec, ['strictAffinity']);
+    const { affinityClaimTime, attributes, ...rest } = withoutFields(spec, ['strictAffinity']);
     const details = new Map<string, HolderDetails>();
     const claim = affinityClaimTime === undefined ? {} : { affinity_claim_time: affinityClaimTime };
     const stripped = isArray(attributes) ? attributes.map((each) => withoutDetails(each, details)) : [];
@@ -266,11 +282,6 @@ function parseRecord(value: Uint8Array): JsonObject {
   return raw;
 }
 
-export function objectIn(object: JsonObject, name: string): JsonObject {
-  const value = object[name];
-  return isObject(value) ? value : {};
-}
-
 function textIn(object: JsonObject, name: string): string {
   const value = object[name];
   return typeof value === 'string' ? value : '';
@@ -278,7 +289,7 @@ function textIn(object: JsonObject, name: string): string {
 
 /** An object of Calico's v3 API as etcd has it. */
 function withoutVersion(object: JsonObject, metadata: JsonObject): JsonObject {
-  const kept = without(metadata, ['resourceVersion', 'managedFields']);
+  const kept = withoutFields(metadata, ['resourceVersion', 'managedFields', 'generation']);
   return { ...object, apiVersion: 'projectcalico.org/v3', metadata: kept };
 }
 
@@ -304,15 +315,11 @@ const BLOCK_FIELDS: readonly string[] = [
 
 /** Fields of an object's spec that records lack. */
 function keptSpec(base: JsonObject | undefined, known: readonly string[]): JsonObject {
-  return without(objectIn(base ?? {}, 'spec'), known);
-}
-
-function without(object: JsonObject, names: readonly string[]): JsonObject {
-  return Object.fromEntries(Object.entries(object).filter(([name]) => !names.includes(name)));
+  return withoutFields(objectIn(base ?? {}, 'spec'), known);
 }
 
 function blockSpec(record: JsonObject, details: ReadonlyMap<string, HolderDetails>): JsonObject {
-  const { affinity_claim_time: claimTime, affinity, attributes, ...rest } = without(record, ['hostAffinity']);
+  const { affinity_claim_time: claimTime, affinity, attributes, ...rest } = withoutFields(record, ['hostAffinity']);
   return {
     ...rest,
     ...(affinity === undefined || affinity === null ? {} : { affinity }),

@@ -17,7 +17,7 @@ import { isPermanent, isAborted, throwIfAborted } from '../transaction.js';
 import { OwnWrites, type OwnWrite } from './own-writes.js';
 import { listInParts } from './pages.js';
 import { ReachableClock } from './reachable-clock.js';
-import { Snapshot } from './snapshot.js';
+import { Snapshot, type CheckPools } from './snapshot.js';
 
 interface MirrorOptions {
   readonly store: Store;
@@ -32,6 +32,8 @@ interface MirrorOptions {
    * The mirror waits only for the promise of a list. Default: no observer.
    */
   readonly observe?: (observed: Observed) => Promise<void> | undefined;
+  /** Default: pools are as stored. */
+  readonly checkPools?: CheckPools | undefined;
 }
 
 export type MirrorEvent =
@@ -110,6 +112,7 @@ export class Mirror {
       options.keys,
       (key) => this.showsAllBefore(key),
       () => this.#clock.nowMs(),
+      options.checkPools,
     );
   }
 
@@ -128,6 +131,13 @@ export class Mirror {
   async close(): Promise<void> {
     this.#stop.abort();
     await this.#watching;
+  }
+
+  /**
+   * Stops the view's clock until the returned function is called: a process that does not serve yet hears of no node.
+   */
+  holdClock(): () => void {
+    return this.#clock.hold();
   }
 
   /** Revision of the record's last change as known here; 0 when there is no record. */

@@ -28,6 +28,13 @@ export class ReachableClock {
     return nowMs - this.#formerMs - (Math.min(nowMs, this.#untilMs) - this.#fromMs);
   }
 
+  /** Stands still until the returned function is called. */
+  hold(): () => void {
+    this.failed();
+    this.#untilMs = Infinity;
+    return () => (this.#untilMs = this.#clock.monotonicMs());
+  }
+
   /** The datastore failed. */
   failed(): void {
     const nowMs = this.#clock.monotonicMs();
@@ -35,6 +42,6 @@ export class ReachableClock {
       this.#formerMs += this.#untilMs - this.#fromMs;
       this.#fromMs = nowMs;
     }
-    this.#untilMs = nowMs + REPEAT_MS;
+    this.#untilMs = Math.max(this.#untilMs, nowMs + REPEAT_MS);
   }
 }

@@ -61,6 +61,9 @@ export class Snapshot implements View {
   protected readonly keys: RecordKeys;
   readonly #showsAllBefore: (key: string) => boolean;
   readonly #monotonicMs: () => number;
+  readonly #checkPools: CheckPools;
+  /** The checked pools, until a record changes that they may depend on. */
+  #checkedPools: readonly Pool[] | undefined;
   #records = new LayeredMap<string, RecordValue>();
   #pools: readonly Pool[] = [];
   #reservations: readonly Reservation[] = [];
@@ -88,11 +91,18 @@ export class Snapshot implements View {
   /**
    * @param showsAllBefore - whether all commits before the last write of the key's record are applied
    * @param monotonicMs - the monotonic clock, in milliseconds. Default: it stands still
+   * @param checkPools - Default: pools are as stored
    */
-  constructor(keys: RecordKeys, showsAllBefore: (key: string) => boolean, monotonicMs = (): number => 0) {
+  constructor(
+    keys: RecordKeys,
+    showsAllBefore: (key: string) => boolean,
+    monotonicMs = (): number => 0,
+    checkPools: CheckPools = (_, pools) => pools,
+  ) {
     this.keys = keys;
     this.#showsAllBefore = showsAllBefore;
     this.#monotonicMs = monotonicMs;
+    this.#checkPools = checkPools;
   }
 
   /**
@@ -100,7 +110,7 @@ export class Snapshot implements View {
    * @param showsAllBefore - as for the constructor
    */
   clone(showsAllBefore: (key: string) => boolean): Snapshot {
-    const clone = new Snapshot(this.keys, showsAllBefore, this.#monotonicMs);
+    const clone = new Snapshot(this.keys, showsAllBefore, this.#monotonicMs, this.#checkPools);
     clone.#records = new LayeredMap(this.#records);
     clone.#pools = this.#pools;
     clone.#reservations = this.#reservations;
@@ -129,6 +139,7 @@ export class Snapshot implements View {
     if (before && before.kind !== record.kind) this.delete(key);
     if (!before) this.#clearUnreadable(key);
     this.#records.set(key, record);
+    this.#checkedPools = undefined;
     switch (record.kind) {
       case 'pool':
         this.#pools = withItem(this.#pools, record.value, compareNames);
@@ -178,6 +189,7 @@ export class Snapshot implements View {
   /** Removes a record, readable or not. */
   delete(key: string): void {
     this.#clearUnreadable(key);
+    this.#checkedPools = undefined;
     const record = this.#records.get(key);
     if (!record) return;
     this.#records.delete(key);
@@ -319,11 +331,13 @@ export class Snapshot implements View {
   }
 
   pools(): readonly Pool[] {
-    return this.#pools;
+    this.#checkedPools ??= this.#checkPools(this, this.#pools);
+    return this.#checkedPools;
   }
 
   pool(name: string): Pool | undefined {
-    return this.#recordOf('pool', this.keys.pool(name))?.value;
+    const pool = this.#recordOf('pool', this.keys.pool(name))?.value;
+    return pool && this.pools().find((checked) => checked.name === name);
   }
 
   block(prefix: Prefix): Block | undefined {
@@ -508,6 +522,12 @@ export class Snapshot implements View {
     return record && isOfKind(record, kind) ? record : undefined;
   }
 }
+
+/**
+ * The pools with their findings ({@link Pool.notAllocatable}).
+ * @param pools - the view's pools as stored; the view's own methods for pools need the result
+ */
+export type CheckPools = (view: View, pools: readonly Pool[]) => readonly Pool[];
 
 /** Every IPv6 address has a larger key than every IPv4 address. */
 function addressKey({ family, value }: Address): bigint {

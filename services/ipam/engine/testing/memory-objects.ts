@@ -6,8 +6,8 @@ import type { ApiObject, ObjectApi, ObjectContent, ObjectObserver, WriteOutcome 
 export interface Connection {
   /** How many writes are carried out before the process dies: it then gets no answer, and no report. Default: all. */
   readonly writesCount?: number;
-  /** When reports arrive: before anything else happens, or after some turns of the event loop. Default: `prompt`. */
-  readonly reports?: 'prompt' | 'late';
+  /** When reports arrive: before anything else happens, after some turns of the event loop, or not. Default: `prompt`. */
+  readonly reports?: 'prompt' | 'late' | 'never';
 }
 
 /** Records of one object each, but for Podwire's own ones, which share one. */
@@ -58,10 +58,11 @@ export class MemoryObjects {
         observer.listed('configmaps', String(this.#version), this.#listed('configmaps/'));
         const entry = { observer, isLate: reports === 'late' };
         own.add(entry);
-        observers.add(entry);
+        if (reports !== 'never') observers.add(entry);
         signal.addEventListener('abort', disconnect);
         return Promise.resolve();
       },
+      versions: () => Promise.resolve(new Map([...this.#objects.values()].map(({ id, version }) => [id, version]))),
       read: (id) => (isDead ? Promise.reject(new Failure('STORE_UNAVAILABLE', 'dead')) : Promise.resolve(this.get(id))),
       write: (content, base) => carryOut(() => this.write(content, base)),
       remove: (base) => carryOut(() => this.remove(base)),

@@ -148,3 +148,23 @@ function formatObject(object: JsonObject): string {
   }
   return text + '}';
 }
+
+/** A parsed value of unknown type as an object; undefined if it is none. */
+export function asObject(value: unknown): JsonObject | undefined {
+  return isJson(value) && isObject(value) ? value : undefined;
+}
+
+/** Narrows the type: parsed text is JSON or undefined. */
+function isJson(value: unknown): value is Json {
+  return value !== undefined;
+}
+
+/** The object in a field; empty if the field has none. */
+export function objectIn(object: JsonObject, name: string): JsonObject {
+  const value = object[name];
+  return isObject(value) ? value : {};
+}
+
+export function withoutFields(object: JsonObject, names: readonly string[]): JsonObject {
+  return Object.fromEntries(Object.entries(object).filter(([name]) => !names.includes(name)));
+}

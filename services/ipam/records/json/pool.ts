@@ -45,7 +45,7 @@ export function decodePool(raw: JsonObject, name: RecordName & { kind: 'pool' })
     disabled: readFlag(field(spec, 'disabled', 'spec')),
     createTimeMs: isAbsent(created) ? 0 : readTime(created),
     deletionTimeMs: isAbsent(deleted) ? undefined : readTime(deleted),
-    notAllocatable: decodeNotAllocatable(raw),
+    ...decodeCondition(raw),
     ipipMode: decodeEncapsulation(field(spec, 'ipipMode', 'spec')),
     vxlanMode: decodeEncapsulation(field(spec, 'vxlanMode', 'spec')),
     natOutgoing: readFlag(field(spec, 'natOutgoing', 'spec')),
@@ -69,23 +69,28 @@ function decodeBlockSize(spec: JsonObject, { family, length }: Prefix): number {
 
 const CONDITION = 'Allocatable';
 
+/** The same condition where podwire-ipam has written it; the objects of Kubernetes have one of either. */
+export const OWN_CONDITION = 'podwire.dev/Allocatable';
+
 /** Reasons that only repeat other fields of the pool. */
 const REPEATING_REASONS: readonly string[] = ['PoolDisabled', 'Terminating'];
 
-/** The finding of Calico's pool controller against the pool (projectcalico/api, IPPoolConditionAllocatable). */
-function decodeNotAllocatable(raw: JsonObject): string | undefined {
-  for (const condition of conditionsOf(raw)) {
-    const found = findingOf(condition);
-    if (found !== undefined) return found;
-  }
-  return undefined;
+/** The finding of Calico's pool controller, or of podwire-ipam (projectcalico/api, IPPoolConditionAllocatable). */
+function decodeCondition(raw: JsonObject): Pick<Pool, 'notAllocatable' | 'condition'> {
+  const conditions = conditionsOf(raw).map((source) => ({ source, fields: readObject(source) }));
+  const found = conditions.find(({ fields }) => fields.type === CONDITION || fields.type === OWN_CONDITION);
+  const findings = conditions.flatMap(({ source }) => findingOf(source) ?? []);
+  if (!found) return { notAllocatable: undefined };
+  const condition = { isAllocatable: found.fields.status === 'True', isOwn: found.fields.type === OWN_CONDITION };
+  return { notAllocatable: findings[0], condition };
 }
 
 function findingOf(condition: Field): string | undefined {
   const fields = readObject(condition);
-  if (fields.type !== CONDITION || fields.status !== 'False') return undefined;
+  if ((fields.type !== CONDITION && fields.type !== OWN_CONDITION) || fields.status !== 'False') return undefined;
   const reason = readOptionalText(field(fields, 'reason', condition.path)) ?? '';
   if (REPEATING_REASONS.includes(reason)) return undefined;
+  if (fields.type === OWN_CONDITION) return readOptionalText(field(fields, 'message', condition.path));
   return reason === '' ? 'its condition Allocatable is False' : reason;
 }
 

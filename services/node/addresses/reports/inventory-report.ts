@@ -91,16 +91,17 @@ export class InventoryReporter {
     const { stock, onLeasesDiffer } = this.#options;
     const { equal, findings, unknown } = await this.#report(true, signal);
     if (equal) return undefined;
-    for (const finding of findings) await this.#bindAgain(finding);
+    let isBoundAgain = false;
+    for (const finding of findings) isBoundAgain = (await this.#bindAgain(finding)) || isBoundAgain;
     const isLease = ({ attachment }: InventoryFinding | UnknownAllocation) => attachment === undefined;
     const hasDropped = stock.drop(findings.filter(isLease).flatMap(({ allocation }) => allocation ?? []));
     if (findings.some(isLease) || unknown.some(isLease)) onLeasesDiffer();
     const allocations = unknown.flatMap(ofAttachment);
     this.#kept = await this.#returnGarbage(allocations, signal);
     const hasReturned = this.#kept.length < allocations.length;
-    const ofPods = findings.filter((finding) => !isLease(finding));
-    if (hasDropped || ofPods.some(({ holder }) => holder === '')) return REPAIR_INTERVAL_MS;
-    return hasReturned || ofPods.length > 0 ? CONFLICT_INTERVAL_MS : undefined;
+    if (hasDropped || isBoundAgain) return REPAIR_INTERVAL_MS;
+    // The settlement of the other pods is under way, or another holder has their addresses.
+    return hasReturned || !findings.every(isLease) ? CONFLICT_INTERVAL_MS : undefined;
   }
 
   /** Reports what the node holds when the call is sent: pods come and go while the session is opened. */
@@ -125,16 +126,20 @@ export class InventoryReporter {
     return inventoryOf({ records, leases: stock.unbound(), kept });
   }
 
-  /** Binds an address again unless the attachment has changed since. podwire-ipam refuses it if another holder has it. */
-  async #bindAgain({ attachment, allocation }: InventoryFinding): Promise<void> {
+  /**
+   * Binds an address again unless the attachment has changed since. podwire-ipam refuses it if another holder has it.
+   * @returns whether it is bound again
+   */
+  async #bindAgain({ attachment, allocation }: InventoryFinding): Promise<boolean> {
     const { registry, onUnbound } = this.#options;
     const record = attachment && registry.get(attachment);
     const isCurrent = record?.allocation?.addresses.some(
       ({ address, sequenceNumber }) => address === allocation?.address && sequenceNumber === allocation.sequenceNumber,
     );
-    if (!record || !isCurrent || !record.allocation?.isBound) return;
+    if (!record || !isCurrent || !record.allocation?.isBound) return false;
     const unbound = await registry.setUnbound(record);
     if (unbound) onUnbound(unbound);
+    return unbound !== undefined;
   }
 
   /** Returns garbage. @returns the rest */

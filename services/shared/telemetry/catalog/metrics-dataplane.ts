@@ -33,7 +33,7 @@ export const DATAPLANE_METRICS = {
   'podwire.dataplane.netlink.errors': {
     kind: 'counter',
     unit: '{error}',
-    about: 'Requests that the kernel refused, by errno; some are expected, such as for a device that is gone',
+    about: 'Requests that the kernel refused, some as expected, as for a deleted device',
     labels: { errno: 'names of errno.h' },
     when: 'after the first one',
   },

@@ -10,6 +10,7 @@ const UPKEEP_TASKS = [
   'finish-node-deletions',
   'finish-pool-deletions',
   'keep-certificate-authority',
+  'publish-pool-status',
   'release-deleted-nodes',
   'release-deleted-pods',
   'remove-old-history',
@@ -84,14 +85,14 @@ export const IPAM_METRICS = {
   'podwire.ipam.audit.findings': {
     kind: 'gauge',
     unit: '{finding}',
-    about: 'Findings of the audit in the background, every 5 minutes',
+    about: 'Findings of the last audit, every 5 minutes',
     labels: { kind: 'of the finding', severity: ['error', 'warning'] },
     when: 'after the first audit; 0 for a severity without findings',
   },
   'podwire.ipam.audit.finding': {
     kind: 'gauge',
     unit: '',
-    about: 'Always 1; names the object of a finding, of at most 20 findings',
+    about: 'Always 1; names the object of one of at most 20 findings',
     labels: { kind: 'of the finding', object: 'name of the object' },
     when: 'while there are findings',
   },
@@ -110,23 +111,41 @@ export const IPAM_METRICS = {
   'podwire.ipam.kubernetes.releases': {
     kind: 'counter',
     unit: '{object}',
-    about: 'Deleted Nodes and Pods whose addresses were released, or not',
+    about: 'Deleted Nodes and Pods, by the release of their addresses',
     labels: { object: ['node', 'pod'], result: ['released', 'refused', 'failed'] },
     when: 'with PODWIRE_IPAM_NODE_CONTROLLER=true',
   },
-  'podwire.ipam.kubernetes.failures': {
+  'podwire.ipam.kubernetes.requests': {
     kind: 'counter',
     unit: '{request}',
-    about: 'Failed requests to the API server',
-    when: 'with PODWIRE_IPAM_NODE_CONTROLLER=true or PODWIRE_IPAM_STORE=kubernetes',
+    about: 'Requests to the API server',
+    labels: { verb: 'of Kubernetes', kind: 'plural', code: 'HTTP status, or none' },
+    when: 'after the first one',
+  },
+  'podwire.ipam.kubernetes.watch.age': {
+    kind: 'gauge',
+    unit: 's',
+    about: 'Time since the last event or bookmark of the most silent watch',
+    when: 'with PODWIRE_IPAM_STORE=kubernetes',
+  },
+  'podwire.ipam.leader': {
+    kind: 'gauge',
+    unit: '',
+    about: '1 while it holds the Lease',
+    when: 'with PODWIRE_IPAM_STORE=kubernetes',
   },
   'podwire.ipam.kubernetes.handles': {
     kind: 'gauge',
     unit: '{handle}',
-    about:
-      'Allocations whose IPAMHandle is still to be written or deleted, or whose ID is no name of an object of its own',
+    about: 'IPAMHandles to be written or deleted, and handles whose ID is no object name',
     labels: { state: ['pending', 'unnamed'] },
-    when: 'with PODWIRE_IPAM_KUBERNETES_HANDLES=deferred, on the leader',
+    when: 'with PODWIRE_IPAM_KUBERNETES_HANDLES=deferred',
+  },
+  'podwire.ipam.kubernetes.annotations': {
+    kind: 'gauge',
+    unit: '{pod}',
+    about: 'Pods whose annotations are to be written',
+    when: 'with PODWIRE_IPAM_POD_ANNOTATIONS=always',
   },
   'podwire.ipam.history.expired': { kind: 'counter', unit: '{entry}', about: 'Removed history entries' },
   'podwire.ipam.upkeep.failures': {
@@ -180,7 +199,7 @@ export const IPAM_METRICS = {
   'podwire.ipam.ippool.available': {
     kind: 'gauge',
     unit: '{address}',
-    about: 'Addresses of a pool that are neither in use, nor cooling down, nor reserved; leased ones included',
+    about: 'Addresses of a pool that a pod can get, leased ones included',
     labels: { ...POOL, family: FAMILIES },
   },
   'podwire.store.duration': {

@@ -11,8 +11,7 @@ export const PLUGIN_METRICS = {
   'podwire.plugin.addresses': {
     kind: 'counter',
     unit: '{allocation}',
-    about:
-      'Allocations of ADDs by their source: the node (a lease, or the record of an earlier ADD), or podwire-ipam and why',
+    about: 'Allocations of ADDs by source: the node (a lease, an earlier ADD), or podwire-ipam and why',
     labels: {
       source: ['node', 'ipam'],
       reason: 'empty for the node; off, known, unavailable, exhausted, request, ipam-only',

@@ -2,27 +2,17 @@ import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 
-import { KubernetesApi, type ApiRequest } from '../../api-server/api.js';
-import type { JsonObject } from '../../records/json/json.js';
-import { RecordKeys } from '../../records/json/keys.js';
-import { encodeRecord, serialize } from '../../records/json/registry.js';
-import { ObjectServer } from '../../testing/object-server.js';
-import { MemoryStore } from '../testing/memory-store.js';
-import { BLOCK, forever, handle } from '../testing/stores.js';
+import type { JsonObject } from '../../../records/json/json.js';
+import { RecordKeys } from '../../../records/json/keys.js';
+import { encodeRecord, serialize } from '../../../records/json/registry.js';
+import { CountingApi } from '../../../testing/counting-api.js';
+import { ObjectServer } from '../../../testing/object-server.js';
+import { MemoryStore } from '../../testing/memory-store.js';
+import { BLOCK, forever, handle } from '../../testing/stores.js';
 import { HandleWriter } from './handle-writer.js';
 
 const HANDLES = '/apis/crd.projectcalico.org/v1/ipamhandles';
 const MINUTE = 60_000;
-
-/** Knows whether it waits for an answer. */
-class CountingApi extends KubernetesApi {
-  inFlightCount = 0;
-
-  override send(request: ApiRequest) {
-    this.inFlightCount++;
-    return super.send(request).finally(() => this.inFlightCount--);
-  }
-}
 
 const keys = new RecordKeys('/calico', { hasLock: true });
 let server: ObjectServer;
@@ -58,14 +48,7 @@ async function start(): Promise<void> {
   await pass(0);
 }
 
-/** Advances the clock, and waits for the answers to the requests of that time. */
-async function pass(ms: number): Promise<void> {
-  for (let left = ms; left >= 0; left -= 200) {
-    clock.advance(Math.min(left, 200));
-    for (let turn = 0; turn < 10 || api.inFlightCount > 0; turn++)
-      await new Promise((resolve) => setImmediate(resolve));
-  }
-}
+const pass = (ms: number) => api.pass(clock, ms);
 
 /** Jumps to shortly before a time that lies that far ahead, and passes it. */
 async function jump(ms: number): Promise<void> {
@@ -132,7 +115,7 @@ test('at most five handles are written per second', async () => {
   expect(names()).toHaveLength(20);
 });
 
-test('a start corrects its own objects, and leaves those of Calico', async () => {
+test('a start corrects its own objects, and leaves Calico’s', async () => {
   for (const id of ['net.kept', 'net.wrong', 'net.calico']) await allocate(id);
   putObject('net.kept', { spec: spec('net.kept'), isOwn: true });
   putObject('net.wrong', { spec: spec('net.wrong', 3), isOwn: true });

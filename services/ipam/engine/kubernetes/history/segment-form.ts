@@ -1,8 +1,7 @@
 import { promisify } from 'node:util';
 import { gunzip, gzip } from 'node:zlib';
 
-import type { JsonObject } from '../../records/json/json.js';
-import { objectIn } from './object-forms.js';
+import { objectIn, type JsonObject } from '../../../records/json/json.js';
 
 /** A record of the history. */
 export interface HistoryRecord {

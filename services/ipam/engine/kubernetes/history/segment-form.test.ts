@@ -7,11 +7,11 @@ import { describe, expect, test } from 'vitest';
 import { parseAddress } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
 
-import type { HistoryEntry } from '../../records/history.js';
-import { decodeHistoryEntry, encodeHistoryEntry } from '../../records/json/history.js';
-import { serialize } from '../../records/json/registry.js';
-import { NOW_MS, prefix } from '../../testing/records.js';
-import { keys } from '../testing/stores.js';
+import type { HistoryEntry } from '../../../records/history.js';
+import { decodeHistoryEntry, encodeHistoryEntry } from '../../../records/json/history.js';
+import { serialize } from '../../../records/json/registry.js';
+import { NOW_MS, prefix } from '../../../testing/records.js';
+import { keys } from '../../testing/stores.js';
 import { MAX_SEGMENT_BYTES, packRecords, readSegment, segmentObject, unpackRecords } from './segment-form.js';
 
 const ROOT = keys.history;

@@ -2,8 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { RevisionCompacted, type RecordChange, type Store } from '../store.js';
-import { isAborted } from '../transaction.js';
+import { RevisionCompacted, type RecordChange, type Store } from '../../store.js';
+import { isAborted } from '../../transaction.js';
 
 export interface RecordFollowerOptions {
   readonly store: Pick<Store, 'revision' | 'scan' | 'watch'>;
@@ -11,6 +11,8 @@ export interface RecordFollowerOptions {
   readonly prefix: string;
   /** Called before the records are read, at the start and after changes were missed. */
   readonly begin: (signal: AbortSignal) => Promise<void>;
+  /** Called when all records have been read. Must not throw. */
+  readonly whenRead?: () => void;
   /** Receives each record, and then each change, some of them repeatedly. Must not throw. */
   readonly changed: (change: RecordChange) => void;
   /** Brings the object of a name up to date. Idempotent. A failure is retried. */
@@ -94,6 +96,7 @@ export class RecordFollower {
         ({ more } = page);
         after = page.records.at(-1)?.key;
       }
+      this.#options.whenRead?.();
       for await (const { changes } of store.watch({ prefix, afterRevision }, signal)) changes.forEach(changed);
       return isAborted(signal) ? undefined : { inMs: 0 };
     } catch (error) {

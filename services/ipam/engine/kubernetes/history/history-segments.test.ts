@@ -2,28 +2,26 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { KubernetesApi } from '../../api-server/api.js';
-import { dayStartMs } from '../../records/json/keys.js';
-import { ObjectServer } from '../../testing/object-server.js';
-import { forever, keys } from '../testing/stores.js';
+import { KubernetesApi } from '../../../api-server/api.js';
+import { dayStartMs } from '../../../records/json/keys.js';
+import { ObjectServer } from '../../../testing/object-server.js';
+import { forever, keys } from '../../testing/stores.js';
 import { HistorySegments } from './history-segments.js';
 import { packRecords, segmentObject, type HistoryRecord } from './segment-form.js';
 
-const GROUP = '/apis/podwire.dev/v1alpha1';
-const SEGMENTS = `${GROUP}/historysegments`;
+const SEGMENTS = '/apis/podwire.dev/v1alpha1/historysegments';
 const MINUTE_MS = 60_000;
 const HOUR_MS = 60 * MINUTE_MS;
 
 let server: ObjectServer;
 let api: KubernetesApi;
 let clock: ManualClock;
-/** What was reported. */
+/** Reports so far. */
 let reported: string[];
 let opened: HistorySegments[];
 
 beforeEach(async () => {
   server = await ObjectServer.start();
-  server.groups.set(GROUP, ['nodesessions', 'historysegments']);
   api = new KubernetesApi(server.options);
   clock = new ManualClock();
   reported = [];
@@ -161,6 +159,17 @@ describe('a write', () => {
     await expect(failing).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
   });
 
+  test('without the definition, which an operator has deleted, is repeated until it is there again', async () => {
+    const { segments } = await open();
+    segments.append([record('a')]);
+    server.undefinedCollections.add(SEGMENTS);
+    clock.advance(MINUTE_MS);
+    await expect.poll(() => reported).toEqual(['HISTORY_NOT_KEPT']);
+    server.undefinedCollections.clear();
+    clock.advance(MINUTE_MS);
+    await expect.poll(count).toBe(1);
+  });
+
   test('that the definition refuses is not repeated, and delays no other', async () => {
     const { segments } = await open();
     segments.append([record('a')]);
@@ -251,7 +260,7 @@ describe('the begin of the history', () => {
   test('is after a segment that is missing or unreadable', async () => {
     await store('s1', MINUTE_MS);
     await store('s2', 2 * MINUTE_MS, { sinceMs: MINUTE_MS });
-    // Of two leaders, the one before wrote its last segment late.
+    // The leader before wrote its last segment late.
     await store('s3', 3 * MINUTE_MS, { sinceMs: MINUTE_MS });
     expect(await beginMs()).toBe(0);
     await store('s5', 5 * MINUTE_MS, { sinceMs: 4 * MINUTE_MS });
@@ -261,7 +270,7 @@ describe('the begin of the history', () => {
     expect(await beginMs()).toBe(6 * MINUTE_MS);
   });
 
-  test('goes on with the next leader, also if its clock is behind', async () => {
+  test('continues with the next leader, also if its clock is behind', async () => {
     await store('s1', HOUR_MS);
     const { segments } = await open();
     segments.append([record('a')]);
@@ -303,10 +312,8 @@ describe('an API server', () => {
   });
 
   test('without the definition keeps no history, and the command is named', async () => {
-    server.groups.set(GROUP, ['nodesessions']);
+    server.undefinedCollections.add(SEGMENTS);
     expect(await tryOpen()).toBeUndefined();
     expect(reported).toEqual([expect.stringContaining('helm upgrade --install podwire-crds')]);
-    server.groups.delete(GROUP);
-    expect(await tryOpen()).toBeUndefined();
   });
 });

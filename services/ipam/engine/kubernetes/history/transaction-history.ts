@@ -1,11 +1,11 @@
 import { ordinalOf } from '@podwire/shared/net/prefix';
 
-import { sameAttributes } from '../../records/attributes.js';
-import { attributesAt, type Block } from '../../records/block.js';
-import type { HistoryEntry } from '../../records/history.js';
-import { decodeHistoryEntry } from '../../records/json/history.js';
-import type { RecordKeys } from '../../records/json/keys.js';
-import type { Transaction } from '../store.js';
+import { sameAttributes } from '../../../records/attributes.js';
+import { attributesAt, type Block } from '../../../records/block.js';
+import type { HistoryEntry } from '../../../records/history.js';
+import { decodeHistoryEntry } from '../../../records/json/history.js';
+import type { RecordKeys } from '../../../records/json/keys.js';
+import type { Transaction } from '../../store.js';
 import type { HistoryRecord } from './segment-form.js';
 
 interface TransactionHistoryOptions {
@@ -14,7 +14,7 @@ interface TransactionHistoryOptions {
 }
 
 interface EntryRecord extends HistoryRecord {
-  /** Undefined if the value cannot be read. */
+  /** The decoded value; undefined if it cannot be read. */
   readonly entry: HistoryEntry | undefined;
   /** Object of the entry's block. */
   readonly object: string | undefined;
@@ -38,6 +38,11 @@ export class TransactionHistory {
   /** All entries, for a transaction that is written as a whole. */
   get records(): readonly HistoryRecord[] {
     return this.#records;
+  }
+
+  /** Whether all entries are of written objects. */
+  isOf(isWritten: (object: string) => boolean): boolean {
+    return this.of(isWritten).length === this.#records.length;
   }
 
   /** The entries of written objects. */

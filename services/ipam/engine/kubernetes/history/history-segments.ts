@@ -1,15 +1,15 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { KubernetesApi } from '../../api-server/api.js';
-import { listPages } from '../../api-server/lists.js';
-import type { JsonObject } from '../../records/json/json.js';
-import { dayOf, dayStartMs, historyDay, type RecordKeys } from '../../records/json/keys.js';
-import { isServed, jsonObject } from './api-objects.js';
-import { objectIn } from './object-forms.js';
+import type { KubernetesApi } from '../../../api-server/api.js';
+import { listPages } from '../../../api-server/lists.js';
+import { asObject, objectIn, type JsonObject } from '../../../records/json/json.js';
+import { dayOf, dayStartMs, historyDay, type RecordKeys } from '../../../records/json/keys.js';
+import { storeFailure } from '../api-objects.js';
 import {
   packRecords,
   readSegment,
@@ -28,7 +28,7 @@ export interface HistorySegmentsOptions {
   readonly reports: HistoryReports;
 }
 
-/** Receives what goes wrong. No function may throw. */
+/** Receives faults of the history. No function may throw. */
 export interface HistoryReports {
   /** No history is kept, because the API server has no segments. */
   unavailable(failure: Failure): void;
@@ -116,7 +116,8 @@ export class HistorySegments {
   static async open(options: HistorySegmentsOptions, signal: AbortSignal): Promise<OpenedHistory | undefined> {
     const { api, reports } = options;
     try {
-      if (!(await isServed(api, PATH, signal))) throw missingDefinition(api);
+      const { status } = await api.send({ method: 'GET', path: `${PATH}?limit=1`, signal });
+      if (status === NOT_FOUND) throw missingDefinition(api);
       const segments = new HistorySegments(options);
       return { segments, records: await segments.#load(signal) };
     } catch (error) {
@@ -147,6 +148,15 @@ export class HistorySegments {
     this.#pending.push(...records);
     if (this.#pending.length > 0)
       this.#queue.request('write', this.#pendingBytes >= MAX_PENDING_BYTES ? 0 : WRITE_INTERVAL_MS);
+  }
+
+  /** Writes the records that wait. @throws Failure STORE_UNAVAILABLE or STORE_DENIED, after which it is repeated; the signal's */
+  async flush(signal: AbortSignal): Promise<void> {
+    try {
+      await untilAborted(this.#queue.runNow('write'), signal);
+    } catch (error) {
+      throw storeFailure(error);
+    }
   }
 
   /**
@@ -187,7 +197,7 @@ export class HistorySegments {
     const records = new Map<string, Uint8Array>();
     for await (const { items } of listPages(api, { path: PATH, limit: PAGE_SIZE, signal }))
       for (const item of items) {
-        const object = jsonObject(item);
+        const object = asObject(item);
         const loaded = object ? await this.#loadSegment(object) : [];
         for (const { key, value } of loaded) records.set(key, value);
       }
@@ -196,7 +206,7 @@ export class HistorySegments {
     return records;
   }
 
-  /** Of an unreadable one the time is used, if it is readable. */
+  /** Keeps the time of a segment even if its records are unreadable. */
   async #loadSegment(object: JsonObject): Promise<readonly HistoryRecord[]> {
     const { keys, reports } = this.#options;
     const { name } = objectIn(object, 'metadata');
@@ -272,10 +282,10 @@ function segmentName(untilMs: number, random: number): string {
   return `${time}-${digits.padStart(8, '0')}`;
 }
 
-function missingDefinition({ subject }: KubernetesApi): Failure {
+function missingDefinition({ subject, namespace }: KubernetesApi): Failure {
   return new Failure(
     'HISTORY_NOT_KEPT',
-    `${subject}: has no definition of ${PLURAL}.podwire.dev, so past allocations are not kept; run: helm upgrade --install podwire-crds deploy/kubernetes/podwire-crds; then restart podwire-ipam`,
+    `${subject}: has no definition of ${PLURAL}.podwire.dev, so past allocations are not kept; run: helm upgrade --install podwire-crds deploy/kubernetes/podwire-crds --namespace ${namespace}; then restart podwire-ipam`,
   );
 }
 

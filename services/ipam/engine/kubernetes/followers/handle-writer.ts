@@ -2,18 +2,18 @@ import type { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 
-import type { KubernetesApi } from '../../api-server/api.js';
-import { listPages } from '../../api-server/lists.js';
-import type { Handle } from '../../records/block.js';
-import { lockedFailure } from '../../records/datastore-lock.js';
-import type { JsonObject } from '../../records/json/json.js';
-import type { RecordKeys } from '../../records/json/keys.js';
-import { decodeRecord } from '../../records/json/registry.js';
-import { isLeaseHandle } from '../../records/lease.js';
-import { subdomainFault } from '../../records/names.js';
-import type { RecordChange, Store } from '../store.js';
-import { jsonObject, preconditionsOf, versionOf } from './api-objects.js';
-import { objectIn, type CalicoGroup } from './object-forms.js';
+import type { KubernetesApi } from '../../../api-server/api.js';
+import { listPages } from '../../../api-server/lists.js';
+import type { Handle } from '../../../records/block.js';
+import { lockedFailure } from '../../../records/datastore-lock.js';
+import { asObject, objectIn, type JsonObject } from '../../../records/json/json.js';
+import type { RecordKeys } from '../../../records/json/keys.js';
+import { decodeRecord } from '../../../records/json/registry.js';
+import { isLeaseHandle } from '../../../records/lease.js';
+import { subdomainFault } from '../../../records/names.js';
+import type { RecordChange, Store } from '../../store.js';
+import { preconditionsOf, versionOf } from '../api-objects.js';
+import type { CalicoGroup } from '../object-forms.js';
 import { RecordFollower } from './record-follower.js';
 
 interface HandleWriterOptions {
@@ -51,7 +51,7 @@ interface HandleObject {
   readonly uid: string;
   readonly version: string;
   readonly isOwn: boolean;
-  /** Undefined if they are wrong. */
+  /** Numbers of addresses by block; undefined if they are wrong. */
   readonly counts: Handle['blocks'] | undefined;
 }
 
@@ -104,7 +104,7 @@ export class HandleWriter {
     const { api } = this.#options;
     this.#objects.clear();
     for await (const { items } of listPages(api, { path: this.#path, signal })) {
-      const objects = items.map(jsonObject).filter((object) => object !== undefined);
+      const objects = items.map(asObject).filter((object) => object !== undefined);
       const ids = objects.map(idOf);
       const handles = await this.#read(ids, signal);
       for (const [index, object] of objects.entries()) this.#learn(object, handles.get(ids[index] ?? ''));
@@ -162,7 +162,7 @@ export class HandleWriter {
     };
     const path = known ? `${this.#path}/${name}` : this.#path;
     const { status, body: answer } = await api.send({ method: known ? 'PUT' : 'POST', path, body, signal });
-    const written = jsonObject(answer);
+    const written = asObject(answer);
     if (status === NOT_FOUND || status === CONFLICT) await this.#readAgain(name, signal);
     else if (written) this.#learn(written, handle);
   }
@@ -178,7 +178,7 @@ export class HandleWriter {
   /** Another writer has changed the object. */
   async #readAgain(name: string, signal: AbortSignal): Promise<void> {
     const { status, body } = await this.#options.api.send({ method: 'GET', path: `${this.#path}/${name}`, signal });
-    const object = jsonObject(body);
+    const object = asObject(body);
     if (status !== NOT_FOUND && object) {
       const id = idOf(object);
       this.#learn(object, (await this.#read([id], signal)).get(id));

@@ -1,0 +1,64 @@
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { ObjectServer } from '../testing/object-server.js';
+import { KubernetesApi } from './api.js';
+import { ObjectFeed } from './object-feed.js';
+
+const NODES = '/api/v1/nodes';
+
+let server: ObjectServer;
+let api: KubernetesApi;
+let clock: ManualClock;
+let feed: ObjectFeed;
+let seen: string[];
+
+beforeEach(async () => {
+  server = await ObjectServer.start();
+  api = new KubernetesApi({ ...server.options, watchIdleMs: 100 });
+  clock = new ManualClock();
+  seen = [];
+  for (const name of ['a', 'b']) server.put(NODES, { metadata: { name } });
+  feed = new ObjectFeed({
+    ...{ api, clock, path: NODES, random: () => 0.5 },
+    listed: (items) => seen.push(`listed ${items.length}`),
+    changed: (type) => seen.push(type),
+    restored: () => seen.push('restored'),
+    report: () => undefined,
+  });
+});
+
+afterEach(async () => {
+  await feed.stop();
+  api.close();
+  await server.stop();
+});
+
+test('a silent watch is opened again, and after minutes the list is read', async () => {
+  await expect.poll(() => seen).toEqual(['listed 2']);
+  await expect.poll(() => feed.isCurrent).toBe(true);
+  clock.advance(60_000);
+  expect(feed.ageMs).toBeGreaterThanOrEqual(60_000);
+  server.put(NODES, { metadata: { name: 'c' } });
+  await expect.poll(() => seen.at(-1)).toBe('ADDED');
+  expect(feed.ageMs).toBe(0);
+  clock.advance(180_000);
+  await expect
+    .poll(() => {
+      clock.advance(1000);
+      return seen.at(-1);
+    })
+    .toBe('listed 3');
+  expect(seen).not.toContain('restored');
+});
+
+test('a restored API server is detected, although its watches report nothing', async () => {
+  await expect.poll(() => feed.isCurrent).toBe(true);
+  server.restore();
+  await expect
+    .poll(() => {
+      clock.advance(200_000);
+      return seen.slice(-2);
+    })
+    .toEqual(['restored', 'listed 0']);
+});
