@@ -183,6 +183,10 @@ describe(`two podwire-ipam on an API server under faults (STORM_SEED=${seed})`, 
       folder,
       random,
       isHistoryDurable: false,
+      // Another tool that frees a lease leaves no cool-down, and a node reports the end of a pod up to 5 s later.
+      leastCooldownMs: 0,
+      // The longer cool-down leaves few leases while callers fill the pool.
+      addsCount: 30,
       calico: writer,
       breakThings: async () => {
         const elsewhere = allocateElsewhere(writer, () => isOver);

@@ -34,8 +34,10 @@ const COOLDOWN_SECONDS = 3;
 /** A release is stamped in whole seconds. */
 const LEAST_COOLDOWN_MS = (COOLDOWN_SECONDS - 1) * 1000;
 
-/** The minimum of pods that get leased addresses, and of addresses that are given again. */
+/** The minimum of pods that get leased addresses. */
 const ADDS = 100;
+
+/** The minimum of addresses that are given again. */
 const REUSES = 100;
 
 /** podwire-ipam waits longer for leases before it refuses an allocation, in milliseconds. */
@@ -52,6 +54,10 @@ interface LeaseHistoryOptions {
   readonly breakThings: () => Promise<void>;
   /** Frees leases behind the back of podwire-ipam; undefined: they stay. */
   readonly calico?: Pick<CalicoWriter, 'release'>;
+  /** The least time from a pod's end to the next pod with its address. Default: the cool-down of the replicas. */
+  readonly leastCooldownMs?: number;
+  /** How many pods get leased addresses at least. Default: 100. */
+  readonly addsCount?: number;
   /** Whether the history of each address survives a SIGKILL of podwire-ipam. */
   readonly isHistoryDurable: boolean;
   /** Reads what the datastore has. */
@@ -59,7 +65,7 @@ interface LeaseHistoryOptions {
 }
 
 export async function runLeaseHistory(options: LeaseHistoryOptions): Promise<void> {
-  const { replicas, random, breakThings, stored } = options;
+  const { replicas, random, breakThings, stored, leastCooldownMs = LEAST_COOLDOWN_MS, addsCount = ADDS } = options;
   const [first] = replicas;
   if (!first) throw new Error('no replica');
   const config = UpdateConfigRequest.fromPartial({ cooldownSeconds: COOLDOWN_SECONDS });
@@ -72,13 +78,13 @@ export async function runLeaseHistory(options: LeaseHistoryOptions): Promise<voi
   const adds = (): number => history.outcomes.get('added with a lease') ?? 0;
   // A slow machine gets leases and reuses addresses once nothing disturbs it.
   leasing.calm();
-  while (adds() < ADDS || history.reusesCount < REUSES) await sleep(100);
+  while (adds() < addsCount || history.reusesCount < REUSES) await sleep(100);
   callers.stop();
   leasing.stop();
   await running;
   await leasing.settle();
 
-  expect(history.violations(LEAST_COOLDOWN_MS).join('; ')).toBe('');
+  expect(history.violations(leastCooldownMs).join('; ')).toBe('');
   expect(history.held.size).toBeLessThan(POOL_ADDRESSES.length);
   await sleep((COOLDOWN_SECONDS + 1) * 1000);
   for (const node of leasing.nodes) await node.addLasting();
@@ -90,7 +96,7 @@ export async function runLeaseHistory(options: LeaseHistoryOptions): Promise<voi
   await useUp(first, history, leasing);
   const given = new Set(history.held.values());
   for (const [cidr, id] of leasing.leftovers) if (!given.has(cidr)) history.allocated(id, cidr, performance.now());
-  expect(history.violations(LEAST_COOLDOWN_MS).join('; ')).toBe('');
+  expect(history.violations(leastCooldownMs).join('; ')).toBe('');
   expect([...history.held.values()].sort()).toEqual(POOL_ADDRESSES.map((each) => `${each}/32`).sort());
   leasing.kill();
   for (const replica of replicas) expect(await findings(replica), replica.name).toEqual([]);
