@@ -1,13 +1,17 @@
 import { GetAddressHistoryRequest, HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
 import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
+import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { KubernetesApi } from '../api-server/api.js';
+import { forever } from '../engine/testing/stores.js';
+import { RecordKeys } from '../records/json/keys.js';
 import type { RunningService } from '../service.js';
 import { NAMESPACE } from '../testing/api-server.js';
 import { ObjectServer } from '../testing/object-server.js';
 import { Caller, clientLimits, failureOf, Place } from '../testing/service.js';
+import { KubernetesDatastore } from './kubernetes-datastore.js';
 
 /** podwire-ipam on Calico's custom resources, as one of several. */
 
@@ -18,6 +22,8 @@ const PODS = `/api/v1/namespaces/${NAMESPACE}/pods`;
 const SERVING = 1;
 const NOT_SERVING = 2;
 const PATIENCE = { timeout: 30_000 };
+
+const ignore = (): void => undefined;
 
 let server: ObjectServer;
 let cleanups: (() => unknown)[];
@@ -48,7 +54,7 @@ function start(podName = '', rest: Readonly<Record<string, string>> = {}): Repli
   const caller = new Caller(place.address);
   cleanups.push(
     () => place.remove(),
-    () => started.then((service) => service.stop()),
+    () => started.then((service) => service.stop(), ignore),
     () => caller.close(),
   );
   return { place, caller, started };
@@ -268,4 +274,67 @@ test('pools that kubectl creates serve, with the refusals of podwirectl, and dra
   expect(specOf(`${V3}/ippools/overlapping`)).toEqual({ cidr: '10.70.0.0/26' });
   server.delete(`${V3}/ippools/overlapping`);
   await expect.poll(() => server.get(`${V3}/ippools/overlapping`), PATIENCE).toBeUndefined();
+});
+
+test('one that waits leaves the conditions of pools to the leader', async () => {
+  const first = start();
+  await first.started;
+  const second = start();
+  await expect.poll(() => second.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  await expect.poll(() => conditionOf('default').reason, PATIENCE).toBe('OK');
+  server.put(LEASES, { metadata: { name: 'podwire-ipam' }, spec: { holderIdentity: 'other' } });
+  await expect.poll(() => first.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  kubectl('late', { cidr: '10.72.0.0/24' });
+  await new Promise((resolve) => setTimeout(resolve, 1000));
+  expect(Object(server.get(`${V3}/ippools/late`))).not.toHaveProperty('status');
+});
+
+function setImportMark(state: 'running' | 'complete'): void {
+  const maps = `/api/v1/namespaces/${NAMESPACE}/configmaps`;
+  const map = server.get(`${maps}/podwire-datastore`);
+  const mark = JSON.stringify({ state, uid: 'import-1', sha256: 'a', records: 1 });
+  server.put(maps, { ...map, data: { ...Object(map?.data), _podwire_calico_import: mark } });
+}
+
+test('one that waited while an import was interrupted does not serve', async () => {
+  const first = start();
+  const service = await first.started;
+  const second = start();
+  await expect.poll(() => second.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  setImportMark('running');
+  await service.stop();
+  await expect(second.started).rejects.toMatchObject({ code: 'IMPORT_INCOMPLETE' });
+});
+
+test('one that waited during a whole import reads the datastore again, and leads once', async () => {
+  const first = start();
+  const service = await first.started;
+  const second = start();
+  await expect.poll(() => second.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  setImportMark('complete');
+  await service.stop();
+  await second.started;
+  expect(second.place.log).toContain('was imported while podwire-ipam waited');
+  expect(await second.caller.health()).toBe(SERVING);
+});
+
+test('the election repeated after a failure starts one writer', async () => {
+  let count = 0;
+  const api = new KubernetesApi(server.options);
+  const datastore = await KubernetesDatastore.open(
+    {
+      ...{ api, clock: systemClock, random: Math.random, identity: 'a', podName: '', report: ignore, lost: ignore },
+      keys: new RecordKeys('/calico', { hasLock: true }),
+      history: { unavailable: ignore, unreadable: ignore, writeFailed: ignore },
+      startWriters: () => {
+        count++;
+        return [];
+      },
+    },
+    forever,
+  );
+  await datastore.lead(forever);
+  await datastore.lead(forever);
+  await datastore.close();
+  expect(count).toBe(1);
 });

@@ -76,7 +76,8 @@ export class KubernetesDatastore implements SegmentedHistory {
   readonly #stopMetrics: () => void;
   /** The history's writer; undefined until it is read, and if none is kept. */
   #history: OpenedHistory['segments'] | undefined;
-  #writers: readonly ObjectWriter[] = [];
+  /** Undefined until this process leads for the first time. */
+  #writers: readonly ObjectWriter[] | undefined;
   readonly #poolStatus: PoolStatusWriter;
 
   private constructor({ store, group, options, leadership, objects, poolStatus }: DatastoreParts) {
@@ -149,13 +150,15 @@ export class KubernetesDatastore implements SegmentedHistory {
       if (opened) this.store.keepHistory(opened);
     }
     if (!this.#leadership) return;
-    await takeLabel(api, podName, signal);
-    this.#writers = startWriters({ store: this.store, group: this.#group });
+    const leadership = this.#leadership;
+    await takeLabel({ api, podName, leadership }, signal);
+    this.#writers ??= startWriters({ store: this.store, group: this.#group });
   }
 
-  /** Writes conditions of pools. @throws Failure of the API server */
-  publishPools(statuses: readonly PublishedStatus[], signal: AbortSignal): Promise<void> {
-    return this.#poolStatus.publish(statuses, signal);
+  /** Writes conditions of pools. @throws Failure of the API server, or STORE_UNAVAILABLE if another process leads */
+  async publishPools(statuses: readonly PublishedStatus[], signal: AbortSignal): Promise<void> {
+    this.#leadership?.requireHeld();
+    await this.#poolStatus.publish(statuses, signal);
   }
 
   async removeOld(retentionMs: number, signal: AbortSignal): Promise<number> {
@@ -167,7 +170,7 @@ export class KubernetesDatastore implements SegmentedHistory {
     const { api, podName, report } = this.#options;
     this.#stopMetrics();
     if (this.#leadership?.isHeld) await label(api, podName, null).catch(report);
-    await Promise.all(this.#writers.map((writer) => writer.stop()));
+    await Promise.all((this.#writers ?? []).map((writer) => writer.stop()));
     await this.store.close();
     try {
       await this.#closeHistory();
@@ -199,13 +202,24 @@ async function endIfMoved(group: CalicoGroup, { api, lost }: KubernetesDatastore
   lost(new Failure('STORE_UNAVAILABLE', `${api.subject}: ${text}`));
 }
 
-/** Takes the label from a pod whose node is lost, which still counts as ready for a while. */
-async function takeLabel(api: KubernetesApi, podName: string, signal: AbortSignal): Promise<void> {
+interface LabelOwner extends Pick<KubernetesDatastoreOptions, 'api' | 'podName'> {
+  readonly leadership: Leadership;
+}
+
+/**
+ * Takes the label from a pod whose node is lost, which still counts as ready for a while.
+ * @throws Failure STORE_UNAVAILABLE if another process leads, which keeps its label
+ */
+async function takeLabel({ api, podName, leadership }: LabelOwner, signal: AbortSignal): Promise<void> {
   if (podName === '') return;
   const path = `/api/v1/namespaces/${api.namespace}/pods`;
+  const set = async (name: string, value: 'true' | null): Promise<void> => {
+    leadership.requireHeld();
+    await label(api, name, value);
+  };
   for await (const { items } of listPages(api, { path, labelSelector: `${LEADER}=true`, signal }))
-    for (const pod of items) await label(api, podSchema.parse(pod).metadata.name, null);
-  await label(api, podName, 'true');
+    for (const pod of items) await set(podSchema.parse(pod).metadata.name, null);
+  await set(podName, 'true');
 }
 
 /** Sets or removes the label by which the Service finds the pod that serves. */
