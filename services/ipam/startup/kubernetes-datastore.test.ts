@@ -230,6 +230,14 @@ test('a migration to the other group: locked, copied, the former definitions del
   expect(await next.caller.allocateAddress('c2')).not.toBe(address);
 });
 
+test('after a migration, the former definition of pools can be deleted', async () => {
+  const pools = '/apis/crd.projectcalico.org/v1/ippools';
+  const finalizers = ['podwire.dev/ippool', 'example.org/other'];
+  server.put(pools, { metadata: { name: 'p', finalizers, deletionTimestamp: '2026-11-30T00:00:00Z' }, spec: {} });
+  await start().started;
+  expect(Object(server.get(`${pools}/p`)?.metadata).finalizers).toEqual(['example.org/other']);
+});
+
 test('without Calico’s definitions it waits, and says what to install', async () => {
   server.groups.clear();
   const { place, started } = start();

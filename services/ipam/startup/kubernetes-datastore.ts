@@ -13,10 +13,12 @@ import {
 } from '../engine/kubernetes/history/history-segments.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
 import { ObjectForms, type CalicoGroup } from '../engine/kubernetes/object-forms.js';
+import { finalizersOf, POOL_FINALIZER } from '../engine/kubernetes/pool-form.js';
 import { PoolStatusWriter, type PublishedStatus } from '../engine/kubernetes/pool-status.js';
 import type { Store } from '../engine/store.js';
 import type { SegmentedHistory } from '../history/history-log.js';
 import { Leadership } from '../leadership/leadership.js';
+import { asObject, objectIn } from '../records/json/json.js';
 import type { RecordKeys } from '../records/json/keys.js';
 
 export interface KubernetesDatastoreOptions {
@@ -47,6 +49,8 @@ export interface ObjectWriter {
   /** Idempotent. */
   stop(): Promise<void>;
 }
+
+const NOT_FOUND = 404;
 
 const LEADER = 'podwire.dev/leader';
 
@@ -152,7 +156,28 @@ export class KubernetesDatastore implements SegmentedHistory {
     if (!this.#leadership) return;
     const leadership = this.#leadership;
     await takeLabel({ api, podName, leadership }, signal);
+    await this.#releaseFormerPools(signal);
     this.#writers ??= startWriters({ store: this.store, group: this.#group });
+  }
+
+  /**
+   * After a migration, Kubernetes deletes the former definition of pools once the pools have no finalizer. v3 is in use only if the
+   * definition in v1 does not exist, or is being deleted.
+   */
+  async #releaseFormerPools(signal: AbortSignal): Promise<void> {
+    const { api } = this.#options;
+    const path = '/apis/crd.projectcalico.org/v1/ippools';
+    if (this.#group === 'crd.projectcalico.org/v1') return;
+    if ((await api.send({ method: 'GET', path: `${path}?limit=1`, signal })).status === NOT_FOUND) return;
+    for await (const { items } of listPages(api, { path, signal }))
+      for (const item of items) {
+        const pool = asObject(item) ?? {};
+        const { name, uid = null, resourceVersion = null } = objectIn(pool, 'metadata');
+        const finalizers = finalizersOf(pool).filter((each) => each !== POOL_FINALIZER);
+        if (typeof name !== 'string' || finalizers.length === finalizersOf(pool).length) continue;
+        const body = { metadata: { uid, resourceVersion, finalizers } };
+        await api.send({ method: 'PATCH', path: `${path}/${name}`, body, contentType: MERGE_PATCH, signal });
+      }
   }
 
   /** Writes conditions of pools. @throws Failure of the API server, or STORE_UNAVAILABLE if another process leads */
