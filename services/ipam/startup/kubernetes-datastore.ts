@@ -43,6 +43,8 @@ export interface KubernetesDatastoreOptions {
 export interface OpenedStore {
   readonly store: Store;
   readonly group: CalicoGroup;
+  /** Throws a Failure once another process may lead. */
+  readonly authorizeWrite: () => void;
 }
 
 export interface ObjectWriter {
@@ -157,7 +159,10 @@ export class KubernetesDatastore implements SegmentedHistory {
     const leadership = this.#leadership;
     await takeLabel({ api, podName, leadership }, signal);
     await this.#releaseFormerPools(signal);
-    this.#writers ??= startWriters({ store: this.store, group: this.#group });
+    this.#writers ??= startWriters({
+      ...{ store: this.store, group: this.#group },
+      authorizeWrite: () => leadership.requireHeld(),
+    });
   }
 
   /**
