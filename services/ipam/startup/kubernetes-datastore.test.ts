@@ -326,21 +326,38 @@ test('one that waited during a whole import reads the datastore again, and leads
   expect(await second.caller.health()).toBe(SERVING);
 });
 
-test('the election repeated after a failure starts one writer', async () => {
-  let count = 0;
+function open(identity: string | undefined, startsWriters = ignore): Promise<KubernetesDatastore> {
   const api = new KubernetesApi(server.options);
-  const datastore = await KubernetesDatastore.open(
-    {
-      ...{ api, clock: systemClock, random: Math.random, identity: 'a', podName: '', report: ignore, lost: ignore },
-      keys: new RecordKeys('/calico', { hasLock: true }),
-      history: { unavailable: ignore, unreadable: ignore, writeFailed: ignore },
-      startWriters: () => {
-        count++;
-        return [];
-      },
-    },
+  const startWriters = () => {
+    startsWriters();
+    return [];
+  };
+  const history = { unavailable: ignore, unreadable: ignore, writeFailed: ignore };
+  const keys = new RecordKeys('/calico', { hasLock: true });
+  const rest = { clock: systemClock, random: Math.random, podName: '', report: ignore, lost: ignore };
+  return KubernetesDatastore.open({ api, keys, identity, history, startWriters, ...rest }, forever);
+}
+
+test('an export reads one moment while the leader writes', async () => {
+  for (const name of ['a', 'b']) kubectl(name, { cidr: '10.73.0.0/24' });
+  const datastore = await open(undefined);
+  await datastore.lead(forever);
+  const revision = await datastore.store.revision(forever);
+  kubectl('c', { cidr: '10.73.0.0/24' });
+  await new Promise((resolve) => setTimeout(resolve, 200));
+  const { records } = await datastore.store.scan(
+    { prefix: '/calico/', after: undefined, limit: 100, revision },
     forever,
   );
+  expect(records.filter(({ key }) => key.includes('ippools'))).toHaveLength(2);
+  await datastore.close();
+});
+
+test('the election repeated after a failure starts one writer', async () => {
+  let count = 0;
+  const datastore = await open('a', () => {
+    count++;
+  });
   await datastore.lead(forever);
   await datastore.lead(forever);
   await datastore.close();

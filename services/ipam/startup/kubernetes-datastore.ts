@@ -142,8 +142,8 @@ export class KubernetesDatastore implements SegmentedHistory {
   }
 
   /**
-   * Waits until this process leads, and the store shows all that the former leader wrote. A command does not lead, and works beside
-   * the leader. Can be repeated after a failure.
+   * Waits until this process leads, and the store shows all that the former leader wrote. A command does not lead: it reads
+   * beside the leader, all of one moment. Can be repeated after a failure.
    * @throws Failure of the API server or of the signal
    */
   async lead(signal: AbortSignal): Promise<void> {
@@ -155,7 +155,10 @@ export class KubernetesDatastore implements SegmentedHistory {
       this.#history = opened?.segments;
       if (opened) this.store.keepHistory(opened);
     }
-    if (!this.#leadership) return;
+    if (!this.#leadership) {
+      this.store.hold();
+      return;
+    }
     const leadership = this.#leadership;
     await takeLabel({ api, podName, leadership }, signal);
     await this.#releaseFormerPools(signal);
