@@ -40,6 +40,9 @@ export interface CommandDeps {
 /** Maximum bytes of one import transaction, below etcd's default limit of 1.5 MiB. */
 const TRANSACTION_BYTES = 512 * 1024;
 
+/** An import leads, but serves no node: its pod may be one that does, and handles and annotations are written later. */
+const UNSERVED = { podName: '', kubernetesHandles: 'none', podAnnotations: 'never' } as const;
+
 /**
  * Runs every command except the service. Standard error gets readable lines, standard output only the
  * requested data.
@@ -77,11 +80,14 @@ async function transfer(command: ExportCommand | ImportCommand, deps: CommandDep
     if (isServing) stderr.write('podwire-ipam: the import begins when no podwire-ipam serves the datastore\n');
     const { pid, newUid, clock, random, kubernetes } = deps;
     // Commands have no watchers, and the history for them would hold a whole import.
-    const opened = await openStore(config, {
-      ...{ pid, newUid, events, clock, random, kubernetes, identity: isServing ? `import_${newUid()}` : undefined },
-      signal: stop.signal,
-      watchHistoryCount: 1,
-    });
+    const opened = await openStore(
+      { ...config, ...UNSERVED },
+      {
+        ...{ pid, newUid, events, clock, random, kubernetes, identity: isServing ? `import_${newUid()}` : undefined },
+        signal: stop.signal,
+        watchHistoryCount: 1,
+      },
+    );
     const signal = AbortSignal.any([stop.signal, opened.refused]);
     try {
       await opened.lead(signal);

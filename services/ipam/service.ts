@@ -380,6 +380,8 @@ async function loadDatastore(
   const continueClock = mirror.holdClock();
   try {
     await lead(signal);
+    // While this process waited, an import may have led.
+    if ((await requireCompleteImport(store, config.datastorePrefix, NEVER)) !== datastore) throw importedMeanwhile();
     const ownsNodes = config.store !== 'kubernetes';
     const first = { store, keys, ownsNodes, defaultPools: readDefaultPools(config), nowMs: clock.nowMs(), newUid };
     for (const pool of await initializeDatastore(first, NEVER)) new PoolEvents(events).poolCreated(pool);
@@ -392,6 +394,11 @@ async function loadDatastore(
   }
   continueClock();
   return { mirror, hub, updater, conditions };
+}
+
+/** Transient: the datastore is read again. */
+function importedMeanwhile(): Failure {
+  return new Failure('STORE_UNAVAILABLE', 'the datastore was imported while podwire-ipam waited; it is read again');
 }
 
 async function beginNewEpoch(updater: Updater, epoch: Parameters<typeof beginEpoch>[1], events: Events): Promise<void> {

@@ -86,6 +86,14 @@ test('a leader whose lease another process took knows that it lost', async () =>
   await expect.poll(() => first.lost.aborted).toBe(true);
 });
 
+test('a leader goes on leading after the answer to a renewal was lost', async () => {
+  const first = await acquire('a');
+  server.injectFault('PUT', 'cut after');
+  const next = waitFor('b');
+  await pass(30);
+  expect([first.lost.aborted, first.isHeld, next.leads(), holder()]).toEqual([false, true, false, 'a']);
+});
+
 test('a leader that cannot renew stops before another one begins', async () => {
   const first = await acquire('a');
   for (let count = 0; count < 20; count++) server.injectFault('PUT', 500);

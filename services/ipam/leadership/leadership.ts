@@ -136,7 +136,8 @@ export class Leadership {
       await clock.sleep(RETRY_MS, signal);
       if (signal.aborted) return;
       try {
-        if (!(await this.#put(identity, AbortSignal.any([signal, AbortSignal.timeout(RENEW_DEADLINE_MS / 2)])))) break;
+        const request = AbortSignal.any([signal, AbortSignal.timeout(RENEW_DEADLINE_MS / 2)]);
+        if (!(await this.#put(identity, request)) && !(await this.#isOwn(request))) break;
       } catch (failure) {
         if (isAborted(signal)) return;
         report(failure);
@@ -144,6 +145,17 @@ export class Leadership {
       }
     }
     this.#lost.abort(lostFailure());
+  }
+
+  /**
+   * Whether the lease that refused a renewal is still this process's: an earlier renewal may have been executed although its answer
+   * was lost. The next renewal then has the version that was found.
+   */
+  async #isOwn(signal: AbortSignal): Promise<boolean> {
+    const lease = await this.#read(signal);
+    if (lease?.spec.holderIdentity !== this.#options.identity) return false;
+    this.#version = lease.metadata.resourceVersion;
+    return true;
   }
 
   async #read(signal: AbortSignal): Promise<LeaseState | undefined> {

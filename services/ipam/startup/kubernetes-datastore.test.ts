@@ -1,13 +1,17 @@
 import { GetAddressHistoryRequest, HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
 import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
+import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { KubernetesApi } from '../api-server/api.js';
+import { forever } from '../engine/testing/stores.js';
+import { RecordKeys } from '../records/json/keys.js';
 import type { RunningService } from '../service.js';
 import { NAMESPACE } from '../testing/api-server.js';
 import { ObjectServer } from '../testing/object-server.js';
 import { Caller, clientLimits, failureOf, Place } from '../testing/service.js';
+import { KubernetesDatastore } from './kubernetes-datastore.js';
 
 /** podwire-ipam on Calico's custom resources, as one of several. */
 
@@ -18,6 +22,8 @@ const PODS = `/api/v1/namespaces/${NAMESPACE}/pods`;
 const SERVING = 1;
 const NOT_SERVING = 2;
 const PATIENCE = { timeout: 30_000 };
+
+const ignore = (): void => undefined;
 
 let server: ObjectServer;
 let cleanups: (() => unknown)[];
@@ -48,7 +54,7 @@ function start(podName = '', rest: Readonly<Record<string, string>> = {}): Repli
   const caller = new Caller(place.address);
   cleanups.push(
     () => place.remove(),
-    () => started.then((service) => service.stop()),
+    () => started.then((service) => service.stop(), ignore),
     () => caller.close(),
   );
   return { place, caller, started };
@@ -224,6 +230,14 @@ test('a migration to the other group: locked, copied, the former definitions del
   expect(await next.caller.allocateAddress('c2')).not.toBe(address);
 });
 
+test('after a migration, the former definition of pools can be deleted', async () => {
+  const pools = '/apis/crd.projectcalico.org/v1/ippools';
+  const finalizers = ['podwire.dev/ippool', 'example.org/other'];
+  server.put(pools, { metadata: { name: 'p', finalizers, deletionTimestamp: '2026-11-30T00:00:00Z' }, spec: {} });
+  await start().started;
+  expect(Object(server.get(`${pools}/p`)?.metadata).finalizers).toEqual(['example.org/other']);
+});
+
 test('without Calico’s definitions it waits, and says what to install', async () => {
   server.groups.clear();
   const { place, started } = start();
@@ -268,4 +282,84 @@ test('pools that kubectl creates serve, with the refusals of podwirectl, and dra
   expect(specOf(`${V3}/ippools/overlapping`)).toEqual({ cidr: '10.70.0.0/26' });
   server.delete(`${V3}/ippools/overlapping`);
   await expect.poll(() => server.get(`${V3}/ippools/overlapping`), PATIENCE).toBeUndefined();
+});
+
+test('one that waits leaves the conditions of pools to the leader', async () => {
+  const first = start();
+  await first.started;
+  const second = start();
+  await expect.poll(() => second.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  await expect.poll(() => conditionOf('default').reason, PATIENCE).toBe('OK');
+  server.put(LEASES, { metadata: { name: 'podwire-ipam' }, spec: { holderIdentity: 'other' } });
+  await expect.poll(() => first.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  kubectl('late', { cidr: '10.72.0.0/24' });
+  await new Promise((resolve) => setTimeout(resolve, 1000));
+  expect(Object(server.get(`${V3}/ippools/late`))).not.toHaveProperty('status');
+});
+
+function setImportMark(state: 'running' | 'complete'): void {
+  const maps = `/api/v1/namespaces/${NAMESPACE}/configmaps`;
+  const map = server.get(`${maps}/podwire-datastore`);
+  const mark = JSON.stringify({ state, uid: 'import-1', sha256: 'a', records: 1 });
+  server.put(maps, { ...map, data: { ...Object(map?.data), _podwire_calico_import: mark } });
+}
+
+test('one that waited while an import was interrupted does not serve', async () => {
+  const first = start();
+  const service = await first.started;
+  const second = start();
+  await expect.poll(() => second.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  setImportMark('running');
+  await service.stop();
+  await expect(second.started).rejects.toMatchObject({ code: 'IMPORT_INCOMPLETE' });
+});
+
+test('one that waited during a whole import reads the datastore again, and leads once', async () => {
+  const first = start();
+  const service = await first.started;
+  const second = start();
+  await expect.poll(() => second.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  setImportMark('complete');
+  await service.stop();
+  await second.started;
+  expect(second.place.log).toContain('was imported while podwire-ipam waited');
+  expect(await second.caller.health()).toBe(SERVING);
+});
+
+function open(identity: string | undefined, startsWriters = ignore): Promise<KubernetesDatastore> {
+  const api = new KubernetesApi(server.options);
+  const startWriters = () => {
+    startsWriters();
+    return [];
+  };
+  const history = { unavailable: ignore, unreadable: ignore, writeFailed: ignore };
+  const keys = new RecordKeys('/calico', { hasLock: true });
+  const rest = { clock: systemClock, random: Math.random, podName: '', report: ignore, lost: ignore };
+  return KubernetesDatastore.open({ api, keys, identity, history, startWriters, ...rest }, forever);
+}
+
+test('an export reads one moment while the leader writes', async () => {
+  for (const name of ['a', 'b']) kubectl(name, { cidr: '10.73.0.0/24' });
+  const datastore = await open(undefined);
+  await datastore.lead(forever);
+  const revision = await datastore.store.revision(forever);
+  kubectl('c', { cidr: '10.73.0.0/24' });
+  await new Promise((resolve) => setTimeout(resolve, 200));
+  const { records } = await datastore.store.scan(
+    { prefix: '/calico/', after: undefined, limit: 100, revision },
+    forever,
+  );
+  expect(records.filter(({ key }) => key.includes('ippools'))).toHaveLength(2);
+  await datastore.close();
+});
+
+test('the election repeated after a failure starts one writer', async () => {
+  let count = 0;
+  const datastore = await open('a', () => {
+    count++;
+  });
+  await datastore.lead(forever);
+  await datastore.lead(forever);
+  await datastore.close();
+  expect(count).toBe(1);
 });

@@ -13,10 +13,12 @@ import {
 } from '../engine/kubernetes/history/history-segments.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
 import { ObjectForms, type CalicoGroup } from '../engine/kubernetes/object-forms.js';
+import { finalizersOf, POOL_FINALIZER } from '../engine/kubernetes/pool-form.js';
 import { PoolStatusWriter, type PublishedStatus } from '../engine/kubernetes/pool-status.js';
 import type { Store } from '../engine/store.js';
 import type { SegmentedHistory } from '../history/history-log.js';
 import { Leadership } from '../leadership/leadership.js';
+import { asObject, objectIn } from '../records/json/json.js';
 import type { RecordKeys } from '../records/json/keys.js';
 
 export interface KubernetesDatastoreOptions {
@@ -41,12 +43,16 @@ export interface KubernetesDatastoreOptions {
 export interface OpenedStore {
   readonly store: Store;
   readonly group: CalicoGroup;
+  /** Throws a Failure once another process may lead. */
+  readonly authorizeWrite: () => void;
 }
 
 export interface ObjectWriter {
   /** Idempotent. */
   stop(): Promise<void>;
 }
+
+const NOT_FOUND = 404;
 
 const LEADER = 'podwire.dev/leader';
 
@@ -76,7 +82,8 @@ export class KubernetesDatastore implements SegmentedHistory {
   readonly #stopMetrics: () => void;
   /** The history's writer; undefined until it is read, and if none is kept. */
   #history: OpenedHistory['segments'] | undefined;
-  #writers: readonly ObjectWriter[] = [];
+  /** Undefined until this process leads for the first time. */
+  #writers: readonly ObjectWriter[] | undefined;
   readonly #poolStatus: PoolStatusWriter;
 
   private constructor({ store, group, options, leadership, objects, poolStatus }: DatastoreParts) {
@@ -135,8 +142,8 @@ export class KubernetesDatastore implements SegmentedHistory {
   }
 
   /**
-   * Waits until this process leads, and the store shows all that the former leader wrote. A command does not lead, and works beside
-   * the leader. Can be repeated after a failure.
+   * Waits until this process leads, and the store shows all that the former leader wrote. A command does not lead: it reads
+   * beside the leader, all of one moment. Can be repeated after a failure.
    * @throws Failure of the API server or of the signal
    */
   async lead(signal: AbortSignal): Promise<void> {
@@ -148,14 +155,43 @@ export class KubernetesDatastore implements SegmentedHistory {
       this.#history = opened?.segments;
       if (opened) this.store.keepHistory(opened);
     }
-    if (!this.#leadership) return;
-    await takeLabel(api, podName, signal);
-    this.#writers = startWriters({ store: this.store, group: this.#group });
+    if (!this.#leadership) {
+      this.store.hold();
+      return;
+    }
+    const leadership = this.#leadership;
+    await takeLabel({ api, podName, leadership }, signal);
+    await this.#releaseFormerPools(signal);
+    this.#writers ??= startWriters({
+      ...{ store: this.store, group: this.#group },
+      authorizeWrite: () => leadership.requireHeld(),
+    });
   }
 
-  /** Writes conditions of pools. @throws Failure of the API server */
-  publishPools(statuses: readonly PublishedStatus[], signal: AbortSignal): Promise<void> {
-    return this.#poolStatus.publish(statuses, signal);
+  /**
+   * After a migration, Kubernetes deletes the former definition of pools once the pools have no finalizer. v3 is in use only if the
+   * definition in v1 does not exist, or is being deleted.
+   */
+  async #releaseFormerPools(signal: AbortSignal): Promise<void> {
+    const { api } = this.#options;
+    const path = '/apis/crd.projectcalico.org/v1/ippools';
+    if (this.#group === 'crd.projectcalico.org/v1') return;
+    if ((await api.send({ method: 'GET', path: `${path}?limit=1`, signal })).status === NOT_FOUND) return;
+    for await (const { items } of listPages(api, { path, signal }))
+      for (const item of items) {
+        const pool = asObject(item) ?? {};
+        const { name, uid = null, resourceVersion = null } = objectIn(pool, 'metadata');
+        const finalizers = finalizersOf(pool).filter((each) => each !== POOL_FINALIZER);
+        if (typeof name !== 'string' || finalizers.length === finalizersOf(pool).length) continue;
+        const body = { metadata: { uid, resourceVersion, finalizers } };
+        await api.send({ method: 'PATCH', path: `${path}/${name}`, body, contentType: MERGE_PATCH, signal });
+      }
+  }
+
+  /** Writes conditions of pools. @throws Failure of the API server, or STORE_UNAVAILABLE if another process leads */
+  async publishPools(statuses: readonly PublishedStatus[], signal: AbortSignal): Promise<void> {
+    this.#leadership?.requireHeld();
+    await this.#poolStatus.publish(statuses, signal);
   }
 
   async removeOld(retentionMs: number, signal: AbortSignal): Promise<number> {
@@ -167,7 +203,7 @@ export class KubernetesDatastore implements SegmentedHistory {
     const { api, podName, report } = this.#options;
     this.#stopMetrics();
     if (this.#leadership?.isHeld) await label(api, podName, null).catch(report);
-    await Promise.all(this.#writers.map((writer) => writer.stop()));
+    await Promise.all((this.#writers ?? []).map((writer) => writer.stop()));
     await this.store.close();
     try {
       await this.#closeHistory();
@@ -199,13 +235,24 @@ async function endIfMoved(group: CalicoGroup, { api, lost }: KubernetesDatastore
   lost(new Failure('STORE_UNAVAILABLE', `${api.subject}: ${text}`));
 }
 
-/** Takes the label from a pod whose node is lost, which still counts as ready for a while. */
-async function takeLabel(api: KubernetesApi, podName: string, signal: AbortSignal): Promise<void> {
+interface LabelOwner extends Pick<KubernetesDatastoreOptions, 'api' | 'podName'> {
+  readonly leadership: Leadership;
+}
+
+/**
+ * Takes the label from a pod whose node is lost, which still counts as ready for a while.
+ * @throws Failure STORE_UNAVAILABLE if another process leads, which keeps its label
+ */
+async function takeLabel({ api, podName, leadership }: LabelOwner, signal: AbortSignal): Promise<void> {
   if (podName === '') return;
   const path = `/api/v1/namespaces/${api.namespace}/pods`;
+  const set = async (name: string, value: 'true' | null): Promise<void> => {
+    leadership.requireHeld();
+    await label(api, name, value);
+  };
   for await (const { items } of listPages(api, { path, labelSelector: `${LEADER}=true`, signal }))
-    for (const pod of items) await label(api, podSchema.parse(pod).metadata.name, null);
-  await label(api, podName, 'true');
+    for (const pod of items) await set(podSchema.parse(pod).metadata.name, null);
+  await set(podName, 'true');
 }
 
 /** Sets or removes the label by which the Service finds the pod that serves. */

@@ -60,8 +60,9 @@ export class PoolConditions {
     this.#queue.request(TASK);
   }
 
-  /** Receives what the mirror has applied. */
+  /** Receives what the mirror has applied. Before {@link begin}, another podwire-ipam may lead. */
   observe(observed: Observed): void {
+    if (!this.#finishDeletions) return;
     const records = observed.type === 'listed' ? observed.records : observed.changes;
     const { pools } = this.#options.keys;
     if (observed.type === 'listed' || records.some(({ key }) => key.startsWith(pools))) this.#queue.hurry(TASK);

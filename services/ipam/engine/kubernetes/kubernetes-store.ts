@@ -151,6 +151,11 @@ export class KubernetesStore implements Store {
     await this.#readUncertain(signal);
   }
 
+  /** Follows no more changes, so that all pages of an export are of one revision. */
+  hold(): void {
+    this.#stop.abort(closedFailure());
+  }
+
   /** Shows a history, and adds the releases of later transactions to it. Called before the first transaction. */
   keepHistory({ segments, records }: OpenedHistory): void {
     this.#history = segments;
@@ -309,10 +314,8 @@ export class KubernetesStore implements Store {
         ...(object?.records.keys() ?? []),
       ]),
     );
-    this.#publish(
-      updates,
-      history.of((id) => written.has(id)),
-    );
+    const entries = history.of((id) => written.has(id));
+    this.#publish(updates, entries);
     const records = [...keys].map((key) => ({ key, record: this.#index.get(key) }));
     return {
       committed: false,
@@ -359,8 +362,7 @@ export class KubernetesStore implements Store {
 
   /** Reads the objects whose latest state is unknown. */
   async #readUncertain(signal: AbortSignal): Promise<void> {
-    const all = [...this.#uncertain].map(([id, write]) => this.#readObject(id, write, signal));
-    await Promise.all(all);
+    await Promise.all([...this.#uncertain].map(([id, write]) => this.#readObject(id, write, signal)));
   }
 
   async #readObject(id: string, write: UncertainWrite | undefined, signal: AbortSignal): Promise<void> {

@@ -24,6 +24,8 @@ interface HandleWriterOptions {
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
+  /** Called before each write. Throws a Failure while this process must not write. Default: nothing. */
+  readonly authorizeWrite?: () => void;
   /** Receives each failure, which is retried. Must not throw. */
   readonly report: (failure: Failure) => void;
 }

@@ -1,3 +1,4 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -37,9 +38,9 @@ afterEach(async () => {
 
 const pass = (ms: number) => api.pass(clock, ms);
 
-async function start(): Promise<void> {
+async function start(authorizeWrite = (): void => undefined): Promise<void> {
   const report = ({ code }: { readonly code: string }) => void failures.push(code);
-  running = new PodAnnotations({ api, store, keys, clock, random: () => 0, report });
+  running = new PodAnnotations({ api, store, keys, clock, random: () => 0, report, authorizeWrite });
   await pass(0);
 }
 
@@ -141,4 +142,14 @@ test('a failed request is repeated, and does not hold up the rest for long', asy
   await pass(10_000);
   expect(annotationsOf('a')).toEqual(annotations('a-1'));
   expect(failures).toEqual(['UNREACHABLE']);
+});
+
+test('a podwire-ipam that has lost the lease writes nothing', async () => {
+  const uid = putPod('web');
+  await start(() => {
+    throw new Failure('STORE_UNAVAILABLE', 'another podwire-ipam leads');
+  });
+  await commit(endpoint('web', { uid }), 'put');
+  await pass(200);
+  expect([patches(), failures]).toEqual([[], ['STORE_UNAVAILABLE']]);
 });

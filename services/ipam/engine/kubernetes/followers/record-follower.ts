@@ -17,6 +17,8 @@ export interface RecordFollowerOptions {
   readonly changed: (change: RecordChange) => void;
   /** Brings the object of a name up to date. Idempotent. A failure is retried. */
   readonly write: (name: string, signal: AbortSignal) => Promise<void>;
+  /** Called before each write. Throws a Failure while this process must not write. Default: nothing. */
+  readonly authorizeWrite?: () => void;
   /** Pause after each write, in milliseconds. */
   readonly pauseMs: number;
   readonly clock: Clock;
@@ -106,13 +108,14 @@ export class RecordFollower {
   }
 
   async #writeNext(signal: AbortSignal): Promise<NextRun | undefined> {
-    const { write, pauseMs, clock } = this.#options;
+    const { authorizeWrite, write, pauseMs, clock } = this.#options;
     const next = this.#next();
     if (!next) return undefined;
     const waitMs = next.dueMs - clock.monotonicMs();
     if (waitMs > 0) return { inMs: waitMs };
     this.cancel(next.name);
     try {
+      authorizeWrite?.();
       await write(next.name, signal);
     } catch (error) {
       this.request(next.name, RETRY_MS);
