@@ -86,7 +86,7 @@ test('a leader whose lease another process took knows that it lost', async () =>
   await expect.poll(() => first.lost.aborted).toBe(true);
 });
 
-test('a leader goes on leading after the answer to a renewal was lost', async () => {
+test('a leader keeps the lease after the answer to a renewal was lost', async () => {
   const first = await acquire('a');
   server.injectFault('PUT', 'cut after');
   const next = waitFor('b');

@@ -82,7 +82,7 @@ export class KubernetesDatastore implements SegmentedHistory {
   readonly #stopMetrics: () => void;
   /** The history's writer; undefined until it is read, and if none is kept. */
   #history: OpenedHistory['segments'] | undefined;
-  /** Undefined until this process leads for the first time. */
+  /** The writers of further objects; undefined until this process leads for the first time. */
   #writers: readonly ObjectWriter[] | undefined;
   readonly #poolStatus: PoolStatusWriter;
 

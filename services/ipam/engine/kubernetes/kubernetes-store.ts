@@ -368,7 +368,7 @@ export class KubernetesStore implements Store {
   async #readObject(id: string, write: UncertainWrite | undefined, signal: AbortSignal): Promise<void> {
     const known = this.#objects.get(id);
     const object = await this.#api.read(id, signal);
-    this.#uncertain.delete(id);
+    if (this.#uncertain.get(id) === write) this.#uncertain.delete(id);
     // A missing object has no version: it may have been made since the answer.
     const isUnchanged = this.#objects.get(id) === known && !this.#writing.has(id);
     if (object || isUnchanged) this.#report({ id, object });
