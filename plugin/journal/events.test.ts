@@ -1,5 +1,4 @@
 import { metrics } from '@opentelemetry/api';
-import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -58,7 +57,7 @@ test('metrics report the pending releases, their age, and the releases that a re
   });
   // One more than the store accepts.
   await journal.add(journalEntry('c'));
-  expect(await readJournal()).toMatchObject({ entries: 3, volatile_entries: 1, 'faults write': 1 });
+  expect(await readJournal()).toMatchObject({ entries: 3, volatile_entries: 1 });
   await journal.done(attachment('a'));
   await journal.done(attachment('a'));
   await journal.discard(journal.get(attachment('c'))!, ['host-local']);
@@ -67,45 +66,27 @@ test('metrics report the pending releases, their age, and the releases that a re
     entries: 1,
     volatile_entries: 0,
     oldest_age: 0.5,
-    [`discarded ${journalEntry('c').action}`]: 1,
-    [`done ${journalEntry('a').action}`]: 1,
   });
 });
 
-test('an entry that is lost with the process counts as a fault; one that is stored at the end does not', async () => {
+test('an entry that is lost with the process stays volatile; one that is stored at the end does not', async () => {
   const journal = open();
   store.broken = 'full';
   await journal.add(journalEntry('a'));
   store.broken = 'no';
   await journal.close();
-  expect(await readJournal()).toMatchObject({ volatile_entries: 0, 'faults write': 1 });
+  expect(await readJournal()).toMatchObject({ volatile_entries: 0 });
   store.broken = 'full';
   await journal.add(journalEntry('b'));
   await journal.close();
-  expect(await readJournal()).toMatchObject({ volatile_entries: 1, 'faults write': 3 });
-});
-
-test('metrics count failures of the storage, by operation', async () => {
-  const journal = open();
-  await journal.add(journalEntry('a'));
-  store.broken = 'gone';
-  await journal.add(journalEntry('b'));
-  await journal.done(attachment('a'));
-  await open().load();
-  expect(await readJournal()).toMatchObject({ 'faults write': 1, 'faults remove': 1, 'faults load': 1 });
+  expect(await readJournal()).toMatchObject({ volatile_entries: 1 });
 });
 
 test('metrics report unreadable entries for as long as they exist', async () => {
   const journal = open();
   for (const name of ['a', 'b']) store.texts.set(`net/${name}/eth0`, '{');
   await journal.load();
-  expect(await readJournal()).toMatchObject({ entries: 0, unreadable_entries: 2, 'faults read': 2 });
+  expect(await readJournal()).toMatchObject({ entries: 0, unreadable_entries: 2 });
   await journal.done(attachment('a'));
   expect(await readJournal()).toMatchObject({ unreadable_entries: 1 });
-});
-
-test('an entry that cannot be read is a fault', async () => {
-  new JournalEvents(recordingLog().log).unreadable({ path: '/state/a.json.unreadable', fault: 'is no JSON' });
-  new JournalEvents(recordingLog().log).notRemoved('net/a/eth0', new Failure('STATE_IO', 'EROFS'));
-  expect(await readJournal()).toEqual({ 'faults read': 1, 'faults remove': 1 });
 });
