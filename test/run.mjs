@@ -67,8 +67,7 @@ function conclude(parts) {
 const LONG_TESTS = [
   'addon/test/endurance.test.ts',
   'addon/test/sockets.test.ts',
-  'test/api-server/scenarios.test.ts',
-  'test/api-server/storms.test.ts',
+  'test/api-server/*.test.ts',
   'test/conformance/flaws.test.ts',
   'test/conformance/peers.test.ts',
   'test/e2e/conformance.test.ts',
