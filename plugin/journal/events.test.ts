@@ -11,11 +11,11 @@ import { Journal } from './journal.js';
 
 /** The journal's metrics by name and labels. */
 async function readJournal(): Promise<Readonly<Record<string, number>>> {
-  const lines = (await read.read()).map((line) => line.replace(/(action|operation)=/, '').split(' '));
+  const lines = (await read.read()).map((line) => line.replace('action=', '').split(' '));
   for (const [name = '', ...rest] of lines) {
     const key = [name, ...rest.slice(0, -1)].join(' ');
     const value = Number(rest.at(-1));
-    totals.set(key, /^(written|done|discarded|faults)$/.test(name) ? (totals.get(key) ?? 0) + value : value);
+    totals.set(key, name === 'written' ? (totals.get(key) ?? 0) + value : value);
   }
   return Object.fromEntries(totals);
 }

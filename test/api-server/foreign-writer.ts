@@ -1,5 +1,5 @@
 import type { KubernetesApi } from '@podwire/ipam/api-server/api';
-import { formatJson, isArray, isObject, type Json, type JsonObject } from '@podwire/ipam/records/json/json';
+import { formatJson, isArray, isObject, objectIn, type Json, type JsonObject } from '@podwire/ipam/records/json/json';
 import { formatAddress } from '@podwire/shared/net/address';
 import { addressAt, parsePrefix } from '@podwire/shared/net/prefix';
 
@@ -72,10 +72,10 @@ export class ForeignWriter {
       if (!found) return false;
       const { cidr, sequenceNumber, numbers, ...rest } = found.spec;
       const spec = {
-        ...within(found.block, 'spec'),
+        ...objectIn(found.block, 'spec'),
         ...{ ...rest, cidr, sequenceNumber: sequenceNumber + 1n, sequenceNumberForAllocation: numbers },
       };
-      const path = `${this.#path}/${textIn(within(found.block, 'metadata'), 'name')}`;
+      const path = `${this.#path}/${textIn(objectIn(found.block, 'metadata'), 'name')}`;
       const json = formatJson({ ...found.block, spec });
       const { status } = await this.#api.send({ method: 'PUT', path, json });
       if (status !== CONFLICT) return status < 300;
@@ -109,7 +109,7 @@ function addressesOf({ cidr, allocations }: Spec): string[] {
 }
 
 function specOf(block: JsonObject): Spec {
-  const spec = within(block, 'spec');
+  const spec = objectIn(block, 'spec');
   const number = spec.sequenceNumber;
   return {
     cidr: textIn(spec, 'cidr'),
@@ -117,13 +117,8 @@ function specOf(block: JsonObject): Spec {
     unallocated: arrayIn(spec, 'unallocated').map(Number),
     attributes: arrayIn(spec, 'attributes').flatMap((each) => (isObject(each) ? [each] : [])),
     sequenceNumber: typeof number === 'bigint' ? number : BigInt(Number(number)),
-    numbers: within(spec, 'sequenceNumberForAllocation'),
+    numbers: objectIn(spec, 'sequenceNumberForAllocation'),
   };
-}
-
-function within(object: JsonObject, name: string): JsonObject {
-  const value = object[name];
-  return isObject(value) ? value : {};
 }
 
 function arrayIn(object: JsonObject, name: string): readonly Json[] {

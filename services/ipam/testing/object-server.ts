@@ -7,7 +7,15 @@ import { join } from 'node:path';
 
 import type { KubernetesApiOptions } from '../api-server/api.js';
 import { CertificateAuthority } from '../engine/testing/etcd-server.js';
-import { formatJson, isArray, isObject, parseJson, type Json, type JsonObject } from '../records/json/json.js';
+import {
+  formatJson,
+  isArray,
+  isObject,
+  objectIn,
+  parseJson,
+  type Json,
+  type JsonObject,
+} from '../records/json/json.js';
 import { NAMESPACE } from './api-server.js';
 
 /** Fault of the next request of a kind. */
@@ -119,15 +127,15 @@ export class ObjectServer {
 
   /** Stores an object as another writer does. */
   put(collection: string, object: JsonObject): JsonObject {
-    const metadata = within(object, 'metadata');
+    const metadata = objectIn(object, 'metadata');
     const path = `${collection}/${nameOf(object)}`;
     const before = this.#objects.get(path);
     const stored: JsonObject = {
       ...object,
       metadata: {
         ...metadata,
-        uid: within(before ?? {}, 'metadata').uid ?? `uid-${++this.#uid}`,
-        creationTimestamp: within(before ?? {}, 'metadata').creationTimestamp ?? '2026-11-20T10:00:00Z',
+        uid: objectIn(before ?? {}, 'metadata').uid ?? `uid-${++this.#uid}`,
+        creationTimestamp: objectIn(before ?? {}, 'metadata').creationTimestamp ?? '2026-11-20T10:00:00Z',
         resourceVersion: String(++this.#version),
       },
     };
@@ -140,7 +148,7 @@ export class ObjectServer {
   delete(path: string): void {
     const object = this.#objects.get(path);
     if (!object) return;
-    const [collection, metadata] = [path.slice(0, path.lastIndexOf('/')), within(object, 'metadata')];
+    const [collection, metadata] = [path.slice(0, path.lastIndexOf('/')), objectIn(object, 'metadata')];
     if (isArray(metadata.finalizers) && metadata.finalizers.length > 0) {
       const deletionTimestamp = metadata.deletionTimestamp ?? '2026-11-20T11:00:00Z';
       this.put(collection, { ...object, metadata: { ...metadata, deletionTimestamp } });
@@ -228,7 +236,7 @@ export class ObjectServer {
     const selector = query.get('labelSelector') ?? '';
     const [name = '', value] = selector.split('=');
     const isSelected = (object: JsonObject): boolean =>
-      selector === '' || within(within(object, 'metadata'), 'labels')[name] === value;
+      selector === '' || objectIn(objectIn(object, 'metadata'), 'labels')[name] === value;
     const selected = this.list(collection).filter(isSelected);
     const start = Number(query.get('continue') ?? 0);
     const end = start + Number(query.get('limit') ?? Infinity);
@@ -243,17 +251,17 @@ export class ObjectServer {
     const path = statusPath.slice(0, -'/status'.length);
     const object = this.#objects.get(path);
     if (!object) return [404, { message: 'not found', details: { name: nameOf(body) } }];
-    const { managedFields } = within(object, 'metadata');
+    const { managedFields } = objectIn(object, 'metadata');
     const isOwn = isArray(managedFields) && managedFields.some((entry) => isObject(entry) && entry.manager === manager);
-    const known = within(object, 'status').conditions;
+    const known = objectIn(object, 'status').conditions;
     if (isArray(known) && known.length > 0 && !isOwn) return CONFLICT;
-    const { conditions = [] } = within(body, 'status');
+    const { conditions = [] } = objectIn(body, 'status');
     const owned = isArray(conditions)
       ? conditions.flatMap((each) => (isObject(each) && typeof each.type === 'string' ? [each.type] : []))
       : [];
     const fields = Object.fromEntries(owned.map((type) => [`k:{"type":"${type}"}`, { 'f:message': {} }]));
     const entry = { manager, subresource: 'status', fieldsV1: { 'f:status': { 'f:conditions': fields } } };
-    const metadata = { ...within(object, 'metadata'), managedFields: [entry] };
+    const metadata = { ...objectIn(object, 'metadata'), managedFields: [entry] };
     return [200, this.put(path.slice(0, path.lastIndexOf('/')), { ...object, metadata, status: { conditions } })];
   }
 
@@ -263,8 +271,8 @@ export class ObjectServer {
     }
     const object = this.#objects.get(path);
     if (!object) return path.endsWith(STATUS) ? this.#carryOut(method, path.slice(0, -STATUS.length), body) : NOT_FOUND;
-    const expected = method === 'DELETE' ? within(body, 'preconditions') : within(body, 'metadata');
-    const current = within(object, 'metadata');
+    const expected = method === 'DELETE' ? objectIn(body, 'preconditions') : objectIn(body, 'metadata');
+    const current = objectIn(object, 'metadata');
     for (const field of ['uid', 'resourceVersion'])
       if (typeof expected[field] === 'string' && expected[field] !== current[field]) return CONFLICT;
     if (method === 'DELETE') {
@@ -274,7 +282,7 @@ export class ObjectServer {
     if (method === 'GET') return [200, object];
     const collection = path.slice(0, path.lastIndexOf('/'));
     const changed = this.put(collection, method === 'PATCH' ? merge(object, body) : body);
-    const { finalizers, deletionTimestamp } = within(changed, 'metadata');
+    const { finalizers, deletionTimestamp } = objectIn(changed, 'metadata');
     const isEnded = deletionTimestamp !== undefined && isArray(finalizers) && finalizers.length === 0;
     if (isEnded) this.delete(path);
     return [200, changed];
@@ -289,19 +297,14 @@ const NOT_FOUND = [404, { message: 'not found' }] as const;
 function merge(target: JsonObject, patch: JsonObject): JsonObject {
   const kept = Object.entries(target).filter(([name]) => patch[name] === undefined);
   const changed = Object.entries(patch).flatMap(([name, value]): [string, Json][] =>
-    value === null ? [] : [[name, isObject(value) ? merge(within(target, name), value) : value]],
+    value === null ? [] : [[name, isObject(value) ? merge(objectIn(target, name), value) : value]],
   );
   return Object.fromEntries([...kept, ...changed]);
 }
 
 function nameOf(object: JsonObject): string {
-  const { name } = within(object, 'metadata');
+  const { name } = objectIn(object, 'metadata');
   return typeof name === 'string' ? name : '';
-}
-
-function within(object: JsonObject, name: string): JsonObject {
-  const value = object[name];
-  return isObject(value) ? value : {};
 }
 
 function reply(response: ServerResponse, status: number, body: JsonObject): void {
