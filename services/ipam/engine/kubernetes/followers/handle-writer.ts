@@ -1,5 +1,3 @@
-import type { Failure } from '@podwire/shared/failure/failure';
-import type { Clock } from '@podwire/shared/runtime/clock';
 import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 
 import type { KubernetesApi } from '../../../api-server/api.js';
@@ -14,20 +12,13 @@ import { subdomainFault } from '../../../records/names.js';
 import type { RecordChange, Store } from '../../store.js';
 import { preconditionsOf, versionOf } from '../api-objects.js';
 import type { CalicoGroup } from '../object-forms.js';
-import { RecordFollower } from './record-follower.js';
+import { RecordFollower, type FollowerDeps } from './record-follower.js';
 
-interface HandleWriterOptions {
+interface HandleWriterOptions extends FollowerDeps {
   readonly api: KubernetesApi;
   readonly group: CalicoGroup;
   readonly store: Pick<Store, 'read' | 'revision' | 'scan' | 'watch'>;
   readonly keys: RecordKeys;
-  readonly clock: Clock;
-  /** A number from 0 (included) to 1 (excluded). */
-  readonly random: () => number;
-  /** Called before each write. Throws a Failure while this process must not write. Default: nothing. */
-  readonly authorizeWrite?: () => void;
-  /** Receives each failure, which is retried. Must not throw. */
-  readonly report: (failure: Failure) => void;
 }
 
 /** Age from which on an allocation's handle has an object, in milliseconds. Most pods of Jobs end before. */

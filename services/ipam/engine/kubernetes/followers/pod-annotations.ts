@@ -1,6 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import type { Clock } from '@podwire/shared/runtime/clock';
 import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 
 import { MERGE_PATCH, type KubernetesApi } from '../../../api-server/api.js';
@@ -9,19 +8,12 @@ import { asObject, objectIn, type JsonObject } from '../../../records/json/json.
 import type { RecordKeys } from '../../../records/json/keys.js';
 import { decodeRecord } from '../../../records/json/registry.js';
 import type { RecordChange, Store } from '../../store.js';
-import { RecordFollower } from './record-follower.js';
+import { RecordFollower, type FollowerDeps } from './record-follower.js';
 
-interface PodAnnotationsOptions {
+interface PodAnnotationsOptions extends FollowerDeps {
   readonly api: KubernetesApi;
   readonly store: Pick<Store, 'revision' | 'scan' | 'watch'>;
   readonly keys: RecordKeys;
-  readonly clock: Clock;
-  /** A number from 0 (included) to 1 (excluded). */
-  readonly random: () => number;
-  /** Called before each write. Throws a Failure while this process must not write. Default: nothing. */
-  readonly authorizeWrite?: () => void;
-  /** Receives each failure, which is retried. Must not throw. */
-  readonly report: (failure: Failure) => void;
 }
 
 /** At most fifty writes per second. */

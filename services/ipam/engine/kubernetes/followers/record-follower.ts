@@ -5,7 +5,18 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { RevisionCompacted, type RecordChange, type Store } from '../../store.js';
 import { isAborted } from '../../transaction.js';
 
-export interface RecordFollowerOptions {
+/** Dependencies of every follower. */
+export interface FollowerDeps {
+  /** Called before each write. Throws a Failure while this process must not write. Default: nothing. */
+  readonly authorizeWrite?: () => void;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** Receives each failure, which is retried. Must not throw. */
+  readonly report: (failure: Failure) => void;
+}
+
+export interface RecordFollowerOptions extends FollowerDeps {
   readonly store: Pick<Store, 'revision' | 'scan' | 'watch'>;
   /** The followed records are under it. */
   readonly prefix: string;
@@ -17,15 +28,8 @@ export interface RecordFollowerOptions {
   readonly changed: (change: RecordChange) => void;
   /** Brings the object of a name up to date. Idempotent. A failure is retried. */
   readonly write: (name: string, signal: AbortSignal) => Promise<void>;
-  /** Called before each write. Throws a Failure while this process must not write. Default: nothing. */
-  readonly authorizeWrite?: () => void;
   /** Pause after each write, in milliseconds. */
   readonly pauseMs: number;
-  readonly clock: Clock;
-  /** A number from 0 (included) to 1 (excluded). */
-  readonly random: () => number;
-  /** Receives each failure, which is retried. Must not throw. */
-  readonly report: (failure: Failure) => void;
 }
 
 /** Records of a page. Between two pages, transactions have their turn. */
