@@ -60,13 +60,17 @@ function toJsonElement({ key, data }: NftElement): Json {
   return data ? [toJsonFields(key), toJsonFields(data)] : toJsonFields(key);
 }
 
-/** The elements that Debian's `nft` lists, each as text, sorted. */
-function listedByNft(pod: string, { name, data }: NftSet): string[] {
-  const kind = data === undefined ? 'set' : 'map';
-  const json = run('ip', 'netns', 'exec', pod, 'nft', '-j', 'list', kind, 'inet', 'podwire', name);
+/**
+ * The elements that Debian's `nft` lists, each as text, sorted. The kernel grows the hash table of a set after the
+ * transaction, and a listing meanwhile repeats some elements in place of others: then the set is listed again.
+ */
+function listedByNft(pod: string, set: NftSet): string[] {
+  const kind = set.data === undefined ? 'set' : 'map';
+  const json = run('ip', 'netns', 'exec', pod, 'nft', '-j', 'list', kind, 'inet', 'podwire', set.name);
   const { nftables } = JSON.parse(json);
   const object = nftables.find((entry: Record<string, unknown>) => kind in entry);
-  return (object[kind].elem ?? []).map((element: Json) => JSON.stringify(element)).toSorted();
+  const elements: string[] = (object[kind].elem ?? []).map((element: Json) => JSON.stringify(element)).toSorted();
+  return new Set(elements).size < elements.length ? listedByNft(pod, set) : elements;
 }
 
 function expected(elements: readonly NftElement[]): string[] {
