@@ -90,7 +90,7 @@ describe('DEL succeeds, and the journal completes it later', () => {
   /** The same with short time limits, for services that never answer. */
   async function hastily(times: { readonly timeoutMs?: number } = {}): Promise<void> {
     await plugin.end();
-    plugin = await new Plugin({ delServiceTimeoutMs: 3_000, ...times }).start();
+    plugin = await new Plugin({ delServiceTimeoutMs: 1_500, ...times }).start();
     await plugin.run('ADD');
   }
 

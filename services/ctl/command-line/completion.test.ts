@@ -84,9 +84,7 @@ function completedBy(shell: keyof typeof SHELLS, line: string): string {
 
 describe.each(['bash', 'zsh', 'fish'] as const)('%s completes', (shell) => {
   test.each([
-    ['podwirectl lat', 'podwirectl latency'],
     ['podwirectl get affiniti', 'podwirectl get affinities'],
-    ['podwirectl ipam show --show-c', 'podwirectl ipam show --show-configuration'],
     ['podwirectl get -o yaml --output=j', 'podwirectl get -o yaml --output=json'],
   ])('%s', (line, completed) => {
     expect(completedBy(shell, line)).toBe(completed);
