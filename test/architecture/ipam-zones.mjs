@@ -5,7 +5,7 @@ import { NODE, PURE } from './zone-builtins.mjs';
 const IPAM = 'services/ipam';
 
 /** The shared code that a rule may use. */
-const VALUES = ['net', 'attachment', 'failure', 'words'].map((folder) => `services/shared/${folder}`);
+const VALUES = ['net', 'attachment', 'failure', 'network-policy', 'words'].map((folder) => `services/shared/${folder}`);
 
 /** The stored values, and the rules about a single value. */
 const RECORDS = [`${IPAM}/selectors`, `${IPAM}/records/*`];
@@ -26,8 +26,12 @@ const FEATURES = [
   ['leases'],
   ['affinities'],
   ['nodes', 'handles', 'history', 'audit'],
+  ['network-policies'],
   ['access', 'certificates'],
 ];
+
+/** Features whose rules need more: network policies are objects of Kubernetes, and named by the hash of their content. */
+const RULES = { 'network-policies': { packages: ['zod'], builtins: ['node:crypto'] } };
 
 /** The base of every operation. */
 const UPDATES = [`${IPAM}/engine/updates/operation.ts`, `${IPAM}/engine/events.ts`, `${IPAM}/records/json/keys.ts`];
@@ -40,7 +44,7 @@ function featureZones(folder, lower) {
   const path = `${IPAM}/${folder}`;
   const below = (kind) => [...lower, folder].map((name) => `${IPAM}/${name}#${kind}`);
   return [
-    { path, kind: 'rules', zones: [...VALUES, ...RECORDS, ...below('rules')], packages: [], ...PURE },
+    { path, kind: 'rules', zones: [...VALUES, ...RECORDS, ...below('rules')], packages: [], ...PURE, ...RULES[folder] },
     {
       path,
       kind: 'operations',

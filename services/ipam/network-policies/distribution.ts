@@ -1,0 +1,193 @@
+import { DIRECTIONS, type Profile } from '@podwire/shared/network-policy/policy';
+
+import type { AddressSet, SetUpdate } from './address-sets.js';
+import type { NodePod, Profiles, SharedProfile, UnknownPods } from './profiles.js';
+
+/** What a node has to change, in this order. */
+export interface NodeUpdate {
+  readonly sets: readonly SetUpdate[];
+  readonly profiles: readonly Profile[];
+  readonly pods: readonly NodePod[];
+  readonly removedPods: readonly NodePod[];
+  /** Profiles and sets that no pod of the node uses. */
+  readonly removedIds: readonly string[];
+  readonly unknownPods: UnknownPods | undefined;
+}
+
+interface UsedProfile {
+  shared: SharedProfile;
+  podsCount: number;
+  isSent: boolean;
+}
+
+/** A set that the node has, at this version. */
+interface SentSet {
+  readonly set: AddressSet;
+  readonly version: number;
+}
+
+/**
+ * What one node has, and what it lacks. It has no queue: it notes which pods and sets have changed, and an update has their
+ * present state. So a node that reads slowly gets fewer, larger updates.
+ */
+export class Follower {
+  readonly nodeName: string;
+  readonly #profiles: Profiles;
+  /** Digests of the sets that the node has of an earlier stream, until the first update. */
+  readonly #known: Map<string, bigint>;
+  readonly #pods = new Map<string, NodePod>();
+  readonly #usedProfiles = new Map<string, UsedProfile>();
+  readonly #sets = new Map<string, SentSet>();
+  readonly #changedPods: Set<string>;
+  readonly #changedSets = new Set<string>();
+  #unknownPodsChanged = true;
+
+  constructor(nodeName: string, profiles: Profiles, known: ReadonlyMap<string, bigint>) {
+    this.nodeName = nodeName;
+    this.#profiles = profiles;
+    this.#known = new Map(known);
+    this.#changedPods = new Set(profiles.pods.podsOf(nodeName).keys());
+  }
+
+  podChanged(key: string): void {
+    this.#changedPods.add(key);
+  }
+
+  /** @returns whether the node has the set */
+  setChanged(set: AddressSet): boolean {
+    const isOwn = this.#sets.get(set.id)?.set === set;
+    if (isOwn) this.#changedSets.add(set.id);
+    return isOwn;
+  }
+
+  unknownPodsChanged(): void {
+    this.#unknownPodsChanged = true;
+  }
+
+  /** What the node lacks; undefined if it is too far behind, and has to begin with a snapshot. */
+  collect(): NodeUpdate | undefined {
+    const { pods, removedPods } = this.#collectPods();
+    const removedIds: string[] = [];
+    const profiles = this.#collectProfiles(removedIds);
+    const sets = this.#collectSets(removedIds);
+    const unknownPods = this.#unknownPodsChanged ? this.#profiles.unknownPods : undefined;
+    this.#unknownPodsChanged = false;
+    return sets && { sets, profiles, pods, removedPods, removedIds, unknownPods };
+  }
+
+  #collectPods(): Pick<NodeUpdate, 'pods' | 'removedPods'> {
+    const pods: NodePod[] = [];
+    const removedPods: NodePod[] = [];
+    for (const key of this.#changedPods) {
+      const before = this.#pods.get(key);
+      const after = this.#profiles.podOf(this.nodeName, key);
+      if (before && before.uid !== after?.uid) removedPods.push(before);
+      if (after && !isSamePod(before, after)) pods.push(after);
+      if (after) this.#pods.set(key, after);
+      else this.#pods.delete(key);
+      for (const direction of DIRECTIONS) {
+        this.#use(after?.[direction], 1);
+        this.#use(before?.[direction], -1);
+      }
+    }
+    this.#changedPods.clear();
+    return { pods, removedPods };
+  }
+
+  #use(shared: SharedProfile | undefined, podsCount: 1 | -1): void {
+    if (!shared) return;
+    const { id } = shared.profile;
+    const used = this.#usedProfiles.get(id) ?? { shared, podsCount: 0, isSent: false };
+    // The sets of an earlier compilation of the same profile change no more.
+    if (podsCount > 0) used.shared = shared;
+    used.podsCount += podsCount;
+    this.#usedProfiles.set(id, used);
+  }
+
+  /** @param removedIds - gets the profiles that the node has to drop */
+  #collectProfiles(removedIds: string[]): readonly Profile[] {
+    const profiles: Profile[] = [];
+    for (const [id, used] of this.#usedProfiles) {
+      if (used.podsCount === 0) {
+        this.#usedProfiles.delete(id);
+        if (used.isSent) removedIds.push(id);
+      } else if (!used.isSent) profiles.push(used.shared.profile);
+      used.isSent = true;
+    }
+    return profiles;
+  }
+
+  /**
+   * @param removedIds - gets the sets that the node has to drop
+   * @returns undefined if the node is too far behind
+   */
+  #collectSets(removedIds: string[]): readonly SetUpdate[] | undefined {
+    const used = new Set([...this.#usedProfiles.values()].flatMap(({ shared }) => shared.sets));
+    const usedIds = new Set([...used].map(({ id }) => id));
+    const updates: SetUpdate[] = [];
+    for (const set of used) {
+      const { id, version, digest } = set;
+      const sent = this.#sets.get(id);
+      if (sent?.set === set && !this.#changedSets.has(id)) continue;
+      const update = sent ? replacement(sent, set) : this.#known.get(id) === digest ? [] : set.whole();
+      if (!update) return undefined;
+      updates.push(...update);
+      this.#sets.set(id, { set, version });
+    }
+    for (const id of new Set([...this.#sets.keys(), ...this.#known.keys()]))
+      if (!usedIds.has(id)) {
+        removedIds.push(id);
+        this.#sets.delete(id);
+      }
+    this.#known.clear();
+    this.#changedSets.clear();
+    return updates;
+  }
+}
+
+/** The update of a set that rules of the node use, and so must not be without a part of it; undefined if there is none. */
+function replacement({ set, version }: SentSet, after: AddressSet): readonly SetUpdate[] | undefined {
+  const change = set === after ? set.since(version) : undefined;
+  if (change) return [change];
+  if (set.digest === after.digest && set !== after) return [];
+  const whole = after.whole();
+  return whole.length === 1 ? whole : undefined;
+}
+
+function isSamePod(a: NodePod | undefined, b: NodePod): boolean {
+  return a?.uid === b.uid && a.ingress === b.ingress && a.egress === b.egress;
+}
+
+/** Members and rules of one message, which is then far below the limit of gRPC. */
+const MESSAGE_ITEMS_COUNT = 10_000;
+
+/** An update in parts. No part needs a later one. */
+export function splitUpdate(update: NodeUpdate): readonly NodeUpdate[] {
+  const sets = inParts(update.sets, ({ added, removed }) => added.length + removed.length);
+  const profiles = inParts(
+    update.profiles,
+    ({ admin, rules, baseline }) => (admin.length + rules.length + baseline.length) * 10,
+  );
+  if (sets.length <= 1 && profiles.length <= 1) return [update];
+  const empty = { sets: [], profiles: [], pods: [], removedPods: [], removedIds: [], unknownPods: undefined };
+  return [
+    ...sets.map((part) => ({ ...empty, sets: part })),
+    ...profiles.map((part) => ({ ...empty, profiles: part })),
+    { ...update, sets: [], profiles: [] },
+  ];
+}
+
+function inParts<Item>(items: readonly Item[], sizeOf: (item: Item) => number): readonly (readonly Item[])[] {
+  const parts: Item[][] = [];
+  let room = 0;
+  for (const item of items) {
+    const size = sizeOf(item);
+    if (size > room || parts.length === 0) {
+      parts.push([]);
+      room = MESSAGE_ITEMS_COUNT;
+    }
+    parts.at(-1)?.push(item);
+    room -= size;
+  }
+  return parts;
+}

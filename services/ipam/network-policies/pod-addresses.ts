@@ -1,0 +1,105 @@
+import { parseAddress } from '@podwire/shared/net/address';
+import { addressAt, hostPrefix } from '@podwire/shared/net/prefix';
+import type { SetMember } from '@podwire/shared/network-policy/policy';
+
+import { isHeld, type Block } from '../records/block.js';
+import { poolOf, type Pool } from '../records/pool.js';
+import type { Pod } from './pods.js';
+
+/** An address that IPAM has bound to a pod. */
+interface Allocation extends SetMember {
+  /** The pod, as `<namespace>/<name>`. */
+  readonly pod: string;
+  readonly nodeName: string;
+}
+
+export interface PodAddressesOptions {
+  /** Receives pods whose addresses may have changed, as `<namespace>/<name>`. */
+  readonly changed: (pod: string) => void;
+  /** The pools have changed: addresses that pods report may count now, or no longer. */
+  readonly poolsChanged: () => void;
+}
+
+const NONE: readonly Allocation[] = [];
+
+/** The addresses of pods: what IPAM has bound to them, and addresses outside of all pools as the kubelet reports them. */
+export class PodAddresses {
+  readonly #options: PodAddressesOptions;
+  /** Allocations of each block, by the key of its record. */
+  readonly #blocks = new Map<string, readonly Allocation[]>();
+  readonly #byPod = new Map<string, readonly Allocation[]>();
+  #pools: readonly Pool[] = [];
+
+  constructor(options: PodAddressesOptions) {
+    this.#options = options;
+  }
+
+  /** Keys of the known blocks. */
+  get blockKeys(): Iterable<string> {
+    return this.#blocks.keys();
+  }
+
+  /** A pod gets no address that another node's pod of its name has: whoever allocates for a node names the pod. */
+  of({ namespace, name, nodeName, reportedAddresses }: Pod): readonly SetMember[] {
+    const bound = this.#byPod.get(`${namespace}/${name}`) ?? NONE;
+    const reported = reportedAddresses.flatMap((text): SetMember[] => {
+      const address = parseAddress(text);
+      const isForeign = address && !poolOf(this.#pools, hostPrefix(address));
+      return isForeign ? [{ address, sequenceNumber: 0n }] : [];
+    });
+    return [...bound.filter((each) => each.nodeName === nodeName), ...reported];
+  }
+
+  setPools(pools: readonly Pool[]): void {
+    this.#pools = pools;
+    this.#options.poolsChanged();
+  }
+
+  /** @param block - undefined if it is gone */
+  setBlock(key: string, block: Block | undefined): void {
+    const before = this.#blocks.get(key) ?? NONE;
+    const after = block ? allocationsOf(block) : NONE;
+    if (after.length > 0) this.#blocks.set(key, after);
+    else this.#blocks.delete(key);
+    const added = without(after, before);
+    const removed = without(before, after);
+    for (const pod of new Set([...removed, ...added].map((each) => each.pod))) {
+      const isOwn = (each: Allocation): boolean => each.pod === pod;
+      const kept = without(this.#byPod.get(pod) ?? NONE, removed.filter(isOwn));
+      const now = [...kept, ...added.filter(isOwn)];
+      if (now.length > 0) this.#byPod.set(pod, now);
+      else this.#byPod.delete(pod);
+      this.#options.changed(pod);
+    }
+  }
+}
+
+/** Allocations to pods, in the order of the addresses. */
+function allocationsOf({ prefix, allocations, attributes, sequenceNumbers }: Block): readonly Allocation[] {
+  const holders = attributes.map((each) => {
+    const { namespace, pod, node } = each.owner;
+    const isPod = isHeld(each) && namespace !== undefined && pod !== undefined && node !== undefined;
+    return isPod ? { pod: `${namespace}/${pod}`, nodeName: node } : undefined;
+  });
+  return allocations.flatMap((index, ordinal): Allocation[] => {
+    const holder = index === null ? undefined : holders[index];
+    const sequenceNumber = sequenceNumbers[ordinal] ?? 0n;
+    return holder ? [{ address: addressAt(prefix, ordinal), sequenceNumber, ...holder }] : [];
+  });
+}
+
+/** The allocations that the other list lacks. */
+function without(list: readonly Allocation[], other: readonly Allocation[]): readonly Allocation[] {
+  if (list.length === 0 || other.length === 0) return list;
+  const known = new Map(other.map((each) => [each.address.value, each]));
+  return list.filter((each) => !isSame(each, known.get(each.address.value)));
+}
+
+function isSame(a: Allocation, b: Allocation | undefined): boolean {
+  return (
+    a.address.family === b?.address.family &&
+    a.sequenceNumber === b.sequenceNumber &&
+    a.pod === b.pod &&
+    a.nodeName === b.nodeName
+  );
+}

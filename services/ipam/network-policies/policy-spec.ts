@@ -1,0 +1,50 @@
+import { prefixOf, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
+import type { Direction, PortRange, RuleAction } from '@podwire/shared/network-policy/policy';
+import type { AddressRange } from '@podwire/shared/network-policy/ranges';
+
+import type { LabelSelector } from './label-selector.js';
+
+/** A network policy of either kind as its object has it, before its selectors are resolved. */
+export interface PolicySpec {
+  /** As an operator finds it: `NetworkPolicy default/web`. */
+  readonly name: string;
+  /** Namespace of a NetworkPolicy; undefined for a ClusterNetworkPolicy. */
+  readonly namespace: string | undefined;
+  readonly tier: 'admin' | 'policy' | 'baseline';
+  /** 0 to 1000, the lowest first; 0 for a NetworkPolicy. */
+  readonly priority: number;
+  readonly subject: PodSelector;
+  /** Undefined: the policy does not concern this direction. */
+  readonly rules: Readonly<Record<Direction, readonly RuleSpec[] | undefined>>;
+  /** What is invalid in the object, and is read so that it opens nothing. */
+  readonly faults: readonly string[];
+}
+
+/** Pods of one namespace, or of the namespaces with some labels. */
+export interface PodSelector {
+  readonly namespaces: string | LabelSelector;
+  readonly pods: LabelSelector;
+}
+
+export interface RuleSpec {
+  readonly action: RuleAction;
+  /** Undefined: every address. An empty list matches none. */
+  readonly peers: { readonly pods: readonly PodSelector[]; readonly networks: readonly AddressRange[] } | undefined;
+  /** Undefined: every protocol and port. An empty list matches none. */
+  readonly ports: { readonly ranges: readonly PortRange[]; readonly names: readonly PortName[] } | undefined;
+}
+
+/** A port that the destination pod names. */
+export interface PortName {
+  readonly name: string;
+  /** IANA's number; undefined for each protocol that the pod has a port of this name for. */
+  readonly protocol: number | undefined;
+}
+
+export const EVERY_PORT = { first: 0, last: 65_535 } as const;
+
+/** Both kinds of policies may have bits after the prefix, which are ignored. */
+export function readCidr(text: string): Prefix | undefined {
+  const parts = splitCidr(text);
+  return parts && prefixOf(parts.address, parts.length);
+}
