@@ -11,14 +11,16 @@ import { PROTOCOLS } from './pods.js';
  * matches nothing, Deny and Pass deny everything.
  */
 
+const optional = z.unknown().optional();
+
 const objectSchema = z.object({
   metadata: z.object({ name: z.string().min(1) }),
   spec: z.object({
-    tier: z.unknown(),
-    priority: z.unknown(),
-    subject: z.unknown(),
-    ingress: z.unknown(),
-    egress: z.unknown(),
+    tier: optional,
+    priority: optional,
+    subject: optional,
+    ingress: optional,
+    egress: optional,
   }),
 });
 
@@ -27,7 +29,7 @@ const orderSchema = z.object({
   priority: z.number().int().min(0).max(1000),
 });
 
-const podsSchema = z.strictObject({ namespaceSelector: z.unknown(), podSelector: z.unknown() });
+const podsSchema = z.strictObject({ namespaceSelector: optional, podSelector: optional });
 
 const selectingSchema = z.union([
   z.strictObject({ namespaces: z.looseObject({}) }),

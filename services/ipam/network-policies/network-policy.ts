@@ -15,10 +15,12 @@ import { PROTOCOLS } from './pods.js';
 
 /** NetworkPolicy of networking.k8s.io/v1. Whatever is not understood matches nothing: rules only allow. */
 
+const optional = z.unknown().optional();
+
 const objectSchema = z.object({
   metadata: z.object({ name: z.string().min(1), namespace: z.string().min(1) }),
   spec: z
-    .object({ podSelector: z.unknown(), policyTypes: z.unknown(), ingress: z.unknown(), egress: z.unknown() })
+    .object({ podSelector: optional, policyTypes: optional, ingress: optional, egress: optional })
     .nullish(),
 });
 
@@ -44,7 +46,7 @@ const peerSchema = z.union([
     podSelector: z.null().optional(),
     namespaceSelector: z.null().optional(),
   }),
-  z.strictObject({ podSelector: z.unknown(), namespaceSelector: z.unknown(), ipBlock: z.null().optional() }),
+  z.strictObject({ podSelector: optional, namespaceSelector: optional, ipBlock: z.null().optional() }),
 ]);
 
 const portNumberSchema = z.number().int().min(1).max(65_535);

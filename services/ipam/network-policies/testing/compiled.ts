@@ -1,0 +1,145 @@
+import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
+import { isAllowed, type SetLookup } from '@podwire/shared/network-policy/evaluate';
+import type { Profile, SetMember } from '@podwire/shared/network-policy/policy';
+
+import { readClusterNetworkPolicy } from '../cluster-network-policy.js';
+import { readNetworkPolicy } from '../network-policy.js';
+import { PodAddresses } from '../pod-addresses.js';
+import { readNamespace, readPod, PROTOCOLS, type Pod } from '../pods.js';
+import type { PolicySpec } from '../policy-spec.js';
+import { Profiles, type ProfilesOptions } from '../profiles.js';
+import type { Attempt, Cluster, RawClusterPolicy, RawNamespace, RawNetworkPolicy, RawPod } from './cluster.js';
+
+const NOTHING = (): void => undefined;
+
+/** What a node knows, or podwire-ipam: the profiles of pods, and the members of sets. */
+export interface KnownState {
+  /** Pods of an address, with their profiles. */
+  podsAt(address: string): readonly { readonly ingress: Profile | undefined; readonly egress: Profile | undefined }[];
+  /** Members of a set: addresses as texts, with protocol and port in sets of ports. */
+  members(set: string): ReadonlySet<string>;
+}
+
+export function memberText({ address }: Pick<SetMember, 'address'>, protocol = 0, port = 0): string {
+  return protocol === 0 ? formatAddress(address) : `${formatAddress(address)} ${protocol} ${port}`;
+}
+
+/** Judges a connection as the evaluator of nodes does. */
+export function allows(state: KnownState, { source, destination, protocol, port }: Attempt): boolean {
+  const sets: SetLookup = {
+    hasAddress: (set, each) => state.members(set).has(memberText({ address: each })),
+    hasPort: (set, each, number, own) => state.members(set).has(memberText({ address: each }, number, own)),
+  };
+  const connection = {
+    source: address(source),
+    destination: address(destination),
+    protocol: protocol === 'ICMP' ? 1 : PROTOCOLS[protocol],
+    destinationPort: protocol === 'ICMP' ? undefined : port,
+  };
+  return (
+    state.podsAt(source).every(({ egress }) => isAllowed({ egress, ingress: undefined }, connection, sets)) &&
+    state.podsAt(destination).every(({ ingress }) => isAllowed({ egress: undefined, ingress }, connection, sets))
+  );
+}
+
+export function address(text: string): Address {
+  const parsed = parseAddress(text);
+  if (!parsed) throw new Error(`${text} is not an address`);
+  return parsed;
+}
+
+/** The compiler fed with objects of the API server. */
+export class CompiledCluster implements KnownState {
+  readonly profiles: Profiles;
+  readonly addresses: PodAddresses;
+
+  constructor(cluster?: Cluster, listeners: Partial<ProfilesOptions> = {}) {
+    const ignored = { podChanged: NOTHING, setChanged: NOTHING, unknownPodsChanged: NOTHING };
+    this.addresses = new PodAddresses({
+      changed: (pod) => {
+        const [namespace = '', name = ''] = pod.split('/');
+        this.profiles.pods.readAddresses({ namespace, name });
+      },
+      poolsChanged: NOTHING,
+    });
+    const addressesOf = (pod: Pod) => this.addresses.of(pod);
+    this.profiles = new Profiles({ ...ignored, addressesOf, ...listeners });
+    if (cluster) this.setAll(cluster);
+  }
+
+  setAll({ namespaces, pods, networkPolicies, clusterPolicies }: Cluster): void {
+    namespaces.forEach((each) => this.setNamespace(each));
+    pods.forEach((each) => this.setPod(each));
+    networkPolicies.forEach((each) => this.setPolicy(each));
+    clusterPolicies.forEach((each) => this.setClusterPolicy(each));
+  }
+
+  setNamespace(object: RawNamespace): void {
+    this.profiles.pods.setNamespace(readNamespace(object) ?? malformed());
+  }
+
+  setPod(object: RawPod): void {
+    this.profiles.pods.setPod(readPod(object) ?? malformed());
+  }
+
+  setPolicy(object: RawNetworkPolicy): PolicySpec {
+    const spec = readNetworkPolicy(object) ?? malformed();
+    this.profiles.setPolicy(spec);
+    return spec;
+  }
+
+  setClusterPolicy(object: RawClusterPolicy): PolicySpec {
+    const spec = readClusterNetworkPolicy(object) ?? malformed();
+    this.profiles.setPolicy(spec);
+    return spec;
+  }
+
+  podsAt(text: string) {
+    return this.#pods()
+      .filter(({ pod }) => pod.reportedAddresses.includes(text))
+      .map(({ profiles }) => ({ ingress: profiles?.ingress?.profile, egress: profiles?.egress?.profile }));
+  }
+
+  members(id: string): ReadonlySet<string> {
+    for (const { profiles } of this.#pods())
+      for (const shared of [profiles?.ingress, profiles?.egress])
+        for (const set of shared?.sets ?? [])
+          if (set.id === id)
+            return new Set(
+              [...set.members].map(({ value }) =>
+                'port' in value ? memberText(value, value.protocol, value.port) : memberText(value),
+              ),
+            );
+    throw new Error(`no profile has the set ${id}`);
+  }
+
+  /** Profiles of each pod, and the content of each set, for comparison. */
+  describe() {
+    const pods = this.#pods();
+    const shared = pods.flatMap(({ profiles }) => [profiles?.ingress ?? [], profiles?.egress ?? []].flat());
+    const sets = new Map(shared.flatMap((each) => each.sets).map((set) => [set.id, set]));
+    return {
+      pods: Object.fromEntries(
+        pods.map(({ pod, profiles }) => [
+          `${pod.namespace}/${pod.name} ${pod.uid} ${pod.nodeName}`,
+          [profiles?.ingress?.profile.id, profiles?.egress?.profile.id],
+        ]),
+      ),
+      sets: Object.fromEntries(
+        [...sets].map(([id, set]) => [id, { digest: set.digest, members: [...set.members].map(({ key }) => key).sort() }]),
+      ),
+      unknownPods: this.profiles.unknownPods,
+    };
+  }
+
+  #pods() {
+    return [...this.profiles.pods.pods()].map(({ pod }) => ({
+      pod,
+      profiles: this.profiles.podOf(pod.nodeName, `${pod.namespace}/${pod.name}`),
+    }));
+  }
+}
+
+function malformed(): never {
+  throw new Error('the object has no name');
+}
