@@ -9,6 +9,8 @@ export const METADATA_ONLY = 'application/json;as=PartialObjectMetadataList;g=me
 /** Items of a page; the API server's own controllers read as many. */
 const PAGE_SIZE = 500;
 
+const NOT_FOUND = 404;
+
 const listSchema = z.object({
   metadata: z.object({ resourceVersion: z.string().min(1), continue: z.string().default('') }),
   items: z
@@ -25,6 +27,8 @@ export interface ListRequest {
   readonly fieldSelector?: string;
   /** Default: whole objects. */
   readonly accept?: string;
+  /** Whether the API server may have no definition of the objects; there are no pages then. */
+  readonly isOptional?: boolean;
   /** Items of a page. Default: 500. */
   readonly limit?: number;
   readonly signal: AbortSignal;
@@ -42,7 +46,7 @@ interface ListPage {
  * @throws Failure of {@link KubernetesApi.send}; UNREACHABLE when the list expires before its last page
  */
 export async function* listPages(api: KubernetesApi, request: ListRequest): AsyncGenerator<ListPage, void, void> {
-  const { path, labelSelector = '', fieldSelector = '', accept, limit = PAGE_SIZE, signal } = request;
+  const { path, labelSelector = '', fieldSelector = '', accept, isOptional, limit = PAGE_SIZE, signal } = request;
   let token = '';
   do {
     const query = new URLSearchParams({ limit: String(limit) });
@@ -55,6 +59,7 @@ export async function* listPages(api: KubernetesApi, request: ListRequest): Asyn
       ...(accept === undefined ? {} : { accept }),
       signal,
     });
+    if (isOptional && answer.status === NOT_FOUND) return;
     const page = listSchema.safeParse(answer.body);
     if (!page.success) throw new Failure('UNREACHABLE', `${api.subject}: GET ${path}: ${answer.status} is not a list`);
     const { metadata, items } = page.data;

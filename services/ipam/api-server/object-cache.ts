@@ -10,30 +10,28 @@ export type CacheChange =
   { readonly type: 'listed' } | { readonly type: 'changed' | 'deleted'; readonly name: string };
 
 /** The objects of a path have distinct names. */
-export interface ObjectCacheOptions<Value extends NamedObject> extends Omit<ObjectFeedOptions, 'listed' | 'changed'> {
-  /** @returns undefined for an object that is to be left out */
-  readonly read: (object: unknown) => Value | undefined;
+export interface ObjectCacheOptions<Value extends NamedObject> extends Omit<
+  ObjectFeedOptions<Value>,
+  'listed' | 'changed'
+> {
   /** Receives each change. Must not throw. */
   readonly changed: (change: CacheChange) => void;
 }
 
 /** A copy of the API server's objects of one kind. */
 export class ObjectCache<Value extends NamedObject> {
-  readonly #feed: ObjectFeed;
+  readonly #feed: ObjectFeed<Value>;
   #objects = new Map<string, Value>();
 
   /** The creator stops it before it closes the API server. */
-  constructor({ read, changed, ...rest }: ObjectCacheOptions<Value>) {
+  constructor({ changed, ...rest }: ObjectCacheOptions<Value>) {
     this.#feed = new ObjectFeed({
       ...rest,
-      listed: (items) => {
-        const values = items.flatMap((item) => read(item) ?? []);
+      listed: (values) => {
         this.#objects = new Map(values.map((value) => [value.name, value]));
         changed({ type: 'listed' });
       },
-      changed: (type, object) => {
-        const value = read(object);
-        if (!value) return;
+      changed: (type, value) => {
         const { name } = value;
         if (type === 'DELETED') this.#objects.delete(name);
         else this.#objects.set(name, value);

@@ -4,13 +4,14 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { ObjectServer } from '../testing/object-server.js';
 import { KubernetesApi } from './api.js';
 import { ObjectFeed } from './object-feed.js';
+import { readName } from './objects.js';
 
 const NODES = '/api/v1/nodes';
 
 let server: ObjectServer;
 let api: KubernetesApi;
 let clock: ManualClock;
-let feed: ObjectFeed;
+let feed: ObjectFeed<string>;
 let seen: string[];
 
 beforeEach(async () => {
@@ -21,6 +22,7 @@ beforeEach(async () => {
   for (const name of ['a', 'b']) server.put(NODES, { metadata: { name } });
   feed = new ObjectFeed({
     ...{ api, clock, path: NODES, random: () => 0.5 },
+    read: (object) => readName(object)?.name,
     listed: (items) => seen.push(`listed ${items.length}`),
     changed: (type) => seen.push(type),
     restored: () => seen.push('restored'),
@@ -61,4 +63,30 @@ test('a restored API server is detected, although its watches report nothing', a
       return seen.slice(-2);
     })
     .toEqual(['restored', 'listed 0']);
+});
+
+test('a kind without a definition has an empty list, and is looked up again', async () => {
+  const path = '/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies';
+  server.undefinedCollections.add(path);
+  const lists: string[][] = [];
+  const failures: unknown[] = [];
+  const optional = new ObjectFeed({
+    ...{ api, clock, path, random: () => 0.5, isOptional: true },
+    read: (object) => readName(object)?.name,
+    listed: (names) => lists.push([...names]),
+    changed: () => undefined,
+    report: (failure) => failures.push(failure),
+  });
+  await expect.poll(() => lists).toEqual([[]]);
+  expect(optional.isCurrent).toBe(true);
+  server.undefinedCollections.delete(path);
+  server.put(path, { metadata: { name: 'a' } });
+  await expect
+    .poll(() => {
+      clock.advance(60_000);
+      return lists.at(-1);
+    })
+    .toEqual(['a']);
+  expect(failures.filter((failure) => failure !== undefined)).toEqual([]);
+  await optional.stop();
 });

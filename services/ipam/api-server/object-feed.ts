@@ -6,20 +6,27 @@ import { z } from 'zod';
 import { pauseMs, type KubernetesApi } from './api.js';
 import { listPages } from './lists.js';
 
-export interface ObjectFeedOptions {
+export interface ObjectFeedOptions<Value> {
   readonly api: KubernetesApi;
   /** Path of the list: `/api/v1/nodes`. */
   readonly path: string;
+  /** Whether the API server may have no definition of the objects: the list is empty then, and is read again after a minute. */
+  readonly isOptional?: boolean;
   /** Empty for all objects. */
   readonly labelSelector?: string;
   readonly fieldSelector?: string;
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
+  /**
+   * Converts each object once its page is read, so that a large list is never in memory as objects. Must not throw.
+   * @returns undefined for an object that is to be left out
+   */
+  readonly read: (object: unknown) => Value | undefined;
   /** Receives each whole list with its version. Must not throw. */
-  readonly listed: (items: readonly unknown[], version: string) => void;
+  readonly listed: (values: readonly Value[], version: string) => void;
   /** Receives each change after a list: `ADDED`, `MODIFIED` or `DELETED`. Must not throw. */
-  readonly changed: (type: string, object: unknown) => void;
+  readonly changed: (type: string, value: Value) => void;
   /** Called when a list is of an earlier version than before: the API server's etcd was restored. Default: nothing. */
   readonly restored?: () => void;
   /** Receives each failure, which is retried, and undefined when a watch is open. Must not throw. */
@@ -40,6 +47,9 @@ const MAX_FAILED_WATCHES = 3;
 /** After such a silence the list is read again: the API server reports nothing for a version that is ahead of it. */
 const MAX_SILENCE_MS = 170_000;
 
+/** Pause before the API server is asked again for a definition that it does not have. */
+const ABSENT_PAUSE_MS = 60_000;
+
 /** HTTP status of a resource version that the API server does not keep any more. */
 const GONE = 410;
 
@@ -50,8 +60,8 @@ const statusSchema = z.object({ code: z.number().default(0), message: z.string()
  * The API server's objects of one kind, by list and watch: it begins with a consistent list, follows it by a watch, continues an
  * interrupted watch where it ended, and lists again if that is not possible.
  */
-export class ObjectFeed {
-  readonly #options: ObjectFeedOptions;
+export class ObjectFeed<Value> {
+  readonly #options: ObjectFeedOptions<Value>;
   readonly #stop = new AbortController();
   readonly #done: Promise<void>;
   /** Where the next watch begins; undefined to list first. */
@@ -64,7 +74,7 @@ export class ObjectFeed {
   #heardMs: number;
 
   /** The creator stops it before it closes the API server. */
-  constructor(options: ObjectFeedOptions) {
+  constructor(options: ObjectFeedOptions<Value>) {
     this.#options = options;
     this.#heardMs = options.clock.monotonicMs();
     this.#done = this.#run(this.#stop.signal);
@@ -92,9 +102,11 @@ export class ObjectFeed {
       let waitMs = backoffMs(attempt, BACKOFF, random());
       try {
         if (this.#resourceVersion === undefined) await this.#list(signal);
-        const hadEvents = await this.#watch(signal);
+        if (this.#resourceVersion === undefined) {
+          this.#opened();
+          waitMs = ABSENT_PAUSE_MS;
+        } else waitMs = (await this.#watch(signal)) ? 0 : random() * 2 * SILENT_WATCH_PAUSE_MS;
         attempt = -1;
-        waitMs = hadEvents ? 0 : random() * 2 * SILENT_WATCH_PAUSE_MS;
       } catch (failure) {
         if (isAborted(signal)) return;
         this.#isCurrent = false;
@@ -106,18 +118,21 @@ export class ObjectFeed {
   }
 
   async #list(signal: AbortSignal): Promise<void> {
-    const { api, path, labelSelector = '', fieldSelector = '', listed } = this.#options;
-    const items: unknown[] = [];
+    const { api, path, isOptional = false, labelSelector = '', fieldSelector = '', read, listed } = this.#options;
+    const values: Value[] = [];
     let version: string | undefined;
-    for await (const page of listPages(api, { path, labelSelector, fieldSelector, signal })) {
+    for await (const page of listPages(api, { path, isOptional, labelSelector, fieldSelector, signal })) {
       version ??= page.resourceVersion;
-      items.push(...page.items);
+      for (const item of page.items) {
+        const value = read(item);
+        if (value !== undefined) values.push(value);
+      }
     }
     if (version !== undefined && isLater(this.#latestVersion, version)) this.#options.restored?.();
     this.#resourceVersion = version;
     this.#latestVersion = version ?? '';
     this.#failedWatchesCount = 0;
-    listed(items, version ?? '');
+    listed(values, version ?? '');
   }
 
   /** @returns whether there was an event */
@@ -164,7 +179,8 @@ export class ObjectFeed {
     this.#heardMs = this.#options.clock.monotonicMs();
     const version = versionedSchema.safeParse(object).data?.metadata.resourceVersion;
     if (version !== undefined) this.#resourceVersion = this.#latestVersion = version;
-    if (type !== 'BOOKMARK') this.#options.changed(type, object);
+    const value = type === 'BOOKMARK' ? undefined : this.#options.read(object);
+    if (value !== undefined) this.#options.changed(type, value);
   }
 
   #opened(): void {

@@ -36,24 +36,28 @@ const PART_COUNT = 5_000;
 /** Changes that are kept at least, for nodes that read slowly. A node behind them begins again. */
 const KEPT_CHANGES_COUNT = 2_000;
 
-/** The addresses, or addresses with ports, of the pods that a selector selects. Its version counts the changes. */
+/** The addresses, or addresses with ports, of the pods that a selector selects. */
 export class AddressSet {
   readonly id: string;
   readonly #members = new Map<string, Member>();
   /** How often a member is there beyond the first: pods outside of the pools may report the same address. */
   readonly #repeated = new Map<string, number>();
   #digest = 0n;
-  #changes: Member[] = [];
+  /** Undefined until the first node has the set: the first list of a cluster changes all sets. */
+  #changes: Member[] | undefined;
   /** Version before the first kept change. */
   #firstVersion = 0;
-  #whole: readonly SetUpdate[] | undefined;
+  /** Kept while nodes receive it. */
+  #whole: WeakRef<readonly SetUpdate[]> | undefined;
   #latest: { readonly from: number; readonly update: SetUpdate } | undefined;
 
   constructor(id: string) {
     this.id = id;
   }
 
-  get version(): number {
+  /** The present version, for {@link since}. It counts the changes. */
+  track(): number {
+    this.#changes ??= [];
     return this.#firstVersion + this.#changes.length;
   }
 
@@ -94,18 +98,19 @@ export class AddressSet {
 
   /** The set in parts. */
   whole(): readonly SetUpdate[] {
-    if (this.#whole) return this.#whole;
+    const known = this.#whole?.deref();
+    if (known) return known;
     const members = [...this.#members.values()];
     const parts: SetUpdate[] = [];
     for (let first = 0; first === 0 || first < members.length; first += PART_COUNT)
       parts.push({ id: this.id, isWhole: first === 0, added: members.slice(first, first + PART_COUNT), removed: [] });
-    this.#whole = parts;
+    this.#whole = new WeakRef(parts);
     return parts;
   }
 
   /** The changes since a version; undefined if they are not kept any more. */
   since(version: number): SetUpdate | undefined {
-    if (version < this.#firstVersion) return undefined;
+    if (!this.#changes || version < this.#firstVersion) return undefined;
     if (this.#latest?.from === version) return this.#latest.update;
     const changed = new Map(this.#changes.slice(version - this.#firstVersion).map((member) => [member.key, member]));
     const members = [...changed.values()];
@@ -123,6 +128,7 @@ export class AddressSet {
     this.#digest = BigInt.asUintN(64, this.#digest + hash);
     this.#whole = undefined;
     this.#latest = undefined;
+    if (!this.#changes) return;
     this.#changes.push(member);
     if (this.#changes.length < 2 * KEPT_CHANGES_COUNT) return;
     this.#changes = this.#changes.slice(-KEPT_CHANGES_COUNT);

@@ -53,15 +53,17 @@ export class Follower {
     this.#changedPods.add(key);
   }
 
-  /** @returns whether the node has the set */
-  setChanged(set: AddressSet): boolean {
-    const isOwn = this.#sets.get(set.id)?.set === set;
-    if (isOwn) this.#changedSets.add(set.id);
-    return isOwn;
+  /** Counts only if the node has the set. */
+  setChanged(set: AddressSet): void {
+    if (this.#sets.get(set.id)?.set === set) this.#changedSets.add(set.id);
   }
 
   unknownPodsChanged(): void {
     this.#unknownPodsChanged = true;
+  }
+
+  get hasChanges(): boolean {
+    return this.#changedPods.size > 0 || this.#changedSets.size > 0 || this.#unknownPodsChanged;
   }
 
   /** What the node lacks; undefined if it is too far behind, and has to begin with a snapshot. */
@@ -126,13 +128,13 @@ export class Follower {
     const usedIds = new Set([...used].map(({ id }) => id));
     const updates: SetUpdate[] = [];
     for (const set of used) {
-      const { id, version, digest } = set;
+      const { id, digest } = set;
       const sent = this.#sets.get(id);
       if (sent?.set === set && !this.#changedSets.has(id)) continue;
       const update = sent ? replacement(sent, set) : this.#known.get(id) === digest ? [] : set.whole();
       if (!update) return undefined;
       updates.push(...update);
-      this.#sets.set(id, { set, version });
+      this.#sets.set(id, { set, version: set.track() });
     }
     for (const id of new Set([...this.#sets.keys(), ...this.#known.keys()]))
       if (!usedIds.has(id)) {
@@ -147,15 +149,20 @@ export class Follower {
 
 /** The update of a set that rules of the node use, and so must not be without a part of it; undefined if there is none. */
 function replacement({ set, version }: SentSet, after: AddressSet): readonly SetUpdate[] | undefined {
+  if (set !== after && set.digest === after.digest) return [];
   const change = set === after ? set.since(version) : undefined;
-  if (change) return [change];
-  if (set.digest === after.digest && set !== after) return [];
+  if (change) return change.added.length + change.removed.length > 0 ? [change] : [];
   const whole = after.whole();
   return whole.length === 1 ? whole : undefined;
 }
 
 function isSamePod(a: NodePod | undefined, b: NodePod): boolean {
   return a?.uid === b.uid && a.ingress === b.ingress && a.egress === b.egress;
+}
+
+export function isEmpty(update: NodeUpdate): boolean {
+  const { sets, profiles, pods, removedPods, removedIds, unknownPods } = update;
+  return [sets, profiles, pods, removedPods, removedIds].every((list) => list.length === 0) && !unknownPods;
 }
 
 /** Members and rules of one message, which is then far below the limit of gRPC. */

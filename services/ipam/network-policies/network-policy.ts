@@ -19,9 +19,7 @@ const optional = z.unknown().optional();
 
 const objectSchema = z.object({
   metadata: z.object({ name: z.string().min(1), namespace: z.string().min(1) }),
-  spec: z
-    .object({ podSelector: optional, policyTypes: optional, ingress: optional, egress: optional })
-    .nullish(),
+  spec: z.object({ podSelector: optional, policyTypes: optional, ingress: optional, egress: optional }).nullish(),
 });
 
 const TYPES = { Ingress: 'ingress', Egress: 'egress' } as const;
@@ -66,7 +64,7 @@ export function readNetworkPolicy(object: unknown): PolicySpec | undefined {
   if (!data) return undefined;
   const { name, namespace } = data.metadata;
   const faults: string[] = [];
-  const spec = data.spec ?? { podSelector: undefined, policyTypes: undefined, ingress: undefined, egress: undefined };
+  const spec = data.spec ?? {};
   const subject = { namespaces: namespace, pods: readLabelSelector(spec.podSelector ?? {}, 'podSelector', faults) };
   const directions = readTypes(spec, faults);
   const rulesOf = (direction: Direction): readonly RuleSpec[] | undefined =>
@@ -77,7 +75,7 @@ export function readNetworkPolicy(object: unknown): PolicySpec | undefined {
 
 /** The directions in which the policy isolates its pods; both if the types are not understood. */
 function readTypes(
-  { policyTypes, egress }: { readonly policyTypes: unknown; readonly egress: unknown },
+  { policyTypes, egress }: { readonly policyTypes?: unknown; readonly egress?: unknown },
   faults: string[],
 ): readonly Direction[] {
   const { success, data } = typesSchema.safeParse(policyTypes);

@@ -4,18 +4,17 @@ import type { SetMember } from '@podwire/shared/network-policy/policy';
 
 import { isHeld, type Block } from '../records/block.js';
 import { poolOf, type Pool } from '../records/pool.js';
-import type { Pod } from './pods.js';
+import type { Pod, PodName } from './pods.js';
 
 /** An address that IPAM has bound to a pod. */
 interface Allocation extends SetMember {
-  /** The pod, as `<namespace>/<name>`. */
-  readonly pod: string;
+  readonly pod: PodName;
   readonly nodeName: string;
 }
 
 export interface PodAddressesOptions {
-  /** Receives pods whose addresses may have changed, as `<namespace>/<name>`. */
-  readonly changed: (pod: string) => void;
+  /** Receives pods whose addresses may have changed. */
+  readonly changed: (pod: PodName) => void;
   /** The pools have changed: addresses that pods report may count now, or no longer. */
   readonly poolsChanged: () => void;
 }
@@ -40,8 +39,9 @@ export class PodAddresses {
   }
 
   /** A pod gets no address that another node's pod of its name has: whoever allocates for a node names the pod. */
-  of({ namespace, name, nodeName, reportedAddresses }: Pod): readonly SetMember[] {
-    const bound = this.#byPod.get(`${namespace}/${name}`) ?? NONE;
+  of(pod: Pod): readonly SetMember[] {
+    const { nodeName, reportedAddresses } = pod;
+    const bound = this.#byPod.get(keyOf(pod)) ?? NONE;
     const reported = reportedAddresses.flatMap((text): SetMember[] => {
       const address = parseAddress(text);
       const isForeign = address && !poolOf(this.#pools, hostPrefix(address));
@@ -63,12 +63,13 @@ export class PodAddresses {
     else this.#blocks.delete(key);
     const added = without(after, before);
     const removed = without(before, after);
-    for (const pod of new Set([...removed, ...added].map((each) => each.pod))) {
-      const isOwn = (each: Allocation): boolean => each.pod === pod;
-      const kept = without(this.#byPod.get(pod) ?? NONE, removed.filter(isOwn));
+    const changed = new Map([...removed, ...added].map(({ pod }) => [keyOf(pod), pod]));
+    for (const [podKey, pod] of changed) {
+      const isOwn = (each: Allocation): boolean => keyOf(each.pod) === podKey;
+      const kept = without(this.#byPod.get(podKey) ?? NONE, removed.filter(isOwn));
       const now = [...kept, ...added.filter(isOwn)];
-      if (now.length > 0) this.#byPod.set(pod, now);
-      else this.#byPod.delete(pod);
+      if (now.length > 0) this.#byPod.set(podKey, now);
+      else this.#byPod.delete(podKey);
       this.#options.changed(pod);
     }
   }
@@ -79,7 +80,7 @@ function allocationsOf({ prefix, allocations, attributes, sequenceNumbers }: Blo
   const holders = attributes.map((each) => {
     const { namespace, pod, node } = each.owner;
     const isPod = isHeld(each) && namespace !== undefined && pod !== undefined && node !== undefined;
-    return isPod ? { pod: `${namespace}/${pod}`, nodeName: node } : undefined;
+    return isPod ? { pod: { namespace, name: pod }, nodeName: node } : undefined;
   });
   return allocations.flatMap((index, ordinal): Allocation[] => {
     const holder = index === null ? undefined : holders[index];
@@ -99,7 +100,11 @@ function isSame(a: Allocation, b: Allocation | undefined): boolean {
   return (
     a.address.family === b?.address.family &&
     a.sequenceNumber === b.sequenceNumber &&
-    a.pod === b.pod &&
+    keyOf(a.pod) === keyOf(b.pod) &&
     a.nodeName === b.nodeName
   );
+}
+
+function keyOf({ namespace, name }: PodName): string {
+  return `${namespace}/${name}`;
 }

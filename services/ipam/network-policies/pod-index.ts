@@ -2,7 +2,7 @@ import type { SetMember } from '@podwire/shared/network-policy/policy';
 
 import { AddressSet, contentHash, memberOf, type Member } from './address-sets.js';
 import { selects, type Labels } from './label-selector.js';
-import type { Namespace, Pod } from './pods.js';
+import type { Namespace, Pod, PodName } from './pods.js';
 import type { PodSelector, PortName } from './policy-spec.js';
 
 export interface IndexedPod {
@@ -125,7 +125,7 @@ export class PodIndex {
     this.#options.podChanged(added, undefined);
   }
 
-  removePod({ namespace: namespaceName, name }: Pick<Pod, 'namespace' | 'name'>): void {
+  removePod({ namespace: namespaceName, name }: PodName): void {
     const namespace = this.#namespaces.get(namespaceName);
     const entry = namespace?.pods.get(name);
     if (!namespace || !entry) return;
@@ -137,7 +137,7 @@ export class PodIndex {
   }
 
   /** The addresses of a pod may have changed. */
-  readAddresses({ namespace, name }: Pick<Pod, 'namespace' | 'name'>): void {
+  readAddresses({ namespace, name }: PodName): void {
     const entry = this.#namespaces.get(namespace)?.pods.get(name);
     if (entry) this.#changeMembers(entry, entry.pod, this.#membersOf(entry.pod));
   }

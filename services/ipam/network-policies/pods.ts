@@ -19,9 +19,12 @@ export interface NamedPort {
   readonly port: number;
 }
 
-export interface Pod {
+export interface PodName {
   readonly namespace: string;
   readonly name: string;
+}
+
+export interface Pod extends PodName {
   /** Of a static pod the hash of its file, which the kubelet uses as its UID. */
   readonly uid: string;
   /** Empty until it is scheduled. */

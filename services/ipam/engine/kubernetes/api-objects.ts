@@ -64,7 +64,7 @@ interface Attempt {
  */
 export class ApiObjects implements ObjectApi {
   readonly #options: ApiObjectsOptions;
-  readonly #feeds: ObjectFeed[] = [];
+  readonly #feeds: ObjectFeed<JsonObject>[] = [];
 
   constructor(options: ApiObjectsOptions) {
     this.#options = options;
@@ -163,17 +163,13 @@ export class ApiObjects implements ObjectApi {
         fieldSelector: ObjectForms.fieldSelector(resource) ?? '',
         report: (failure) => report(resource.plural, failure),
         restored: () => observer.restored(),
+        read: asObject,
         listed: (items, version) => {
-          const objects = items.flatMap((item) => {
-            const object = asObject(item);
-            return object ? (this.#apiObject(resource, object) ?? []) : [];
-          });
+          const objects = items.flatMap((object) => this.#apiObject(resource, object) ?? []);
           observer.listed(resource.plural, version, objects);
           resolve();
         },
-        changed: (type, item) => {
-          const object = asObject(item);
-          if (!object) return;
+        changed: (type, object) => {
           const known = type === 'DELETED' ? undefined : this.#apiObject(resource, object);
           if (known) observer.changed(known);
           else observer.deleted(idOf(resource, object), versionOf(object));

@@ -75,7 +75,10 @@ export interface RawClusterPeer extends RawSubject {
 }
 
 interface RawDestination {
-  readonly destinationPort: { readonly number?: number; readonly range?: { readonly start: number; readonly end: number } };
+  readonly destinationPort: {
+    readonly number?: number;
+    readonly range?: { readonly start: number; readonly end: number };
+  };
 }
 
 export interface RawProtocol {

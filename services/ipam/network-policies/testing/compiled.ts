@@ -5,12 +5,20 @@ import type { Profile, SetMember } from '@podwire/shared/network-policy/policy';
 import { readClusterNetworkPolicy } from '../cluster-network-policy.js';
 import { readNetworkPolicy } from '../network-policy.js';
 import { PodAddresses } from '../pod-addresses.js';
-import { readNamespace, readPod, PROTOCOLS, type Pod } from '../pods.js';
+import { readNamespace, readPod, PROTOCOLS } from '../pods.js';
 import type { PolicySpec } from '../policy-spec.js';
-import { Profiles, type ProfilesOptions } from '../profiles.js';
+import { Profiles, type UnknownPods } from '../profiles.js';
 import type { Attempt, Cluster, RawClusterPolicy, RawNamespace, RawNetworkPolicy, RawPod } from './cluster.js';
 
 const NOTHING = (): void => undefined;
+
+/** Everything of it, for comparisons. */
+export interface KnownContent {
+  /** Profile IDs for ingress and egress, by `<namespace>/<name> <uid>`; empty for none. */
+  readonly pods: Readonly<Record<string, readonly [ingress: string, egress: string]>>;
+  readonly sets: Readonly<Record<string, { readonly digest: bigint; readonly members: readonly string[] }>>;
+  readonly unknownPods: UnknownPods;
+}
 
 /** What a node knows, or podwire-ipam: the profiles of pods, and the members of sets. */
 export interface KnownState {
@@ -51,19 +59,9 @@ export function address(text: string): Address {
 /** The compiler fed with objects of the API server. */
 export class CompiledCluster implements KnownState {
   readonly profiles: Profiles;
-  readonly addresses: PodAddresses;
 
-  constructor(cluster?: Cluster, listeners: Partial<ProfilesOptions> = {}) {
-    const ignored = { podChanged: NOTHING, setChanged: NOTHING, unknownPodsChanged: NOTHING };
-    this.addresses = new PodAddresses({
-      changed: (pod) => {
-        const [namespace = '', name = ''] = pod.split('/');
-        this.profiles.pods.readAddresses({ namespace, name });
-      },
-      poolsChanged: NOTHING,
-    });
-    const addressesOf = (pod: Pod) => this.addresses.of(pod);
-    this.profiles = new Profiles({ ...ignored, addressesOf, ...listeners });
+  constructor(cluster?: Cluster, profiles = compiler()) {
+    this.profiles = profiles;
     if (cluster) this.setAll(cluster);
   }
 
@@ -113,23 +111,27 @@ export class CompiledCluster implements KnownState {
     throw new Error(`no profile has the set ${id}`);
   }
 
-  /** Profiles of each pod, and the content of each set, for comparison. */
-  describe() {
-    const pods = this.#pods();
-    const shared = pods.flatMap(({ profiles }) => [profiles?.ingress ?? [], profiles?.egress ?? []].flat());
+  /** Profiles of the pods of one node or of all, and their sets, as {@link NodeState} describes them. */
+  describe(nodeName?: string): KnownContent {
+    const pods = this.#pods().flatMap(({ pod, profiles }) =>
+      profiles && (nodeName ?? pod.nodeName) === pod.nodeName ? [{ pod, profiles }] : [],
+    );
+    const shared = pods.flatMap(({ profiles }) => [profiles.ingress ?? [], profiles.egress ?? []].flat());
     const sets = new Map(shared.flatMap((each) => each.sets).map((set) => [set.id, set]));
     return {
       pods: Object.fromEntries(
-        pods.map(({ pod, profiles }) => [
-          `${pod.namespace}/${pod.name} ${pod.uid} ${pod.nodeName}`,
-          [profiles?.ingress?.profile.id, profiles?.egress?.profile.id],
+        pods.map(({ pod, profiles: { ingress, egress } }) => [
+          `${pod.namespace}/${pod.name} ${pod.uid}`,
+          [ingress?.profile.id ?? '', egress?.profile.id ?? ''],
         ]),
       ),
-      sets: Object.fromEntries(
-        [...sets].map(([id, set]) => [id, { digest: set.digest, members: [...set.members].map(({ key }) => key).sort() }]),
-      ),
+      sets: Object.fromEntries([...sets].map(([id, { digest }]) => [id, { digest, members: this.#membersOf(id) }])),
       unknownPods: this.profiles.unknownPods,
     };
+  }
+
+  #membersOf(id: string): readonly string[] {
+    return [...this.members(id)].sort();
   }
 
   #pods() {
@@ -138,6 +140,13 @@ export class CompiledCluster implements KnownState {
       profiles: this.profiles.podOf(pod.nodeName, `${pod.namespace}/${pod.name}`),
     }));
   }
+}
+
+/** A compiler that knows the addresses that pods report, and no node follows. */
+function compiler(): Profiles {
+  const addresses = new PodAddresses({ changed: NOTHING, poolsChanged: NOTHING });
+  const listeners = { podChanged: NOTHING, setChanged: NOTHING, unknownPodsChanged: NOTHING };
+  return new Profiles({ addressesOf: (pod) => addresses.of(pod), ...listeners });
 }
 
 function malformed(): never {

@@ -23,7 +23,16 @@ const VALUES = ['web', 'db', 'constructor'];
 const PORTS = [53, 80, 81, 443];
 const PORT_NAMES = ['http', 'dns'];
 const PROTOCOLS = ['TCP', 'UDP', 'SCTP'] as const;
-const CIDRS = ['0.0.0.0/0', '10.0.0.0/28', '10.0.0.4/30', '10.0.0.5/32', '192.0.2.0/24', '::/0', 'fd00::/124', 'fd00::4/126'];
+const CIDRS = [
+  '0.0.0.0/0',
+  '10.0.0.0/28',
+  '10.0.0.4/30',
+  '10.0.0.5/32',
+  '192.0.2.0/24',
+  '::/0',
+  'fd00::/124',
+  'fd00::4/126',
+];
 const OUTSIDE = ['192.0.2.7', '2001:db8::7'];
 const OPERATORS = ['In', 'NotIn', 'Exists', 'DoesNotExist'];
 

@@ -1,0 +1,143 @@
+import {
+  FollowPoliciesResponse,
+  NetworkPolicyServiceService,
+  PolicyAction,
+  PolicyDirection,
+  type AcknowledgePoliciesRequest,
+  type AcknowledgePoliciesResponse,
+  type FollowPoliciesRequest,
+  type PolicyPod as PodMessage,
+  type PolicyPodName,
+  type PolicyProfile as ProfileMessage,
+  type PolicyRule as RuleMessage,
+  type PolicySet,
+  type PolicySetMember,
+} from '@podwire/proto/podwire/ipam/v1/network_policy';
+import { familyBits, type Address } from '@podwire/shared/net/address';
+import type { PolicyRule, Profile } from '@podwire/shared/network-policy/policy';
+import { readChecked } from '@podwire/shared/requests/checks';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import { preparedMethod, type StreamHandler, type Streaming } from '@podwire/shared/rpc/streaming';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+
+import { subdomainFault } from '../records/names.js';
+import type { Member, SetUpdate } from './address-sets.js';
+import type { FollowRequest, PolicyDistributor, PolicyMessage } from './network-policies-operations.js';
+import type { NodePod } from './profiles.js';
+
+export function networkPolicyService(policies: PolicyDistributor, unary: Unary, streaming: Streaming): RpcService {
+  const method = preparedMethod(NetworkPolicyServiceService.followPolicies);
+  const { acknowledgePolicies } = NetworkPolicyServiceService;
+  return {
+    name: 'podwire.ipam.v1.NetworkPolicyService',
+    definition: { followPolicies: method, acknowledgePolicies },
+    implementation: {
+      followPolicies: streaming(method, followHandler(policies)),
+      acknowledgePolicies: unary(acknowledgePolicies, acknowledgeHandler(policies)),
+    },
+  };
+}
+
+function followHandler(policies: PolicyDistributor): StreamHandler<FollowPoliciesRequest, Uint8Array> {
+  return async function* (message, { signal }) {
+    for await (const each of policies.follow(readFollowRequest(message), signal)) yield encodeMessage(each);
+  };
+}
+
+function acknowledgeHandler(
+  policies: PolicyDistributor,
+): Handler<AcknowledgePoliciesRequest, AcknowledgePoliciesResponse> {
+  return ({ nodeName, streamId, number }) => {
+    readChecked('AcknowledgePolicies', (checks) => checks.check('node_name', subdomainFault(nodeName)));
+    policies.acknowledge({ nodeName, streamId, number: Number(number) });
+    return Promise.resolve({});
+  };
+}
+
+function readFollowRequest({ nodeName, sets }: FollowPoliciesRequest): FollowRequest {
+  return readChecked('FollowPolicies', (checks) => {
+    checks.check('node_name', subdomainFault(nodeName));
+    return { nodeName, sets: new Map(sets.map(({ id, digest }) => [id, digest])) };
+  });
+}
+
+/** Encoded updates of sets: many nodes need the same. */
+const encodedSets = new WeakMap<SetUpdate, Uint8Array>();
+
+/** A message as bytes. Concatenated protobuf messages form one message, so an update of a set is encoded once. */
+export function encodeMessage({ streamId, number, isComplete, update }: PolicyMessage): Uint8Array {
+  const { sets, profiles, pods, removedPods, removedIds, unknownPods } = update;
+  const rest = FollowPoliciesResponse.encode({
+    ...{ streamId, number: BigInt(number), isComplete, sets: [], removedIds: [...removedIds] },
+    profiles: profiles.map(profileMessage),
+    pods: pods.map(podMessage),
+    removedPods: removedPods.map(podName),
+    unknownPods: unknownPods && { all: unknownPods.all, namespaces: [...unknownPods.namespaces] },
+  });
+  return Buffer.concat([...sets.map(encodedSet), rest.finish()]);
+}
+
+function encodedSet(update: SetUpdate): Uint8Array {
+  const known = encodedSets.get(update);
+  if (known) return known;
+  const { id, isWhole, added, removed } = update;
+  const set: PolicySet = { id, isWhole, added: added.map(memberMessage), removed: removed.map(memberMessage) };
+  const encoded = FollowPoliciesResponse.encode(FollowPoliciesResponse.fromPartial({ sets: [set] })).finish();
+  encodedSets.set(update, encoded);
+  return encoded;
+}
+
+function memberMessage({ value }: Member): PolicySetMember {
+  const { address, sequenceNumber } = value;
+  const [protocol, port] = 'port' in value ? [value.protocol, value.port] : [0, 0];
+  return { address: bytesOf(address), sequenceNumber, protocol, port };
+}
+
+const DIRECTION_MESSAGES = {
+  ingress: PolicyDirection.POLICY_DIRECTION_INGRESS,
+  egress: PolicyDirection.POLICY_DIRECTION_EGRESS,
+} as const;
+
+const ACTION_MESSAGES = {
+  accept: PolicyAction.POLICY_ACTION_ACCEPT,
+  deny: PolicyAction.POLICY_ACTION_DENY,
+  pass: PolicyAction.POLICY_ACTION_PASS,
+} as const;
+
+function profileMessage({ id, direction, admin, isolatedBy, rules, baseline }: Profile): ProfileMessage {
+  return {
+    ...{ id, direction: DIRECTION_MESSAGES[direction], isolatedBy: [...isolatedBy] },
+    ...{ admin: admin.map(ruleMessage), rules: rules.map(ruleMessage), baseline: baseline.map(ruleMessage) },
+  };
+}
+
+function ruleMessage({ policy, action, peers, ports }: PolicyRule): RuleMessage {
+  return {
+    policy,
+    action: ACTION_MESSAGES[action],
+    peers: peers && {
+      sets: [...peers.sets],
+      networks: peers.networks.map(({ first, last }) => ({ first: bytesOf(first), last: bytesOf(last) })),
+    },
+    ports: ports && { ranges: [...ports.ranges], sets: [...ports.sets] },
+  };
+}
+
+function podMessage(pod: NodePod): PodMessage {
+  const { ingress, egress } = pod;
+  return {
+    pod: podName(pod),
+    ingressProfile: ingress?.profile.id ?? '',
+    egressProfile: egress?.profile.id ?? '',
+  };
+}
+
+function podName({ namespace, name, uid }: NodePod): PolicyPodName {
+  return { namespace, name, uid };
+}
+
+/** In network byte order. */
+function bytesOf({ family, value }: Address): Buffer {
+  const digits = familyBits(family) / 4;
+  return Buffer.from(value.toString(16).padStart(digits, '0'), 'hex');
+}
