@@ -231,6 +231,13 @@ export const SETTINGS = {
     about:
       'How long a Node or Pod must be missing in Kubernetes before its addresses are released, in seconds, 1 to 604800. Used only with PODWIRE_IPAM_NODE_CONTROLLER.',
   },
+  networkPolicies: {
+    variable: 'PODWIRE_IPAM_NETWORK_POLICIES',
+    schema: flag,
+    default: 'true',
+    about:
+      'Whether to compile the network policies of the Kubernetes cluster that podwire-ipam runs in, for its nodes; needs the role in deploy/kubernetes. Used only with PODWIRE_IPAM_NODE_TOKENS or PODWIRE_IPAM_NODE_CONTROLLER.',
+  },
   historyHours: {
     variable: 'PODWIRE_IPAM_HISTORY_HOURS',
     schema: wholeNumber(0, 87_600),

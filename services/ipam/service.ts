@@ -36,6 +36,8 @@ import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './api-server/api.js';
 import type { NodeTokens, NodeTokensOptions } from './api-server/node-tokens.js';
 import { podCidrsOf, PodNodes } from './api-server/pod-nodes.js';
+import { networkPolicyService } from './network-policies/network-policies-rpc.js';
+import type { PolicyDistributor } from './network-policies/network-policies-operations.js';
 import { PoolAdmission } from './pools/admission.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import type { ServiceAddress } from './records/pool.js';
@@ -51,6 +53,7 @@ import {
 import { readDefaultPools } from './startup/default-pools.js';
 import { PoolConditions } from './startup/pool-conditions.js';
 import { openNetworkIdentity, type NetworkIdentity } from './startup/network-identity.js';
+import { NO_POLICIES, startNetworkPolicies, type ServedPolicies } from './startup/network-policies.js';
 import { startNodeController } from './startup/start-controller.js';
 import { requireCompleteImport } from './transfer/scope.js';
 import { garbageTask, LockGuard, Upkeep, type UpkeepTask } from './upkeep.js';
@@ -103,8 +106,9 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   } = opened;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
   const services = serviceAddresses(config, api);
+  const policies = api && config.networkPolicies ? startNetworkPolicies(api, deps) : undefined;
   const loading = retryUntilAvailable(
-    () => loadDatastore(opened, { config, deps, events, services, signal: retry.signal }),
+    () => loadDatastore(opened, { config, deps, events, services, policies, signal: retry.signal }),
     retry,
   );
   // Awaited below; a failure must not count as unhandled before.
@@ -115,13 +119,14 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredStreamSource(loading, refused);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
-  const server = ipamServer({ ipam, updates, watches, settlement, identity, release, tokens, api }, config, deps);
+  const served = { ipam, updates, watches, policies: servedPolicies(policies, refused), settlement, identity, release };
+  const server = ipamServer({ ...served, tokens, api }, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Pick<Upkeep, 'stop'>[] = [];
   let stopMetrics = (): void => undefined;
   const stop = async (): Promise<void> => {
     stopMetrics();
-    await Promise.all([server.stop(), ...upkeeps.map((upkeep) => upkeep.stop())]);
+    await Promise.all([server.stop(), policies?.stop(), ...upkeeps.map((upkeep) => upkeep.stop())]);
     api?.close();
     await loading.then(closeDatastore, () => undefined);
     await opened.close();
@@ -166,6 +171,7 @@ function observeIpam(ipam: Ipam, server: RpcServer): () => void {
 interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly ipam: Ipam;
   readonly watches: StreamSource;
+  readonly policies: PolicyDistributor;
   readonly settlement: SettlementInterval;
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
@@ -174,7 +180,7 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
 }
 
 function ipamServer(
-  { ipam, updates, watches, settlement, identity, release, tokens, api }: ServedParts,
+  { ipam, updates, watches, policies, settlement, identity, release, tokens, api }: ServedParts,
   { listen: addresses, callTimeoutMs, drainTimeoutMs }: Config,
   { log, clock }: ServiceDeps,
 ): RpcServer {
@@ -195,6 +201,7 @@ function ipamServer(
         readPodCidrs: async (name, signal) => (api ? podCidrsOf(api, name, signal) : []),
       }),
       watchService(watches, streaming),
+      networkPolicyService(policies, unary, streaming),
       releaseService(release, unary),
     ],
   });
@@ -341,6 +348,7 @@ interface Datastore {
 
 interface DatastoreDeps extends LoadDeps {
   readonly services: readonly ServiceAddress[];
+  readonly policies: ServedPolicies | undefined;
   /** Ends the wait for the lease. */
   readonly signal: AbortSignal;
 }
@@ -356,7 +364,7 @@ async function loadDatastore(
   { store, traits, lead, publishPools }: OpenStore,
   load: DatastoreDeps,
 ): Promise<Datastore> {
-  const { config, deps, events, services, signal } = load;
+  const { config, deps, events, services, policies, signal } = load;
   const { clock, random, newUid } = deps;
   const keys = new RecordKeys(config.datastorePrefix, traits);
   const keepsHistory = config.historyHours > 0;
@@ -366,7 +374,7 @@ async function loadDatastore(
   const hub = new StreamHub({ objects, encode: encodeMessage, clock, datastore, currentRevision });
   const report = (event: MirrorEvent): void => reportMirrorEvent(events, event);
   const admission = new PoolAdmission(services);
-  const observers: ((observed: Observed) => void)[] = [];
+  const observers: ((observed: Observed) => void)[] = policies ? [policies.observe] : [];
   const observe = (observed: Observed): Promise<void> | undefined => {
     for (const each of observers) each(observed);
     return objects.observe(observed);
@@ -393,6 +401,7 @@ async function loadDatastore(
     throw error;
   }
   continueClock();
+  policies?.lead();
   return { mirror, hub, updater, conditions };
 }
 
@@ -420,6 +429,18 @@ function deferredStreamSource(loading: Promise<Datastore>, refused: AbortSignal)
       yield* hub.watch(request, AbortSignal.any([signal, refused]));
       if (!signal.aborted) throwIfAborted(refused);
     },
+  };
+}
+
+/** Network policies are served until the datastore is refused: then another process leads. */
+function servedPolicies(policies: ServedPolicies | undefined, refused: AbortSignal): PolicyDistributor {
+  if (!policies) return NO_POLICIES;
+  return {
+    async *follow(request, signal) {
+      yield* policies.follow(request, AbortSignal.any([signal, refused]));
+      if (!signal.aborted) throwIfAborted(refused);
+    },
+    acknowledge: (acknowledgement) => policies.acknowledge(acknowledgement),
   };
 }
 

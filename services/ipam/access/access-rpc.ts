@@ -8,6 +8,7 @@ import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import { HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
 import { LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
 import { AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
+import { NetworkPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
@@ -85,6 +86,8 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
     nodeSubject(nodeName),
     ...returns.flatMap(({ attachment }) => attachmentSubject(attachment)),
   ]),
+  nodeMethod(NetworkPolicyServiceService.followPolicies, ({ nodeName }) => [nodeSubject(nodeName)]),
+  nodeMethod(NetworkPolicyServiceService.acknowledgePolicies, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NodeServiceService.getNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.registerNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.allocateTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),

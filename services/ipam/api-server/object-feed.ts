@@ -23,8 +23,10 @@ export interface ObjectFeedOptions<Value> {
    * @returns undefined for an object that is to be left out
    */
   readonly read: (object: unknown) => Value | undefined;
-  /** Receives each whole list with its version. Must not throw. */
-  readonly listed: (values: readonly Value[], version: string) => void;
+  /** Objects of a page of a list. Default: 500. */
+  readonly pageSize?: number;
+  /** Receives each whole list with its version. The watch waits for its promise. Must not throw or reject. */
+  readonly listed: (values: readonly Value[], version: string) => void | Promise<void>;
   /** Receives each change after a list: `ADDED`, `MODIFIED` or `DELETED`. Must not throw. */
   readonly changed: (type: string, value: Value) => void;
   /** Called when a list is of an earlier version than before: the API server's etcd was restored. Default: nothing. */
@@ -118,10 +120,25 @@ export class ObjectFeed<Value> {
   }
 
   async #list(signal: AbortSignal): Promise<void> {
-    const { api, path, isOptional = false, labelSelector = '', fieldSelector = '', read, listed } = this.#options;
+    const {
+      api,
+      path,
+      isOptional = false,
+      labelSelector = '',
+      fieldSelector = '',
+      pageSize = 500,
+      read,
+    } = this.#options;
     const values: Value[] = [];
     let version: string | undefined;
-    for await (const page of listPages(api, { path, isOptional, labelSelector, fieldSelector, signal })) {
+    for await (const page of listPages(api, {
+      path,
+      isOptional,
+      labelSelector,
+      fieldSelector,
+      limit: pageSize,
+      signal,
+    })) {
       version ??= page.resourceVersion;
       for (const item of page.items) {
         const value = read(item);
@@ -132,7 +149,7 @@ export class ObjectFeed<Value> {
     this.#resourceVersion = version;
     this.#latestVersion = version ?? '';
     this.#failedWatchesCount = 0;
-    listed(values, version ?? '');
+    await this.#options.listed(values, version ?? '');
   }
 
   /** @returns whether there was an event */

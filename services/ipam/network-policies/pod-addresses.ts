@@ -1,5 +1,5 @@
 import { parseAddress } from '@podwire/shared/net/address';
-import { addressAt, hostPrefix } from '@podwire/shared/net/prefix';
+import { addressAt, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import type { SetMember } from '@podwire/shared/network-policy/policy';
 
 import { isHeld, type Block } from '../records/block.js';
@@ -33,11 +33,6 @@ export class PodAddresses {
     this.#options = options;
   }
 
-  /** Keys of the known blocks. */
-  get blockKeys(): Iterable<string> {
-    return this.#blocks.keys();
-  }
-
   /** A pod gets no address that another node's pod of its name has: whoever allocates for a node names the pod. */
   of(pod: Pod): readonly SetMember[] {
     const { nodeName, reportedAddresses } = pod;
@@ -51,8 +46,10 @@ export class PodAddresses {
   }
 
   setPools(pools: readonly Pool[]): void {
+    const rangesOf = (some: readonly Pool[]): string => some.map(({ prefix }) => formatPrefix(prefix)).join();
+    const hasChanged = rangesOf(this.#pools) !== rangesOf(pools);
     this.#pools = pools;
-    this.#options.poolsChanged();
+    if (hasChanged) this.#options.poolsChanged();
   }
 
   /** @param block - undefined if it is gone */

@@ -85,6 +85,16 @@ export class PodIndex {
     for (const { pods } of this.#namespaces.values()) yield* pods.values();
   }
 
+  /** `<namespace>/<name>` of every pod. */
+  *podKeys(): Generator<string, void, void> {
+    for (const { pod } of this.pods()) yield `${pod.namespace}/${pod.name}`;
+  }
+
+  /** Names of the known namespaces. */
+  *namespaceNames(): Generator<string, void, void> {
+    for (const { name, labels } of this.#namespaces.values()) if (labels) yield name;
+  }
+
   setNamespace({ name, labels }: Namespace): void {
     const namespace = this.#namespace(name);
     if (namespace.labels && isSame(namespace.labels, labels)) return;
@@ -107,7 +117,7 @@ export class PodIndex {
     const entry = namespace.pods.get(pod.name);
     if (entry && isSame(entry.pod, pod)) return;
     const before = entry?.pod;
-    const members = this.#membersOf(pod);
+    const members = this.#membersOf(pod, entry?.members ?? []);
     if (entry) {
       this.#changeMembers(entry, pod, members);
       this.#match(entry, namespace);
@@ -139,7 +149,7 @@ export class PodIndex {
   /** The addresses of a pod may have changed. */
   readAddresses({ namespace, name }: PodName): void {
     const entry = this.#namespaces.get(namespace)?.pods.get(name);
-    if (entry) this.#changeMembers(entry, entry.pod, this.#membersOf(entry.pod));
+    if (entry) this.#changeMembers(entry, entry.pod, this.#membersOf(entry.pod, entry.members));
   }
 
   /** The selection of a selector; call {@link release} for each call. */
@@ -258,8 +268,10 @@ export class PodIndex {
 
   #changeMembers(entry: PodEntry, pod: Pod, members: readonly Member[]): void {
     const before = { pod: entry.pod, members: entry.members };
+    const hasChanged = members !== entry.members || !isSame(pod.ports, entry.pod.ports);
     entry.pod = pod;
     entry.members = members;
+    if (!hasChanged) return;
     for (const selection of entry.selections)
       for (const { set, port } of selection.sets.values())
         this.#change(set, contribution(entry, port), contribution(before, port));
@@ -273,8 +285,13 @@ export class PodIndex {
     if (hasChanged) this.#options.setChanged(set);
   }
 
-  #membersOf(pod: Pod): readonly Member[] {
-    return this.#options.addressesOf(pod).map(memberOf);
+  /** @param before - returned if they are the same; a member that stays keeps its hash */
+  #membersOf(pod: Pod, before: readonly Member[]): readonly Member[] {
+    const members = this.#options
+      .addressesOf(pod)
+      .map((value) => before.find((each) => has(each, value)) ?? memberOf(value));
+    const isUnchanged = members.length === before.length && members.every((each, index) => each === before[index]);
+    return isUnchanged ? before : members;
   }
 
   #enterNode(entry: PodEntry): void {
@@ -311,6 +328,13 @@ function contribution(
     members.map(({ value }) => memberOf({ ...value, protocol: each.protocol, port: each.port })),
   );
   return [...new Map(all.map((member) => [member.key, member])).values()];
+}
+
+function has({ value }: Member, { address, sequenceNumber }: SetMember): boolean {
+  const { family } = address;
+  return (
+    value.address.value === address.value && value.address.family === family && value.sequenceNumber === sequenceNumber
+  );
 }
 
 function isSame(a: unknown, b: unknown): boolean {

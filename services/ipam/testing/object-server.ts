@@ -177,8 +177,9 @@ export class ObjectServer {
 
   #notify(collection: string, type: string, object: JsonObject): void {
     if (this.isSilent) return;
+    const collections = [collection, collection.replace(/\/namespaces\/[^/]+/, '')];
     for (const watcher of this.#watchers)
-      if (watcher.collection === collection) watcher.response.write(`${formatJson({ type, object })}\n`);
+      if (collections.includes(watcher.collection)) watcher.response.write(`${formatJson({ type, object })}\n`);
   }
 
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {

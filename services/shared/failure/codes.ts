@@ -220,6 +220,12 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'The settings would contradict each other.',
   },
+  POLICIES_NOT_SERVED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'This podwire-ipam does not serve network policies: it has no API server, or does not lead.',
+  },
   STALE_VERSION: {
     status: status.ABORTED,
     cni: 100,

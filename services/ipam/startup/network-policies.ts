@@ -1,0 +1,93 @@
+import { Failure } from '@podwire/shared/failure/failure';
+
+import type { KubernetesApi } from '../api-server/api.js';
+import type { Observed, ObservedRecord } from '../engine/mirror/mirror.js';
+import { NetworkPolicies, type PolicyDistributor } from '../network-policies/network-policies-operations.js';
+import type { PodAddresses } from '../network-policies/pod-addresses.js';
+import type { Pool } from '../records/pool.js';
+import type { ServiceDeps } from '../service.js';
+import { PolicySource } from './policy-source.js';
+
+/** The network policies of the cluster, from the API server's objects and the addresses of the datastore. */
+export interface ServedPolicies extends PolicyDistributor {
+  /** Receives what the mirror applies. */
+  readonly observe: (observed: Observed) => void;
+  /** This process leads, and has read the datastore. */
+  readonly lead: () => void;
+  readonly stop: () => Promise<void>;
+}
+
+/** The caller stops it before it closes the API server. */
+export function startNetworkPolicies(
+  api: KubernetesApi,
+  { clock, log, random, newUid }: Pick<ServiceDeps, 'clock' | 'log' | 'random' | 'newUid'>,
+): ServedPolicies {
+  let leads = false;
+  const refusal = (): Failure | undefined => (leads ? source.refusal : notLeading());
+  const policies = new NetworkPolicies({ clock, newUid, refusal });
+  const source = new PolicySource({ api, clock, log, random, profiles: policies.profiles });
+  const records = new AddressRecords(policies.addresses);
+  return {
+    follow: (request, signal) => policies.follow(request, signal),
+    acknowledge: (acknowledgement) => policies.acknowledge(acknowledgement),
+    observe: (observed) => records.observe(observed),
+    lead: () => (leads = true),
+    stop: async () => {
+      policies.close();
+      await source.stop();
+    },
+  };
+}
+
+/** Where podwire-ipam has no API server, or network policies are off. */
+export const NO_POLICIES: PolicyDistributor = { follow: refuse, acknowledge: refuse };
+
+function refuse(): never {
+  throw new Failure('POLICIES_NOT_SERVED', 'network policies: podwire-ipam follows no API server; see its settings');
+}
+
+function notLeading(): Failure {
+  return new Failure(
+    'POLICIES_NOT_SERVED',
+    'network policies: this podwire-ipam does not lead; call the one that does',
+  );
+}
+
+/** The blocks and pools of the datastore, as the mirror reports them. */
+class AddressRecords {
+  readonly #addresses: PodAddresses;
+  readonly #pools = new Map<string, Pool>();
+  /** Keys of the known blocks. */
+  readonly #blocks = new Set<string>();
+
+  constructor(addresses: PodAddresses) {
+    this.#addresses = addresses;
+  }
+
+  observe(observed: Observed): void {
+    if (observed.type === 'changed') {
+      this.#apply(observed.changes);
+      return;
+    }
+    const listed = new Set(observed.records.map(({ key }) => key));
+    const gone = [...this.#blocks, ...this.#pools.keys()].filter((key) => !listed.has(key));
+    this.#apply([...observed.records, ...gone.map((key) => ({ key, record: undefined }))]);
+  }
+
+  #apply(records: readonly ObservedRecord[]): void {
+    let poolsChanged = false;
+    for (const { key, record } of records) {
+      if (record?.kind === 'pool') {
+        this.#pools.set(key, record.value);
+        poolsChanged = true;
+      } else if (record?.kind === 'block') {
+        this.#blocks.add(key);
+        this.#addresses.setBlock(key, record.value);
+      } else if (!record) {
+        poolsChanged = this.#pools.delete(key) || poolsChanged;
+        if (this.#blocks.delete(key)) this.#addresses.setBlock(key, undefined);
+      }
+    }
+    if (poolsChanged) this.#addresses.setPools([...this.#pools.values()]);
+  }
+}
