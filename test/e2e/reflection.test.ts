@@ -43,6 +43,8 @@ const METHODS = {
     'podwire.ipam.v1.LeaseService/ReportInventory',
     'podwire.ipam.v1.LeaseService/RecallLeases',
     'podwire.ipam.v1.LeaseService/ReturnAddresses',
+    'podwire.ipam.v1.NetworkPolicyService/AcknowledgePolicies',
+    'podwire.ipam.v1.NetworkPolicyService/FollowPolicies',
     'podwire.ipam.v1.NodeService/AllocateTunnelAddress',
     'podwire.ipam.v1.NodeService/DeleteNode',
     'podwire.ipam.v1.NodeService/GetNode',

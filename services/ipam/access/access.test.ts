@@ -21,6 +21,7 @@ import {
   ReturnAddressesRequest,
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
+import { FollowPoliciesRequest, NetworkPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { NodeServiceService, RegisterNodeRequest, TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
@@ -51,6 +52,7 @@ const SERVICES: Readonly<Record<string, RpcService['definition']>> = {
   HandleService: HandleServiceService,
   HistoryService: HistoryServiceService,
   LeaseService: LeaseServiceService,
+  NetworkPolicyService: NetworkPolicyServiceService,
   NodeService: NodeServiceService,
   PoolService: PoolServiceService,
   ReleaseService: ReleaseServiceService,
@@ -145,7 +147,9 @@ describe.each(ROLES)('a caller with the role %s', (role) => {
 
     // A request without a node's name is not about the caller's own node.
     const takesNodeName =
-      /Allocate|ListEndpoints|NodeService.GetNode|RegisterNode|ReleaseTunnelAddress|LeaseService/.test(name);
+      /Allocate|ListEndpoints|NodeService.GetNode|RegisterNode|ReleaseTunnelAddress|LeaseService|NetworkPolicyService/.test(
+        name,
+      );
     const right = (new Map(RIGHTS).get(name) ?? OPERATORS_ALONE)[role];
     const isDenied = right === 'no' || (right === 'own' && takesNodeName);
     if (isDenied) expect(code).toBe('ACCESS_DENIED');
@@ -280,6 +284,20 @@ describe('a node', () => {
       (node) => {
         const request = BindAddressesRequest.fromPartial({ nodeName: 'worker-2' });
         return node.call(LeaseServiceService.bindAddresses, request, clientLimits());
+      },
+    ],
+    [
+      'FollowPolicies',
+      (node) => {
+        const request = FollowPoliciesRequest.fromPartial({ nodeName: 'worker-2' });
+        return node.stream(NetworkPolicyServiceService.followPolicies, request, AbortSignal.timeout(10_000)).next();
+      },
+    ],
+    [
+      'AcknowledgePolicies',
+      (node) => {
+        const request = { nodeName: 'worker-2', streamId: '', number: 1n };
+        return node.call(NetworkPolicyServiceService.acknowledgePolicies, request, clientLimits());
       },
     ],
     [

@@ -10,7 +10,11 @@ import { Caller, failureOf, Place } from '../testing/service.js';
 
 const WAIT = { timeout: 60_000, interval: 20 };
 const UID = '0a1b2c3d-0000-4000-8000-00000000000f';
-const ENV = { PODWIRE_IPAM_NODE_CONTROLLER: 'true', PODWIRE_IPAM_NODE_GRACE_SECONDS: '1' };
+const ENV = {
+  PODWIRE_IPAM_NODE_CONTROLLER: 'true',
+  PODWIRE_IPAM_NODE_GRACE_SECONDS: '1',
+  PODWIRE_IPAM_NETWORK_POLICIES: 'false',
+};
 const PODS = podsOf('default');
 
 let server: FakeApiServer;

@@ -1,0 +1,215 @@
+import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import { NetworkPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/network_policy';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { KubernetesApi } from '../api-server/api.js';
+import type { Cluster, RawPod } from '../network-policies/testing/cluster.js';
+import { allows } from '../network-policies/testing/compiled.js';
+import { NodeState } from '../network-policies/testing/node-state.js';
+import { Oracle } from '../network-policies/testing/oracle.js';
+import type { JsonObject } from '../records/json/json.js';
+import type { RunningService } from '../service.js';
+import { ObjectServer } from '../testing/object-server.js';
+import { attachment, Caller, clientLimits, failureOf, Place } from '../testing/service.js';
+
+/** Nodes follow the network policies of podwire-ipam, in front of an API server. */
+
+const CLUSTER_POLICIES = '/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies';
+const ENV = { PODWIRE_IPAM_NODE_CONTROLLER: 'true', PODWIRE_IPAM_MAINTENANCE_INTERVAL_SECONDS: '0' };
+const NODES = ['n1', 'n2'];
+
+let server: ObjectServer;
+let place: Place;
+let caller: Caller;
+let service: RunningService | undefined;
+let cluster: Cluster;
+/** Addresses that podwire-ipam allocated, by `<namespace>/<name>`. */
+let addresses: Map<string, string>;
+let stop: AbortController;
+
+beforeEach(async () => {
+  server = await ObjectServer.start();
+  place = new Place();
+  caller = new Caller(place.address);
+  cluster = { namespaces: [], pods: [], networkPolicies: [], clusterPolicies: [] };
+  addresses = new Map();
+  stop = new AbortController();
+});
+
+afterEach(async () => {
+  stop.abort();
+  caller.close();
+  await service?.stop();
+  service = undefined;
+  place.remove();
+  await server.stop();
+});
+
+async function start(env: Readonly<Record<string, string>> = {}): Promise<void> {
+  service = await place.start({ ...ENV, ...env }, undefined, () => new KubernetesApi(server.options));
+}
+
+function put(collection: string, object: object): void {
+  const plain: JsonObject = JSON.parse(JSON.stringify(object));
+  server.put(collection, plain);
+}
+
+function putNamespace(name: string, labels: Readonly<Record<string, string>>): void {
+  const namespace = { metadata: { name, labels } };
+  cluster = { ...cluster, namespaces: [...cluster.namespaces, namespace] };
+  put('/api/v1/namespaces', namespace);
+}
+
+/** A pod whose node has bound an address of a pool to it. The kubelet has not reported it. */
+async function putPod(namespace: string, name: string, labels: Readonly<Record<string, string>>): Promise<void> {
+  const nodeName = NODES[addresses.size % NODES.length] ?? '';
+  const containers = [{ ports: [{ name: 'http', containerPort: 8000 + (addresses.size % 2) }] }];
+  const pod: RawPod = { metadata: { name, namespace, uid: `uid-${name}`, labels }, spec: { nodeName, containers } };
+  put(`/api/v1/namespaces/${namespace}/pods`, pod);
+  const request = { nodeName, attachment: attachment(`c-${name}`), pod: { namespace, name, uid: `uid-${name}` } };
+  const { endpoint } = await caller.peer.call(
+    AddressServiceService.allocate,
+    AllocateRequest.fromPartial(request),
+    clientLimits(),
+  );
+  const ip = endpoint?.addresses[0]?.address.split('/')[0] ?? '';
+  addresses.set(`${namespace}/${name}`, ip);
+  cluster = { ...cluster, pods: [...cluster.pods, { ...pod, status: { podIPs: [{ ip }] } }] };
+}
+
+interface FollowingNode {
+  readonly state: NodeState;
+  readonly ended: Promise<unknown>;
+}
+
+/** Follows as a node does, and acknowledges each message. */
+function follow(nodeName: string): FollowingNode {
+  const state = new NodeState((pod) => [addresses.get(pod) ?? ''].filter((each) => each !== ''));
+  const read = async (): Promise<void> => {
+    const request = { nodeName, sets: [] };
+    for await (const message of caller.peer.stream(NetworkPolicyServiceService.followPolicies, request, stop.signal)) {
+      state.apply(message);
+      const { streamId, number } = message;
+      const acknowledgement = { nodeName, streamId, number };
+      await caller.peer.call(NetworkPolicyServiceService.acknowledgePolicies, acknowledgement, clientLimits());
+    }
+  };
+  return { state, ended: read().catch((error: unknown) => error) };
+}
+
+/** Waits until the nodes judge every connection as the oracle does. */
+async function expectOracle(nodes: readonly FollowingNode[]): Promise<void> {
+  const oracle = new Oracle(cluster);
+  const ends = [...addresses.values(), '192.0.2.9'];
+  const attempts = ends.flatMap((source) =>
+    ends.flatMap((destination) =>
+      [8000, 8001].map((port) => ({ source, destination, protocol: 'TCP', port }) as const),
+    ),
+  );
+  const expected = attempts.map((attempt) => oracle.allows(attempt));
+  expect(new Set(expected).size).toBe(2);
+  await expect
+    .poll(() => attempts.map((attempt) => nodes.every(({ state }) => allows(state, attempt))))
+    .toEqual(expected);
+}
+
+test('nodes judge connections as the oracle does, through changes of policies, pods and labels', async () => {
+  putNamespace('front', { team: 'a' });
+  putNamespace('back', { team: 'b' });
+  server.undefinedCollections.add(CLUSTER_POLICIES);
+  await start();
+  for (const [namespace, name, app] of [
+    ['front', 'web', 'web'],
+    ['front', 'bot', 'bot'],
+    ['back', 'api', 'api'],
+    ['back', 'db', 'db'],
+  ] as const)
+    await putPod(namespace, name, { app });
+  expect((await failureOf(firstMessage(''))).code).toBe('INVALID_REQUEST');
+  const isolated = {
+    metadata: { name: 'api', namespace: 'back' },
+    spec: {
+      podSelector: { matchLabels: { app: 'api' } },
+      ingress: [
+        {
+          from: [{ namespaceSelector: { matchLabels: { team: 'a' } }, podSelector: { matchLabels: { app: 'web' } } }],
+          ports: [{ port: 'http' }],
+        },
+      ],
+    },
+  };
+  put('/apis/networking.k8s.io/v1/namespaces/back/networkpolicies', isolated);
+  cluster = { ...cluster, networkPolicies: [isolated] };
+  const nodes = await followAll();
+  await expectOracle(nodes);
+
+  // Another pod of the allowed kind, on the other node.
+  await putPod('front', 'web-2', { app: 'web' });
+  await expectOracle(nodes);
+
+  // It is released, and its address is no member any more.
+  await caller.release('c-web-2');
+  cluster = { ...cluster, pods: cluster.pods.filter(({ metadata }) => metadata.name !== 'web-2') };
+  await expectOracle(nodes);
+
+  const egress = { ...isolated, spec: { ...isolated.spec, policyTypes: ['Ingress', 'Egress'], egress: [] } };
+  put('/apis/networking.k8s.io/v1/namespaces/back/networkpolicies', egress);
+  cluster = { ...cluster, networkPolicies: [egress] };
+  await expectOracle(nodes);
+});
+
+test('streams end with UNAVAILABLE when podwire-ipam stops', async () => {
+  await start();
+  const [node] = await followAll();
+  const stopped = service?.stop();
+  service = undefined;
+  await expect(node?.ended).resolves.toMatchObject({ code: 'UNREACHABLE' });
+  await stopped;
+});
+
+test('a second stream of a node ends the first', async () => {
+  await start();
+  const [first] = await followAll();
+  const second = follow('n1');
+  await expect(first?.ended).resolves.toMatchObject({ code: 'SESSION_SUPERSEDED' });
+  await expect.poll(() => second.state.isComplete).toBe(true);
+  const stale = { nodeName: 'n1', streamId: first?.state.streamId ?? '', number: 1n };
+  const failure = failureOf(caller.peer.call(NetworkPolicyServiceService.acknowledgePolicies, stale, clientLimits()));
+  expect((await failure).code).toBe('SESSION_SUPERSEDED');
+});
+
+test('nodes wait until everything is read, and the reason is named', async () => {
+  server.undefinedCollections.add('/apis/networking.k8s.io/v1/networkpolicies');
+  await start();
+  await expect.poll(async () => (await failureOf(firstMessage('n1'))).message).toMatch(/NetworkPolicies \(.*404/);
+  expect((await failureOf(firstMessage('n1'))).code).toBe('UNREACHABLE');
+});
+
+test('without an API server, or with the setting off, no node follows', async () => {
+  await start({ PODWIRE_IPAM_NETWORK_POLICIES: 'false' });
+  expect((await failureOf(firstMessage('n1'))).code).toBe('POLICIES_NOT_SERVED');
+  expect(server.list('/api/v1/pods')).toEqual([]);
+});
+
+/** Follows with both nodes once everything is read. */
+async function followAll(): Promise<readonly FollowingNode[]> {
+  await expect
+    .poll(() =>
+      firstMessage('probe').then(
+        () => 'served',
+        () => 'refused',
+      ),
+    )
+    .toBe('served');
+  const nodes = NODES.map(follow);
+  await expect.poll(() => nodes.every(({ state }) => state.isComplete)).toBe(true);
+  return nodes;
+}
+
+async function firstMessage(nodeName: string): Promise<void> {
+  const end = new AbortController();
+  const request = { nodeName, sets: [] };
+  const stream = caller.peer.stream(NetworkPolicyServiceService.followPolicies, request, end.signal);
+  await stream.next();
+  end.abort();
+}
