@@ -112,7 +112,10 @@ export class AddressSet {
   since(version: number): SetUpdate | undefined {
     if (!this.#changes || version < this.#firstVersion) return undefined;
     if (this.#latest?.from === version) return this.#latest.update;
-    const changed = new Map(this.#changes.slice(version - this.#firstVersion).map((member) => [member.key, member]));
+    const changed = new Map<string, Member>();
+    // Each change of a member undoes the one before.
+    for (const member of this.#changes.slice(version - this.#firstVersion))
+      if (!changed.delete(member.key)) changed.set(member.key, member);
     const members = [...changed.values()];
     const update = {
       id: this.id,

@@ -1,0 +1,84 @@
+import { formatAddress } from '@podwire/shared/net/address';
+import { beforeEach, expect, test } from 'vitest';
+
+import type { AllocationAttributes } from '../records/attributes.js';
+import { coolAddresses, releaseAddresses, takeOrdinals, type Block } from '../records/block.js';
+import { block, pool } from '../testing/records.js';
+import { PodAddresses } from './pod-addresses.js';
+import { readPod, type Pod } from './pods.js';
+
+let addresses: PodAddresses;
+let changed: string[];
+
+beforeEach(() => {
+  changed = [];
+  addresses = new PodAddresses({
+    changed: ({ namespace, name }) => changed.push(`${namespace}/${name}`),
+    poolsChanged: () => changed.push('pools'),
+  });
+  addresses.setPools([pool('default', '10.65.0.0/16')]);
+  changed = [];
+});
+
+function podOn(nodeName: string, ...ips: readonly string[]): Pod {
+  const status = { podIPs: ips.map((ip) => ({ ip })) };
+  const pod = readPod({ metadata: { name: 'web', namespace: 'default', uid: 'u' }, spec: { nodeName }, status });
+  if (!pod) throw new Error('no pod');
+  return pod;
+}
+
+function held(node: string, pod: string, rest: Partial<AllocationAttributes> = {}): AllocationAttributes {
+  return { handleId: `net.${pod}`, owner: { node, namespace: 'default', pod }, releasedAtMs: undefined, ...rest };
+}
+
+const BLOCK = block('10.65.0.0/28', 'n1');
+
+function texts(pod: Pod): string[] {
+  return addresses.of(pod).map(({ address, sequenceNumber }) => `${formatAddress(address)} ${sequenceNumber}`);
+}
+
+const numberOf = (value: Block, ordinal: number): string => String(value.sequenceNumbers[ordinal]);
+
+test('a pod has the addresses that IPAM has bound to it, with their sequence numbers', () => {
+  const first = takeOrdinals(BLOCK, [3], held('n1', 'web'));
+  const both = takeOrdinals(first, [5], held('n1', 'other'));
+  addresses.setBlock('b', both);
+  expect(texts(podOn('n1'))).toEqual([`10.65.0.3 ${numberOf(both, 3)}`]);
+  expect(changed).toEqual(['default/web', 'default/other']);
+  const again = takeOrdinals(releaseAddresses(both, [3]), [3], held('n1', 'web'));
+  changed = [];
+  addresses.setBlock('b', again);
+  expect(texts(podOn('n1'))).toEqual([`10.65.0.3 ${numberOf(again, 3)}`]);
+  expect(numberOf(again, 3)).not.toBe(numberOf(both, 3));
+  expect(changed).toEqual(['default/web']);
+  addresses.setBlock('b', again);
+  addresses.setBlock('b', undefined);
+  expect(changed).toEqual(['default/web', 'default/web', 'default/other']);
+  expect(texts(podOn('n1'))).toEqual([]);
+});
+
+test('an allocation of another node gives the pod no address: a node acts for its own pods only', () => {
+  addresses.setBlock('b', takeOrdinals(BLOCK, [3], held('n2', 'web')));
+  expect(texts(podOn('n1'))).toEqual([]);
+  expect(texts(podOn('n2'))).toHaveLength(1);
+});
+
+test('leases, cooling addresses and handles of other holders are no pod’s', () => {
+  const lease = takeOrdinals(BLOCK, [1], {
+    handleId: 'podwire-lease.n1',
+    owner: { node: 'n1' },
+    releasedAtMs: undefined,
+  });
+  addresses.setBlock('b', coolAddresses(takeOrdinals(lease, [3], held('n1', 'web')), [3], 1000));
+  expect(texts(podOn('n1'))).toEqual([]);
+  expect(changed).toEqual([]);
+});
+
+test('reported addresses count outside of all pools alone', () => {
+  expect(texts(podOn('n1', '10.65.0.9', '10.66.0.9', 'fd00::9', 'none'))).toEqual(['10.66.0.9 0', 'fd00::9 0']);
+  addresses.setPools([pool('default', '10.65.0.0/16'), pool('six', 'fd00::/64')]);
+  expect(changed).toEqual(['pools']);
+  addresses.setPools([pool('renamed', '10.65.0.0/16'), pool('six', 'fd00::/64')]);
+  expect(changed).toEqual(['pools']);
+  expect(texts(podOn('n1', '10.66.0.9', 'fd00::9'))).toEqual(['10.66.0.9 0']);
+});
