@@ -182,14 +182,17 @@ describe('the manifests', () => {
     ]);
   });
 
-  test('grant podwire-ipam what tokens and the node controller use, and the nodes nothing', () => {
+  test('grant podwire-ipam what tokens, the node controller and network policies use, and the nodes nothing', () => {
     const core = (resource: string, ...verbs: string[]) => ({ apiGroups: [''], resources: [resource], verbs });
     const rules = objects.flatMap((object) => ruleSchema.safeParse(object).data?.rules ?? []);
     expect(rules).toEqual([
       { apiGroups: ['authentication.k8s.io'], resources: ['tokenreviews'], verbs: ['create'] },
       { nonResourceURLs: ['/.well-known/openid-configuration', '/openid/v1/jwks'], verbs: ['get'] },
       core('nodes', 'get', 'list', 'watch', 'patch'),
-      core('pods', 'get', 'list'),
+      core('pods', 'get', 'list', 'watch'),
+      core('namespaces', 'list', 'watch'),
+      { apiGroups: ['networking.k8s.io'], resources: ['networkpolicies'], verbs: ['list', 'watch'] },
+      { apiGroups: ['policy.networking.k8s.io'], resources: ['clusternetworkpolicies'], verbs: ['list', 'watch'] },
       core('nodes/status', 'patch'),
       { ...core('namespaces', 'get'), resourceNames: ['kube-system'] },
       { ...core('configmaps', 'get', 'update', 'patch'), resourceNames: ['podwire-authority'] },

@@ -43,7 +43,7 @@ export class AddressSet {
   /** How often a member is there beyond the first: pods outside of the pools may report the same address. */
   readonly #repeated = new Map<string, number>();
   #digest = 0n;
-  /** Undefined until the first node has the set: the first list of a cluster changes all sets. */
+  /** Kept changes; undefined before a node has the set, as the first list of a cluster changes all sets. */
   #changes: Member[] | undefined;
   /** Version before the first kept change. */
   #firstVersion = 0;

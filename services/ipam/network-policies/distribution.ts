@@ -3,7 +3,7 @@ import { DIRECTIONS, type Profile } from '@podwire/shared/network-policy/policy'
 import type { AddressSet, SetUpdate } from './address-sets.js';
 import type { NodePod, Profiles, SharedProfile, UnknownPods } from './profiles.js';
 
-/** What a node has to change, in this order. */
+/** Changes of a node's state, in this order. */
 export interface NodeUpdate {
   readonly sets: readonly SetUpdate[];
   readonly profiles: readonly Profile[];
@@ -27,7 +27,7 @@ interface SentSet {
 }
 
 /**
- * What one node has, and what it lacks. It has no queue: it notes which pods and sets have changed, and an update has their
+ * The state of one node, and its missing changes. It has no queue: it notes which pods and sets have changed, and an update has their
  * present state. So a node that reads slowly gets fewer, larger updates.
  */
 export class Follower {
@@ -53,9 +53,11 @@ export class Follower {
     this.#changedPods.add(key);
   }
 
-  /** Counts only if the node has the set. */
-  setChanged(set: AddressSet): void {
-    if (this.#sets.get(set.id)?.set === set) this.#changedSets.add(set.id);
+  /** Only sets that the node has count. */
+  setsChanged(changed: ReadonlySet<AddressSet>): void {
+    if (changed.size > this.#sets.size) {
+      for (const [id, { set }] of this.#sets) if (changed.has(set)) this.#changedSets.add(id);
+    } else for (const set of changed) if (this.#sets.get(set.id)?.set === set) this.#changedSets.add(set.id);
   }
 
   unknownPodsChanged(): void {
@@ -66,7 +68,7 @@ export class Follower {
     return this.#changedPods.size > 0 || this.#changedSets.size > 0 || this.#unknownPodsChanged;
   }
 
-  /** What the node lacks; undefined if it is too far behind, and has to begin with a snapshot. */
+  /** Missing changes of the node; undefined if it is too far behind, and has to begin with a snapshot. */
   collect(): NodeUpdate | undefined {
     const { pods, removedPods } = this.#collectPods();
     const removedIds: string[] = [];

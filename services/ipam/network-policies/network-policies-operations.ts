@@ -167,7 +167,7 @@ export class NetworkPolicies implements PolicyDistributor {
   /** Each set is looked up once for each node, however often it has changed. */
   #distribute(): void {
     for (const stream of this.#streams.values()) {
-      for (const set of this.#changedSets) stream.follower.setChanged(set);
+      stream.follower.setsChanged(this.#changedSets);
       if (this.#unknownPodsChanged) stream.follower.unknownPodsChanged();
       if (stream.follower.hasChanges) wake(stream);
     }

@@ -27,13 +27,12 @@ import type { NodePod } from './profiles.js';
 
 export function networkPolicyService(policies: PolicyDistributor, unary: Unary, streaming: Streaming): RpcService {
   const method = preparedMethod(NetworkPolicyServiceService.followPolicies);
-  const { acknowledgePolicies } = NetworkPolicyServiceService;
   return {
     name: 'podwire.ipam.v1.NetworkPolicyService',
-    definition: { followPolicies: method, acknowledgePolicies },
+    definition: { ...NetworkPolicyServiceService, followPolicies: method },
     implementation: {
       followPolicies: streaming(method, followHandler(policies)),
-      acknowledgePolicies: unary(acknowledgePolicies, acknowledgeHandler(policies)),
+      acknowledgePolicies: unary(NetworkPolicyServiceService.acknowledgePolicies, acknowledgeHandler(policies)),
     },
   };
 }

@@ -33,7 +33,7 @@ export class PodAddresses {
     this.#options = options;
   }
 
-  /** A pod gets no address that another node's pod of its name has: whoever allocates for a node names the pod. */
+  /** Only allocations of the pod's own node count: a node that allocates chooses the name of the pod. */
   of(pod: Pod): readonly SetMember[] {
     const { nodeName, reportedAddresses } = pod;
     const bound = this.#byPod.get(keyOf(pod)) ?? NONE;

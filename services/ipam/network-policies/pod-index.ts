@@ -51,7 +51,7 @@ interface SetEntry {
 
 interface NamespaceEntry {
   readonly name: string;
-  /** Undefined until the namespace is known. */
+  /** Labels; undefined before the namespace is known. */
   labels: Labels | undefined;
   readonly pods: Map<string, PodEntry>;
   /** Selections that cover the namespace. */

@@ -25,7 +25,7 @@ export interface PodName {
 }
 
 export interface Pod extends PodName {
-  /** Of a static pod the hash of its file, which the kubelet uses as its UID. */
+  /** UID; of a static pod the hash of its file, which the kubelet uses instead. */
   readonly uid: string;
   /** Empty until it is scheduled. */
   readonly nodeName: string;

@@ -16,7 +16,7 @@ export interface PolicySpec {
   readonly subject: PodSelector;
   /** Undefined: the policy does not concern this direction. */
   readonly rules: Readonly<Record<Direction, readonly RuleSpec[] | undefined>>;
-  /** What is invalid in the object, and is read so that it opens nothing. */
+  /** Invalid parts of the object, which open nothing. */
   readonly faults: readonly string[];
 }
 

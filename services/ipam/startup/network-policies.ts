@@ -1,11 +1,13 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import type { Logger } from '@podwire/shared/runtime/log';
+import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 
 import type { KubernetesApi } from '../api-server/api.js';
 import type { Observed, ObservedRecord } from '../engine/mirror/mirror.js';
 import { NetworkPolicies, type PolicyDistributor } from '../network-policies/network-policies-operations.js';
 import type { PodAddresses } from '../network-policies/pod-addresses.js';
 import type { Pool } from '../records/pool.js';
-import type { ServiceDeps } from '../service.js';
 import { PolicySource } from './policy-source.js';
 
 /** The network policies of the cluster, from the API server's objects and the addresses of the datastore. */
@@ -17,15 +19,27 @@ export interface ServedPolicies extends PolicyDistributor {
   readonly stop: () => Promise<void>;
 }
 
+interface PolicyDeps {
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** Makes a UUID. */
+  readonly newUid: () => string;
+}
+
 /** The caller stops it before it closes the API server. */
-export function startNetworkPolicies(
-  api: KubernetesApi,
-  { clock, log, random, newUid }: Pick<ServiceDeps, 'clock' | 'log' | 'random' | 'newUid'>,
-): ServedPolicies {
+export function startNetworkPolicies(api: KubernetesApi, { clock, log, random, newUid }: PolicyDeps): ServedPolicies {
   let leads = false;
   const refusal = (): Failure | undefined => (leads ? source.refusal : notLeading());
   const policies = new NetworkPolicies({ clock, newUid, refusal });
   const source = new PolicySource({ api, clock, log, random, profiles: policies.profiles });
+  const stopMetrics = observeMetrics(['podwire.ipam.policies', 'podwire.ipam.policies.nodes'], (observe) => {
+    const { following, behind } = policies.nodes;
+    observe('podwire.ipam.policies', policies.profiles.policiesCount);
+    observe('podwire.ipam.policies.nodes', following, { state: 'following' });
+    observe('podwire.ipam.policies.nodes', behind, { state: 'behind' });
+  });
   const records = new AddressRecords(policies.addresses);
   return {
     follow: (request, signal) => policies.follow(request, signal),
@@ -33,6 +47,7 @@ export function startNetworkPolicies(
     observe: (observed) => records.observe(observed),
     lead: () => (leads = true),
     stop: async () => {
+      stopMetrics();
       policies.close();
       await source.stop();
     },

@@ -1,5 +1,7 @@
+import { metrics } from '@opentelemetry/api';
 import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import { NetworkPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/network_policy';
+import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { KubernetesApi } from '../api-server/api.js';
@@ -156,6 +158,17 @@ test('nodes judge connections as the oracle does, through changes of policies, p
   put('/apis/networking.k8s.io/v1/namespaces/back/networkpolicies', egress);
   cluster = { ...cluster, networkPolicies: [egress] };
   await expectOracle(nodes);
+});
+
+test('metrics count policies, and nodes that follow or are behind', async () => {
+  const read = new ReadMetrics('podwire.ipam.policies');
+  putNamespace('back', {});
+  put('/apis/networking.k8s.io/v1/namespaces/back/networkpolicies', { metadata: { name: 'a', namespace: 'back' } });
+  await start();
+  await followAll();
+  const expected = [' 1', '.nodes state=behind 0', '.nodes state=following 2'];
+  await expect.poll(() => read.read()).toEqual(expected);
+  metrics.disable();
 });
 
 test('streams end with UNAVAILABLE when podwire-ipam stops', async () => {

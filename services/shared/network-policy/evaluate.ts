@@ -8,7 +8,7 @@ export interface Connection {
   readonly destination: Address;
   /** IANA's number of the protocol. */
   readonly protocol: number;
-  /** Undefined for protocols without ports. */
+  /** Port; undefined for protocols without ports. */
   readonly destinationPort: number | undefined;
 }
 

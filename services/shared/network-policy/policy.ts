@@ -6,7 +6,7 @@ export type Direction = 'ingress' | 'egress';
 
 export const DIRECTIONS: readonly Direction[] = ['ingress', 'egress'];
 
-/** What a rule does with a connection that it matches. `pass` leaves the rule's tier. */
+/** Effect of a rule on a connection that it matches. `pass` leaves the rule's tier. */
 export type RuleAction = 'accept' | 'deny' | 'pass';
 
 /** Ports of one protocol, both ends included. 0 to 65535 is every port. */

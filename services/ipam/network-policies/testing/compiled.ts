@@ -20,7 +20,7 @@ export interface KnownContent {
   readonly unknownPods: UnknownPods;
 }
 
-/** What a node knows, or podwire-ipam: the profiles of pods, and the members of sets. */
+/** The knowledge of a node, or of podwire-ipam: the profiles of pods, and the members of sets. */
 export interface KnownState {
   /** Pods of an address, with their profiles. */
   podsAt(address: string): readonly { readonly ingress: Profile | undefined; readonly egress: Profile | undefined }[];

@@ -19,7 +19,7 @@ const ACTIONS: Partial<Record<PolicyAction, PolicyRule['action']>> = {
   [PolicyAction.POLICY_ACTION_PASS]: 'pass',
 };
 
-/** What a node makes of the messages of its stream. */
+/** The state of a node, from the messages of its stream. */
 export class NodeState implements KnownState {
   readonly #addressesOf: (pod: string) => readonly string[];
   /** Members of each set, by their texts with the sequence number. */

@@ -147,6 +147,19 @@ export const IPAM_METRICS = {
     about: 'Pods whose annotations are to be written',
     when: 'with PODWIRE_IPAM_POD_ANNOTATIONS=always',
   },
+  'podwire.ipam.policies': {
+    kind: 'gauge',
+    unit: '{policy}',
+    about: 'NetworkPolicies and ClusterNetworkPolicies',
+    when: 'with PODWIRE_IPAM_NETWORK_POLICIES=true and an API server',
+  },
+  'podwire.ipam.policies.nodes': {
+    kind: 'gauge',
+    unit: '{node}',
+    about: 'Nodes that follow network policies, and nodes that have not put the latest ones in force',
+    labels: { state: ['following', 'behind'] },
+    when: 'with PODWIRE_IPAM_NETWORK_POLICIES=true and an API server',
+  },
   'podwire.ipam.history.expired': { kind: 'counter', unit: '{entry}', about: 'Removed history entries' },
   'podwire.ipam.upkeep.failures': {
     kind: 'counter',

@@ -141,7 +141,7 @@ export interface PolicyProfile {
 export interface PolicyRule {
   /** The rule's policy (`NetworkPolicy default/web`). */
   policy: string;
-  /** What it does. */
+  /** Effect on a matching connection. */
   action: PolicyAction;
   /** The other ends that it matches; not set: every address. */
   peers:
@@ -1552,7 +1552,7 @@ export const AcknowledgePoliciesResponse: MessageFns<AcknowledgePoliciesResponse
 };
 
 /**
- * NetworkPolicyService compiles the cluster's network policies, and tells each node what its pods need. Only the
+ * NetworkPolicyService compiles the cluster's network policies, and sends each node the part that its pods need. Only the
  * podwire-ipam that leads serves it.
  */
 export type NetworkPolicyServiceService = typeof NetworkPolicyServiceService;
