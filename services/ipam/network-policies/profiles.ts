@@ -45,6 +45,7 @@ export interface ProfilesOptions {
 
 interface CompiledRules {
   readonly rules: readonly PolicyRule[];
+  readonly hash: string;
   readonly sets: readonly AddressSet[];
 }
 
@@ -58,13 +59,17 @@ interface CompiledPolicy {
 }
 
 interface ProfileEntry extends SharedProfile {
+  /** Differs for each profile. */
+  readonly number: number;
   readonly key: string;
   podsCount: number;
 }
 
+type Assigned = Readonly<Record<Direction, ProfileEntry | undefined>>;
+
 const TIERS = ['admin', 'policy', 'baseline'] as const;
 
-const UNRESTRICTED: Readonly<Record<Direction, ProfileEntry | undefined>> = { ingress: undefined, egress: undefined };
+const UNRESTRICTED: Assigned = { ingress: undefined, egress: undefined };
 
 /** The policies of the cluster, and the profiles that they give to its pods. */
 export class Profiles {
@@ -75,8 +80,10 @@ export class Profiles {
   readonly #subjects = new Map<Selection, Set<CompiledPolicy>>();
   /** Profiles by the direction and the policies that they are made of. */
   readonly #profiles = new Map<string, ProfileEntry>();
-  readonly #assigned = new Map<IndexedPod, typeof UNRESTRICTED>();
+  readonly #assigned = new Map<IndexedPod, Assigned>();
+  /** Numbers of policies and of profiles so far. */
   #compiled = 0;
+  #made = 0;
 
   constructor(options: ProfilesOptions) {
     this.#options = options;
@@ -124,7 +131,7 @@ export class Profiles {
     this.#policies.set(spec.name, policy);
     this.#subjects.set(policy.subject, (this.#subjects.get(policy.subject) ?? new Set()).add(policy));
     if (before) this.#dropSubject(before);
-    for (const pod of new Set([...policy.subject.pods, ...(before?.subject.pods ?? [])])) this.#assign(pod);
+    this.#assignAll(new Set([...policy.subject.pods, ...(before?.subject.pods ?? [])]), policy.subject);
     if (before) this.#release(before);
     else this.#options.unknownPodsChanged();
     return true;
@@ -135,7 +142,7 @@ export class Profiles {
     if (!policy) return;
     this.#policies.delete(name);
     this.#dropSubject(policy);
-    for (const pod of policy.subject.pods) this.#assign(pod);
+    this.#assignAll(policy.subject.pods, policy.subject);
     this.#release(policy);
     this.#options.unknownPodsChanged();
   }
@@ -171,7 +178,7 @@ export class Profiles {
         ports: ports && { ranges: ports.ranges, sets: unique(named.map(compiled)) },
       };
     });
-    return { rules, sets };
+    return { rules, hash: contentHash(JSON.stringify(rules, withBigIntegers)), sets };
   }
 
   #dropSubject(policy: CompiledPolicy): void {
@@ -189,7 +196,7 @@ export class Profiles {
     const { pod } = indexed;
     if (before && before.nodeName !== pod.nodeName) this.#notify(before);
     this.#notify(pod);
-    this.#assign(indexed);
+    this.#assign(indexed, this.#profilesOf(indexed));
   }
 
   #podRemoved(indexed: IndexedPod): void {
@@ -203,12 +210,27 @@ export class Profiles {
     if (nodeName !== '') this.#options.podChanged(nodeName, `${namespace}/${name}`);
   }
 
-  #assign(indexed: IndexedPod): void {
+  /** After the change of one policy: pods that had the same profiles, and that it selects alike, have the same again. */
+  #assignAll(pods: ReadonlySet<IndexedPod>, subject: Selection): void {
+    const known = new Map<string, Assigned>();
+    for (const pod of pods) {
+      const { ingress, egress } = this.#assigned.get(pod) ?? UNRESTRICTED;
+      const text = `${ingress?.number} ${egress?.number} ${subject.pods.has(pod)}`;
+      const assigned = known.get(text) ?? this.#profilesOf(pod);
+      known.set(text, assigned);
+      this.#assign(pod, assigned);
+    }
+  }
+
+  #profilesOf({ selections }: IndexedPod): Assigned {
+    const policies = [...selections].flatMap((selection) => [...(this.#subjects.get(selection) ?? [])]);
+    return { ingress: this.#profileOf('ingress', policies), egress: this.#profileOf('egress', policies) };
+  }
+
+  #assign(indexed: IndexedPod, assigned: Assigned): void {
     const before = this.#assigned.get(indexed) ?? UNRESTRICTED;
-    const policies = [...indexed.selections].flatMap((selection) => [...(this.#subjects.get(selection) ?? [])]);
-    const ingress = this.#profileOf('ingress', policies);
-    const egress = this.#profileOf('egress', policies);
-    if (ingress || egress) this.#assigned.set(indexed, { ingress, egress });
+    const { ingress, egress } = assigned;
+    if (ingress || egress) this.#assigned.set(indexed, assigned);
     else this.#assigned.delete(indexed);
     for (const profile of [ingress, egress]) if (profile) profile.podsCount++;
     for (const direction of DIRECTIONS) this.#leave(before[direction]);
@@ -230,7 +252,7 @@ export class Profiles {
     const ordered = restricting.sort(
       ({ spec: a }, { spec: b }) => a.priority - b.priority || compareTexts(a.name, b.name),
     );
-    const made = { key, ...sharedProfile(direction, ordered), podsCount: 0 };
+    const made = { number: ++this.#made, key, ...sharedProfile(direction, ordered), podsCount: 0 };
     this.#profiles.set(key, made);
     return made;
   }
@@ -248,8 +270,9 @@ function sharedProfile(direction: Direction, policies: readonly CompiledPolicy[]
     // A NetworkPolicy decides finally for the pods that it isolates.
     baseline: own.length > 0 ? [] : rulesOf(baseline),
   };
-  const id = contentHash(JSON.stringify(content, withBigIntegers));
   const used = [...admin, ...own, ...(own.length > 0 ? [] : baseline)];
+  const hashes = used.map(({ spec, directions }) => `${spec.tier} ${spec.name} ${directions[direction]?.hash}`);
+  const id = contentHash([direction, ...hashes].join('\n'));
   const sets = new Set(used.flatMap((each) => each.directions[direction]?.sets ?? []));
   return { profile: { id, ...content }, sets: [...sets] };
 }
