@@ -117,8 +117,14 @@ export class RandomCluster {
     };
   }
 
+  /** No end is an address that two running pods have: which of them names a port is not defined. */
   attempt({ pods }: Cluster): Attempt {
-    const addresses = pods.flatMap(({ status }) => status?.podIPs?.map(({ ip }) => ip) ?? []);
+    const addressesOf = (some: readonly RawPod[]): string[] =>
+      some.flatMap(({ status }) => status?.podIPs?.map(({ ip }) => ip) ?? []);
+    const running = addressesOf(
+      pods.filter(({ spec, status }) => !spec.hostNetwork && !['Succeeded', 'Failed'].includes(status?.phase ?? '')),
+    );
+    const addresses = addressesOf(pods).filter((ip) => running.filter((each) => each === ip).length <= 1);
     const source = this.pick([...addresses, ...OUTSIDE]);
     const isOfFamily = (address: string): boolean => address.includes(':') === source.includes(':');
     const destination = this.pick([...addresses, ...OUTSIDE].filter(isOfFamily));
