@@ -224,7 +224,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'This podwire-ipam does not serve network policies: it has no API server, or does not lead.',
+    about: 'This podwire-ipam has no API server for network policies, or does not lead.',
   },
   STALE_VERSION: {
     status: status.ABORTED,
