@@ -152,7 +152,7 @@ describe('export', () => {
           'podwire-ipam: imported 305 records, 1 of them written now; all records were verified',
           'left out: 3 records of kinds that this store does not have: bytes, empty, default',
           expect.stringContaining('left out: 300 records of handles and endpoints without addresses: net.c0, net.c1'),
-          'left out: 1 record of the history: 7',
+          'left out: 1 entry of the history: unreadable',
           '',
         ],
       ]);

@@ -8,6 +8,7 @@ import type { RecordKeys } from '../records/json/keys.js';
 import { decodeRecord } from '../records/json/registry.js';
 import type { RecordValue } from '../records/view.js';
 import type { ArchivedRecord } from './archive.js';
+import type { HistoryImport } from './history-import.js';
 import { rootsOf } from './scope.js';
 
 /** The kind of datastore into which a file is imported. */
@@ -16,6 +17,8 @@ export interface ImportTarget {
   readonly emptyRoots: readonly string[];
   /** Whether it keeps every record of a file, and nothing else. */
   readonly keepsAll: boolean;
+  /** Takes the records of the history; undefined where transactions write them. */
+  readonly history?: HistoryImport;
   /** Receives each record once, before anything is written. @throws Failure STORE_CORRUPT for a record that it cannot take */
   prepare(record: ArchivedRecord): void;
   /** Whether the record follows from written ones. */
@@ -52,23 +55,29 @@ const REPLACED: ReadonlySet<RecordValue['kind']> = new Set(['node', 'nodeSession
  * - It sets fields of pools and reservations, and it has Nodes: they get the file's values as annotations.
  * - Handles and endpoints follow from the blocks. What only the endpoints of a file have, such as the UID of the pod, comes to the
  *   blocks if both are in one transaction.
- * - It has no place for the history, for endpoints of Calico's plugin, and for kinds that Podwire does not know.
+ * - It has no place for endpoints of Calico's plugin, and for kinds that Podwire does not know.
  */
 export class ObjectTarget implements ImportTarget {
   readonly keepsAll = false;
   readonly emptyRoots: readonly string[];
+  readonly history: HistoryImport;
   readonly #keys: RecordKeys;
   /** Records of endpoints by formatted attachment. */
   readonly #endpoints = new Map<string, ArchivedRecord>();
 
-  constructor(keys: RecordKeys) {
+  constructor(keys: RecordKeys, history: HistoryImport) {
     this.#keys = keys;
+    this.history = history;
     const areas = ['assignment', 'host', 'virtual'].map((area) => `${keys.root}ipam/v2/${area}/`);
     this.emptyRoots = [keys.pools, ...areas];
   }
 
   prepare(record: ArchivedRecord): void {
     if (this.#keys.isOfHandle(record.key)) return;
+    if (this.history.covers(record.key)) {
+      this.history.prepare(record);
+      return;
+    }
     if (!this.isDerived(record.key)) {
       this.#decode(record.key, record.value);
       return;
@@ -85,7 +94,6 @@ export class ObjectTarget implements ImportTarget {
 
   obstacle(key: string, isStored: boolean): string | undefined {
     const keys = this.#keys;
-    if (key.startsWith(keys.history) || key.startsWith(keys.historyBegins)) return 'of the history';
     if (this.isDerived(key)) return isStored ? undefined : 'of handles and endpoints without addresses';
     const name = keys.parse(key);
     if (name?.kind === 'node') return isStored ? undefined : 'of nodes that Kubernetes does not have';

@@ -28,6 +28,7 @@ import {
 import { closedFailure, evaluateComparisons, throwIfAborted } from '../transaction.js';
 import { DerivedRecords, type BlockChange } from './derived-records.js';
 import type { OpenedHistory } from './history/history-segments.js';
+import { StoreHistory } from './history/store-history.js';
 import type { ApiObject, HolderDetails, ObjectApi, ObjectObserver } from './object-api.js';
 import { FIRST_REVISION, RecordIndex } from './record-index.js';
 import { RecordLocks } from './record-locks.js';
@@ -104,8 +105,8 @@ export class KubernetesStore implements Store {
   readonly #uncertain = new Map<string, UncertainWrite | undefined>();
   /** Objects whose deletion was reported while the datastore is locked. */
   readonly #heldBack = new Set<string>();
-  /** The history's writer; undefined if none is kept. */
-  #history: OpenedHistory['segments'] | undefined;
+  /** The history; undefined until it is read, and if none is kept. */
+  #history: StoreHistory | undefined;
   readonly #stop = new AbortController();
   #revision = FIRST_REVISION;
   #isLoaded = false;
@@ -156,11 +157,15 @@ export class KubernetesStore implements Store {
     this.#stop.abort(closedFailure());
   }
 
+  get history(): StoreHistory | undefined {
+    return this.#history;
+  }
+
   /** Shows a history, and adds the releases of later transactions to it. Called before the first transaction. */
-  keepHistory({ segments, records }: OpenedHistory): void {
-    this.#history = segments;
-    this.#index.apply(records, FIRST_REVISION);
-    this.#index.apply(this.#beginChanges(undefined), FIRST_REVISION);
+  keepHistory(opened: OpenedHistory): void {
+    const stored = (key: string): StoredRecord | undefined => this.#index.get(key);
+    this.#history = new StoreHistory({ ...opened, stored, publish: (changes) => void this.#append(changes) });
+    this.#index.apply(StoreHistory.recordsOf(opened), FIRST_REVISION);
   }
 
   list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
@@ -220,22 +225,6 @@ export class KubernetesStore implements Store {
 
   watch(watch: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
     return this.#log.watch(watch, signal);
-  }
-
-  /**
-   * Removes the oldest records of the history.
-   * @returns their count
-   * @throws Failure of the API server
-   */
-  async removeOldHistory(retentionMs: number, signal: AbortSignal): Promise<number> {
-    let count = 0;
-    let beginKey = this.#history?.beginKey;
-    for await (const keys of this.#history?.removeOld(retentionMs, signal) ?? []) {
-      count += keys.length;
-      this.#append(new Map([...keys.map((key) => [key, undefined] as const), ...this.#beginChanges(beginKey)]));
-      beginKey = this.#history?.beginKey;
-    }
-    return count;
   }
 
   async close(): Promise<void> {
@@ -479,15 +468,6 @@ export class KubernetesStore implements Store {
     this.#index.addDerived();
   }
 
-  /** The changes of the record that has the begin of the complete history. */
-  #beginChanges(before: string | undefined): Map<string, Uint8Array | undefined> {
-    const changes = new Map<string, Uint8Array | undefined>();
-    const key = this.#history?.beginKey;
-    if (before !== undefined) changes.set(before, undefined);
-    if (key !== undefined) changes.set(key, EMPTY_RECORD);
-    return changes;
-  }
-
   /**
    * Makes objects visible with a new revision.
    * @param history - new records of the history; known ones are left out
@@ -500,9 +480,7 @@ export class KubernetesStore implements Store {
     transaction?: Transaction,
   ): number {
     const changes = new Map<string, Uint8Array | undefined>();
-    const news = this.#history ? history.filter(({ key }) => !this.#index.get(key)) : [];
-    for (const { key, value } of news) changes.set(key, value);
-    this.#history?.append(news);
+    for (const { key, value } of this.#history?.append(history) ?? []) changes.set(key, value);
     const derived = this.#derived.replace(updates.flatMap((update) => this.#replaceObject(update, changes)));
     for (const [key, value] of derived) changes.set(key, value);
     const corrected = new Map<string, Uint8Array | undefined>();
@@ -584,8 +562,6 @@ export class KubernetesStore implements Store {
     return record?.kind === 'block' ? record.value : undefined;
   }
 }
-
-const EMPTY_RECORD = Buffer.from('{}');
 
 /** Kinds of records that are Calico's custom resources. */
 const CALICO_KINDS = new Set<RecordName['kind']>([
