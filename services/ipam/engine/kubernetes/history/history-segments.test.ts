@@ -284,6 +284,35 @@ describe('the begin of the history', () => {
   });
 });
 
+test('a leader that lost its lease writes its last segment late: no record is there twice, and all are removed in turn', async () => {
+  await store('s1', MINUTE_MS);
+  const { segments: former } = await open();
+  former.append([record('a'), record('both')]);
+  const { segments: leader } = await open();
+  leader.append([record('b'), record('both')]);
+  clock.advance(MINUTE_MS);
+  // The former leader was paused until then.
+  await expect.poll(count).toBe(3);
+  clock.advance(MINUTE_MS);
+  former.append([record('c')]);
+  await former.close(forever);
+  leader.append([record('d')]);
+  await leader.close(forever);
+  const { segments, records } = await open();
+  expect(namesOf(records)).toEqual(['a', 'b', 'both', 'c', 'd', 's1']);
+  expect(segments.beginKey).toBeUndefined();
+  clock.advance(HOUR_MS);
+  segments.append([record('e')]);
+  await segments.close(forever);
+  const removed = [
+    ...(await remove(segments, MINUTE_MS)),
+    ...(await remove(segments, MINUTE_MS)),
+    ...(await remove(segments, MINUTE_MS)),
+  ];
+  expect([...new Set(removed)].sort()).toEqual(['a', 'b', 'both', 'c', 'd', 's1']);
+  expect(count()).toBe(1);
+});
+
 describe('an import', () => {
   /** Incompressible records, one a second. */
   const timed = (names: readonly string[], bytes = 0) =>
