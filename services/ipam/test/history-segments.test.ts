@@ -330,6 +330,31 @@ describe('an entry', () => {
     },
   );
 
+  test('of a release whose answer is lost is kept when the process ends before it repeats the release', async () => {
+    const time = { nowMs: NOW_MS };
+    const objects = new MemoryObjects(keys);
+    const connection = objects.connect();
+    let isFailing = false;
+    const failing: ObjectApi = {
+      ...connection,
+      write: async (...args) => {
+        const outcome = await connection.write(...args);
+        if (isFailing) throw new Failure('STORE_UNAVAILABLE', 'the answer was lost');
+        return outcome;
+      },
+    };
+    const replica = await startProcess(failing, time);
+    await createPool(replica.ipam, 'four', '10.0.0.0/26');
+    await replica.ipam.addresses.allocate(request('c1'), forever);
+    isFailing = true;
+    const releasing = replica.ipam.addresses.release(attachment('c1'), forever);
+    await expect(releasing).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+    await replica.stop();
+    const next = await startProcess(objects.connect(), time);
+    expect(await releasesOf(next.ipam, 'c1')).toEqual([NOW_MS]);
+    await next.stop();
+  });
+
   test('of the last minute is lost when the process is killed, and nothing else', async () => {
     const time = { nowMs: NOW_MS };
     const objects = new MemoryObjects(keys);

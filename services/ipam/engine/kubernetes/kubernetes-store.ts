@@ -49,6 +49,9 @@ export interface KubernetesStoreOptions {
 
 const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
 
+/** How long the objects of writes with an unknown outcome may be read when the store is closed, in milliseconds. */
+const CLOSING_MS = 2_000;
+
 /** A write that may or may not have been carried out. */
 type UncertainWrite = Pick<WriteContext, 'base' | 'history'>;
 
@@ -227,9 +230,13 @@ export class KubernetesStore implements Store {
     return this.#log.watch(watch, signal);
   }
 
+  /** Idempotent. */
   async close(): Promise<void> {
     this.#isClosed = true;
     if (this.#commitsCount > 0) await new Promise<void>((resolve) => (this.#whenIdle = resolve));
+    // The history has the releases of a write with an unknown outcome once its object is read.
+    if ([...this.#uncertain.values()].some((write) => write?.history.records.length))
+      await this.#readUncertain(AbortSignal.timeout(CLOSING_MS)).catch(() => undefined);
     this.#stop.abort(closedFailure());
     this.#log.close(closedFailure());
     this.#api.close();
