@@ -213,6 +213,27 @@ test('a transaction is seen as a whole, with one revision', async () => {
   expect(first?.changes.map(({ key }) => key)).toEqual(['/a', '/b']);
 });
 
+test('an object whose deletion was reported is not brought back by an answer from before it', async () => {
+  const connection = objects.connect();
+  let answer = (): void => undefined;
+  const answered = new Promise<void>((resolve) => (answer = resolve));
+  const read: ObjectApi['read'] = async (...args) => {
+    const found = await connection.read(...args);
+    await answered;
+    return found;
+  };
+  const versions: ObjectApi['versions'] = () => Promise.resolve(new Map([['records//a', '1']]));
+  const reading = await KubernetesStore.open({ api: { ...connection, read, versions }, keys }, forever);
+  await change({ puts: [put('/a', '1')] });
+  const refreshing = reading.refresh(forever);
+  await new Promise((resolve) => setImmediate(resolve));
+  await change({ deletes: ['/a'] });
+  answer();
+  await refreshing;
+  expect((await reading.list('/', forever)).records).toEqual([]);
+  await reading.close();
+});
+
 test('an object whose write has an unknown outcome is read again before anything else', async () => {
   const dying = objects.connect();
   const write: ObjectApi['write'] = async (...args) => {

@@ -11,6 +11,7 @@ import { decodeRecord } from '../../records/json/registry.js';
 import type { Pool } from '../../records/pool.js';
 import type { RecordName, RecordValue } from '../../records/view.js';
 import { ChangeLog } from '../change-log.js';
+import { DeletedVersions } from './deleted-versions.js';
 import {
   RevisionCompacted,
   type CommitResult,
@@ -98,8 +99,7 @@ export class KubernetesStore implements Store {
   readonly #log: ChangeLog;
   readonly #locks = new RecordLocks();
   readonly #objects = new Map<string, ApiObject>();
-  /** Last versions of objects that this process has deleted, until the watch reports the deletion. */
-  readonly #deletedVersions = new Map<string, string>();
+  readonly #deleted = new DeletedVersions();
   readonly #index: RecordIndex;
   readonly #pools = new Map<string, Pool>();
   /** Objects that a transaction is writing, with the watch's reports that arrive meanwhile. */
@@ -428,7 +428,7 @@ export class KubernetesStore implements Store {
   #isNews(id: string, object: ApiObject | undefined): boolean {
     const known = this.#objects.get(id);
     if (!object) return known !== undefined;
-    const version = known?.version ?? this.#deletedVersions.get(id);
+    const version = known?.version ?? this.#deleted.of(id);
     return version === undefined || isLater(object.version, version);
   }
 
@@ -440,7 +440,6 @@ export class KubernetesStore implements Store {
     }
     const known = this.#objects.get(id);
     if (known && !isLater(version, known.version)) return;
-    this.#deletedVersions.delete(id);
     this.#report({ id, object: undefined });
   }
 
@@ -523,7 +522,7 @@ export class KubernetesStore implements Store {
     const before = this.#objects.get(id);
     if (object) this.#objects.set(id, object);
     else this.#objects.delete(id);
-    if (before && !object) this.#deletedVersions.set(id, version ?? before.version);
+    if (before && !object) this.#deleted.add(id, version ?? before.version);
     const keys = new Set([...(before?.records.keys() ?? []), ...(object?.records.keys() ?? [])]);
     const blocks: BlockChange[] = [];
     for (const key of keys) {
