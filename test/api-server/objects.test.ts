@@ -3,13 +3,15 @@ import { randomBytes } from 'node:crypto';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
-import type { KubernetesApi } from '@podwire/ipam/api-server/api';
+import { KubernetesApi } from '@podwire/ipam/api-server/api';
 import { HistorySegments } from '@podwire/ipam/engine/kubernetes/history/history-segments';
 import { forever, keys } from '@podwire/ipam/engine/testing/stores';
 
-import { KubeApiServer } from './kube-apiserver.js';
+import { KubeApiServer, PORT } from './kube-apiserver.js';
 
-/** Podwire's own objects on a real API server, with its validation of definitions. */
+/** Objects besides Calico's on a real API server, which validates them and counts requests. */
+
+const PATIENCE = { timeout: 60_000 };
 
 let server: KubeApiServer;
 let api: KubernetesApi;
@@ -47,4 +49,42 @@ test('an imported history is full segments, which the definition accepts, and a 
   );
   expect(found.segments.beginKey).toBe(keys.historyBegin(1_000_000));
   expect(server.kubectl('get', 'historysegments', '-o', 'name').trim().split('\n')).toHaveLength(5);
+});
+
+/** Requests that the API server has begun to answer, by priority level, of one FlowSchema. */
+function dispatched(flowSchema: string): ReadonlyMap<string, number> {
+  const metrics = server.kubectl('get', '--raw', '/metrics').split('\n');
+  const counts = new Map<string, number>();
+  for (const line of metrics) {
+    if (!line.startsWith('apiserver_flowcontrol_dispatched_requests_total{')) continue;
+    const label = (name: string): string => new RegExp(`${name}="([^"]*)"`).exec(line)?.[1] ?? '';
+    if (label('flow_schema') === flowSchema)
+      counts.set(label('priority_level'), Number(line.slice(line.lastIndexOf(' '))));
+  }
+  return counts;
+}
+
+test('requests of podwire-ipam have the priority level of its FlowSchema, and requests of other accounts have not', async () => {
+  const metadata = { name: 'other', namespace: 'podwire-system' };
+  server.kubectl('create', 'namespace', metadata.namespace);
+  server.apply(JSON.stringify({ apiVersion: 'v1', kind: 'ServiceAccount', metadata }));
+  const flags = ['--set', 'ipam.store=kubernetes', '--set', 'ipam.authoritySecretName=authority'];
+  server.apply(server.render('chart', ...flags, '--show-only', 'templates/access.yaml'));
+  const connect = (account: string): KubernetesApi =>
+    new KubernetesApi({ host: '127.0.0.1', port: String(PORT), directory: server.mountToken(account) });
+  const [own, other] = [connect('podwire-ipam'), connect('other')];
+  const request = { method: 'GET', path: '/api/v1/nodes', signal: forever } as const;
+  const count = (): number => dispatched('podwire-ipam').get('workload-high') ?? 0;
+  const isClassified = async (): Promise<boolean> => {
+    await own.send(request);
+    return count() > 0;
+  };
+  await expect.poll(isClassified, PATIENCE).toBe(true);
+  const before = count();
+  for (let sent = 0; sent < 20; sent++) await own.send(request);
+  await expect(other.send(request)).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
+  expect([...dispatched('podwire-ipam')]).toEqual([['workload-high', before + 20]]);
+  expect(dispatched('service-accounts').get('workload-low')).toBeGreaterThan(0);
+  own.close();
+  other.close();
 });
