@@ -4,8 +4,12 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
 import { KubernetesApi } from '@podwire/ipam/api-server/api';
+import { PodAnnotations } from '@podwire/ipam/engine/kubernetes/followers/pod-annotations';
 import { HistorySegments } from '@podwire/ipam/engine/kubernetes/history/history-segments';
-import { forever, keys } from '@podwire/ipam/engine/testing/stores';
+import { MemoryStore } from '@podwire/ipam/engine/testing/memory-store';
+import { forever, keys, prefix } from '@podwire/ipam/engine/testing/stores';
+import { endpointKey, makeEndpoint } from '@podwire/ipam/records/endpoint';
+import { writeRecord } from '@podwire/ipam/records/json/registry';
 
 import { KubeApiServer, PORT } from './kube-apiserver.js';
 
@@ -87,4 +91,53 @@ test('requests of podwire-ipam have the priority level of its FlowSchema, and re
   expect(dispatched('service-accounts').get('workload-low')).toBeGreaterThan(0);
   own.close();
   other.close();
+});
+
+/** @returns the UID */
+function createPod(name: string): string {
+  const spec = { nodeName: 'n1', containers: [{ name: 'a', image: 'a' }] };
+  server.apply(JSON.stringify({ apiVersion: 'v1', kind: 'Pod', metadata: { name, namespace: 'podwire' }, spec }));
+  return server.kubectl('get', 'pod', name, '--namespace', 'podwire', '-o', 'jsonpath={.metadata.uid}');
+}
+
+const POD_IP = '.cni\\.projectcalico\\.org/podIP';
+
+/** All annotations of a pod, or one. */
+const annotationOf = (pod: string, path = ''): string =>
+  server.kubectl('get', 'pod', pod, '--namespace', 'podwire', '-o', `jsonpath={.metadata.annotations${path}}`);
+
+test('a pod does not get the annotations of a former pod with its name', async () => {
+  server.kubectl('create', 'serviceaccount', 'default', '--namespace', 'podwire');
+  const store = new MemoryStore();
+  const annotations = new PodAnnotations({ api, store, keys, clock: systemClock, random: () => 0, report: fail });
+  const commit = async (type: 'put' | 'delete', name: string, uid: string, address = '10.0.0.99/32') => {
+    const attachment = { network: 'net', containerId: `${name}-${uid}`, interfaceName: 'eth0' };
+    const pod = { namespace: 'podwire', name, uid };
+    const held = { address: prefix(address), block: prefix(address), poolName: '', sequenceNumber: 1n };
+    const value = makeEndpoint({ attachment, nodeName: 'n1', pod, netns: undefined, createdAtMs: 0 }, [held]);
+    const key = keys.endpoint(endpointKey(value));
+    const put = { key, value: writeRecord({ kind: 'endpoint', key: endpointKey(value), value }, undefined).bytes };
+    const changes = type === 'put' ? { puts: [put], deletes: [] } : { puts: [], deletes: [key] };
+    await store.commit({ comparisons: [], ...changes }, forever);
+  };
+  /** Waits until earlier changes are written: pods are written in the order of their changes. */
+  const settle = async (name: string): Promise<void> => {
+    await commit('put', name, createPod(name));
+    await expect.poll(() => annotationOf(name, POD_IP), PATIENCE).toBe('10.0.0.99/32');
+  };
+  const former = createPod('web-0');
+  await commit('put', 'web-0', former, '10.0.0.1/32');
+  await expect.poll(() => annotationOf('web-0', POD_IP), PATIENCE).toBe('10.0.0.1/32');
+  server.kubectl('delete', 'pod', 'web-0', '--namespace', 'podwire', '--grace-period=0', '--force');
+  const next = createPod('web-0');
+  expect(next).not.toBe(former);
+  await commit('put', 'web-0', former, '10.0.0.2/32');
+  await settle('after-change');
+  expect(annotationOf('web-0')).toBe('');
+  await commit('delete', 'web-0', former, '10.0.0.2/32');
+  await settle('after-release');
+  expect(annotationOf('web-0')).toBe('');
+  await commit('put', 'web-0', next, '10.0.0.3/32');
+  await expect.poll(() => annotationOf('web-0', POD_IP), PATIENCE).toBe('10.0.0.3/32');
+  await annotations.stop();
 });
