@@ -1,11 +1,10 @@
 import { isDeepStrictEqual } from 'node:util';
 
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
-import { Failure } from '@podwire/shared/failure/failure';
 
 import { attachmentOf } from '../records/attributes.js';
 import type { RecordKeys } from '../records/json/keys.js';
-import { decodeRecord } from '../records/json/registry.js';
+import { decodeIfReadable, decodeRecord } from '../records/json/registry.js';
 import type { RecordValue } from '../records/view.js';
 import type { ArchivedRecord } from './archive.js';
 import type { HistoryImport } from './history-import.js';
@@ -79,10 +78,11 @@ export class ObjectTarget implements ImportTarget {
       return;
     }
     if (!this.isDerived(record.key)) {
-      this.#decode(record.key, record.value);
+      const name = this.#keys.parse(record.key);
+      if (name) decodeRecord(record.key, name, record.value);
       return;
     }
-    const endpoint = this.#decodeIfReadable(record.key, record.value);
+    const endpoint = decodeIfReadable(this.#keys, record.key, record.value);
     if (endpoint?.kind !== 'endpoint') return;
     for (const one of [{ kind: 'endpoint', value: endpoint.value } as const, ...(endpoint.value.replaced ?? [])])
       if (one.kind === 'endpoint') this.#endpoints.set(formatAttachment(one.value.attachment), record);
@@ -103,12 +103,12 @@ export class ObjectTarget implements ImportTarget {
   isSame({ key, value }: ArchivedRecord, stored: Uint8Array): boolean {
     // The cluster has one identity, from Calico or from the first start.
     if (key === this.#keys.clusterInformation) return true;
-    const [wanted, found] = [this.#decodeIfReadable(key, value), this.#decodeIfReadable(key, stored)];
+    const [wanted, found] = [decodeIfReadable(this.#keys, key, value), decodeIfReadable(this.#keys, key, stored)];
     return isDeepStrictEqual(wanted && comparable(wanted), found && comparable(found));
   }
 
   replaces({ key, value }: ArchivedRecord, stored: Uint8Array): boolean {
-    const [wanted, found] = [this.#decodeIfReadable(key, value), this.#decodeIfReadable(key, stored)];
+    const [wanted, found] = [decodeIfReadable(this.#keys, key, value), decodeIfReadable(this.#keys, key, stored)];
     if (wanted?.kind !== 'pool' || found?.kind !== 'pool') return wanted !== undefined && REPLACED.has(wanted.kind);
     // An import that was interrupted has made the pool, and not yet begun its deletion.
     const withoutDeletion: RecordValue = { kind: 'pool', value: { ...wanted.value, deletionTimeMs: undefined } };
@@ -117,28 +117,13 @@ export class ObjectTarget implements ImportTarget {
 
   companionsOf({ key, value }: ArchivedRecord): readonly ArchivedRecord[] {
     if (this.#keys.parse(key)?.kind !== 'block') return [];
-    const block = this.#decodeIfReadable(key, value);
+    const block = decodeIfReadable(this.#keys, key, value);
     if (block?.kind !== 'block') return [];
     const endpoints = block.value.attributes.flatMap((attributes) => {
       const attachment = attachmentOf(attributes);
       return (attachment && this.#endpoints.get(formatAttachment(attachment))) ?? [];
     });
     return [...new Set(endpoints)];
-  }
-
-  /** The record; undefined for kinds that Podwire does not read. @throws Failure STORE_CORRUPT */
-  #decode(key: string, value: Uint8Array): RecordValue | undefined {
-    const name = this.#keys.parse(key);
-    return name && decodeRecord(key, name, value).record;
-  }
-
-  #decodeIfReadable(key: string, value: Uint8Array): RecordValue | undefined {
-    try {
-      return this.#decode(key, value);
-    } catch (error) {
-      if (error instanceof Failure) return undefined;
-      throw error;
-    }
   }
 }
 

@@ -1,13 +1,11 @@
-import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { untilAborted } from '@podwire/shared/failure/signal';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
 import { isLater } from '../../api-server/object-feed.js';
-import { attachmentOf } from '../../records/attributes.js';
 import type { Block } from '../../records/block.js';
 import type { RecordKeys } from '../../records/json/keys.js';
-import { decodeRecord } from '../../records/json/registry.js';
+import { decodeIfReadable } from '../../records/json/registry.js';
 import type { Pool } from '../../records/pool.js';
 import type { RecordName, RecordValue } from '../../records/view.js';
 import { ChangeLog } from '../change-log.js';
@@ -30,6 +28,7 @@ import { closedFailure, evaluateComparisons, throwIfAborted } from '../transacti
 import { DerivedRecords, type BlockChange } from './derived-records.js';
 import type { OpenedHistory } from './history/history-segments.js';
 import { StoreHistory } from './history/store-history.js';
+import { detailsFor, detailsIn } from './holder-details.js';
 import type { ApiObject, HolderDetails, ObjectApi, ObjectObserver } from './object-api.js';
 import { FIRST_REVISION, RecordIndex } from './record-index.js';
 import { RecordLocks } from './record-locks.js';
@@ -258,7 +257,7 @@ export class KubernetesStore implements Store {
     const objectOf = (key: string): string | undefined => this.#api.objectOf(key);
     const stored = (key: string): Uint8Array | undefined => this.#index.get(key)?.value;
     const plan = planWrites(transaction, { keys: this.#keys, objectOf, stored });
-    const details = this.#detailsIn(transaction);
+    const details = detailsIn(transaction, this.#keys);
     const history = new TransactionHistory(transaction, { keys: this.#keys, objectOf });
     const written = new Map<string, ObjectUpdate>();
     for (const { object: id } of plan) this.#writing.set(id, []);
@@ -291,7 +290,7 @@ export class KubernetesStore implements Store {
     for (const key of deletes) records.delete(key);
     try {
       if (records.size > 0) {
-        const content = { id, records, details: this.#detailsFor(records, base, details) };
+        const content = { id, records, details: detailsFor({ records, base, details }, this.#keys) };
         return await this.#api.write(content, base, signal);
       }
       return base ? await this.#api.remove(base, signal) : { type: 'written', object: undefined };
@@ -319,41 +318,6 @@ export class KubernetesStore implements Store {
       changed: records.flatMap(({ record }) => record ?? []),
       missing: records.flatMap(({ key, record }) => (record ? [] : [key])),
     };
-  }
-
-  /** The holders that the transaction's endpoints describe. */
-  #detailsIn({ puts }: Transaction): ReadonlyMap<string, HolderDetails> {
-    const details = new Map<string, HolderDetails>();
-    for (const { key, value } of puts) {
-      const record = key.startsWith(this.#keys.endpoints) ? this.#decode(key, value) : undefined;
-      if (record?.kind !== 'endpoint') continue;
-      for (const one of [{ kind: 'endpoint', value: record.value } as const, ...(record.value.replaced ?? [])]) {
-        if (one.kind !== 'endpoint') continue;
-        const { attachment, pod, netns } = one.value;
-        details.set(formatAttachment(attachment), { podUid: pod?.uid ?? '', netns });
-      }
-    }
-    return details;
-  }
-
-  /** The details of the holders that a block has now: from the transaction, or as before. */
-  #detailsFor(
-    records: ReadonlyMap<string, Uint8Array>,
-    base: ApiObject | undefined,
-    details: ReadonlyMap<string, HolderDetails>,
-  ): ReadonlyMap<string, HolderDetails> {
-    const kept = new Map<string, HolderDetails>();
-    for (const [key, value] of records) {
-      const record = this.#decode(key, value);
-      if (record?.kind !== 'block') continue;
-      for (const attributes of record.value.attributes) {
-        const attachment = attachmentOf(attributes);
-        const name = attachment && formatAttachment(attachment);
-        const known = name === undefined ? undefined : (details.get(name) ?? base?.details.get(name));
-        if (name !== undefined && known) kept.set(name, known);
-      }
-    }
-    return kept;
   }
 
   /** Reads the objects whose latest state is unknown. */
@@ -408,7 +372,7 @@ export class KubernetesStore implements Store {
   #isMigrating(id: string): boolean {
     const key = this.#keys.clusterInformation;
     const stored = this.#index.get(key);
-    const record = stored && this.#decode(key, stored.value);
+    const record = stored && decodeIfReadable(this.#keys, key, stored.value);
     if (record?.kind !== 'clusterInformation' || !record.value.isLocked) return false;
     return [...(this.#objects.get(id)?.records.keys() ?? [])].some((each) => {
       const name = this.#keys.parse(each);
@@ -534,7 +498,7 @@ export class KubernetesStore implements Store {
       if (name?.kind === 'block') {
         const cidr = formatPrefix(name.prefix);
         blocks.push({ cidr, block: value && this.#decodeBlock(key, value), details: object?.details ?? NO_DETAILS });
-      } else if (name?.kind === 'pool') this.#setPool(name.name, value && this.#decode(key, value));
+      } else if (name?.kind === 'pool') this.#setPool(name.name, value && decodeIfReadable(this.#keys, key, value));
     }
     return blocks;
   }
@@ -548,23 +512,13 @@ export class KubernetesStore implements Store {
     return changes.has(key) ? changes.get(key) : this.#index.get(key)?.value;
   }
 
-  /** The record of a value; undefined if it cannot be read, which the mirror reports. */
-  #decode(key: string, value: Uint8Array): RecordValue | undefined {
-    const name = this.#keys.parse(key);
-    try {
-      return name && decodeRecord(key, name, value).record;
-    } catch {
-      return undefined;
-    }
-  }
-
   #blockIn(object: ApiObject | undefined): Block | undefined {
     const [first] = object?.records ?? [];
     return first && this.#decodeBlock(...first);
   }
 
   #decodeBlock(key: string, value: Uint8Array): Block | undefined {
-    const record = this.#decode(key, value);
+    const record = decodeIfReadable(this.#keys, key, value);
     return record?.kind === 'block' ? record.value : undefined;
   }
 }
