@@ -186,6 +186,15 @@ test('one whose lease another process took refuses everything', async () => {
   expect(server.list(SEGMENTS)).toHaveLength(1);
 });
 
+function setReady(group: string, datastoreReady: boolean): void {
+  const [information] = server.list(`${group}/clusterinformations`);
+  server.put(`${group}/clusterinformations`, {
+    ...information,
+    metadata: { name: 'default' },
+    spec: { ...Object(information?.spec), datastoreReady },
+  });
+}
+
 test('a migration to the other group: locked, copied, the former definitions deleted, and used from there', async () => {
   const V1 = '/apis/crd.projectcalico.org/v1';
   server.groups.set(V1, ['ippools', 'ipamblocks']);
@@ -202,14 +211,6 @@ test('a migration to the other group: locked, copied, the former definitions del
     for await (const { datastoreLocked } of messages) isLocked = datastoreLocked;
   })();
   watching.catch(() => undefined);
-  const setReady = (group: string, datastoreReady: boolean): unknown => {
-    const [information] = server.list(`${group}/clusterinformations`);
-    return server.put(`${group}/clusterinformations`, {
-      ...information,
-      metadata: { name: 'default' },
-      spec: { ...Object(information?.spec), datastoreReady },
-    });
-  };
   setReady(V1, false);
   await expect.poll(() => failureOf(first.caller.allocate('c2')), PATIENCE).toMatchObject({ code: 'STORE_LOCKED' });
   await expect.poll(() => isLocked, PATIENCE).toBe(true);
@@ -282,6 +283,22 @@ test('pools that kubectl creates serve, with the refusals of podwirectl, and dra
   expect(specOf(`${V3}/ippools/overlapping`)).toEqual({ cidr: '10.70.0.0/26' });
   server.delete(`${V3}/ippools/overlapping`);
   await expect.poll(() => server.get(`${V3}/ippools/overlapping`), PATIENCE).toBeUndefined();
+});
+
+test('pools get their conditions and finalizers after a lock', async () => {
+  const { caller, started } = start();
+  await started;
+  await expect.poll(() => conditionOf('default').reason, PATIENCE).toBe('OK');
+  setReady(V3, false);
+  await expect.poll(() => failureOf(caller.allocate('c1')), PATIENCE).toMatchObject({ code: 'STORE_LOCKED' });
+  kubectl('coming', { cidr: '10.72.0.0/24' });
+  await expect.poll(() => caller.getPool('coming').then(() => 'known', ignore), PATIENCE).toBe('known');
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  expect(Object(server.get(`${V3}/ippools/coming`))).not.toHaveProperty('status');
+  expect(Object(server.get(`${V3}/ippools/coming`)?.metadata)).not.toHaveProperty('finalizers');
+  setReady(V3, true);
+  await expect.poll(() => conditionOf('coming').reason, PATIENCE).toBe('OK');
+  expect(Object(server.get(`${V3}/ippools/coming`)?.metadata).finalizers).toEqual(['podwire.dev/ippool']);
 });
 
 test('one that waits leaves the conditions of pools to the leader', async () => {

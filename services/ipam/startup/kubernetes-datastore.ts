@@ -9,6 +9,7 @@ import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
 import {
   HistorySegments,
   type HistoryReports,
+  type ImportedHistory,
   type OpenedHistory,
 } from '../engine/kubernetes/history/history-segments.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
@@ -20,6 +21,7 @@ import type { SegmentedHistory } from '../history/history-log.js';
 import { Leadership } from '../leadership/leadership.js';
 import { asObject, objectIn } from '../records/json/json.js';
 import type { RecordKeys } from '../records/json/keys.js';
+import type { HistoryDestination } from '../transfer/history-import.js';
 
 export interface KubernetesDatastoreOptions {
   readonly api: KubernetesApi;
@@ -74,7 +76,7 @@ interface DatastoreParts {
  * Calico's custom resources as the datastore of one of several podwire-ipam. All of them follow all objects; the one that leads
  * writes and serves.
  */
-export class KubernetesDatastore implements SegmentedHistory {
+export class KubernetesDatastore implements SegmentedHistory, HistoryDestination {
   readonly store: KubernetesStore;
   readonly #group: CalicoGroup;
   readonly #options: KubernetesDatastoreOptions;
@@ -195,7 +197,12 @@ export class KubernetesDatastore implements SegmentedHistory {
   }
 
   async removeOld(retentionMs: number, signal: AbortSignal): Promise<number> {
-    return this.store.removeOldHistory(retentionMs, signal);
+    return (await this.store.history?.removeOld(retentionMs, signal)) ?? 0;
+  }
+
+  async import(history: ImportedHistory, signal: AbortSignal): ReturnType<HistoryDestination['import']> {
+    const nothing = { writtenCount: 0, leftOutCount: history.records.length };
+    return (await this.store.history?.import(history, signal)) ?? nothing;
   }
 
   /** Gives the lease up once the last transaction has ended, and the history is written. Idempotent. */
