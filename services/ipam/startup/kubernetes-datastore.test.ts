@@ -1,7 +1,8 @@
 import { GetAddressHistoryRequest, HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
 import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
+import type { Failure } from '@podwire/shared/failure/failure';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
-import { systemClock } from '@podwire/shared/runtime/clock';
+import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { KubernetesApi } from '../api-server/api.js';
@@ -343,7 +344,15 @@ test('one that waited during a whole import reads the datastore again, and leads
   expect(await second.caller.health()).toBe(SERVING);
 });
 
-function open(identity: string | undefined, startsWriters = ignore): Promise<KubernetesDatastore> {
+interface OpenOptions {
+  readonly startsWriters?: () => void;
+  readonly lost?: (failure: Failure) => void;
+}
+
+function open(
+  identity: string | undefined,
+  { startsWriters = ignore, lost = ignore }: OpenOptions = {},
+): Promise<KubernetesDatastore> {
   const api = new KubernetesApi(server.options);
   const startWriters = () => {
     startsWriters();
@@ -351,7 +360,8 @@ function open(identity: string | undefined, startsWriters = ignore): Promise<Kub
   };
   const history = { unavailable: ignore, unreadable: ignore, writeFailed: ignore };
   const keys = new RecordKeys('/calico', { hasLock: true });
-  const rest = { clock: systemClock, random: Math.random, podName: '', report: ignore, lost: ignore };
+  const clock: Clock = { ...systemClock, sleep: (ms, signal) => systemClock.sleep(Math.min(ms, 100), signal) };
+  const rest = { clock, random: Math.random, podName: '', report: ignore, lost };
   return KubernetesDatastore.open({ api, keys, identity, history, startWriters, ...rest }, forever);
 }
 
@@ -372,11 +382,21 @@ test('an export reads one moment while the leader writes', async () => {
 
 test('the election repeated after a failure starts one writer', async () => {
   let count = 0;
-  const datastore = await open('a', () => {
-    count++;
-  });
+  const datastore = await open('a', { startsWriters: () => count++ });
   await datastore.lead(forever);
   await datastore.lead(forever);
   await datastore.close();
   expect(count).toBe(1);
+});
+
+test('a migration that has copied all objects ends a process of the former group, whose definitions are kept', async () => {
+  server.groups.set('/apis/crd.projectcalico.org/v1', ['ippools', 'ipamblocks']);
+  const failures: Failure[] = [];
+  const datastore = await open('a', { lost: (failure) => failures.push(failure) });
+  server.putMigration('Migrating');
+  await datastore.lead(forever);
+  expect(failures).toEqual([]);
+  server.putMigration('Converged');
+  await expect.poll(() => failures[0]?.message, PATIENCE).toContain('have moved from crd.projectcalico.org/v1');
+  await datastore.close();
 });
