@@ -2,7 +2,7 @@ import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
-import { counter, observeMetrics } from '@podwire/shared/telemetry/instruments';
+import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 
 import type { JournalEntry, UnreadableEntry } from './entry.js';
 
@@ -22,11 +22,9 @@ const MS_PER_SECOND = 1000;
 /** Reports journal changes after they happen. */
 export class JournalEvents {
   readonly #log: Logger;
-  readonly #written;
 
   constructor(log: Logger) {
     this.#log = log;
-    this.#written = counter('podwire.plugin.journal.written');
   }
 
   /** Registers the gauges. */
@@ -49,7 +47,6 @@ export class JournalEvents {
   }
 
   written({ attachment, action, reason, order }: JournalEntry): void {
-    this.#written.add(1, { action });
     this.#log.warn({ action, order }, `journal: release of ${formatAttachment(attachment)} is pending: ${reason}`);
   }
 

@@ -24,9 +24,13 @@ import { KubernetesApi } from './api-server/api.js';
 import { parseCommandLine, runCommand, USAGE } from './commands.js';
 import { SETTINGS } from './config.js';
 import { EmbeddedStore } from './engine/embedded/embedded-store.js';
+import { encodeHistoryEntry } from './records/json/history.js';
+import { RecordKeys } from './records/json/keys.js';
+import { serialize } from './records/json/registry.js';
 import { NAMESPACE } from './testing/api-server.js';
 import { contentOf, fill, forever, sampleRecords } from './testing/archives.js';
 import { ObjectServer } from './testing/object-server.js';
+import { prefix } from './testing/records.js';
 import { outsideOfKubernetes } from './testing/service.js';
 import { readMark } from './transfer/scope.js';
 
@@ -114,6 +118,14 @@ describe('the command line', () => {
   });
 });
 
+function pastEntry(releasedAtMs: number): [string, Buffer] {
+  const address = prefix('10.65.0.1/32');
+  const owner = { node: 'n1' };
+  const entry = { address, block: prefix('10.65.0.0/26'), handleId: 'net.c1', owner, sequenceNumber: 7n };
+  const whole = { ...entry, allocatedAtMs: undefined, releasedAtMs };
+  return [new RecordKeys('/calico').historyEntry(whole), serialize(encodeHistoryEntry(whole))];
+}
+
 describe('export', () => {
   test('writes a complete file that only its owner can read, and import restores it', async () => {
     const records = sampleRecords();
@@ -138,7 +150,8 @@ describe('export', () => {
   });
 
   test('goes to the objects of Kubernetes, once no podwire-ipam leads, and names what it leaves out', async () => {
-    await withStore('a', (store) => fill(store, sampleRecords()));
+    const entries = [1, 30].map((hours) => pastEntry(Date.now() - hours * 3_600_000));
+    await withStore('a', (store) => fill(store, new Map([...sampleRecords(), ...entries])));
     await run(['export', file()]);
     const server = await ObjectServer.start();
     try {
@@ -149,13 +162,16 @@ describe('export', () => {
         0,
         [
           'podwire-ipam: the import begins when no podwire-ipam serves the datastore',
-          'podwire-ipam: imported 305 records, 1 of them written now; all records were verified',
+          'podwire-ipam: imported 307 records, 2 of them written now; all records were verified',
           'left out: 3 records of kinds that this store does not have: bytes, empty, default',
           expect.stringContaining('left out: 300 records of handles and endpoints without addresses: net.c0, net.c1'),
-          'left out: 1 record of the history: 7',
+          'left out: 1 entry of the history: unreadable',
+          'left out: 1 entry of the history: released more than 24 h ago',
           '',
         ],
       ]);
+      const segments = server.list('/apis/podwire.dev/v1alpha1/historysegments');
+      expect(segments.map(({ spec }) => Object(spec).entries)).toEqual([1]);
       const lease = `/apis/coordination.k8s.io/v1/namespaces/${NAMESPACE}/leases/podwire-ipam`;
       expect(Object(server.get(lease)?.spec).holderIdentity).toBe('');
     } finally {

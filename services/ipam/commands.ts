@@ -14,6 +14,7 @@ import { RecordKeys } from './records/json/keys.js';
 import { openStore, type OpenStore } from './startup/datastore.js';
 import { exportDatastore, readLines, streamSink, writeAtomically } from './transfer/export.js';
 import { byteTarget, ObjectTarget } from './transfer/import-target.js';
+import { HistoryImport } from './transfer/history-import.js';
 import { importDatastore } from './transfer/import.js';
 
 /** The part of the process that a command needs. */
@@ -118,12 +119,15 @@ function runExport({ file }: ExportCommand, config: Config, { store }: OpenStore
   };
 }
 
-function runImport(command: ImportCommand, config: Config, { store, traits }: OpenStore): Transfer {
+function runImport(command: ImportCommand, config: Config, { store, traits, history }: OpenStore): Transfer {
   return async ({ newUid, clock }, signal) => {
     const { file, dryRun, merge, rewritePrefix } = command;
     const keys = new RecordKeys(config.datastorePrefix, traits);
-    const target = config.store === 'kubernetes' ? new ObjectTarget(keys) : byteTarget(config.datastorePrefix);
-    const { records, written, resumed, leftOut } = await importDatastore({
+    const { historyHours: retentionHours } = config;
+    const target = history
+      ? new ObjectTarget(keys, new HistoryImport({ keys, destination: history, retentionHours, nowMs: clock.nowMs() }))
+      : byteTarget(config.datastorePrefix);
+    const { records, written, resumed, leftOut, leftOutEntries } = await importDatastore({
       store,
       target,
       prefix: config.datastorePrefix,
@@ -137,7 +141,12 @@ function runImport(command: ImportCommand, config: Config, { store, traits }: Op
       clock,
       signal,
     });
-    const notes = [...leftOut].map(([reason, left]) => leftOutNote(reason, left)).join('');
+    const notes = [
+      ...[...leftOut].map(([reason, left]) => leftOutNote(reason, left)),
+      ...[...leftOutEntries].map(
+        ([reason, count]) => `\nleft out: ${formatCount(count, 'entry', 'entries')} of the history: ${reason}`,
+      ),
+    ].join('');
     if (dryRun)
       return `would import ${written} of ${formatCount(records, 'record')}; the remaining records exist already; nothing was written${notes}`;
     const resumeNote = resumed ? ', continuing an interrupted import' : '';

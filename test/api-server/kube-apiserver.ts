@@ -13,8 +13,6 @@ import { isArray, isObject, type Json } from '@podwire/ipam/records/json/json';
 
 import { ROOT } from '../support/root.js';
 
-const CHART = join(ROOT, 'deploy/kubernetes/podwire-crds');
-
 export const PORT = 6443;
 const START_TIMEOUT_MS = 90_000;
 
@@ -110,6 +108,22 @@ export class KubeApiServer {
     return this.#run('kubectl', args);
   }
 
+  /** The manifests of a chart in `deploy/kubernetes`, for the namespace `podwire-system`. */
+  render(chart: string, ...flags: readonly string[]): string {
+    const folder = join(ROOT, 'deploy/kubernetes', chart);
+    return this.#run('helm', ['template', 'podwire', folder, '--namespace', 'podwire-system', ...flags]);
+  }
+
+  /** A token of a service account in the namespace `podwire-system`, in a directory as the kubelet mounts one. */
+  mountToken(account: string): string {
+    const directory = join(this.directory, account);
+    mkdirSync(directory, { recursive: true });
+    const files = { 'ca.crt': readFileSync(this.#tls.ca), namespace: 'podwire-system' };
+    const token = this.kubectl('create', 'token', account, '--namespace', 'podwire-system').trim();
+    for (const [name, content] of Object.entries({ ...files, token })) writeFileSync(join(directory, name), content);
+    return directory;
+  }
+
   /** Creates or changes objects. @param manifest - JSON or YAML */
   apply(manifest: string): void {
     this.#run('kubectl', ['apply', '--server-side', '--force-conflicts', '-f', '-'], manifest);
@@ -169,7 +183,7 @@ export class KubeApiServer {
     const folder = process.env.API_SERVER_DEFINITIONS ?? '';
     // The chart has no definitions of Calico's kinds for a cluster that serves them.
     const served = folder === '' ? [] : ['--api-versions=crd.projectcalico.org/v1'];
-    const rendered = this.#run('helm', ['template', 'podwire-crds', CHART, ...served]);
+    const rendered = this.render('podwire-crds', ...served);
     this.apply(GROUP.endsWith('v1') ? asVersion1(rendered) : rendered);
     for (const name of folder === '' ? [] : readdirSync(folder).filter((each) => each.endsWith('.yaml')))
       this.apply(readFileSync(join(folder, name), 'utf8'));

@@ -7,7 +7,6 @@ import type { BirdStatus, SessionStatus } from './sessions.js';
 export class BirdEvents {
   readonly #log: Logger;
   readonly #sessions = gauge('podwire.dataplane.bird.sessions');
-  readonly #reachable = gauge('podwire.dataplane.bird.reachable');
 
   constructor(log: Logger) {
     this.#log = log;
@@ -23,12 +22,10 @@ export class BirdEvents {
   }
 
   reached(): void {
-    this.#reachable.record(1);
     this.#log.info('BIRD is reachable');
   }
 
   lost(reason: string): void {
-    this.#reachable.record(0);
     this.#log.warn({ reason }, 'BIRD is unreachable; its routes stay unchanged');
   }
 

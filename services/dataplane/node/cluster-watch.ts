@@ -56,7 +56,7 @@ export class ClusterWatch {
       clock,
     });
     this.#watched = new WatchedCluster((object, failure) => events.objectSkipped(object, failure));
-    this.#unobserve = events.observe(() => ({ connected: this.#connection === 'connected', ...this.#size() }));
+    this.#unobserve = events.observe(() => this.#connection === 'connected');
   }
 
   /** Starts the watch; call once. */
@@ -132,7 +132,6 @@ export class ClusterWatch {
     if (!view) return;
     const { followers, events } = this.#options;
     if (change.blocks === 'all') events.snapshot(this.#size());
-    else events.changed();
     for (const follower of followers) {
       try {
         follower.follow(view, change);

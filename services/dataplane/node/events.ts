@@ -1,7 +1,6 @@
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counter, observeMetrics } from '@podwire/shared/telemetry/instruments';
-import type { RetriedTask } from '@podwire/shared/telemetry/catalog/metrics-dataplane';
+import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 
 /** State of the watch of IPAM: no answer yet, answered at the last attempt, or disconnected since. */
 export type Connection = 'connecting' | 'connected' | 'lost';
@@ -15,11 +14,6 @@ interface ClusterSize {
   readonly skipped: number;
 }
 
-/** Values observed at each metrics collection. */
-interface ClusterState extends ClusterSize {
-  readonly connected: boolean;
-}
-
 /** The node's registration in IPAM. */
 interface RegisteredNode {
   readonly name: string;
@@ -28,13 +22,9 @@ interface RegisteredNode {
   readonly ipv6Address: string;
 }
 
-/** Reports what happens between IPAM and this node: counters and log lines. */
+/** Reports what happens between IPAM and this node: log lines, and a gauge. */
 export class ClusterEvents {
   readonly #log: Logger;
-  readonly #snapshots = counter('podwire.dataplane.ipam.snapshots');
-  readonly #changes = counter('podwire.dataplane.ipam.changes');
-  readonly #skipped = counter('podwire.dataplane.ipam.skipped');
-  readonly #retries = counter('podwire.dataplane.ipam.retries');
 
   constructor(log: Logger) {
     this.#log = log;
@@ -60,16 +50,10 @@ export class ClusterEvents {
   }
 
   snapshot(size: ClusterSize): void {
-    this.#snapshots.add(1);
     this.#log.info({ ...size }, `the cluster has ${size.nodes} nodes, ${size.pools} pools and ${size.blocks} blocks`);
   }
 
-  changed(): void {
-    this.#changes.add(1);
-  }
-
   objectSkipped(object: string, failure: Failure): void {
-    this.#skipped.add(1);
     this.#log.error({ err: failure }, `skipped ${object}: IPAM sent an invalid object`);
   }
 
@@ -111,21 +95,14 @@ export class ClusterEvents {
   }
 
   /** A call of podwire-ipam failed; it is made again after the wait. */
-  retried(task: RetriedTask, error: unknown, retryInMs: number): void {
-    this.#retries.add(1, { task });
+  retried(task: string, error: unknown, retryInMs: number): void {
     this.#log.warn({ err: error, retry_in_ms: Math.round(retryInMs) }, `${task}: failed; retrying`);
   }
 
-  /** Reports the state at each metrics collection. @returns a function that ends that */
-  observe(state: () => ClusterState): () => void {
-    return observeMetrics(
-      ['podwire.dataplane.ipam.connected', 'podwire.dataplane.cluster.blocks', 'podwire.dataplane.cluster.skipped'],
-      (observe) => {
-        const { connected, blocks, skipped } = state();
-        observe('podwire.dataplane.ipam.connected', connected ? 1 : 0);
-        observe('podwire.dataplane.cluster.blocks', blocks);
-        observe('podwire.dataplane.cluster.skipped', skipped);
-      },
+  /** Reports at each metrics collection whether the watch is open. @returns a function that ends that */
+  observe(isConnected: () => boolean): () => void {
+    return observeMetrics(['podwire.dataplane.ipam.connected'], (observe) =>
+      observe('podwire.dataplane.ipam.connected', isConnected() ? 1 : 0),
     );
   }
 }

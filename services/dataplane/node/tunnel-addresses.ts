@@ -7,7 +7,6 @@ import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/rec
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import type { RetriedTask } from '@podwire/shared/telemetry/catalog/metrics-dataplane';
 
 import type {
   BorrowedAddress,
@@ -171,7 +170,7 @@ interface TunnelDescription {
   readonly encapsulation: 'ipip' | 'vxlan';
   readonly addressOf: (node: ClusterNode) => Address | undefined;
   readonly label: string;
-  readonly task: RetriedTask;
+  readonly task: string;
 }
 
 const TUNNELS: Readonly<Record<PoolTunnelKind, TunnelDescription>> = {

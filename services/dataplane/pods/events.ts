@@ -2,7 +2,7 @@ import { trace } from '@opentelemetry/api';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counter, gauge, histogram } from '@podwire/shared/telemetry/instruments';
+import { counter, histogram } from '@podwire/shared/telemetry/instruments';
 
 import type { Condition } from '../conditions/conditions.js';
 import type { UnreadableRecord } from '../records/record-store.js';
@@ -20,7 +20,6 @@ export class Events {
   readonly #log: Logger;
   readonly #tables = counter('podwire.dataplane.nft.writes');
   readonly #tableGaps = histogram('podwire.dataplane.nft.gap');
-  readonly #mtu = gauge('podwire.dataplane.pod_mtu');
 
   constructor(log: Logger) {
     this.#log = log;
@@ -126,7 +125,6 @@ export class Events {
     readonly overheadBytes: number;
   }): void {
     const { mtuBytes, interfaceName, overheadBytes } = detected;
-    this.#mtu.record(mtuBytes);
     const pods = `pods get an MTU of ${mtuBytes} bytes`;
     const minus = overheadBytes > 0 ? `, minus ${overheadBytes} for the pools’ encapsulation` : '';
     if (interfaceName !== undefined) this.#log.info(detected, `${pods}, from ${interfaceName}${minus}`);
@@ -141,7 +139,6 @@ export class Events {
 
   /** The operator's MTU applies to pods. */
   mtuSet(mtuBytes: number): void {
-    this.#mtu.record(mtuBytes);
     this.#log.info({ mtuBytes }, `pods get an MTU of ${mtuBytes} bytes, as configured`);
   }
 

@@ -55,19 +55,16 @@ class AddressEvents {
   readonly #engine: Events;
   readonly #log: Logger;
   readonly #allocations: Counter;
-  readonly #addresses: Counter;
 
   constructor(events: Events) {
     this.#engine = events;
     this.#log = events.log;
     this.#allocations = counter('podwire.ipam.allocations');
-    this.#addresses = counter('podwire.ipam.addresses.allocated');
   }
 
   /** An attachment got its addresses, or the address of a further family. */
-  addressesAllocated({ endpoint, added, claimed, reclaimed, replaced }: Allocation): void {
+  addressesAllocated({ endpoint, claimed, reclaimed, replaced }: Allocation): void {
     this.#allocations.add(1, { result: 'allocated' });
-    for (const family of added) this.#addresses.add(1, { family: `ipv${family}` });
     const facts = this.#describe(endpoint);
     this.#log.info(facts, `allocated ${facts['podwire.addresses'].join(', ')}`);
     this.#engine.blocksClaimed(claimed, endpoint.nodeName);
@@ -78,7 +75,6 @@ class AddressEvents {
 
   /** AssignAddresses assigned addresses to a handle, or none. */
   addressesAssigned(handleId: string, addresses: readonly EndpointAddress[]): void {
-    for (const { address } of addresses) this.#addresses.add(1, { family: `ipv${address.family}` });
     if (addresses.length === 0) return;
     const texts = addresses.slice(0, LOGGED_ADDRESSES).map(({ address }) => formatAddress(address));
     const more = addresses.length > texts.length ? ` and ${addresses.length - texts.length} more` : '';

@@ -21,8 +21,6 @@ const MS_PER_SECOND = 1000;
  */
 export class Events {
   readonly log: Logger;
-  readonly #releases = counter('podwire.ipam.addresses.released');
-  readonly #blocks = counter('podwire.ipam.blocks.claimed');
   readonly #endpointsLost = counter('podwire.store.endpoints.lost');
   readonly #storeDuration = histogram('podwire.store.duration');
   readonly #transactionSize = histogram('podwire.store.transaction.operations');
@@ -37,7 +35,6 @@ export class Events {
 
   /** Addresses were released; the list may be empty. */
   addressesReleased(addresses: readonly Prefix[]): void {
-    for (const { family } of addresses) this.#releases.add(1, { family: `ipv${family}` });
     const texts = addresses.map(formatAddress);
     trace.getActiveSpan()?.setAttribute('podwire.addresses', texts);
     if (texts.length > 0) this.log.info({ 'podwire.addresses': texts }, `released ${texts.join(', ')}`);
@@ -47,7 +44,6 @@ export class Events {
   /** A node claimed blocks. */
   blocksClaimed(blocks: readonly Prefix[], nodeName: string): void {
     for (const block of blocks) {
-      this.#blocks.add(1, { family: `ipv${block.family}` });
       const cidr = formatPrefix(block);
       this.log.info({ 'podwire.block': cidr, 'podwire.node': nodeName }, `node ${nodeName} claimed block ${cidr}`);
     }

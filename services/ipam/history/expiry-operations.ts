@@ -1,8 +1,6 @@
-import type { Counter } from '@opentelemetry/api';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
-import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import { dayOf, dayStartMs } from '../records/json/keys.js';
@@ -12,21 +10,13 @@ import { HOUR_MS, isHistoryKept } from './history-operations.js';
 /** Reports removals from the history. */
 export class HistoryEvents {
   readonly #log: Logger;
-  readonly #expired: Counter;
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#expired = counter('podwire.ipam.history.expired');
-  }
-
-  /** Segments of the history were removed. */
-  segmentsExpired(entriesCount: number): void {
-    this.#expired.add(entriesCount);
   }
 
   /** Entries older than the retention time were removed. */
   historyExpired(day: Date, entriesCount: number): void {
-    this.#expired.add(entriesCount);
     this.#log.info(
       `removed ${formatCount(entriesCount, 'entry', 'entries')} of the history from ${day.toISOString().slice(0, 10)}`,
     );
@@ -36,7 +26,7 @@ export class HistoryEvents {
 interface HistoryExpiryOptions {
   readonly log: Pick<HistoryLog, 'dayAfter' | 'removeBatch' | 'recordKeptFrom' | 'segments'>;
   readonly retentionHours: number;
-  readonly events: Pick<HistoryEvents, 'historyExpired' | 'segmentsExpired'>;
+  readonly events: Pick<HistoryEvents, 'historyExpired'>;
   readonly clock: Clock;
 }
 
@@ -76,7 +66,7 @@ export class HistoryExpiry {
     const { log, events, clock, retentionHours } = this.#options;
     await this.#recordMissingHistory(signal);
     if (log.segments) {
-      events.segmentsExpired(await log.segments.removeOld(retentionHours * HOUR_MS, signal));
+      await log.segments.removeOld(retentionHours * HOUR_MS, signal);
       return;
     }
     if (this.#runsUntilRemoval > 0) {

@@ -112,7 +112,7 @@ export class HistoryLog {
   async recordKeptFrom(day: number, signal: AbortSignal): Promise<void> {
     const marks = await this.#retentionMarks(signal);
     if (marks.some(({ beginMs }) => beginMs >= dayStartMs(day))) return;
-    const puts = [{ key: this.#keys.historyBegins + historyDay(day), value: serialize({}) }];
+    const puts = [{ key: this.#keys.historyBegin(dayStartMs(day)), value: serialize({}) }];
     const deletes = marks.map(({ key }) => key).slice(0, REMOVALS_PER_TRANSACTION);
     await this.#store.commit({ comparisons: [], puts, deletes }, signal);
   }
@@ -142,8 +142,8 @@ export class HistoryLog {
     const prefix = this.#keys.historyBegins;
     const { records } = await this.#store.list(prefix, signal);
     return records.flatMap(({ key }) => {
-      const [, day, restMs = '0'] = /^(\d+)(?:\/(\d+))?$/.exec(key.slice(prefix.length)) ?? [];
-      return day === undefined ? [] : [{ key, beginMs: dayStartMs(Number(day)) + Number(restMs) }];
+      const beginMs = this.#keys.historyBeginMs(key);
+      return beginMs === undefined ? [] : [{ key, beginMs }];
     });
   }
 

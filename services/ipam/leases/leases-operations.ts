@@ -4,7 +4,6 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
 import { withAttachment } from '@podwire/shared/runtime/log';
-import { counter } from '@podwire/shared/telemetry/instruments';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { AddressReleaseResult } from '../addresses/release.js';
@@ -54,19 +53,15 @@ export type BindingResult =
 /** Failures of a single binding, which a repetition does not change. */
 const REFUSALS: readonly FailureCode[] = ['ALLOCATION_MISMATCH', 'STORE_CORRUPT', 'ACCESS_DENIED'];
 
-/** Reports changes of leases after the commit: counters and log lines. */
+/** Reports changes of leases after the commit: log lines. */
 class LeaseEvents {
   readonly #engine: Events;
-  readonly #leases = counter('podwire.ipam.leases');
-  readonly #sessions = counter('podwire.ipam.sessions.opened');
-  readonly #addresses = counter('podwire.ipam.addresses.allocated');
 
   constructor(events: Events) {
     this.#engine = events;
   }
 
   opened({ nodeName, machineId, bootId }: SessionRequest, { generation, isRestored }: OpenedSession): void {
-    this.#sessions.add(1);
     const facts = { 'podwire.node': nodeName };
     this.#engine.log.info(
       facts,
@@ -101,15 +96,12 @@ class LeaseEvents {
 
   bound({ endpoint: { attachment, nodeName }, added }: Bound): void {
     if (added.length === 0) return;
-    this.#leases.add(added.length, { event: 'bound' });
-    for (const { family } of added) this.#addresses.add(1, { family: `ipv${family}` });
     const texts = added.map(formatAddress);
     const facts = { 'podwire.node': nodeName, 'podwire.addresses': texts };
     this.#engine.log.info(facts, `bound ${texts.join(', ')} to ${formatAttachment(attachment)}`);
   }
 
   refused({ message }: Failure): void {
-    this.#leases.add(1, { event: 'refused' });
     this.#engine.log.warn(`refused a binding: ${message}`);
   }
 
@@ -125,7 +117,6 @@ class LeaseEvents {
 
   #count(event: 'leased' | 'freed' | 'taken_back', { nodeName, count, text }: LeaseCount): void {
     if (count === 0) return;
-    this.#leases.add(count, { event });
     this.#engine.log.info({ 'podwire.node': nodeName }, `node ${nodeName}: ${text}: ${count}`);
   }
 }

@@ -1,6 +1,5 @@
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
-import { counter } from '@podwire/shared/telemetry/instruments';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Need, Relief } from '../blocks/demand.js';
@@ -28,7 +27,6 @@ interface RefusedRun {
  */
 export class LeaseRecalls implements Relief {
   readonly #options: IpamOptions;
-  readonly #recalled = counter('podwire.ipam.leases.recalled');
   /** When this process last recalled the leases of each node, by the monotonic clock. */
   readonly #recalledAtMs = new Map<string, number>();
 
@@ -81,7 +79,6 @@ export class LeaseRecalls implements Relief {
         updates.update(nodeLane(nodeName), (view) => recallLeases(view, nodeName), { signal }),
       ),
     );
-    this.#recalled.add(asked.length);
     const names = asked.map(({ nodeName }) => nodeName);
     const leases = formatCount(
       asked.reduce((sum, { count }) => sum + count, 0),

@@ -2,7 +2,6 @@ import type { Counter } from '@opentelemetry/api';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
-import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { NodeInquiry } from '../blocks/running-nodes-operations.js';
 import type { SilentNodes } from '../blocks/running-nodes.js';
@@ -44,34 +43,28 @@ const MAX_ATTEMPTS = 5;
 /** Reports changes of pools after the commit. */
 export class PoolEvents {
   readonly #log: Logger;
-  readonly #pools: Counter;
   readonly #upkeepFailures: Counter;
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#pools = counter('podwire.ipam.pools');
     this.#upkeepFailures = events.upkeepFailures;
   }
 
   poolCreated({ name, prefix, blockSizeBits }: Pool): void {
-    this.#pools.add(1, { event: 'created' });
     const text = `created pool "${name}" ${formatPrefix(prefix)} with blocks of /${blockSizeBits}`;
     this.#log.info({ 'podwire.pool': name }, text);
   }
 
   poolUpdated({ name, prefix }: Pool): void {
-    this.#pools.add(1, { event: 'updated' });
     this.#log.info({ 'podwire.pool': name }, `changed pool "${name}" ${formatPrefix(prefix)}`);
   }
 
   poolSplit({ name, prefix }: Pool, partsCount: number): void {
-    this.#pools.add(1, { event: 'split' });
     this.#log.info({ 'podwire.pool': name }, `split pool "${name}" ${formatPrefix(prefix)} into ${partsCount}`);
   }
 
   /** A pool is being deleted and waits for the release of its addresses. */
   poolDraining({ name, prefix }: Pool): void {
-    this.#pools.add(1, { event: 'draining' });
     this.#log.info(
       { 'podwire.pool': name },
       `pool "${name}" ${formatPrefix(prefix)} is being deleted and waits for the release of its addresses`,
@@ -79,14 +72,12 @@ export class PoolEvents {
   }
 
   poolDeleted({ name, prefix }: Pool, removedBlocksCount: number): void {
-    this.#pools.add(1, { event: 'deleted' });
     const text = `deleted pool "${name}" ${formatPrefix(prefix)} and its ${formatCount(removedBlocksCount, 'empty block')}`;
     this.#log.info({ 'podwire.pool': name }, text);
   }
 
   /** A pool that was being deleted was removed with the release of its last address. */
   poolDrained({ name, prefix }: Pool): void {
-    this.#pools.add(1, { event: 'deleted' });
     const text = `deleted pool "${name}" ${formatPrefix(prefix)} with the release of its last address`;
     this.#log.info({ 'podwire.pool': name }, text);
   }

@@ -21,6 +21,7 @@ import type { JsonObject } from '../records/json/json.js';
 import { RecordKeys } from '../records/json/keys.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
 import type { Pool } from '../records/pool.js';
+import type { HistoryDestination } from '../transfer/history-import.js';
 import { KubernetesDatastore, type ObjectWriter, type OpenedStore } from './kubernetes-datastore.js';
 
 export interface OpenStoreDeps {
@@ -45,7 +46,7 @@ export interface OpenStore {
   readonly store: Store;
   readonly traits: StoreTraits;
   /** The history, where a transaction does not write it with its records. */
-  readonly history?: SegmentedHistory;
+  readonly history?: SegmentedHistory & HistoryDestination;
   /**
    * Fires when the datastore is permanently refused, as it differs from the datastore read before. Its reason is the
    * failure.

@@ -1,7 +1,8 @@
 import { GetAddressHistoryRequest, HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
 import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
+import type { Failure } from '@podwire/shared/failure/failure';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
-import { systemClock } from '@podwire/shared/runtime/clock';
+import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { KubernetesApi } from '../api-server/api.js';
@@ -186,6 +187,15 @@ test('one whose lease another process took refuses everything', async () => {
   expect(server.list(SEGMENTS)).toHaveLength(1);
 });
 
+function setReady(group: string, datastoreReady: boolean): void {
+  const [information] = server.list(`${group}/clusterinformations`);
+  server.put(`${group}/clusterinformations`, {
+    ...information,
+    metadata: { name: 'default' },
+    spec: { ...Object(information?.spec), datastoreReady },
+  });
+}
+
 test('a migration to the other group: locked, copied, the former definitions deleted, and used from there', async () => {
   const V1 = '/apis/crd.projectcalico.org/v1';
   server.groups.set(V1, ['ippools', 'ipamblocks']);
@@ -202,14 +212,6 @@ test('a migration to the other group: locked, copied, the former definitions del
     for await (const { datastoreLocked } of messages) isLocked = datastoreLocked;
   })();
   watching.catch(() => undefined);
-  const setReady = (group: string, datastoreReady: boolean): unknown => {
-    const [information] = server.list(`${group}/clusterinformations`);
-    return server.put(`${group}/clusterinformations`, {
-      ...information,
-      metadata: { name: 'default' },
-      spec: { ...Object(information?.spec), datastoreReady },
-    });
-  };
   setReady(V1, false);
   await expect.poll(() => failureOf(first.caller.allocate('c2')), PATIENCE).toMatchObject({ code: 'STORE_LOCKED' });
   await expect.poll(() => isLocked, PATIENCE).toBe(true);
@@ -284,6 +286,22 @@ test('pools that kubectl creates serve, with the refusals of podwirectl, and dra
   await expect.poll(() => server.get(`${V3}/ippools/overlapping`), PATIENCE).toBeUndefined();
 });
 
+test('pools get their conditions and finalizers after a lock', async () => {
+  const { caller, started } = start();
+  await started;
+  await expect.poll(() => conditionOf('default').reason, PATIENCE).toBe('OK');
+  setReady(V3, false);
+  await expect.poll(() => failureOf(caller.allocate('c1')), PATIENCE).toMatchObject({ code: 'STORE_LOCKED' });
+  kubectl('coming', { cidr: '10.72.0.0/24' });
+  await expect.poll(() => caller.getPool('coming').then(() => 'known', ignore), PATIENCE).toBe('known');
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  expect(Object(server.get(`${V3}/ippools/coming`))).not.toHaveProperty('status');
+  expect(Object(server.get(`${V3}/ippools/coming`)?.metadata)).not.toHaveProperty('finalizers');
+  setReady(V3, true);
+  await expect.poll(() => conditionOf('coming').reason, PATIENCE).toBe('OK');
+  expect(Object(server.get(`${V3}/ippools/coming`)?.metadata).finalizers).toEqual(['podwire.dev/ippool']);
+});
+
 test('one that waits leaves the conditions of pools to the leader', async () => {
   const first = start();
   await first.started;
@@ -326,7 +344,15 @@ test('one that waited during a whole import reads the datastore again, and leads
   expect(await second.caller.health()).toBe(SERVING);
 });
 
-function open(identity: string | undefined, startsWriters = ignore): Promise<KubernetesDatastore> {
+interface OpenOptions {
+  readonly startsWriters?: () => void;
+  readonly lost?: (failure: Failure) => void;
+}
+
+function open(
+  identity: string | undefined,
+  { startsWriters = ignore, lost = ignore }: OpenOptions = {},
+): Promise<KubernetesDatastore> {
   const api = new KubernetesApi(server.options);
   const startWriters = () => {
     startsWriters();
@@ -334,7 +360,8 @@ function open(identity: string | undefined, startsWriters = ignore): Promise<Kub
   };
   const history = { unavailable: ignore, unreadable: ignore, writeFailed: ignore };
   const keys = new RecordKeys('/calico', { hasLock: true });
-  const rest = { clock: systemClock, random: Math.random, podName: '', report: ignore, lost: ignore };
+  const clock: Clock = { ...systemClock, sleep: (ms, signal) => systemClock.sleep(Math.min(ms, 100), signal) };
+  const rest = { clock, random: Math.random, podName: '', report: ignore, lost };
   return KubernetesDatastore.open({ api, keys, identity, history, startWriters, ...rest }, forever);
 }
 
@@ -355,11 +382,21 @@ test('an export reads one moment while the leader writes', async () => {
 
 test('the election repeated after a failure starts one writer', async () => {
   let count = 0;
-  const datastore = await open('a', () => {
-    count++;
-  });
+  const datastore = await open('a', { startsWriters: () => count++ });
   await datastore.lead(forever);
   await datastore.lead(forever);
   await datastore.close();
   expect(count).toBe(1);
+});
+
+test('a migration that has copied all objects ends a process of the former group, whose definitions are kept', async () => {
+  server.groups.set('/apis/crd.projectcalico.org/v1', ['ippools', 'ipamblocks']);
+  const failures: Failure[] = [];
+  const datastore = await open('a', { lost: (failure) => failures.push(failure) });
+  server.putMigration('Migrating');
+  await datastore.lead(forever);
+  expect(failures).toEqual([]);
+  server.putMigration('Converged');
+  await expect.poll(() => failures[0]?.message, PATIENCE).toContain('have moved from crd.projectcalico.org/v1');
+  await datastore.close();
 });

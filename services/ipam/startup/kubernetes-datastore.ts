@@ -9,6 +9,7 @@ import { ApiObjects, discoverGroup } from '../engine/kubernetes/api-objects.js';
 import {
   HistorySegments,
   type HistoryReports,
+  type ImportedHistory,
   type OpenedHistory,
 } from '../engine/kubernetes/history/history-segments.js';
 import { KubernetesStore } from '../engine/kubernetes/kubernetes-store.js';
@@ -20,6 +21,7 @@ import type { SegmentedHistory } from '../history/history-log.js';
 import { Leadership } from '../leadership/leadership.js';
 import { asObject, objectIn } from '../records/json/json.js';
 import type { RecordKeys } from '../records/json/keys.js';
+import type { HistoryDestination } from '../transfer/history-import.js';
 
 export interface KubernetesDatastoreOptions {
   readonly api: KubernetesApi;
@@ -54,6 +56,9 @@ export interface ObjectWriter {
 
 const NOT_FOUND = 404;
 
+/** Interval between two looks for the end of a migration, in milliseconds. */
+const MIGRATION_CHECK_MS = 5_000;
+
 const LEADER = 'podwire.dev/leader';
 
 const podSchema = z.object({ metadata: z.object({ name: z.string() }) });
@@ -74,7 +79,7 @@ interface DatastoreParts {
  * Calico's custom resources as the datastore of one of several podwire-ipam. All of them follow all objects; the one that leads
  * writes and serves.
  */
-export class KubernetesDatastore implements SegmentedHistory {
+export class KubernetesDatastore implements SegmentedHistory, HistoryDestination {
   readonly store: KubernetesStore;
   readonly #group: CalicoGroup;
   readonly #options: KubernetesDatastoreOptions;
@@ -85,6 +90,7 @@ export class KubernetesDatastore implements SegmentedHistory {
   /** The writers of further objects; undefined until this process leads for the first time. */
   #writers: readonly ObjectWriter[] | undefined;
   readonly #poolStatus: PoolStatusWriter;
+  readonly #closed = new AbortController();
 
   private constructor({ store, group, options, leadership, objects, poolStatus }: DatastoreParts) {
     this.store = store;
@@ -112,14 +118,15 @@ export class KubernetesDatastore implements SegmentedHistory {
     const forms = new ObjectForms({ keys, group, namespace: api.namespace, ownConditions });
     const leadership = identity === undefined ? undefined : new Leadership({ api, identity, clock, report });
     let checking: Promise<void> | undefined;
-    const checkGroup = (): void => void (checking ??= endIfMoved(group, options).finally(() => (checking = undefined)));
+    const checkGroup = (): Promise<void> =>
+      (checking ??= endIfMoved(group, options).finally(() => (checking = undefined)));
     const objects = new ApiObjects({
       ...{ api, forms, clock, random },
       authorizeWrite: () => leadership?.requireHeld(),
       report: (_resource, failure) => {
         if (failure === undefined) return;
         report(failure);
-        checkGroup();
+        void checkGroup();
       },
     });
     const restored = (): void => {
@@ -127,14 +134,25 @@ export class KubernetesDatastore implements SegmentedHistory {
         'has an earlier state than before, as after a restore of its etcd; podwire-ipam starts again with it';
       options.lost(new Failure('STORE_UNAVAILABLE', `${api.subject}: ${text}`));
     };
-    const store = await KubernetesStore.open({ api: objects, keys, deletedUnderLock: checkGroup, restored }, signal);
+    const store = await KubernetesStore.open(
+      { api: objects, keys, deletedUnderLock: () => void checkGroup(), restored },
+      signal,
+    );
     leadership?.lost.addEventListener('abort', () => {
       void store.close();
       const reason: unknown = leadership.lost.reason;
       if (reason instanceof Failure) options.lost(reason);
     });
     const poolStatus = new PoolStatusWriter({ api, resource: forms.placeOf('ippools/').resource, clock });
-    return new KubernetesDatastore({ store, group, options, leadership, objects, poolStatus });
+    const datastore = new KubernetesDatastore({ store, group, options, leadership, objects, poolStatus });
+    if (group === 'crd.projectcalico.org/v1' && leadership) void datastore.#followMigration(checkGroup);
+    return datastore;
+  }
+
+  /** The end of a migration changes no object that this process follows. */
+  async #followMigration(checkGroup: () => Promise<void>): Promise<void> {
+    const { clock } = this.#options;
+    while ((await clock.sleep(MIGRATION_CHECK_MS, this.#closed.signal)) === 'elapsed') await checkGroup();
   }
 
   get isKept(): boolean {
@@ -170,7 +188,7 @@ export class KubernetesDatastore implements SegmentedHistory {
 
   /**
    * After a migration, Kubernetes deletes the former definition of pools once the pools have no finalizer. v3 is in use only if the
-   * definition in v1 does not exist, or is being deleted.
+   * definition in v1 does not exist, is being deleted, or has been migrated.
    */
   async #releaseFormerPools(signal: AbortSignal): Promise<void> {
     const { api } = this.#options;
@@ -195,13 +213,19 @@ export class KubernetesDatastore implements SegmentedHistory {
   }
 
   async removeOld(retentionMs: number, signal: AbortSignal): Promise<number> {
-    return this.store.removeOldHistory(retentionMs, signal);
+    return (await this.store.history?.removeOld(retentionMs, signal)) ?? 0;
+  }
+
+  async import(history: ImportedHistory, signal: AbortSignal): ReturnType<HistoryDestination['import']> {
+    const nothing = { writtenCount: 0, leftOutCount: history.records.length };
+    return (await this.store.history?.import(history, signal)) ?? nothing;
   }
 
   /** Gives the lease up once the last transaction has ended, and the history is written. Idempotent. */
   async close(): Promise<void> {
     const { api, podName, report } = this.#options;
     this.#stopMetrics();
+    this.#closed.abort();
     if (this.#leadership?.isHeld) await label(api, podName, null).catch(report);
     await Promise.all((this.#writers ?? []).map((writer) => writer.stop()));
     await this.store.close();
@@ -227,7 +251,7 @@ export class KubernetesDatastore implements SegmentedHistory {
   }
 }
 
-/** Ends this process if Calico's objects are in the other group: a migration has copied them there, and deleted these. */
+/** Ends this process if Calico's objects are in the other group: a migration has copied them there. */
 async function endIfMoved(group: CalicoGroup, { api, lost }: KubernetesDatastoreOptions): Promise<void> {
   const served = await discoverGroup(api).catch(() => undefined);
   if (served === undefined || served === group) return;

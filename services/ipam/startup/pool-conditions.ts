@@ -29,7 +29,10 @@ const DELETION_PAUSE_MS = 1000;
 
 const TASK = 'publish-pool-status';
 
-/** Follows changes of pools by any tool: keeps their status up to date, and completes deletions. */
+/**
+ * Follows changes of pools by any tool: keeps their status up to date, and completes deletions. A locked datastore is being copied, so
+ * both wait until it is unlocked.
+ */
 export class PoolConditions {
   readonly #options: PoolConditionsOptions;
   readonly #queue: WorkQueue<typeof TASK>;
@@ -64,8 +67,9 @@ export class PoolConditions {
   observe(observed: Observed): void {
     if (!this.#finishDeletions) return;
     const records = observed.type === 'listed' ? observed.records : observed.changes;
-    const { pools } = this.#options.keys;
-    if (observed.type === 'listed' || records.some(({ key }) => key.startsWith(pools))) this.#queue.hurry(TASK);
+    const { pools, clusterInformation } = this.#options.keys;
+    const isAffected = (key: string): boolean => key.startsWith(pools) || key === clusterInformation;
+    if (observed.type === 'listed' || records.some(({ key }) => isAffected(key))) this.#queue.hurry(TASK);
   }
 
   stop(): Promise<void> {
@@ -75,7 +79,10 @@ export class PoolConditions {
   /** @returns whether a deletion has just begun */
   async #publish(signal: AbortSignal): Promise<boolean> {
     const { admission, publish, updates, poolEvents, clock } = this.#options;
-    const statuses = await updates.read((view) => poolStatuses(view, admission), { signal });
+    const statuses = await updates.read((view) => (view.isLocked() ? undefined : poolStatuses(view, admission)), {
+      signal,
+    });
+    if (!statuses) return false;
     const refused = statuses.filter(({ isRefused }) => isRefused);
     for (const { name, message } of refused)
       if (this.#refused.get(name) !== message) poolEvents.poolRefused(name, message);

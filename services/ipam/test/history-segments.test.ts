@@ -20,9 +20,11 @@ import { HOUR_MS } from '../history/history-operations.js';
 import type { TenureSubject } from '../history/tenures.js';
 import { Ipam } from '../ipam.js';
 import { checkPool } from '../pools/rules.js';
+import { exported, imported } from '../testing/archives.js';
 import { ObjectServer } from '../testing/object-server.js';
 import { attachment, host, NOW_MS, prefix, request } from '../testing/records.js';
-import { exportDatastore } from '../transfer/export.js';
+import { HistoryImport } from '../transfer/history-import.js';
+import { byteTarget, ObjectTarget, type ImportTarget } from '../transfer/import-target.js';
 
 /** The history of the Kubernetes store. The memory store, whose transactions write it, is the oracle. */
 
@@ -150,11 +152,15 @@ describe('tenures', () => {
     ]),
   ];
 
-  async function answersOf(ipam: Ipam, time: Time) {
+  /** All answers about the time since a moment. */
+  async function answersOf(ipam: Ipam, time: Time, sinceMs = NOW_MS) {
     const answers = [];
-    for (const subject of SUBJECTS) answers.push(await tenuresOf(ipam, subject));
+    for (const subject of SUBJECTS) {
+      const tenures = await tenuresOf(ipam, subject);
+      answers.push(tenures.filter(({ releasedAtMs = Infinity }) => releasedAtMs >= sinceMs));
+    }
     for (const address of ADDRESSES)
-      for (let atMs = NOW_MS; atMs <= time.nowMs; atMs += HOUR_MS)
+      for (let atMs = sinceMs; atMs <= time.nowMs; atMs += HOUR_MS)
         answers.push(await ipam.history.at(address, atMs, forever));
     return answers;
   }
@@ -203,7 +209,50 @@ describe('tenures', () => {
       { numRuns: 60, verbose: fc.VerbosityLevel.Verbose },
     );
   });
+
+  /** Moves all records by a file. */
+  async function moveInto(store: Store, source: Store, target: ImportTarget = byteTarget('/calico')): Promise<void> {
+    await imported(store, await exported(source), { target, maxOperationsCount: 100, maxTransactionBytes: 100_000 });
+  }
+
+  test('property: of the retention time are the same after a move to Kubernetes, and after the way back', async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(step, { maxLength: 20 }),
+        fc.integer({ min: 0, max: 12 }),
+        async (steps, retentionHours) => {
+          removeSegments();
+          const time = { nowMs: NOW_MS };
+          const embedded = await startOn(new MemoryStore(), time);
+          await createPool(embedded.ipam, 'p', '10.0.0.0/29', 30);
+          for (const each of steps) {
+            time.nowMs += each.gapMs;
+            await carryOut(embedded.ipam, each);
+          }
+          const sinceMs = Math.max(NOW_MS, time.nowMs - retentionHours * HOUR_MS);
+          const expected = await answersOf(embedded.ipam, time, sinceMs);
+          const replica = await startProcess(new MemoryObjects(keys).connect(), time);
+          const { history } = replica.store;
+          if (!history) throw new Error('there is no history');
+          const destination = { isKept: true, import: history.import.bind(history) };
+          const options = { keys, destination, retentionHours, nowMs: time.nowMs };
+          await moveInto(replica.store, embedded.store, new ObjectTarget(keys, new HistoryImport(options)));
+          if (retentionHours > 0) expect(await answersOf(replica.ipam, time, sinceMs)).toEqual(expected);
+          const begins = await beginOf(replica.store);
+          const back = await startOn(new MemoryStore(), time);
+          await moveInto(back.store, replica.store);
+          if (retentionHours > 0) expect(await answersOf(back.ipam, time, sinceMs)).toEqual(expected);
+          expect(await beginOf(back.store)).toBe(begins);
+          for (const { end } of [embedded, replica, back]) await end();
+        },
+      ),
+      { numRuns: 60, verbose: fc.VerbosityLevel.Verbose },
+    );
+  });
 });
+
+/** When the complete history of a store begins. */
+const beginOf = (store: Store): Promise<number> => new HistoryLog(store, keys).keptFromMs(forever);
 
 describe('an entry', () => {
   const allocateDual = async (ipam: Ipam): Promise<void> => {
@@ -281,6 +330,31 @@ describe('an entry', () => {
     },
   );
 
+  test('of a release whose answer is lost is kept when the process ends before it repeats the release', async () => {
+    const time = { nowMs: NOW_MS };
+    const objects = new MemoryObjects(keys);
+    const connection = objects.connect();
+    let isFailing = false;
+    const failing: ObjectApi = {
+      ...connection,
+      write: async (...args) => {
+        const outcome = await connection.write(...args);
+        if (isFailing) throw new Failure('STORE_UNAVAILABLE', 'the answer was lost');
+        return outcome;
+      },
+    };
+    const replica = await startProcess(failing, time);
+    await createPool(replica.ipam, 'four', '10.0.0.0/26');
+    await replica.ipam.addresses.allocate(request('c1'), forever);
+    isFailing = true;
+    const releasing = replica.ipam.addresses.release(attachment('c1'), forever);
+    await expect(releasing).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+    await replica.stop();
+    const next = await startProcess(objects.connect(), time);
+    expect(await releasesOf(next.ipam, 'c1')).toEqual([NOW_MS]);
+    await next.stop();
+  });
+
   test('of the last minute is lost when the process is killed, and nothing else', async () => {
     const time = { nowMs: NOW_MS };
     const objects = new MemoryObjects(keys);
@@ -323,10 +397,7 @@ describe('an entry', () => {
     await replica.ipam.addresses.release(attachment('c1'), forever);
     await replica.stop();
     const next = await startProcess(objects.connect(), time);
-    const lines: string[] = [];
-    const sink = { write: (bytes: Uint8Array) => Promise.resolve(void lines.push(Buffer.from(bytes).toString())) };
-    await exportDatastore({ store: next.store, kind: 'kubernetes', prefix: '/calico', sink, signal: forever });
-    expect(lines.join('').split(keys.history)).toHaveLength(3);
+    expect(String(await exported(next.store)).split(keys.history)).toHaveLength(3);
     await next.stop();
   });
 });
@@ -344,7 +415,7 @@ test('old entries are no longer in the history, which begins after them', async 
   }
   const { ipam, store, stop } = await startProcess(objects.connect(), time);
   time.nowMs += HOUR_MS;
-  expect(await store.removeOldHistory(2 * HOUR_MS - 1, forever)).toBe(2);
+  expect(await store.history?.removeOld(2 * HOUR_MS - 1, forever)).toBe(2);
   expect(await Promise.all(['c1', 'c2', 'c3'].map((id) => releasesOf(ipam, id)))).toEqual([
     [],
     [],

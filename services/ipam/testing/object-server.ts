@@ -167,6 +167,13 @@ export class ObjectServer {
     for (const { collection, response } of this.#watchers) if (collection.startsWith(`${group}/`)) response.end();
   }
 
+  /** Calico's migration to v3 reaches a phase. */
+  putMigration(phase: string): void {
+    const group = 'migration.projectcalico.org';
+    this.put('/apis', { metadata: { name: group }, preferredVersion: { version: 'v1' } });
+    this.put(`/apis/${group}/v1/datastoremigrations`, { metadata: { name: 'v1-to-v3' }, status: { phase } });
+  }
+
   /** A restore of an empty backup: versions begin again, and watches of later versions report nothing. */
   restore(): void {
     this.#objects.clear();

@@ -1,13 +1,13 @@
 import { isDeepStrictEqual } from 'node:util';
 
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
-import { Failure } from '@podwire/shared/failure/failure';
 
 import { attachmentOf } from '../records/attributes.js';
 import type { RecordKeys } from '../records/json/keys.js';
-import { decodeRecord } from '../records/json/registry.js';
+import { decodeIfReadable, decodeRecord } from '../records/json/registry.js';
 import type { RecordValue } from '../records/view.js';
 import type { ArchivedRecord } from './archive.js';
+import type { HistoryImport } from './history-import.js';
 import { rootsOf } from './scope.js';
 
 /** The kind of datastore into which a file is imported. */
@@ -16,6 +16,8 @@ export interface ImportTarget {
   readonly emptyRoots: readonly string[];
   /** Whether it keeps every record of a file, and nothing else. */
   readonly keepsAll: boolean;
+  /** Takes the records of the history; undefined where transactions write them. */
+  readonly history?: HistoryImport;
   /** Receives each record once, before anything is written. @throws Failure STORE_CORRUPT for a record that it cannot take */
   prepare(record: ArchivedRecord): void;
   /** Whether the record follows from written ones. */
@@ -52,28 +54,35 @@ const REPLACED: ReadonlySet<RecordValue['kind']> = new Set(['node', 'nodeSession
  * - It sets fields of pools and reservations, and it has Nodes: they get the file's values as annotations.
  * - Handles and endpoints follow from the blocks. What only the endpoints of a file have, such as the UID of the pod, comes to the
  *   blocks if both are in one transaction.
- * - It has no place for the history, for endpoints of Calico's plugin, and for kinds that Podwire does not know.
+ * - It has no place for endpoints of Calico's plugin, and for kinds that Podwire does not know.
  */
 export class ObjectTarget implements ImportTarget {
   readonly keepsAll = false;
   readonly emptyRoots: readonly string[];
+  readonly history: HistoryImport;
   readonly #keys: RecordKeys;
   /** Records of endpoints by formatted attachment. */
   readonly #endpoints = new Map<string, ArchivedRecord>();
 
-  constructor(keys: RecordKeys) {
+  constructor(keys: RecordKeys, history: HistoryImport) {
     this.#keys = keys;
+    this.history = history;
     const areas = ['assignment', 'host', 'virtual'].map((area) => `${keys.root}ipam/v2/${area}/`);
     this.emptyRoots = [keys.pools, ...areas];
   }
 
   prepare(record: ArchivedRecord): void {
     if (this.#keys.isOfHandle(record.key)) return;
-    if (!this.isDerived(record.key)) {
-      this.#decode(record.key, record.value);
+    if (this.history.covers(record.key)) {
+      this.history.prepare(record);
       return;
     }
-    const endpoint = this.#decodeIfReadable(record.key, record.value);
+    if (!this.isDerived(record.key)) {
+      const name = this.#keys.parse(record.key);
+      if (name) decodeRecord(record.key, name, record.value);
+      return;
+    }
+    const endpoint = decodeIfReadable(this.#keys, record.key, record.value);
     if (endpoint?.kind !== 'endpoint') return;
     for (const one of [{ kind: 'endpoint', value: endpoint.value } as const, ...(endpoint.value.replaced ?? [])])
       if (one.kind === 'endpoint') this.#endpoints.set(formatAttachment(one.value.attachment), record);
@@ -85,7 +94,6 @@ export class ObjectTarget implements ImportTarget {
 
   obstacle(key: string, isStored: boolean): string | undefined {
     const keys = this.#keys;
-    if (key.startsWith(keys.history) || key.startsWith(keys.historyBegins)) return 'of the history';
     if (this.isDerived(key)) return isStored ? undefined : 'of handles and endpoints without addresses';
     const name = keys.parse(key);
     if (name?.kind === 'node') return isStored ? undefined : 'of nodes that Kubernetes does not have';
@@ -95,12 +103,12 @@ export class ObjectTarget implements ImportTarget {
   isSame({ key, value }: ArchivedRecord, stored: Uint8Array): boolean {
     // The cluster has one identity, from Calico or from the first start.
     if (key === this.#keys.clusterInformation) return true;
-    const [wanted, found] = [this.#decodeIfReadable(key, value), this.#decodeIfReadable(key, stored)];
+    const [wanted, found] = [decodeIfReadable(this.#keys, key, value), decodeIfReadable(this.#keys, key, stored)];
     return isDeepStrictEqual(wanted && comparable(wanted), found && comparable(found));
   }
 
   replaces({ key, value }: ArchivedRecord, stored: Uint8Array): boolean {
-    const [wanted, found] = [this.#decodeIfReadable(key, value), this.#decodeIfReadable(key, stored)];
+    const [wanted, found] = [decodeIfReadable(this.#keys, key, value), decodeIfReadable(this.#keys, key, stored)];
     if (wanted?.kind !== 'pool' || found?.kind !== 'pool') return wanted !== undefined && REPLACED.has(wanted.kind);
     // An import that was interrupted has made the pool, and not yet begun its deletion.
     const withoutDeletion: RecordValue = { kind: 'pool', value: { ...wanted.value, deletionTimeMs: undefined } };
@@ -109,28 +117,13 @@ export class ObjectTarget implements ImportTarget {
 
   companionsOf({ key, value }: ArchivedRecord): readonly ArchivedRecord[] {
     if (this.#keys.parse(key)?.kind !== 'block') return [];
-    const block = this.#decodeIfReadable(key, value);
+    const block = decodeIfReadable(this.#keys, key, value);
     if (block?.kind !== 'block') return [];
     const endpoints = block.value.attributes.flatMap((attributes) => {
       const attachment = attachmentOf(attributes);
       return (attachment && this.#endpoints.get(formatAttachment(attachment))) ?? [];
     });
     return [...new Set(endpoints)];
-  }
-
-  /** The record; undefined for kinds that Podwire does not read. @throws Failure STORE_CORRUPT */
-  #decode(key: string, value: Uint8Array): RecordValue | undefined {
-    const name = this.#keys.parse(key);
-    return name && decodeRecord(key, name, value).record;
-  }
-
-  #decodeIfReadable(key: string, value: Uint8Array): RecordValue | undefined {
-    try {
-      return this.#decode(key, value);
-    } catch (error) {
-      if (error instanceof Failure) return undefined;
-      throw error;
-    }
   }
 }
 

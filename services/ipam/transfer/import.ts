@@ -46,6 +46,8 @@ export interface ImportResult {
   readonly resumed: boolean;
   /** Keys of the records that were left out, by the reason. */
   readonly leftOut: ReadonlyMap<string, readonly string[]>;
+  /** Numbers of entries of the history that were left out, by the reason. */
+  readonly leftOutEntries: ReadonlyMap<string, number>;
 }
 
 /** How long a mark must be unchanged before its import counts as interrupted; a transaction takes far less. */
@@ -117,7 +119,7 @@ class Import {
   }
 
   async run(): Promise<ImportResult> {
-    const { store, prefix, signal, dryRun } = this.#options;
+    const { store, target, prefix, signal, dryRun } = this.#options;
     const found = await readMark(store, prefix, signal);
     const resumed = found?.mark.state === 'running';
     if (resumed) await this.#requireStalledImport(found);
@@ -125,12 +127,15 @@ class Import {
     if (!dryRun) await this.#takeMark(found);
     for await (const batch of this.#batches()) {
       for (let attempt = 1; !(await this.#writeBatch(batch)); attempt++)
-        if (this.#options.target.keepsAll || attempt === MAX_ATTEMPTS) throw interference();
+        if (target.keepsAll || attempt === MAX_ATTEMPTS) throw interference();
       this.#processedCount += batch.length;
     }
+    const { history } = target;
+    this.#writtenCount += (await history?.write(dryRun, signal)) ?? 0;
     if (!dryRun) await this.#finish();
     const { records } = this.#file.trailer;
-    return { records, written: this.#writtenCount, resumed, leftOut: this.#leftOut };
+    const leftOutEntries = history?.leftOut ?? new Map<string, number>();
+    return { records, written: this.#writtenCount, resumed, leftOut: this.#leftOut, leftOutEntries };
   }
 
   /** @throws Failure IMPORT_REFUSED when another file's import is incomplete, or another import runs */
@@ -277,9 +282,9 @@ class Import {
     return { key: this.#markerKey, value: encodeMark(mark) };
   }
 
-  /** The file's records with rewritten keys, in batches of one transaction. */
+  /** The file's records with rewritten keys, in batches of one transaction, without a history that is written apart. */
   async *#batches(): AsyncGenerator<readonly ArchivedRecord[], void, void> {
-    const { lines, prefix, maxOperationsCount, maxTransactionBytes } = this.#options;
+    const { lines, prefix, target, maxOperationsCount, maxTransactionBytes } = this.#options;
     let batch: ArchivedRecord[] = [];
     let bytes = 0;
     const { header } = this.#file;
@@ -287,6 +292,7 @@ class Import {
       if (part.type !== 'record') continue;
       const { value } = part.record;
       const key = rewriteKey(part.record.key, header.prefix, prefix) ?? part.record.key;
+      if (target.history?.covers(key)) continue;
       const size = Buffer.byteLength(key) * 2 + value.length;
       // One operation is for the mark.
       if (batch.length > 0 && (batch.length + 1 >= maxOperationsCount || bytes + size > maxTransactionBytes)) {

@@ -50,6 +50,7 @@ describe('a datastore comes out as it went in', () => {
         written: records.size,
         resumed: false,
         leftOut: new Map(),
+        leftOutEntries: new Map(),
       });
       const second = await exported(stores[1]);
       await imported(stores[2], second);

@@ -27,8 +27,6 @@ const MAX_CALLERS_PER_TURN = 8;
 
 /** Events of the queue; {@link RpcEvents} turns them into metrics and log lines. */
 export interface QueueEvents {
-  /** A request began to wait, or no longer waits. */
-  waitingChanged(caller: NetworkCaller, change: 1 | -1): void;
   /** A request may execute. */
   started(caller: NetworkCaller, waitedMs: number): void;
   /**
@@ -103,7 +101,6 @@ export class RequestQueue {
       const endWait = (): void => {
         signal.removeEventListener('abort', onAbort);
         queue.waiting.delete(takeTurn);
-        events.waitingChanged(caller, -1);
       };
       const onAbort = (): void => {
         endWait();
@@ -118,7 +115,6 @@ export class RequestQueue {
         resolve(this.#execute(queue));
       };
       queue.waiting.add(takeTurn);
-      events.waitingChanged(caller, 1);
       signal.addEventListener('abort', onAbort, { once: true });
       this.#update(queue);
       this.#takeTurns();

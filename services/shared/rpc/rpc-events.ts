@@ -1,4 +1,4 @@
-import { counter, histogram, upDownCounter } from '../telemetry/instruments.js';
+import { counter, histogram } from '../telemetry/instruments.js';
 
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
@@ -25,7 +25,6 @@ const REASONS: Readonly<Record<RefusalReason, string>> = {
 /** @returns the instruments; created for the first call over the network, as most servers have no network listener */
 function createInstruments() {
   return {
-    waiting: upDownCounter('podwire.rpc.requests.waiting'),
     wait: histogram('podwire.rpc.wait.duration'),
     refused: counter('podwire.rpc.requests.refused'),
   };
@@ -49,10 +48,6 @@ export class RpcEvents implements QueueEvents {
 
   get #instruments() {
     return (this.#created ??= createInstruments());
-  }
-
-  waitingChanged({ role }: NetworkCaller, change: 1 | -1): void {
-    this.#instruments.waiting.add(change, { role });
   }
 
   started({ role }: NetworkCaller, waitedMs: number): void {

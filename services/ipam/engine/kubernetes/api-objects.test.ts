@@ -212,13 +212,20 @@ test('all kinds of records are there after a start', async () => {
   await next.close();
 });
 
+const V1_GROUP = 'crd.projectcalico.org/v1';
+const V3_GROUP = 'projectcalico.org/v3';
+
 test.each([
-  [{ 'crd.projectcalico.org/v1': true, 'projectcalico.org/v3': true }, 'crd.projectcalico.org/v1'],
-  [{ 'projectcalico.org/v3': true }, 'projectcalico.org/v3'],
-  [{}, undefined],
-])('of the groups %j the used one is %s', async (served, group) => {
+  { served: [V1_GROUP, V3_GROUP], phase: undefined, group: V1_GROUP },
+  { served: [V1_GROUP, V3_GROUP], phase: 'Migrating', group: V1_GROUP },
+  { served: [V1_GROUP, V3_GROUP], phase: 'Converged', group: V3_GROUP },
+  { served: [V1_GROUP, V3_GROUP], phase: 'Complete', group: V3_GROUP },
+  { served: [V3_GROUP], phase: undefined, group: V3_GROUP },
+  { served: [], phase: undefined, group: undefined },
+])('of the groups $served with a migration $phase, $group is used', async ({ served, phase, group }) => {
   server.groups.clear();
-  for (const name of Object.keys(served)) server.groups.set(`/apis/${name}`, ['ippools', 'ipamblocks']);
+  for (const name of served) server.groups.set(`/apis/${name}`, ['ippools', 'ipamblocks']);
+  if (phase !== undefined) server.putMigration(phase);
   const api = new KubernetesApi(server.options);
   expect(await discoverGroup(api, forever)).toBe(group);
   api.close();

@@ -278,11 +278,30 @@ const SERVER_SETS: readonly string[] = ['ippools', 'ipreservations', 'nodes'];
 
 const REPEATED: ReadonlySet<string> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED']);
 
-/** Finds the API group with Calico's objects. As in Calico, v3 is used only if it alone is served. @returns undefined if none is */
+/**
+ * Finds the API group with Calico's objects. As in Calico, v3 is used only if it alone is served, or once a migration has copied
+ * all objects to it. @returns undefined if none is served
+ */
 export async function discoverGroup(api: KubernetesApi, signal?: AbortSignal): Promise<CalicoGroup | undefined> {
-  const groups = ['crd.projectcalico.org/v1', 'projectcalico.org/v3'] as const;
-  for (const group of groups) if (await isServed(api, `/apis/${group}/ipamblocks`, signal)) return group;
-  return undefined;
+  const [v1, v3] = ['crd.projectcalico.org/v1', 'projectcalico.org/v3'] as const;
+  if (await isServed(api, `/apis/${v1}/ipamblocks`, signal)) return (await isMigrated(api, signal)) ? v3 : v1;
+  return (await isServed(api, `/apis/${v3}/ipamblocks`, signal)) ? v3 : undefined;
+}
+
+/**
+ * Whether Calico's migration has copied all objects to v3, and cannot be aborted any more. It then leaves v1 locked, and unlocks v3;
+ * an operator decides when it deletes v1.
+ */
+async function isMigrated(api: KubernetesApi, signal?: AbortSignal): Promise<boolean> {
+  const read = async (path: string): Promise<JsonObject> => {
+    const { status, body } = await api.send({ method: 'GET', path, ...(signal && { signal }) });
+    return (status === NOT_FOUND ? undefined : asObject(body)) ?? {};
+  };
+  const group = '/apis/migration.projectcalico.org';
+  const { version } = objectIn(await read(group), 'preferredVersion');
+  if (typeof version !== 'string') return false;
+  const { phase } = objectIn(await read(`${group}/${version}/datastoremigrations/v1-to-v3`), 'status');
+  return phase === 'Converged' || phase === 'Complete';
 }
 
 /** Whether the API server has the definition of the objects at a path. It creates none while it deletes the definition. */

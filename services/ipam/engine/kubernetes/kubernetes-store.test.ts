@@ -180,11 +180,58 @@ test('deletions while the datastore is locked are published when it is unlocked'
   await Promise.all([follower.close(), other.close()]);
 });
 
+test('a lock that is deleted stays, as Calico is not ready without its object, until the object is there again', async () => {
+  const lockKeys = new RecordKeys('/calico', { hasLock: true });
+  const objectsOfCalico = new MemoryObjects(lockKeys);
+  const [follower, other] = await Promise.all(
+    [0, 1].map(() => KubernetesStore.open({ api: objectsOfCalico.connect(), keys: lockKeys }, forever)),
+  );
+  if (!follower || !other) throw new Error('a store is missing');
+  const key = lockKeys.clusterInformation;
+  const write = (...puts: { key: string; value: Buffer }[]) =>
+    other.commit({ comparisons: [], puts, deletes: [] }, forever);
+  const information = (datastoreReady: boolean) => put(key, JSON.stringify({ metadata: {}, spec: { datastoreReady } }));
+  const pool = lockKeys.of(poolRecord('a', '10.0.0.0/24'));
+  const known = async () => {
+    const { records } = await follower.read([key, pool], forever);
+    return records.map(({ value }) => Buffer.from(value).toString().slice(-7));
+  };
+  await write(put(pool, '{}'), information(false));
+  await other.commit({ comparisons: [], puts: [], deletes: [pool, key] }, forever);
+  expect(await known()).toEqual(['false}}', '{}'].sort());
+  await write(information(false));
+  expect(await known()).toHaveLength(2);
+  await write(information(true));
+  await expect.poll(known).toEqual([':true}}']);
+  await Promise.all([follower.close(), other.close()]);
+});
+
 test('a transaction is seen as a whole, with one revision', async () => {
   const result = await change({ puts: [put('/a', '1'), put('/b', '1')] });
   expect(result).toMatchObject({ committed: true, revision: 2 });
   const [first] = await takeChanges(1);
   expect(first?.changes.map(({ key }) => key)).toEqual(['/a', '/b']);
+});
+
+test('an object whose deletion was reported is not brought back by an answer from before it', async () => {
+  const connection = objects.connect();
+  let answer = (): void => undefined;
+  const answered = new Promise<void>((resolve) => (answer = resolve));
+  const read: ObjectApi['read'] = async (...args) => {
+    const found = await connection.read(...args);
+    await answered;
+    return found;
+  };
+  const versions: ObjectApi['versions'] = () => Promise.resolve(new Map([['records//a', '1']]));
+  const reading = await KubernetesStore.open({ api: { ...connection, read, versions }, keys }, forever);
+  await change({ puts: [put('/a', '1')] });
+  const refreshing = reading.refresh(forever);
+  await new Promise((resolve) => setImmediate(resolve));
+  await change({ deletes: ['/a'] });
+  answer();
+  await refreshing;
+  expect((await reading.list('/', forever)).records).toEqual([]);
+  await reading.close();
 });
 
 test('an object whose write has an unknown outcome is read again before anything else', async () => {

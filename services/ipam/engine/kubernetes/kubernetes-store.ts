@@ -1,16 +1,15 @@
-import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { untilAborted } from '@podwire/shared/failure/signal';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
 import { isLater } from '../../api-server/object-feed.js';
-import { attachmentOf } from '../../records/attributes.js';
 import type { Block } from '../../records/block.js';
 import type { RecordKeys } from '../../records/json/keys.js';
-import { decodeRecord } from '../../records/json/registry.js';
+import { decodeIfReadable } from '../../records/json/registry.js';
 import type { Pool } from '../../records/pool.js';
 import type { RecordName, RecordValue } from '../../records/view.js';
 import { ChangeLog } from '../change-log.js';
+import { DeletedVersions } from './deleted-versions.js';
 import {
   RevisionCompacted,
   type CommitResult,
@@ -28,6 +27,8 @@ import {
 import { closedFailure, evaluateComparisons, throwIfAborted } from '../transaction.js';
 import { DerivedRecords, type BlockChange } from './derived-records.js';
 import type { OpenedHistory } from './history/history-segments.js';
+import { StoreHistory } from './history/store-history.js';
+import { detailsFor, detailsIn } from './holder-details.js';
 import type { ApiObject, HolderDetails, ObjectApi, ObjectObserver } from './object-api.js';
 import { FIRST_REVISION, RecordIndex } from './record-index.js';
 import { RecordLocks } from './record-locks.js';
@@ -47,6 +48,9 @@ export interface KubernetesStoreOptions {
 }
 
 const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
+
+/** How long the objects of writes with an unknown outcome may be read when the store is closed, in milliseconds. */
+const CLOSING_MS = 2_000;
 
 /** A write that may or may not have been carried out. */
 type UncertainWrite = Pick<WriteContext, 'base' | 'history'>;
@@ -94,8 +98,7 @@ export class KubernetesStore implements Store {
   readonly #log: ChangeLog;
   readonly #locks = new RecordLocks();
   readonly #objects = new Map<string, ApiObject>();
-  /** Last versions of objects that this process has deleted, until the watch reports the deletion. */
-  readonly #deletedVersions = new Map<string, string>();
+  readonly #deleted = new DeletedVersions();
   readonly #index: RecordIndex;
   readonly #pools = new Map<string, Pool>();
   /** Objects that a transaction is writing, with the watch's reports that arrive meanwhile. */
@@ -104,8 +107,8 @@ export class KubernetesStore implements Store {
   readonly #uncertain = new Map<string, UncertainWrite | undefined>();
   /** Objects whose deletion was reported while the datastore is locked. */
   readonly #heldBack = new Set<string>();
-  /** The history's writer; undefined if none is kept. */
-  #history: OpenedHistory['segments'] | undefined;
+  /** The history; undefined until it is read, and if none is kept. */
+  #history: StoreHistory | undefined;
   readonly #stop = new AbortController();
   #revision = FIRST_REVISION;
   #isLoaded = false;
@@ -156,11 +159,15 @@ export class KubernetesStore implements Store {
     this.#stop.abort(closedFailure());
   }
 
+  get history(): StoreHistory | undefined {
+    return this.#history;
+  }
+
   /** Shows a history, and adds the releases of later transactions to it. Called before the first transaction. */
-  keepHistory({ segments, records }: OpenedHistory): void {
-    this.#history = segments;
-    this.#index.apply(records, FIRST_REVISION);
-    this.#index.apply(this.#beginChanges(undefined), FIRST_REVISION);
+  keepHistory(opened: OpenedHistory): void {
+    const stored = (key: string): StoredRecord | undefined => this.#index.get(key);
+    this.#history = new StoreHistory({ ...opened, stored, publish: (changes) => void this.#append(changes) });
+    this.#index.apply(StoreHistory.recordsOf(opened), FIRST_REVISION);
   }
 
   list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
@@ -222,25 +229,13 @@ export class KubernetesStore implements Store {
     return this.#log.watch(watch, signal);
   }
 
-  /**
-   * Removes the oldest records of the history.
-   * @returns their count
-   * @throws Failure of the API server
-   */
-  async removeOldHistory(retentionMs: number, signal: AbortSignal): Promise<number> {
-    let count = 0;
-    let beginKey = this.#history?.beginKey;
-    for await (const keys of this.#history?.removeOld(retentionMs, signal) ?? []) {
-      count += keys.length;
-      this.#append(new Map([...keys.map((key) => [key, undefined] as const), ...this.#beginChanges(beginKey)]));
-      beginKey = this.#history?.beginKey;
-    }
-    return count;
-  }
-
+  /** Idempotent. */
   async close(): Promise<void> {
     this.#isClosed = true;
     if (this.#commitsCount > 0) await new Promise<void>((resolve) => (this.#whenIdle = resolve));
+    // The history has the releases of a write with an unknown outcome once its object is read.
+    if ([...this.#uncertain.values()].some((write) => write?.history.records.length))
+      await this.#readUncertain(AbortSignal.timeout(CLOSING_MS)).catch(() => undefined);
     this.#stop.abort(closedFailure());
     this.#log.close(closedFailure());
     this.#api.close();
@@ -262,7 +257,7 @@ export class KubernetesStore implements Store {
     const objectOf = (key: string): string | undefined => this.#api.objectOf(key);
     const stored = (key: string): Uint8Array | undefined => this.#index.get(key)?.value;
     const plan = planWrites(transaction, { keys: this.#keys, objectOf, stored });
-    const details = this.#detailsIn(transaction);
+    const details = detailsIn(transaction, this.#keys);
     const history = new TransactionHistory(transaction, { keys: this.#keys, objectOf });
     const written = new Map<string, ObjectUpdate>();
     for (const { object: id } of plan) this.#writing.set(id, []);
@@ -295,7 +290,7 @@ export class KubernetesStore implements Store {
     for (const key of deletes) records.delete(key);
     try {
       if (records.size > 0) {
-        const content = { id, records, details: this.#detailsFor(records, base, details) };
+        const content = { id, records, details: detailsFor({ records, base, details }, this.#keys) };
         return await this.#api.write(content, base, signal);
       }
       return base ? await this.#api.remove(base, signal) : { type: 'written', object: undefined };
@@ -323,41 +318,6 @@ export class KubernetesStore implements Store {
       changed: records.flatMap(({ record }) => record ?? []),
       missing: records.flatMap(({ key, record }) => (record ? [] : [key])),
     };
-  }
-
-  /** The holders that the transaction's endpoints describe. */
-  #detailsIn({ puts }: Transaction): ReadonlyMap<string, HolderDetails> {
-    const details = new Map<string, HolderDetails>();
-    for (const { key, value } of puts) {
-      const record = key.startsWith(this.#keys.endpoints) ? this.#decode(key, value) : undefined;
-      if (record?.kind !== 'endpoint') continue;
-      for (const one of [{ kind: 'endpoint', value: record.value } as const, ...(record.value.replaced ?? [])]) {
-        if (one.kind !== 'endpoint') continue;
-        const { attachment, pod, netns } = one.value;
-        details.set(formatAttachment(attachment), { podUid: pod?.uid ?? '', netns });
-      }
-    }
-    return details;
-  }
-
-  /** The details of the holders that a block has now: from the transaction, or as before. */
-  #detailsFor(
-    records: ReadonlyMap<string, Uint8Array>,
-    base: ApiObject | undefined,
-    details: ReadonlyMap<string, HolderDetails>,
-  ): ReadonlyMap<string, HolderDetails> {
-    const kept = new Map<string, HolderDetails>();
-    for (const [key, value] of records) {
-      const record = this.#decode(key, value);
-      if (record?.kind !== 'block') continue;
-      for (const attributes of record.value.attributes) {
-        const attachment = attachmentOf(attributes);
-        const name = attachment && formatAttachment(attachment);
-        const known = name === undefined ? undefined : (details.get(name) ?? base?.details.get(name));
-        if (name !== undefined && known) kept.set(name, known);
-      }
-    }
-    return kept;
   }
 
   /** Reads the objects whose latest state is unknown. */
@@ -412,7 +372,7 @@ export class KubernetesStore implements Store {
   #isMigrating(id: string): boolean {
     const key = this.#keys.clusterInformation;
     const stored = this.#index.get(key);
-    const record = stored && this.#decode(key, stored.value);
+    const record = stored && decodeIfReadable(this.#keys, key, stored.value);
     if (record?.kind !== 'clusterInformation' || !record.value.isLocked) return false;
     return [...(this.#objects.get(id)?.records.keys() ?? [])].some((each) => {
       const name = this.#keys.parse(each);
@@ -432,7 +392,7 @@ export class KubernetesStore implements Store {
   #isNews(id: string, object: ApiObject | undefined): boolean {
     const known = this.#objects.get(id);
     if (!object) return known !== undefined;
-    const version = known?.version ?? this.#deletedVersions.get(id);
+    const version = known?.version ?? this.#deleted.of(id);
     return version === undefined || isLater(object.version, version);
   }
 
@@ -444,7 +404,6 @@ export class KubernetesStore implements Store {
     }
     const known = this.#objects.get(id);
     if (known && !isLater(version, known.version)) return;
-    this.#deletedVersions.delete(id);
     this.#report({ id, object: undefined });
   }
 
@@ -479,15 +438,6 @@ export class KubernetesStore implements Store {
     this.#index.addDerived();
   }
 
-  /** The changes of the record that has the begin of the complete history. */
-  #beginChanges(before: string | undefined): Map<string, Uint8Array | undefined> {
-    const changes = new Map<string, Uint8Array | undefined>();
-    const key = this.#history?.beginKey;
-    if (before !== undefined) changes.set(before, undefined);
-    if (key !== undefined) changes.set(key, EMPTY_RECORD);
-    return changes;
-  }
-
   /**
    * Makes objects visible with a new revision.
    * @param history - new records of the history; known ones are left out
@@ -500,9 +450,7 @@ export class KubernetesStore implements Store {
     transaction?: Transaction,
   ): number {
     const changes = new Map<string, Uint8Array | undefined>();
-    const news = this.#history ? history.filter(({ key }) => !this.#index.get(key)) : [];
-    for (const { key, value } of news) changes.set(key, value);
-    this.#history?.append(news);
+    for (const { key, value } of this.#history?.append(history) ?? []) changes.set(key, value);
     const derived = this.#derived.replace(updates.flatMap((update) => this.#replaceObject(update, changes)));
     for (const [key, value] of derived) changes.set(key, value);
     const corrected = new Map<string, Uint8Array | undefined>();
@@ -538,7 +486,7 @@ export class KubernetesStore implements Store {
     const before = this.#objects.get(id);
     if (object) this.#objects.set(id, object);
     else this.#objects.delete(id);
-    if (before && !object) this.#deletedVersions.set(id, version ?? before.version);
+    if (before && !object) this.#deleted.add(id, version ?? before.version);
     const keys = new Set([...(before?.records.keys() ?? []), ...(object?.records.keys() ?? [])]);
     const blocks: BlockChange[] = [];
     for (const key of keys) {
@@ -550,7 +498,7 @@ export class KubernetesStore implements Store {
       if (name?.kind === 'block') {
         const cidr = formatPrefix(name.prefix);
         blocks.push({ cidr, block: value && this.#decodeBlock(key, value), details: object?.details ?? NO_DETAILS });
-      } else if (name?.kind === 'pool') this.#setPool(name.name, value && this.#decode(key, value));
+      } else if (name?.kind === 'pool') this.#setPool(name.name, value && decodeIfReadable(this.#keys, key, value));
     }
     return blocks;
   }
@@ -564,28 +512,16 @@ export class KubernetesStore implements Store {
     return changes.has(key) ? changes.get(key) : this.#index.get(key)?.value;
   }
 
-  /** The record of a value; undefined if it cannot be read, which the mirror reports. */
-  #decode(key: string, value: Uint8Array): RecordValue | undefined {
-    const name = this.#keys.parse(key);
-    try {
-      return name && decodeRecord(key, name, value).record;
-    } catch {
-      return undefined;
-    }
-  }
-
   #blockIn(object: ApiObject | undefined): Block | undefined {
     const [first] = object?.records ?? [];
     return first && this.#decodeBlock(...first);
   }
 
   #decodeBlock(key: string, value: Uint8Array): Block | undefined {
-    const record = this.#decode(key, value);
+    const record = decodeIfReadable(this.#keys, key, value);
     return record?.kind === 'block' ? record.value : undefined;
   }
 }
-
-const EMPTY_RECORD = Buffer.from('{}');
 
 /** Kinds of records that are Calico's custom resources. */
 const CALICO_KINDS = new Set<RecordName['kind']>([

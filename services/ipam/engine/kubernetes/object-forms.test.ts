@@ -2,7 +2,7 @@ import { parsePrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import { takeOrdinals } from '../../records/block.js';
-import { parseJson, type JsonObject } from '../../records/json/json.js';
+import { parseJson, withoutFields, type JsonObject } from '../../records/json/json.js';
 import { RecordKeys } from '../../records/json/keys.js';
 import { encodeRecord, serialize } from '../../records/json/registry.js';
 import type { RecordValue } from '../../records/view.js';
@@ -105,6 +105,20 @@ describe.each<CalicoGroup>(['crd.projectcalico.org/v1', 'projectcalico.org/v3'])
     const deleted = group === 'projectcalico.org/v3' ? true : 'true';
     expect(forms.read(resource, { ...object, spec: { ...Object(object.spec), deleted } })).toBeUndefined();
   });
+});
+
+test('an address that Calico’s migration copied without its release time cools down from the copy on', () => {
+  const forms = formsOf('projectcalico.org/v3');
+  const cooling = { handleId: undefined, owner: { node: 'n1' }, releasedAtMs: NOW_MS };
+  const value = takeOrdinals(takeOrdinals(block('10.65.0.0/28', 'n1'), [1], HOLDER), [2], cooling);
+  const object = served(throughApi(forms, { kind: 'block', value }).object);
+  const { resource } = forms.placeOf('ipamblocks/10-65-0-0-28');
+  const copied = Object(object.spec).attributes.map((each: JsonObject) => withoutFields(each, ['releasedAt']));
+  const attributes = [...copied, { secondary: {} }];
+  const [record] = forms.read(resource, { ...object, spec: { ...Object(object.spec), attributes } })!.records.values();
+  const read = Object(parseJson(Buffer.from(record!).toString())).attributes;
+  const times = read.map(({ releasedAt }: { readonly releasedAt?: string }) => releasedAt);
+  expect(times).toEqual([undefined, '2026-08-22T06:33:25Z', undefined]);
 });
 
 test('the groups differ in the deletion mark of affinities', () => {

@@ -153,7 +153,7 @@ export class ObjectForms {
     if (spec.deleted === true || spec.deleted === 'true') return undefined;
     switch (plural) {
       case 'ipamblocks':
-        return this.#readBlock(spec);
+        return this.#readBlock(spec, metadata);
       case 'blockaffinities':
         return this.#readAffinity(spec);
       case 'ippools':
@@ -217,13 +217,15 @@ export class ObjectForms {
     return resource.plural === 'ippools' && value ? poolPatch(name, parseRecord(value), base) : undefined;
   }
 
-  #readBlock(spec: JsonObject): ReadObject | undefined {
+  #readBlock(spec: JsonObject, metadata: JsonObject): ReadObject | undefined {
     const parsed = parsePrefix(textIn(spec, 'cidr'));
     if (!parsed.ok) return undefined;
     const { affinityClaimTime, attributes, ...rest } = withoutFields(spec, ['strictAffinity']);
     const details = new Map<string, HolderDetails>();
     const claim = affinityClaimTime === undefined ? {} : { affinity_claim_time: affinityClaimTime };
-    const stripped = isArray(attributes) ? attributes.map((each) => withoutDetails(each, details)) : [];
+    const stripped = isArray(attributes)
+      ? attributes.map((each) => withReleaseTime(withoutDetails(each, details), metadata))
+      : [];
     const affinity = rest.affinity ?? null;
     const record = { ...rest, affinity, ...claim, attributes: stripped, deleted: false };
     return { records: new Map([[this.#keys.block(parsed.prefix), bytesOf(record)]]), details };
@@ -264,6 +266,16 @@ export class ObjectForms {
       },
     };
   }
+}
+
+/**
+ * Calico's migration to v3 copies addresses that cool down without their release times. podwire-ipam writes only such addresses with
+ * a node and nothing else; the creation of the copy counts as their release.
+ */
+function withReleaseTime(attributes: Json, { creationTimestamp = null }: JsonObject): Json {
+  if (!isObject(attributes)) return attributes;
+  const names = [...Object.keys(attributes), ...Object.keys(objectIn(attributes, 'secondary'))];
+  return names.join() === 'secondary,node' ? { ...attributes, releasedAt: creationTimestamp } : attributes;
 }
 
 function recordOf(key: string, record: JsonObject): ReadObject {

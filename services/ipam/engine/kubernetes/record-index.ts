@@ -39,7 +39,7 @@ export class RecordIndex {
     const stored = this.#records.get(key);
     if (stored || !this.#derived.covers(key)) return stored;
     const value = this.#derived.value(key);
-    return value && { key, value, modRevision: this.modRevision(key) };
+    return value && { key, value, modRevision: this.#derivedRevisions.get(key) ?? FIRST_REVISION };
   }
 
   /** @returns 0 if there is no such record */

@@ -120,6 +120,19 @@ export class RecordKeys {
     return `${this.history}${historyDay(dayOf(releasedAtMs))}/${formatAddress(address)}/${sequenceNumber}`;
   }
 
+  /** A record that says when the complete history begins. */
+  historyBegin(beginMs: number): string {
+    const day = dayOf(beginMs);
+    return `${this.historyBegins}${historyDay(day)}${beginMs === dayStartMs(day) ? '' : `/${beginMs - dayStartMs(day)}`}`;
+  }
+
+  /** The time of {@link historyBegin} in a key, in epoch milliseconds; undefined for another key. */
+  historyBeginMs(key: string): number | undefined {
+    if (!key.startsWith(this.historyBegins)) return undefined;
+    const [, day, restMs = '0'] = /^(\d+)(?:\/(\d+))?$/.exec(key.slice(this.historyBegins.length)) ?? [];
+    return day === undefined ? undefined : dayStartMs(Number(day)) + Number(restMs);
+  }
+
   release(handleId: string): string {
     return this.releases + handleId;
   }

@@ -16,7 +16,7 @@ import {
 import { hasOnly, Unreadable } from './fields.js';
 import { decodeHandle, encodeHandle, HANDLE_FIELDS } from './handle.js';
 import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
-import type { RecordName } from './keys.js';
+import type { RecordKeys, RecordName } from './keys.js';
 import { decodeNode, encodeNode } from './node.js';
 import { decodePool, encodePool } from './pool.js';
 import { decodeRequestPolicies, encodeRequestPolicies } from './request-policies.js';
@@ -49,6 +49,17 @@ export function decodeRecord(key: string, name: RecordName, value: Uint8Array): 
       `record ${key} cannot be read: ${error.message}; correct or delete it in the datastore`,
       { details: { key, reason: error.message }, cause: error },
     );
+  }
+}
+
+/** @returns undefined for kinds that Podwire does not read, and for records that cannot be read */
+export function decodeIfReadable(keys: RecordKeys, key: string, value: Uint8Array): RecordValue | undefined {
+  const name = keys.parse(key);
+  try {
+    return name && decodeRecord(key, name, value).record;
+  } catch (error) {
+    if (error instanceof Failure) return undefined;
+    throw error;
   }
 }
 

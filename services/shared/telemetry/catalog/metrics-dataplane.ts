@@ -2,19 +2,8 @@ import { COARSE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
 const BIRD = 'with PODWIRE_ROUTING=bird';
 
-/** Requests that a node repeats to podwire-ipam, as the label `task` names them. */
-const RETRIED_TASKS = ['register-node', 'allocate-ipip', 'allocate-vxlan-ipv4', 'allocate-vxlan-ipv6'] as const;
-
-export type RetriedTask = (typeof RETRIED_TASKS)[number];
-
 /** Metrics of podwire-node's dataplane. */
 export const DATAPLANE_METRICS = {
-  'podwire.dataplane.pod_mtu': {
-    kind: 'gauge',
-    unit: 'By',
-    about: 'MTU of pods that request none',
-    when: 'once the MTU is known',
-  },
   'podwire.dataplane.nft.writes': {
     kind: 'counter',
     unit: '{write}',
@@ -84,23 +73,6 @@ export const DATAPLANE_METRICS = {
     kind: 'gauge',
     unit: '',
     about: '1 while the watch of podwire-ipam is connected, else 0',
-  },
-  'podwire.dataplane.ipam.snapshots': { kind: 'counter', unit: '{snapshot}', about: 'Snapshots of the whole cluster' },
-  'podwire.dataplane.ipam.changes': { kind: 'counter', unit: '{message}', about: 'Changes of the cluster' },
-  'podwire.dataplane.ipam.skipped': { kind: 'counter', unit: '{object}', about: 'Invalid objects that were received' },
-  'podwire.dataplane.ipam.retries': {
-    kind: 'counter',
-    unit: '{retry}',
-    about: 'Failed calls of podwire-ipam that are retried',
-    labels: { task: RETRIED_TASKS },
-  },
-  'podwire.dataplane.cluster.blocks': { kind: 'gauge', unit: '{block}', about: 'Known blocks' },
-  'podwire.dataplane.cluster.skipped': { kind: 'gauge', unit: '{object}', about: 'Objects that are invalid now' },
-  'podwire.dataplane.bird.reachable': {
-    kind: 'gauge',
-    unit: '',
-    about: '1 while BIRD answers on its control socket, else 0',
-    when: BIRD,
   },
   'podwire.dataplane.bird.sessions': {
     kind: 'gauge',

@@ -36,51 +36,11 @@ export const IPAM_METRICS = {
     about: 'Allocate requests: allocated, repeated, or the name of a failure',
     labels: { result: ['allocated', 'repeated', ...FAILURES] },
   },
-  'podwire.ipam.addresses.allocated': {
-    kind: 'counter',
-    unit: '{address}',
-    about: 'Addresses allocated',
-    labels: { family: FAMILIES },
-  },
-  'podwire.ipam.addresses.released': {
-    kind: 'counter',
-    unit: '{address}',
-    about: 'Addresses released',
-    labels: { family: FAMILIES },
-  },
-  'podwire.ipam.blocks.claimed': {
-    kind: 'counter',
-    unit: '{block}',
-    about: 'Blocks claimed by nodes',
-    labels: { family: FAMILIES },
-  },
-  'podwire.ipam.pools': {
-    kind: 'counter',
-    unit: '{pool}',
-    about: 'Changes of pools',
-    labels: { event: ['created', 'updated', 'split', 'draining', 'deleted'] },
-  },
   'podwire.ipam.nodes': {
     kind: 'counter',
     unit: '{node}',
     about: 'Changes of nodes',
     labels: { event: ['registered', 'changed', 'deleted'] },
-  },
-  'podwire.ipam.leases': {
-    kind: 'counter',
-    unit: '{address}',
-    about: 'Leases by event; taken_back: another tool had released the address; refused: a binding',
-    labels: { event: ['leased', 'bound', 'freed', 'refused', 'taken_back'] },
-  },
-  'podwire.ipam.sessions.opened': {
-    kind: 'counter',
-    unit: '{session}',
-    about: 'Sessions that nodes opened: at each start, and after each call without an answer',
-  },
-  'podwire.ipam.leases.recalled': {
-    kind: 'counter',
-    unit: '{node}',
-    about: 'Nodes whose unbound leases were recalled, because an allocation found no free address',
   },
   'podwire.ipam.audit.findings': {
     kind: 'gauge',
@@ -160,7 +120,6 @@ export const IPAM_METRICS = {
     labels: { state: ['following', 'behind'] },
     when: 'with PODWIRE_IPAM_NETWORK_POLICIES=true and an API server',
   },
-  'podwire.ipam.history.expired': { kind: 'counter', unit: '{entry}', about: 'Removed history entries' },
   'podwire.ipam.upkeep.failures': {
     kind: 'counter',
     unit: '{task}',

@@ -4,7 +4,6 @@ import { FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
 const COMMANDS = ['ADD', 'DEL', 'CHECK', 'GC', 'STATUS', 'VERSION', 'unknown'];
 const FAILURES = Object.keys(FAILURE_CODES);
-const ACTION = { todo: ['detach-and-release', 'release', 'release-unless-attached'] };
 
 /** Metrics of podwire-node's CNI commands. */
 export const PLUGIN_METRICS = {
@@ -87,10 +86,4 @@ export const PLUGIN_METRICS = {
     about: 'Entries that this release cannot read and does not execute',
   },
   'podwire.plugin.journal.oldest_age': { kind: 'gauge', unit: 's', about: 'Age of the oldest pending release' },
-  'podwire.plugin.journal.written': {
-    kind: 'counter',
-    unit: '{entry}',
-    about: 'Pending releases that were written to the journal',
-    labels: ACTION,
-  },
 } as const satisfies MetricCatalog;

@@ -65,13 +65,6 @@ export const PROCESS_METRICS = {
     when: 'after the first one',
     buckets: FINE_SECONDS,
   },
-  'podwire.rpc.requests.waiting': {
-    kind: 'gauge',
-    unit: '{request}',
-    about: 'Requests over the network that wait for their turn',
-    labels: ROLE,
-    when: NETWORK,
-  },
   'podwire.rpc.wait.duration': {
     kind: 'histogram',
     unit: 's',

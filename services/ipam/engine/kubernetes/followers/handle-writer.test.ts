@@ -137,6 +137,14 @@ test('a start corrects its own objects, and leaves Calico’s', async () => {
   expect(names().sort()).toEqual(['net.kept', 'net.wrong']);
 });
 
+test('a lease’s handle without the mark, as Calico’s migration leaves it, is corrected', async () => {
+  await allocate('podwire-lease.node-1', 5);
+  putObject('podwire-lease.node-1', { spec: spec('podwire-lease.node-1', 8) });
+  await start();
+  await pass(600);
+  expect(specOf('podwire-lease.node-1')).toEqual(spec('podwire-lease.node-1', 5));
+});
+
 test('an object that Calico wrote meanwhile is kept; one that Calico changes is not deleted', async () => {
   await start();
   await allocate('net.c1');

@@ -188,7 +188,9 @@ export class HandleWriter {
     if (typeof name !== 'string' || typeof uid !== 'string') return;
     // Calico marks an object that it is about to delete.
     const isMarked = spec.deleted === true;
-    const isOwn = isMarked || objectIn(objectIn(object, 'metadata'), 'annotations')[MARK] !== undefined;
+    const hasMark = objectIn(objectIn(object, 'metadata'), 'annotations')[MARK] !== undefined;
+    // Calico's migration to v3 loses the annotation.
+    const isOwn = isMarked || hasMark || isLeaseHandle(idOf(object));
     const counts = handle && !isMarked && hasCounts(objectIn(spec, 'block'), handle) ? handle.blocks : undefined;
     this.#objects.set(name, { id: idOf(object), uid, version: versionOf(object), isOwn, counts });
     if (!handle || (isOwn && !counts)) this.#follower.request(name, isOwn ? 0 : FOREIGN_DELAY_MS);

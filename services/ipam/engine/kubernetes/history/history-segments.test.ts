@@ -1,3 +1,5 @@
+import { randomBytes } from 'node:crypto';
+
 import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -7,7 +9,7 @@ import { dayStartMs } from '../../../records/json/keys.js';
 import { ObjectServer } from '../../../testing/object-server.js';
 import { forever, keys } from '../../testing/stores.js';
 import { HistorySegments } from './history-segments.js';
-import { packRecords, segmentObject, type HistoryRecord } from './segment-form.js';
+import { packAll, segmentObject, type HistoryRecord, type TimedRecord } from './segment-form.js';
 
 const SEGMENTS = '/apis/podwire.dev/v1alpha1/historysegments';
 const MINUTE_MS = 60_000;
@@ -70,8 +72,7 @@ const namesOf = (records: ReadonlyMap<string, Uint8Array>): string[] =>
 
 /** Stores a segment as a leader before this one did. */
 async function store(name: string, untilMs: number, { sinceMs, bytes = 0 }: { sinceMs?: number; bytes?: number } = {}) {
-  const [packed] = await packRecords([record(name, bytes)], keys.history);
-  if (!packed) throw new Error('nothing was packed');
+  const packed = await packAll([record(name, bytes)], keys.history);
   server.put(SEGMENTS, segmentObject(name, { sinceMs, untilMs }, packed));
 }
 
@@ -280,6 +281,131 @@ describe('the begin of the history', () => {
       undefined,
       '1970-01-01T01:00:00.000Z',
     ]);
+  });
+});
+
+test('a leader that lost its lease writes its last segment late: no record is there twice, and all are removed in turn', async () => {
+  await store('s1', MINUTE_MS);
+  const { segments: former } = await open();
+  former.append([record('a'), record('both')]);
+  const { segments: leader } = await open();
+  leader.append([record('b'), record('both')]);
+  clock.advance(MINUTE_MS);
+  // The former leader was paused until then.
+  await expect.poll(count).toBe(3);
+  clock.advance(MINUTE_MS);
+  former.append([record('c')]);
+  await former.close(forever);
+  leader.append([record('d')]);
+  await leader.close(forever);
+  const { segments, records } = await open();
+  expect(namesOf(records)).toEqual(['a', 'b', 'both', 'c', 'd', 's1']);
+  expect(segments.beginKey).toBeUndefined();
+  clock.advance(HOUR_MS);
+  segments.append([record('e')]);
+  await segments.close(forever);
+  const removed = [
+    ...(await remove(segments, MINUTE_MS)),
+    ...(await remove(segments, MINUTE_MS)),
+    ...(await remove(segments, MINUTE_MS)),
+  ];
+  expect([...new Set(removed)].sort()).toEqual(['a', 'b', 'both', 'c', 'd', 's1']);
+  expect(count()).toBe(1);
+});
+
+describe('an import', () => {
+  /** Incompressible records, one a second. */
+  const timed = (names: readonly string[], bytes = 0) =>
+    names.map((name, index) => ({
+      key: record(name).key,
+      value: Buffer.from(randomBytes(bytes).toString('hex')),
+      releasedAtMs: index * 1000,
+    }));
+
+  const spans = () =>
+    server
+      .list(SEGMENTS)
+      .map(({ spec }) => Object(spec))
+      .map(({ since, until, entries }) =>
+        [since, until].map((each) => each && Date.parse(each) / 1000).concat(entries),
+      );
+
+  const importing = async (records: readonly TimedRecord[], beginMs = 0, dryRun = false) => {
+    const { segments } = await open();
+    const leftOut = await segments.import({ records, beginMs, dryRun }, forever);
+    return { segments, leftOut: leftOut.map(({ key }) => key.split('/').at(-1)) };
+  };
+
+  test('is few segments, the newest first, whose times follow each other', async () => {
+    const { segments, leftOut } = await importing(timed(['a', 'b', 'c', 'd', 'e', 'f', 'g'], 100_000));
+    expect(leftOut).toEqual([]);
+    expect(spans()).toEqual([
+      [4, 6, 2],
+      [2, 4, 2],
+      [0, 2, 2],
+      [undefined, 0, 1],
+    ]);
+    segments.append([record('h')]);
+    await segments.close(forever);
+    expect(spans().at(-1)).toEqual([6, clock.nowMs() / 1000, 1]);
+    expect((await open()).segments.beginKey).toBeUndefined();
+    expect((await open()).records.size).toBe(8);
+  });
+
+  test('of a clock that was ahead ends now', async () => {
+    await importing(timed(['a', 'b']).map((each) => ({ ...each, releasedAtMs: each.releasedAtMs + HOUR_MS })));
+    expect(spans()).toEqual([[undefined, clock.nowMs() / 1000, 2]]);
+  });
+
+  test('beyond 32 MiB is without its oldest records, after which the history begins', async () => {
+    const data = 'A'.repeat(256 * 1024);
+    for (let index = 1; index <= 126; index++)
+      server.put(SEGMENTS, {
+        metadata: { name: `s${index}` },
+        spec: { until: new Date(0).toISOString(), entries: 1, data },
+      });
+    const { segments, leftOut } = await importing(timed(['a', 'b', 'c', 'd', 'e'], 100_000));
+    expect(leftOut).toEqual(['a', 'b', 'c']);
+    expect(segments.beginKey).toBe(keys.historyBegin(2001));
+    expect(count()).toBe(127);
+  });
+
+  test.each([
+    ['records', timed(['a', 'b'])],
+    ['no record', []],
+  ])('of %s has the begin of the history, also beside segments of a longer time', async (_, records) => {
+    const { segments } = await importing(records, 500);
+    expect(segments.beginKey).toBe(keys.historyBegin(500));
+    expect((await open()).segments.beginKey).toBe(keys.historyBegin(500));
+    await store('older', MINUTE_MS);
+    expect((await importing(timed(['c']), MINUTE_MS / 2)).segments.beginKey).toBe(keys.historyBegin(MINUTE_MS / 2));
+    const last = await importing([], 2 * MINUTE_MS);
+    expect(last.segments.beginKey).toBe(keys.historyBegin(2 * MINUTE_MS));
+    expect(spans().at(-1)).toEqual([120, 120, 0]);
+    expect((await open()).segments.beginKey).toBe(keys.historyBegin(2 * MINUTE_MS));
+    last.segments.append([record('d')]);
+    await last.segments.close(forever);
+    expect((await open()).segments.beginKey).toBe(keys.historyBegin(2 * MINUTE_MS));
+  });
+
+  test('that is checked only writes nothing', async () => {
+    expect((await importing(timed(['a']), 500, true)).leftOut).toEqual([]);
+    expect(count()).toBe(0);
+  });
+
+  test('repeats a request whose answer was lost, and fails when the definition refuses one', async () => {
+    server.injectFault('POST', 'cut after');
+    const repeated = importing(timed(['a']));
+    await expect.poll(() => clock.sleeping).toBe(1);
+    clock.advance(MINUTE_MS);
+    await repeated;
+    expect(count()).toBe(1);
+    server.injectFault('POST', 422);
+    await expect(importing(timed(['b']))).rejects.toMatchObject({ code: 'INVALID_REQUEST' });
+    const { segments } = await open();
+    server.undefinedCollections.add(SEGMENTS);
+    const history = { records: timed(['b']), beginMs: 0, dryRun: false };
+    await expect(segments.import(history, forever)).rejects.toMatchObject({ code: 'HISTORY_NOT_KEPT' });
   });
 });
 

@@ -1,6 +1,8 @@
+import { createHash } from 'node:crypto';
+
 import { Failure } from '@podwire/shared/failure/failure';
-import { untilAborted } from '@podwire/shared/failure/signal';
 import { messageOf } from '@podwire/shared/failure/thrown';
+import { retry } from '@podwire/shared/reconcile/retry';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -8,15 +10,18 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { KubernetesApi } from '../../../api-server/api.js';
 import { listPages } from '../../../api-server/lists.js';
 import { asObject, objectIn, type JsonObject } from '../../../records/json/json.js';
-import { dayOf, dayStartMs, historyDay, type RecordKeys } from '../../../records/json/keys.js';
+import type { RecordKeys } from '../../../records/json/keys.js';
 import { storeFailure } from '../api-objects.js';
 import {
-  packRecords,
+  packAll,
+  packFromEnd,
   readSegment,
   segmentObject,
   unpackRecords,
   type HistoryRecord,
+  type PackedRecords,
   type SegmentTime,
+  type TimedRecord,
 } from './segment-form.js';
 
 export interface HistorySegmentsOptions {
@@ -36,6 +41,16 @@ export interface HistoryReports {
   unreadable(id: string, failure: Failure): void;
   /** Segments could not be written, which is repeated. */
   writeFailed(error: unknown): void;
+}
+
+/** Records of another datastore's history. */
+export interface ImportedHistory {
+  /** In the order of their releases. */
+  readonly records: readonly TimedRecord[];
+  /** When the complete history begins, in epoch milliseconds; 0 if it is complete. */
+  readonly beginMs: number;
+  /** Whether nothing is written. */
+  readonly dryRun: boolean;
 }
 
 /** A segment in the order of its time. */
@@ -129,17 +144,21 @@ export class HistorySegments {
 
   /** A record that exists while releases before a time are missing; undefined if none is. */
   get beginKey(): string | undefined {
+    const beginMs = this.#beginMs;
+    return beginMs === 0 ? undefined : this.#options.keys.historyBegin(beginMs);
+  }
+
+  /** Releases before this time may be missing; 0 if none is. */
+  get #beginMs(): number {
     let beginMs = 0;
     let untilMs = 0;
     for (const [index, segment] of this.#segments.entries()) {
       const sinceMs = segment.sinceMs ?? 0;
       if (!segment.keys) beginMs = segment.untilMs;
-      else if (index === 0 || sinceMs > untilMs) beginMs = Math.max(beginMs, sinceMs);
+      else if (segment.keys.length === 0 || index === 0 || sinceMs > untilMs) beginMs = Math.max(beginMs, sinceMs);
       untilMs = Math.max(untilMs, segment.untilMs);
     }
-    if (beginMs === 0) return undefined;
-    const day = dayOf(beginMs);
-    return `${this.#options.keys.historyBegins}${historyDay(day)}/${beginMs - dayStartMs(day)}`;
+    return beginMs;
   }
 
   /** Takes records, and writes them within a minute. */
@@ -150,13 +169,56 @@ export class HistorySegments {
       this.#queue.request('write', this.#pendingBytes >= MAX_PENDING_BYTES ? 0 : WRITE_INTERVAL_MS);
   }
 
-  /** Writes the records that wait. @throws Failure STORE_UNAVAILABLE or STORE_DENIED, after which it is repeated; the signal's */
-  async flush(signal: AbortSignal): Promise<void> {
+  /**
+   * Writes records of another datastore in as few segments as their size allows, the newest first: an import that continues an
+   * interrupted one has room for the older ones. Where there is room no more, the oldest are left out.
+   * @returns the records that are left out
+   * @throws Failure STORE_UNAVAILABLE, STORE_DENIED, INVALID_REQUEST, or HISTORY_NOT_KEPT
+   */
+  async import({ records, beginMs, dryRun }: ImportedHistory, signal: AbortSignal): Promise<readonly TimedRecord[]> {
+    const { keys } = this.#options;
+    const parts: PackedRecords<TimedRecord>[] = [];
+    let room = MAX_TOTAL_BYTES - this.#totalBytes;
+    for await (const part of packFromEnd(records, keys.history)) {
+      room -= part.data.length;
+      if (room < 0) break;
+      parts.push(part);
+    }
+    const count = parts.reduce((sum, part) => sum + part.records.length, 0);
+    const leftOut = records.slice(0, records.length - count);
+    if (!dryRun) await this.#writeParts(parts, Math.max(beginMs, (leftOut.at(-1)?.releasedAtMs ?? -1) + 1), signal);
+    return leftOut;
+  }
+
+  /** @param parts - the newest first */
+  async #writeParts(parts: readonly PackedRecords<TimedRecord>[], beginMs: number, signal: AbortSignal): Promise<void> {
+    const nowMs = this.#options.clock.nowMs();
+    // A clock that was ahead must not make segments that stay for long.
+    const endOf = (part: PackedRecords<TimedRecord>): number =>
+      Math.min(nowMs, part.records.at(-1)?.releasedAtMs ?? nowMs);
+    for (const [index, part] of parts.entries()) {
+      const older = parts[index + 1];
+      const sinceMs = older ? endOf(older) : beginMs === 0 ? undefined : beginMs;
+      await this.#writePart(part, { sinceMs, untilMs: endOf(part) }, signal);
+    }
+    if (this.#beginMs >= beginMs) return;
+    // A segment without records has the begin if another segment seems to cover the time before it.
+    const none = await packAll([], this.#options.keys.history);
+    await this.#writePart(none, { sinceMs: beginMs, untilMs: Math.min(beginMs, nowMs) }, signal);
+  }
+
+  async #writePart(packed: PackedRecords, time: SegmentTime, signal: AbortSignal): Promise<void> {
+    const { clock, random } = this.#options;
+    const segment = segmentOf(packed, time);
+    const retryable = (error: unknown): boolean => error instanceof Failure && error.retryable;
+    const options = { attempts: Infinity, backoff: BACKOFF, clock, random, signal, retryable };
     try {
-      await untilAborted(this.#queue.runNow('write'), signal);
+      await retry(() => this.#post(segment, signal), options);
     } catch (error) {
       throw storeFailure(error);
     }
+    this.#keep({ ...segment, object: undefined });
+    this.#sort();
   }
 
   /**
@@ -201,9 +263,13 @@ export class HistorySegments {
         const loaded = object ? await this.#loadSegment(object) : [];
         for (const { key, value } of loaded) records.set(key, value);
       }
+    this.#sort();
+    return records;
+  }
+
+  #sort(): void {
     this.#segments.sort((a, b) => a.untilMs - b.untilMs || (a.sinceMs ?? 0) - (b.sinceMs ?? 0));
     this.#untilMs = this.#segments.at(-1)?.untilMs;
-    return records;
   }
 
   /** Keeps the time of a segment even if its records are unreadable. */
@@ -237,7 +303,7 @@ export class HistorySegments {
   }
 
   async #packPending(): Promise<void> {
-    const { clock, random, keys } = this.#options;
+    const { clock, keys } = this.#options;
     const records = this.#pending;
     if (records.length === 0) return;
     this.#pending = [];
@@ -245,27 +311,28 @@ export class HistorySegments {
     let sinceMs = this.#untilMs;
     const untilMs = Math.max(clock.nowMs(), sinceMs ?? 0);
     this.#untilMs = untilMs;
-    for (const packed of await packRecords(records, keys.history)) {
-      const name = segmentName(untilMs, random());
-      const object = segmentObject(name, { sinceMs, untilMs }, packed);
-      const recordKeys = packed.records.map(({ key }) => key);
-      this.#keep({ name, sinceMs, untilMs, size: packed.data.length, keys: recordKeys, object });
+    for await (const packed of packFromEnd(records, keys.history)) {
+      this.#keep(segmentOf(packed, { sinceMs, untilMs }));
       sinceMs = untilMs;
     }
   }
 
-  /** The API server has an object of the name already if it executed an earlier request. */
   async #write(segment: KeptSegment, signal: AbortSignal): Promise<void> {
-    const { api, reports } = this.#options;
     try {
-      const { status } = await api.send({ method: 'POST', path: PATH, body: segment.object, signal });
-      if (status === NOT_FOUND) throw missingDefinition(api);
+      await this.#post(segment, signal);
     } catch (error) {
       if (!(error instanceof Failure && error.code === 'INVALID_REQUEST')) throw error;
       // A further request would be refused too.
-      reports.writeFailed(error);
+      this.#options.reports.writeFailed(error);
     }
     segment.object = undefined;
+  }
+
+  /** The API server has an object of the name already if it executed an earlier request. */
+  async #post({ object }: KeptSegment, signal: AbortSignal): Promise<void> {
+    const { api } = this.#options;
+    const { status } = await api.send({ method: 'POST', path: PATH, body: object, signal });
+    if (status === NOT_FOUND) throw missingDefinition(api);
   }
 }
 
@@ -275,11 +342,17 @@ export interface OpenedHistory {
   readonly records: ReadonlyMap<string, Uint8Array>;
 }
 
-/** `20261130t022329z-5f0c11ab`: sorted by time. The random part differs from the names of every other leader. */
-function segmentName(untilMs: number, random: number): string {
+/** A segment that is not yet written. */
+function segmentOf(packed: PackedRecords, { sinceMs, untilMs }: SegmentTime): KeptSegment {
+  const name = segmentName(untilMs, packed.data);
+  const object = segmentObject(name, { sinceMs, untilMs }, packed);
+  return { name, sinceMs, untilMs, size: packed.data.length, keys: packed.records.map(({ key }) => key), object };
+}
+
+/** `20261130t022329z-5f0c11ab`: sorted by time. The last part depends on the records, so that equal segments have one name. */
+function segmentName(untilMs: number, data: string): string {
   const time = new Date(untilMs).toISOString().replace(/\.\d+/, '').replace(/[-:]/g, '').toLowerCase();
-  const digits = Math.floor(random * 2 ** 32).toString(16);
-  return `${time}-${digits.padStart(8, '0')}`;
+  return `${time}-${createHash('sha256').update(data).digest('hex').slice(0, 8)}`;
 }
 
 function missingDefinition({ subject, namespace }: KubernetesApi): Failure {

@@ -12,7 +12,16 @@ import { decodeHistoryEntry, encodeHistoryEntry } from '../../../records/json/hi
 import { serialize } from '../../../records/json/registry.js';
 import { NOW_MS, prefix } from '../../../testing/records.js';
 import { keys } from '../../testing/stores.js';
-import { MAX_SEGMENT_BYTES, packRecords, readSegment, segmentObject, unpackRecords } from './segment-form.js';
+import {
+  MAX_SEGMENT_BYTES,
+  packAll,
+  packFromEnd,
+  readSegment,
+  segmentObject,
+  unpackRecords,
+  type HistoryRecord,
+  type PackedRecords,
+} from './segment-form.js';
 
 const ROOT = keys.history;
 
@@ -37,8 +46,11 @@ const entry: fc.Arbitrary<HistoryEntry> = fc
 
 const text = (value: Uint8Array): string => Buffer.from(value).toString('hex');
 
-const roundTrip = async (records: readonly { readonly key: string; readonly value: Uint8Array }[]) => {
-  const packed = await packRecords(records, ROOT);
+const sizeOf = ({ data }: { readonly data: string }): number => Buffer.byteLength(data, 'base64');
+
+const roundTrip = async (records: readonly HistoryRecord[]) => {
+  const packed: PackedRecords[] = [];
+  for await (const each of packFromEnd(records, ROOT)) packed.unshift(each);
   const unpacked = await Promise.all(packed.map(({ data }) => unpackRecords(data, ROOT)));
   return { packed, records: unpacked.flat() };
 };
@@ -75,11 +87,28 @@ describe('the records of a segment', () => {
     const values = Array.from({ length: 40 }, () => randomBytes(20_000));
     const read = await roundTrip(values.map((value, index) => ({ key: `${ROOT}${index}`, value })));
     expect(read.packed.length).toBeGreaterThan(2);
-    for (const { data } of read.packed)
-      expect(Buffer.from(data, 'base64').length).toBeLessThanOrEqual(MAX_SEGMENT_BYTES);
+    for (const each of read.packed) expect(sizeOf(each)).toBeLessThanOrEqual(MAX_SEGMENT_BYTES);
     expect(read.records.map(({ value }) => text(value))).toEqual(values.map(text));
-    const large = await packRecords([{ key: `${ROOT}large`, value: randomBytes(2 * MAX_SEGMENT_BYTES) }], ROOT);
-    expect(large).toHaveLength(1);
+    const large = { key: `${ROOT}large`, value: randomBytes(2 * MAX_SEGMENT_BYTES) };
+    const small = { key: `${ROOT}small`, value: randomBytes(100) };
+    const parts = (await roundTrip([small, large, small])).packed.map(({ records }) => records.length);
+    expect(parts).toEqual([1, 1, 1]);
+  });
+
+  test.each([
+    ['that compress well', 200_000, (index: number) => `{"address":"10.65.${index >> 8}.${index & 255}"}`],
+    ['that do not', 20_000, () => randomBytes(60).toString('hex')],
+    ['of many sizes', 500, (index: number) => randomBytes(2 ** (index % 16)).toString('hex')],
+  ])('%s are in segments that are full, except the first one', async (_, length, valueOf) => {
+    const records = Array.from({ length }, (_each, index) => ({
+      key: `${ROOT}${index}`,
+      value: Buffer.from(valueOf(index)),
+    }));
+    const { packed } = await roundTrip(records);
+    expect(packed.flatMap((part) => part.records)).toEqual(records);
+    for (const each of packed) expect(sizeOf(each)).toBeLessThanOrEqual(MAX_SEGMENT_BYTES);
+    expect(packed.length).toBeGreaterThan(3);
+    for (const each of packed.slice(1)) expect(sizeOf(each)).toBeGreaterThan(0.8 * MAX_SEGMENT_BYTES);
   });
 
   test.each(['', 'bm8gZ3ppcA==', '!'])('cannot be read from %j', async (data) => {
@@ -94,8 +123,7 @@ describe('the records of a segment', () => {
 
 describe('the object of a segment', () => {
   test.each([undefined, NOW_MS - 60_000])('has the time of the segment, since %s', async (sinceMs) => {
-    const [packed] = await packRecords([{ key: `${ROOT}a`, value: Buffer.from('{}') }], ROOT);
-    if (!packed) throw new Error('nothing was packed');
+    const packed = await packAll([{ key: `${ROOT}a`, value: Buffer.from('{}') }], ROOT);
     const object = segmentObject('20260822t063325z-00000001', { sinceMs, untilMs: NOW_MS }, packed);
     expect(object).toMatchObject({ kind: 'HistorySegment', spec: { until: '2026-08-22T06:33:25.100Z', entries: 1 } });
     expect(readSegment(object)).toEqual({ sinceMs, untilMs: NOW_MS, data: packed.data });

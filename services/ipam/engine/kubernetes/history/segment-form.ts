@@ -9,9 +9,14 @@ export interface HistoryRecord {
   readonly value: Uint8Array;
 }
 
+/** A record of the history with the time of its release, in epoch milliseconds. */
+export interface TimedRecord extends HistoryRecord {
+  readonly releasedAtMs: number;
+}
+
 /** Records of a segment, and what they are in its object: compressed lines, in base 64. */
-export interface PackedRecords {
-  readonly records: readonly HistoryRecord[];
+export interface PackedRecords<Record extends HistoryRecord = HistoryRecord> {
+  readonly records: readonly Record[];
   readonly data: string;
 }
 
@@ -30,6 +35,12 @@ export const MAX_SEGMENT_BYTES = 256 * 1024;
 /** Largest size of a segment's records, in bytes, of the largest compressed size. */
 const MAX_UNPACKED_BYTES = 256 * 1024 * 1024;
 
+/** Size of the records that are compressed first, in bytes: about a full segment. */
+const FIRST_UNPACKED_BYTES = 3 * 1024 * 1024;
+
+/** A segment counts as full from the first share of its largest size on; the second one is aimed at. */
+const [FULL_SHARE, AIMED_SHARE] = [0.9, 0.96];
+
 const LINE_FEED = 0x0a;
 const SPACE = 0x20;
 
@@ -39,12 +50,57 @@ const ENCODED = '='.charCodeAt(0);
 const compress = promisify(gzip);
 const decompress = promisify<Uint8Array, { maxOutputLength: number }, Buffer>(gunzip);
 
-/** Compresses records, into several parts if one would be too large. @param root - begins every key, and is left out */
-export async function packRecords(records: readonly HistoryRecord[], root: string): Promise<readonly PackedRecords[]> {
-  const packed = await compress(Buffer.concat(records.map((record) => line(record, root))));
-  if (packed.length <= MAX_SEGMENT_BYTES || records.length === 1) return [{ records, data: packed.toString('base64') }];
-  const middle = records.length >>> 1;
-  return [...(await packRecords(records.slice(0, middle), root)), ...(await packRecords(records.slice(middle), root))];
+/**
+ * Compresses records into parts that are as large as a segment may be, the last records first. A record that is too large is a part
+ * of its own.
+ * @param root - begins every key, and is left out
+ */
+export async function* packFromEnd<Record extends HistoryRecord>(
+  records: readonly Record[],
+  root: string,
+): AsyncGenerator<PackedRecords<Record>, void, void> {
+  for (let end = records.length; end > 0;) {
+    const part = await packLast(records.slice(0, end), root);
+    yield part;
+    end -= part.records.length;
+  }
+}
+
+/** Packs as many of the last records as a segment may have, nearly. The size of compressed records is known only afterwards. */
+async function packLast<Record extends HistoryRecord>(
+  records: readonly Record[],
+  root: string,
+): Promise<PackedRecords<Record>> {
+  let fitting: PackedRecords<Record> | undefined;
+  let tooManyCount = records.length + 1;
+  for (let count = countUpTo(FIRST_UNPACKED_BYTES, records); ;) {
+    const packed = await packAll(records.slice(records.length - count), root);
+    const bytes = Buffer.byteLength(packed.data, 'base64');
+    if (bytes > MAX_SEGMENT_BYTES && count > 1) tooManyCount = count;
+    else fitting = packed;
+    const fittingCount = fitting?.records.length ?? 0;
+    const isFull = fitting === packed && bytes >= FULL_SHARE * MAX_SEGMENT_BYTES;
+    if (fitting && (isFull || fittingCount + 1 >= tooManyCount)) return fitting;
+    const guess = Math.floor((count * MAX_SEGMENT_BYTES * AIMED_SHARE) / bytes);
+    const isBetween = guess > fittingCount && guess < tooManyCount;
+    count = isBetween ? guess : (fittingCount + tooManyCount) >>> 1;
+  }
+}
+
+/** Compresses records into one part, whatever its size. */
+export async function packAll<Record extends HistoryRecord>(
+  records: readonly Record[],
+  root: string,
+): Promise<PackedRecords<Record>> {
+  const bytes = await compress(Buffer.concat(records.map((record) => line(record, root))));
+  return { records, data: bytes.toString('base64') };
+}
+
+/** How many of the last records have this size, at least one. */
+function countUpTo(sizeBytes: number, records: readonly HistoryRecord[]): number {
+  let bytes = 0;
+  const index = records.findLastIndex(({ key, value }) => (bytes += key.length + value.length) > sizeBytes);
+  return Math.max(1, records.length - 1 - index);
 }
 
 /** The records of {@link packRecords}, whose values share memory. @throws Error for another text */

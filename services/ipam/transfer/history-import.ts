@@ -1,0 +1,92 @@
+import { decodeHistoryEntry } from '../records/json/history.js';
+import type { RecordKeys } from '../records/json/keys.js';
+import type { ArchivedRecord } from './archive.js';
+
+/** An entry of a file with the time of its release, in epoch milliseconds. */
+interface ImportedEntry extends ArchivedRecord {
+  readonly releasedAtMs: number;
+}
+
+/** A history apart from the records of a datastore, of which it keeps only the newest part. */
+export interface HistoryDestination {
+  /** Whether the datastore can keep it. */
+  readonly isKept: boolean;
+  /**
+   * Adds entries that it does not have, in the order of their releases. The oldest ones are left out if there is no room.
+   * @throws Failure of the datastore
+   */
+  import(
+    history: {
+      readonly records: readonly ImportedEntry[];
+      /** When the complete history begins, in epoch milliseconds; 0 if it is complete. */
+      readonly beginMs: number;
+      /** Whether nothing is written. */
+      readonly dryRun: boolean;
+    },
+    signal: AbortSignal,
+  ): Promise<{ readonly writtenCount: number; readonly leftOutCount: number }>;
+}
+
+interface HistoryImportOptions {
+  readonly keys: RecordKeys;
+  readonly destination: HistoryDestination;
+  /** 0 keeps nothing. */
+  readonly retentionHours: number;
+  readonly nowMs: number;
+}
+
+const HOUR_MS = 3_600_000;
+
+/** The history of a file, whose newest part is in memory, as it is in the datastore's process. */
+export class HistoryImport {
+  readonly #options: HistoryImportOptions;
+  readonly #entries: ImportedEntry[] = [];
+  readonly #leftOut = new Map<string, number>();
+  #beginMs = 0;
+
+  constructor(options: HistoryImportOptions) {
+    this.#options = options;
+  }
+
+  /** Whether a record is of the history. */
+  covers(key: string): boolean {
+    const { history, historyBegins } = this.#options.keys;
+    return key.startsWith(history) || key.startsWith(historyBegins);
+  }
+
+  /** Receives each record of the history once. */
+  prepare({ key, value }: ArchivedRecord): void {
+    const { keys, destination, retentionHours, nowMs } = this.#options;
+    if (!key.startsWith(keys.history)) {
+      this.#beginMs = Math.max(this.#beginMs, keys.historyBeginMs(key) ?? 0);
+      return;
+    }
+    const entry = decodeHistoryEntry(value);
+    if (!destination.isKept) this.#leaveOut('the API server has no historysegments.podwire.dev');
+    else if (!entry) this.#leaveOut('unreadable');
+    else if (retentionHours === 0 || entry.releasedAtMs < nowMs - retentionHours * HOUR_MS) {
+      this.#leaveOut(`released more than ${retentionHours} h ago`);
+      this.#beginMs = Math.max(this.#beginMs, entry.releasedAtMs + 1);
+    } else this.#entries.push({ key, value, releasedAtMs: entry.releasedAtMs });
+  }
+
+  /** Writes the entries. Idempotent. @returns the number of entries that the datastore did not have */
+  async write(dryRun: boolean, signal: AbortSignal): Promise<number> {
+    const { destination } = this.#options;
+    if (!destination.isKept) return 0;
+    const records = this.#entries.toSorted((a, b) => a.releasedAtMs - b.releasedAtMs);
+    const history = { records, beginMs: this.#beginMs, dryRun };
+    const { writtenCount, leftOutCount } = await destination.import(history, signal);
+    if (leftOutCount > 0) this.#leaveOut('the datastore keeps 32 MiB', leftOutCount);
+    return writtenCount;
+  }
+
+  /** Numbers of entries that are left out, by the reason. */
+  get leftOut(): ReadonlyMap<string, number> {
+    return this.#leftOut;
+  }
+
+  #leaveOut(reason: string, count = 1): void {
+    this.#leftOut.set(reason, (this.#leftOut.get(reason) ?? 0) + count);
+  }
+}
