@@ -34,7 +34,12 @@ export const ZONES = [
   { path: 'services/shared/json', zones: [], packages: [], ...PURE },
   { path: 'services/shared/net', zones: [], packages: ['ipaddr.js'], ...PURE },
   // Network policies in the form that podwire-ipam compiles and nodes enforce.
-  { path: 'services/shared/network-policy', zones: ['services/shared/net'], packages: [], ...PURE },
+  {
+    path: 'services/shared/network-policy',
+    zones: ['services/shared/net'],
+    packages: [],
+    builtins: ['node:crypto'],
+  },
   { path: 'services/shared/attachment', zones: ['services/shared/net'], packages: [], builtins: ['node:crypto'] },
   { path: 'services/shared/failure', zones: [], packages: ['@grpc/grpc-js'], ...PURE },
   {

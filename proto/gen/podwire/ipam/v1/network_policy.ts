@@ -49,7 +49,10 @@ export enum PolicyAction {
 export interface FollowPoliciesRequest {
   /** Name of the calling node. */
   nodeName: string;
-  /** The sets that the node has of an earlier stream. Sets with the same digest are not sent again. */
+  /**
+   * The sets that the node has of an earlier stream. Sets with the same digest are not sent again; the snapshot names the
+   * ones that no profile uses in `removed_ids`.
+   */
   sets: PolicySetDigest[];
 }
 
@@ -57,7 +60,10 @@ export interface FollowPoliciesRequest {
 export interface PolicySetDigest {
   /** ID of the set. */
   id: string;
-  /** Sum of the hashes of its members, modulo 2^64. */
+  /**
+   * Sum of the hashes of its members, modulo 2^64. The hash of a member is the first 8 bytes, most significant first, of
+   * the SHA-256 of its address as text, sequence number, protocol and port, with a space between them.
+   */
   digest: bigint;
 }
 
@@ -97,9 +103,9 @@ export interface PolicySet {
   id: string;
   /** Whether `added` is the whole set; otherwise a change of it. */
   isWhole: boolean;
-  /** New members. */
+  /** New members. A known one changes nothing. */
   added: PolicySetMember[];
-  /** Members that are gone. A member with another sequence number stays. */
+  /** Members that are gone. A member with another sequence number stays, and an unknown one changes nothing. */
   removed: PolicySetMember[];
 }
 
