@@ -142,9 +142,10 @@ export function profileChains(profile: Profile): readonly RuleChain[] {
   const name = chainName(direction, profile.id);
   const isIsolated = isolatedBy.length > 0;
   const allowed: JsonObject = { return: null };
-  const last = isIsolated
-    ? [...ruleOf(rules, direction, allowed), { expr: COUNTED_DROP, comment: commentOf(isolatedBy.join(', ')) }]
+  const rest = isIsolated
+    ? [{ expr: COUNTED_DROP, comment: commentOf(isolatedBy.join(', ')) }]
     : ruleOf(baseline, direction, allowed);
+  const last = [...ruleOf(rules, direction, allowed), ...rest];
   if (admin.length === 0) return [{ name, rules: last }];
   const next = `${name}-np`;
   const pass: JsonObject = { goto: { target: next } };
@@ -159,54 +160,63 @@ function ruleOf(rules: readonly PolicyRule[], direction: Direction, pass: JsonOb
   const verdicts = { accept: { return: null }, deny: { drop: null }, pass };
   return rules.flatMap((rule) =>
     peerMatches(rule.peers, direction).flatMap((peer) =>
-      portMatches(rule.ports).map((port) => ({
-        expr: [...peer, ...port, { counter: { packets: 0, bytes: 0 } }, verdicts[rule.action]],
-        comment: commentOf(rule.policy),
-      })),
+      portMatches(rule.ports)
+        .filter(({ family }) => !family || !peer.family || family === peer.family)
+        .map((port) => ({
+          expr: [...peer.expr, ...port.expr, { counter: { packets: 0, bytes: 0 } }, verdicts[rule.action]],
+          comment: commentOf(rule.policy),
+        })),
     ),
   );
 }
 
-/** Alternatives, each a list of expressions that must all match. */
-type Alternatives = readonly (readonly JsonObject[])[];
+/** One of several alternatives: expressions that must all match. */
+interface Alternative {
+  readonly expr: readonly JsonObject[];
+  /** Undefined: it matches packets of both families. */
+  readonly family?: Family;
+}
 
-function peerMatches(peers: PolicyRule['peers'], direction: Direction): Alternatives {
-  if (!peers) return [[]];
+const ANY: readonly Alternative[] = [{ expr: [] }];
+
+function peerMatches(peers: PolicyRule['peers'], direction: Direction): readonly Alternative[] {
+  if (!peers) return ANY;
   const field = direction === 'ingress' ? 'saddr' : 'daddr';
   const networks = merge(peers.networks);
   return FAMILIES.flatMap((family) => {
     const address = payload(PROTOCOL[family], field);
     const ranges = networks.filter(({ first }) => first.family === family).map(rangeJson);
     const [whole] = networks.filter((range) => isWhole(range, family));
-    return [
-      ...peers.sets.map((set) => [match(address, '==', `@${setDefinition(set, family).name}`)]),
-      ...(whole ? [[match(meta('nfproto'), '==', NFPROTO[family])]] : anyOf(address, ranges)),
+    const matches = [
+      ...peers.sets.map((set) => match(address, '==', `@${setDefinition(set, family).name}`)),
+      ...(whole ? [match(meta('nfproto'), '==', NFPROTO[family])] : anyOf(address, ranges)),
     ];
+    return matches.map((each) => ({ expr: [each], family }));
   });
 }
 
-function portMatches(ports: PolicyRule['ports']): Alternatives {
-  if (!ports) return [[]];
+function portMatches(ports: PolicyRule['ports']): readonly Alternative[] {
+  if (!ports) return ANY;
   const ranges = [...TRANSPORTS].flatMap(([protocol, name]) => {
     const merged = mergePorts(ports.ranges.filter((range) => range.protocol === protocol));
     const [whole] = merged.filter(({ first, last }) => first === 0 && last === PORT_MAX);
-    if (whole) return [[match(meta('l4proto'), '==', protocol)]];
+    if (whole) return [{ expr: [match(meta('l4proto'), '==', protocol)] }];
     const values = merged.map(({ first, last }): Json => (first === last ? first : { range: [first, last] }));
-    return anyOf({ payload: { protocol: name, field: 'dport' } }, values);
+    return anyOf({ payload: { protocol: name, field: 'dport' } }, values).map((each) => ({ expr: [each] }));
   });
   const named = FAMILIES.flatMap((family) => {
     const port: Json = { payload: { protocol: 'th', field: 'dport' } };
     const key = concatJson(payload(PROTOCOL[family], 'daddr'), meta('l4proto'), port);
-    return ports.sets.map((set) => [match(key, '==', `@${setDefinition(set, family).name}`)]);
+    return ports.sets.map((set) => ({ expr: [match(key, '==', `@${setDefinition(set, family).name}`)], family }));
   });
   return [...ranges, ...named];
 }
 
 /** One match of any of these values; nothing without values. */
-function anyOf(left: Json, values: readonly Json[]): Alternatives {
+function anyOf(left: Json, values: readonly Json[]): JsonObject[] {
   const [first, ...rest] = values;
   if (first === undefined) return [];
-  return [[match(left, '==', rest.length === 0 ? first : { set: values })]];
+  return [match(left, '==', rest.length === 0 ? first : { set: values })];
 }
 
 function rangeJson({ first, last }: AddressRange): Json {
