@@ -112,6 +112,21 @@ function firstPayload(protocol: number): [payload: Buffer, checksumAt: number] {
   return [Buffer.from(protocol === ICMPV6 ? '8000000000000001' : '0800000000000001', 'hex'), 2];
 }
 
+interface PacketError {
+  readonly source: string;
+  readonly destination: string;
+  readonly about: Buffer;
+}
+
+/** An ICMP error about a packet: its port is unreachable (RFC 792; RFC 4443, section 3.1). */
+export function unreachable({ source, destination, about }: PacketError): Buffer {
+  const isIpv6 = source.includes(':');
+  const payload = Buffer.concat([Buffer.from(isIpv6 ? [1, 4, 0, 0] : [3, 3, 0, 0]), Buffer.alloc(4), about]);
+  const packet = { source, destination, protocol: isIpv6 ? ICMPV6 : ICMP, payload };
+  payload.writeUInt16BE(checksum(isIpv6 ? pseudoHeader(packet) : payload), 2);
+  return ipPacket(packet);
+}
+
 /** The checksum of SCTP (RFC 9260, appendix A). */
 function crc32c(bytes: Buffer): number {
   let crc = ~0;
