@@ -13,6 +13,7 @@ import {
   type ElementsChange,
   type JsonObject,
   type NftCommand,
+  type NftSet,
 } from '../nft/table.js';
 import { TransactionReports } from '../nft/transaction-reports.js';
 import { PendingElements, podChanges, podSets, transactions, wholeSets, type Targets } from './elements.js';
@@ -344,15 +345,8 @@ export class PolicyTable {
     this.#pending.clear();
     this.#dirty.clear();
     const write = async (some: ReadonlyMap<string, Profile>): Promise<Written> => {
-      const pods = new Map([...this.#wanted].map(([device, filtering]) => [device, targetsOf(filtering, some)]));
-      const table = { ...BASE_TABLE, sets: [...BASE_TABLE.sets, ...whole] };
-      const elements = podSets(pods).filter(({ elements: { length } }) => length > 0);
-      await this.#apply([
-        ...removal(POLICY_TABLE),
-        ...objectsOf(table).map((object): NftCommand => ({ add: object })),
-        ...[...some.values()].flatMap(addProfile),
-        ...elements.map(({ name, elements: elem }): NftCommand => ({ add: { element: { ...WITHIN, name, elem } } })),
-      ]);
+      const pods = this.#targets(some);
+      await this.#apply(replacementOf(whole, some, pods));
       const garbage = { profiles: [], sets: [] };
       return { profiles: new Map(some), sets: new Set(usedSets(sets, profiles)), pods, garbage };
     };
@@ -373,12 +367,11 @@ export class PolicyTable {
 
   /** Writes a table in which every pod with policies is isolated. */
   async #isolate(): Promise<void> {
-    const pods = new Map([...this.#wanted].map(([device, filtering]) => [device, targetsOf(filtering, new Map())]));
-    const sets = podSets(pods);
-    await this.#apply([
-      ...removal(POLICY_TABLE),
-      ...objectsOf({ ...BASE_TABLE, sets }).map((object) => ({ add: object })),
-    ]);
+    await this.#apply(replacementOf([], new Map(), this.#targets(new Map())));
+  }
+
+  #targets(profiles: ReadonlyMap<string, Profile>): Map<string, Targets> {
+    return new Map([...this.#wanted].map(([device, filtering]) => [device, targetsOf(filtering, profiles)]));
   }
 
   /** Whether the table of an earlier process exists: then the pods' interfaces are known in it afterwards. */
@@ -481,6 +474,22 @@ function targetsOf(filtering: PodFiltering, profiles: ReadonlyMap<string, Profil
     return profiles.get(wanted.profile)?.direction === direction ? chainName(direction, wanted.profile) : ISOLATED;
   });
   return { ingress, egress };
+}
+
+/** The commands that replace the table. Elements that lead to chains come after these. */
+function replacementOf(
+  sets: readonly NftSet[],
+  profiles: ReadonlyMap<string, Profile>,
+  pods: ReadonlyMap<string, Targets>,
+): readonly NftCommand[] {
+  const table = { ...BASE_TABLE, sets: [...BASE_TABLE.sets, ...sets] };
+  const elements = podSets(pods).filter(({ elements: { length } }) => length > 0);
+  return [
+    ...removal(POLICY_TABLE),
+    ...objectsOf(table).map((object): NftCommand => ({ add: object })),
+    ...[...profiles.values()].flatMap(addProfile),
+    ...elements.map(({ name, elements: elem }): NftCommand => ({ add: { element: { ...WITHIN, name, elem } } })),
+  ];
 }
 
 /** The sets that exist, and those that rules name without members. */
