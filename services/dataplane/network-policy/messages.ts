@@ -84,7 +84,8 @@ export function readUpdate(message: FollowPoliciesResponse): PolicyUpdate {
   return {
     isComplete,
     sets: message.sets.map(({ id, isWhole, added, removed }) => {
-      const read = (member: PolicySetMember) => readMember(member, checkSetId(id));
+      checkSetId(id);
+      const read = (member: PolicySetMember) => readMember(member, id);
       return { id, isWhole, added: added.map(read), removed: removed.map(read) };
     }),
     profiles: message.profiles.map(readProfile),

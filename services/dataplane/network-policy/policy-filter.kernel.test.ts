@@ -162,7 +162,7 @@ test.each<[string, readonly string[]]>([
   const before = table();
   run('nft', ...command);
   await until(() => node.events.lines.some((line) => line.endsWith('written: drift')));
-  expect(table()).toBe(before);
+  await until(() => table() === before);
   expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
 });
 

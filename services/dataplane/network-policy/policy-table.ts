@@ -16,6 +16,7 @@ import {
   type NftSet,
 } from '../nft/table.js';
 import { TransactionReports } from '../nft/transaction-reports.js';
+import { difference } from './members.js';
 import { PendingElements, podChanges, podSets, transactions, wholeSets, type Targets } from './elements.js';
 import type { Filtering, PolicyView, ViewChange } from './policy-view.js';
 import { addProfile, addSets, BASE_TABLE, chainName, ISOLATED, POLICY_TABLE, remove, setsOf } from './rules.js';
@@ -67,6 +68,8 @@ export class PolicyTable {
   readonly #wanted = new Map<string, PodFiltering>();
   readonly #dirty = new Set<string>();
   readonly #pending = new PendingElements();
+  /** The changes since the last write concern no rules. */
+  #hasOnlyElements = false;
   readonly #refused = new Map<string, Failure>();
   readonly #reports = new TransactionReports();
   #watch: TableWatch | undefined;
@@ -114,14 +117,18 @@ export class PolicyTable {
     return this.#attempt(async () => {
       await this.#follow();
       const targets = [...pods.keys()].map((device) => ({ device, from: undefined, to: OPEN }));
-      if (await this.#inherits(podChanges(targets))) this.#isInherited = true;
-      else await this.#replaceTable();
+      if (await this.#exists(podChanges(targets))) this.#isInherited = true;
+      else await this.#rebuild();
     });
   }
 
   /** Resolves when the changes of the view are in force. @throws Failure as {@link start} */
-  update({ sets }: ViewChange): Promise<void> {
-    for (const [id, delta] of sets) this.#pending.add(id, delta);
+  update({ sets, hasPods }: ViewChange): Promise<void> {
+    for (const [id, delta] of sets) {
+      this.#pending.add(id, delta);
+      this.#hasOnlyElements &&= this.#written?.sets.has(id) === true;
+    }
+    if (hasPods) this.#hasOnlyElements = false;
     return this.#flush();
   }
 
@@ -153,7 +160,10 @@ export class PolicyTable {
     if (task === 'check') return this.#check();
     if (task === 'clean') return this.#attempt(() => this.#deleteGarbage());
     if (task === 'compare') return this.#attempt(() => this.#compare());
-    if (task === 'refused') this.#refused.clear();
+    if (task === 'refused') {
+      this.#refused.clear();
+      this.#hasOnlyElements = false;
+    }
     await this.#flush();
   }
 
@@ -177,6 +187,7 @@ export class PolicyTable {
       if (before?.message !== failure.message) events.tableFailed(NAME, failure);
       this.#failed = { failure, count: count + 1 };
       this.#written = undefined;
+      this.#hasOnlyElements = false;
       this.#queue.request('write', backoffMs(count, RETRY, random()));
       throw failure;
     }
@@ -189,27 +200,47 @@ export class PolicyTable {
       await this.#follow();
       // A stored view may be older than the table.
       if (this.#isInherited && !this.#view.isCurrent) return;
-      if (this.#isInherited || !this.#written) await this.#replaceTable();
-      else await this.#change(this.#written);
+      if (!this.#isInherited && this.#written) await this.#changeOrRestore(this.#written);
+      else await this.#restore();
     });
     return this.#next;
   }
 
-  async #change(written: Written): Promise<void> {
+  async #changeOrRestore(written: Written): Promise<void> {
     try {
-      await this.#addRules(written);
-      const { sets } = this.#view;
-      const isUsed = usedSets(sets, written.profiles);
-      const changes = this.#pending.take((id) => written.sets.has(id) && isUsed.has(id));
-      for (const each of transactions(changes)) await this.#changeElements(each);
-      for (const device of this.#wanted.keys()) this.#dirty.add(device);
-      await this.#flushPods();
-      this.#collectGarbage(written);
+      await this.#change(written);
     } catch (error) {
+      this.#hasOnlyElements = false;
       if (!(error instanceof Failure) || error.code === 'KERNEL_UNSUPPORTED') throw error;
       // The table differs from what this process has written.
-      await this.#replaceTable();
+      await this.#restore();
     }
+  }
+
+  /** Writes what the table lacks: elements by netlink, rules with nft. */
+  async #change(written: Written): Promise<void> {
+    const hasOnlyElements = this.#hasOnlyElements;
+    this.#hasOnlyElements = true;
+    if (!hasOnlyElements) await this.#addRules(written);
+    for (const each of transactions(this.#pending.take((id) => written.sets.has(id)))) await this.#changeElements(each);
+    if (hasOnlyElements) return;
+    for (const device of this.#wanted.keys()) this.#dirty.add(device);
+    await this.#flushPods();
+    this.#collectGarbage(written);
+  }
+
+  async #restore(): Promise<void> {
+    if (await this.#exists([])) await this.#exclusive(() => this.#replaceNow());
+    else await this.#rebuild();
+  }
+
+  /** Writes a lost table: first one that isolates all pods with policies, then the rest. */
+  async #rebuild(changedAtMs?: number): Promise<void> {
+    const written = await this.#exclusive(() => this.#isolate());
+    const { events, clock } = this.#options;
+    if (changedAtMs === undefined) events.tableWritten(NAME, 'found');
+    else events.tableWritten(NAME, 'drift', clock.monotonicMs() - changedAtMs);
+    await this.#change(written);
   }
 
   /** Adds sets and chains that the table lacks. */
@@ -303,6 +334,7 @@ export class PolicyTable {
       await this.#changeElements(podChanges(pods));
     } catch (error) {
       for (const device of devices) this.#dirty.add(device);
+      this.#hasOnlyElements = false;
       this.#queue.request('write');
       throw error;
     }
@@ -329,13 +361,14 @@ export class PolicyTable {
     }
   }
 
-  /** Replaces the table in one transaction, so that no packet meets a part of it. */
-  #replaceTable(): Promise<void> {
-    const turn = this.#lastPods.then(() => this.#replaceNow());
+  /** Runs while no pod is written. */
+  #exclusive<Result>(work: () => Promise<Result>): Promise<Result> {
+    const turn = this.#lastPods.then(work);
     this.#lastPods = turn.catch(() => undefined);
     return turn;
   }
 
+  /** Replaces the table in one transaction, so that no packet meets a part of it. */
   async #replaceNow(changedAtMs?: number): Promise<void> {
     const { events, clock } = this.#options;
     const { profiles, sets } = this.#view;
@@ -362,23 +395,33 @@ export class PolicyTable {
     }
     this.#isInherited = false;
     const gapMs = changedAtMs === undefined ? undefined : clock.monotonicMs() - changedAtMs;
-    events.tableWritten(NAME, changedAtMs === undefined ? 'wanted' : 'drift', gapMs);
+    events.tableWritten(NAME, changedAtMs === undefined ? 'found' : 'drift', gapMs);
   }
 
-  /** Writes a table in which every pod with policies is isolated. */
-  async #isolate(): Promise<void> {
-    await this.#apply(replacementOf([], new Map(), this.#targets(new Map())));
+  /** Writes a table in which every pod with policies is isolated. @returns it; all elements are pending */
+  async #isolate(): Promise<Written> {
+    this.#pending.clear();
+    this.#dirty.clear();
+    this.#hasOnlyElements = false;
+    for (const [id, set] of this.#view.sets) this.#pending.add(id, difference(undefined, set));
+    const pods = this.#targets(new Map());
+    await this.#apply(replacementOf([], new Map(), pods));
+    this.#isInherited = false;
+    return (this.#written = { profiles: new Map(), sets: new Set(), pods, garbage: { profiles: [], sets: [] } });
   }
 
   #targets(profiles: ReadonlyMap<string, Profile>): Map<string, Targets> {
     return new Map([...this.#wanted].map(([device, filtering]) => [device, targetsOf(filtering, profiles)]));
   }
 
-  /** Whether the table of an earlier process exists: then the pods' interfaces are known in it afterwards. */
-  async #inherits(changes: readonly ElementsChange[]): Promise<boolean> {
+  /** Whether the table exists, of this process or of an earlier one: then these changes are made. */
+  async #exists(changes: readonly ElementsChange[]): Promise<boolean> {
     try {
-      await this.#changeElements(changes.length > 0 ? changes : podChanges([PROBE]));
-      if (changes.length === 0) await this.#changeElements(podChanges([{ ...PROBE, from: PROBE.to, to: undefined }]));
+      if (changes.length > 0) await this.#changeElements(changes);
+      else {
+        await this.#changeElements(podChanges([PROBE]));
+        await this.#changeElements(podChanges([{ ...PROBE, from: PROBE.to, to: undefined }]));
+      }
       return true;
     } catch (error) {
       if (error instanceof Failure && error.code === 'KERNEL_REFUSED') return false;
@@ -407,15 +450,12 @@ export class PolicyTable {
   #check(): Promise<void> {
     return this.#attempt(async () => {
       // The report of a pod's write may come before its result.
-      const turn = this.#lastPods.then(async () => {
-        if (!this.#reports.hasForeign) return;
-        const { changedAtMs, isDeleted, isLost } = this.#reports.take();
-        if (isDeleted) await this.#isolate();
-        if (isLost) this.#queue.request('compare', QUIET_MS);
-        else await this.#replaceNow(changedAtMs);
-      });
-      this.#lastPods = turn.catch(() => undefined);
-      await turn;
+      await this.#lastPods;
+      if (!this.#reports.hasForeign) return;
+      const { changedAtMs, isDeleted, isLost } = this.#reports.take();
+      if (isDeleted) await this.#rebuild(changedAtMs);
+      else if (isLost) this.#queue.request('compare', QUIET_MS);
+      else await this.#exclusive(() => this.#replaceNow(changedAtMs));
     });
   }
 
@@ -424,7 +464,7 @@ export class PolicyTable {
     const written = this.#written;
     if (!written) return;
     const objects = await this.#options.nft.read(POLICY_TABLE);
-    if (!objects || !this.#isAsWritten(objects, written)) await this.#replaceTable();
+    if (!objects || !this.#isAsWritten(objects, written)) await this.#restore();
   }
 
   #isAsWritten(objects: readonly JsonObject[], { profiles, sets, pods }: Written): boolean {
