@@ -18,7 +18,7 @@ export function wholeSets(id: string, members: MemberSet | undefined): NftSet[] 
 }
 
 /** The changes of the sets of nftables for a change of a set. */
-export function setChanges(id: string, { added, deleted }: ElementsDelta): ElementsChange[] {
+function setChanges(id: string, { added, deleted }: ElementsDelta): ElementsChange[] {
   return FAMILIES.flatMap((family) => {
     const set = setDefinition(id, family);
     const change = { set, added: elementsOf(family, added), deleted: elementsOf(family, deleted) };
@@ -88,17 +88,14 @@ export class PendingElements {
     for (const key of added) note(key, 'added');
   }
 
-  /** Takes the changes of the sets that exist; changes of others are of no use. */
-  take(exists: (id: string) => boolean): ElementsChange[] {
-    const changes = [...this.#sets]
-      .filter(([id]) => exists(id))
-      .flatMap(([id, pending]) => {
-        const keys = (kind: 'added' | 'deleted') =>
-          [...pending].filter(([, each]) => each === kind).map(([key]) => key);
-        return setChanges(id, { added: keys('added'), deleted: keys('deleted') });
-      });
-    this.clear();
-    return changes;
+  /** Takes the changes of some sets; the changes of others stay. */
+  take(isTaken: (id: string) => boolean): ElementsChange[] {
+    const taken = [...this.#sets].filter(([id]) => isTaken(id));
+    for (const [id] of taken) this.#sets.delete(id);
+    return taken.flatMap(([id, pending]) => {
+      const keys = (kind: 'added' | 'deleted') => [...pending].filter(([, each]) => each === kind).map(([key]) => key);
+      return setChanges(id, { added: keys('added'), deleted: keys('deleted') });
+    });
   }
 
   clear(): void {

@@ -294,6 +294,8 @@ export class PolicyTable {
     const used = usedSets(sets, written.profiles);
     const unusedSets = [...written.sets].filter((id) => !used.has(id));
     for (const id of unusedSets) written.sets.delete(id);
+    // Changes of sets that do not exist: if such a set comes again, it is a new one.
+    this.#pending.take((id) => !written.sets.has(id) && !sets.has(id));
     const { garbage } = written;
     written.garbage = { profiles: [...garbage.profiles, ...unused], sets: [...garbage.sets, ...unusedSets] };
     for (const id of this.#refused.keys()) if (!profiles.has(id)) this.#refused.delete(id);

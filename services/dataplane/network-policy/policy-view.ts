@@ -2,7 +2,6 @@ import {
   FollowPoliciesResponse,
   type PolicyPod,
   type PolicyProfile,
-  type PolicySet,
   type PolicySetDigest,
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import type { PodName } from '@podwire/shared/attachment/allocation';
@@ -46,6 +45,7 @@ interface Content {
 export class PolicyView {
   #content = emptyContent();
   #isCurrent = false;
+  readonly #encoded = new Map<string, { readonly digest: bigint; readonly bytes: Uint8Array }>();
   #staged: { readonly content: Content; readonly removedIds: Set<string> } | undefined;
 
   get profiles(): ReadonlyMap<string, Profile> {
@@ -148,15 +148,21 @@ export class PolicyView {
     });
   }
 
-  /** The sets, to store. */
+  /** The sets, to store. Of thousands of members few change, so each set is encoded once for each content. */
   encodeSets(): Uint8Array {
-    const sets = [...this.#content.sets].map(([id, set]): PolicySet => ({
-      id,
-      isWhole: true,
-      added: [...set.members()].map(memberMessage),
-      removed: [],
-    }));
-    return encoded({ sets });
+    const { sets } = this.#content;
+    for (const id of this.#encoded.keys()) if (!sets.has(id)) this.#encoded.delete(id);
+    const parts = [...sets].map(([id, set]) => {
+      const known = this.#encoded.get(id);
+      if (known?.digest === set.digest) return known.bytes;
+      const bytes = encoded({
+        sets: [{ id, isWhole: true, added: [...set.members()].map(memberMessage), removed: [] }],
+      });
+      this.#encoded.set(id, { digest: set.digest, bytes });
+      return bytes;
+    });
+    // Messages with one repeated field each are together one message.
+    return Buffer.concat(parts);
   }
 
   /**

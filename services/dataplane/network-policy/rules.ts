@@ -137,7 +137,7 @@ interface RuleChain {
 }
 
 /** The chains of a profile; targets of a `goto` come first. */
-export function profileChains(profile: Profile): readonly RuleChain[] {
+function profileChains(profile: Profile): readonly RuleChain[] {
   const { direction, admin, rules, baseline, isolatedBy } = profile;
   const name = chainName(direction, profile.id);
   const isIsolated = isolatedBy.length > 0;

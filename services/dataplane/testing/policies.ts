@@ -74,7 +74,7 @@ const DIRECTIONS = {
   egress: PolicyDirection.POLICY_DIRECTION_EGRESS,
 } as const;
 
-export function profileMessage({ id, direction, admin, isolatedBy, rules, baseline }: Profile): PolicyProfile {
+function profileMessage({ id, direction, admin, isolatedBy, rules, baseline }: Profile): PolicyProfile {
   const ruleMessages = (list: readonly PolicyRule[]) => list.map(ruleMessage);
   return PolicyProfile.fromPartial({
     id,
