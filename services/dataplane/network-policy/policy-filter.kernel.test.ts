@@ -166,6 +166,36 @@ test.each<[string, readonly string[]]>([
   expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
 });
 
+test('after lost reports the table is compared, and restored if another program has changed it', async () => {
+  const reads = { count: 0 };
+  let lose: () => void = () => undefined;
+  const deaf: Nft = {
+    ...methodsOf(nft),
+    read: (name) => {
+      reads.count++;
+      return nft.read(name);
+    },
+    watch: (_, watcher) => {
+      lose = () => watcher.onChange(undefined, false);
+      return Promise.resolve({ close: () => undefined });
+    },
+  };
+  const node = await start([], undefined, deaf);
+  for (const pod of [A, B]) await install(node, pod);
+  await node.receiveSnapshot(onlyB);
+  node.events.takeLines();
+  lose();
+  await until(() => reads.count === 1);
+  run('nft', 'flush', 'chain', 'inet', 'podwire_policy', 'i-from-b');
+  lose();
+  await until(() => node.events.lines.length > 0);
+  expect([reads.count, node.events.takeLines()]).toEqual([2, ['inet podwire_policy written: found']]);
+  run('nft', 'add', 'element', 'inet', 'podwire_policy', 'a-b-4', `{ ${OUTSIDE.addresses[4]} }`);
+  lose();
+  await until(() => node.events.lines.length > 0);
+  expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
+});
+
 test('a pod is filtered although another program has just deleted the table', async () => {
   const node = await start([]);
   await node.receiveSnapshot(onlyB);

@@ -4,7 +4,7 @@ import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 
 import type { TableWatch } from '../nft/nft.js';
-import { listedElements } from '../nft/table-form.js';
+import { elementTexts, listedElements } from '../nft/table-form.js';
 import type { TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
   formatTableName,
@@ -469,18 +469,12 @@ export class PolicyTable {
     if (!objects || !this.#isAsWritten(objects, written)) await this.#restore();
   }
 
-  #isAsWritten(objects: readonly JsonObject[], { profiles, sets, pods }: Written): boolean {
-    const listedRules = objects.filter((object) => 'rule' in object).length;
-    const rules = [
-      ...objectsOf(BASE_TABLE).map((object) => ({ add: object })),
-      ...[...profiles.values()].flatMap(addProfile),
-    ];
-    const expectedRules = rules.filter((command) => 'add' in command && 'rule' in command.add).length;
+  #isAsWritten(objects: readonly JsonObject[], { profiles, sets, pods, garbage }: Written): boolean {
+    const commands = [...profiles.values(), ...garbage.profiles].flatMap(addProfile);
+    const added = [...objectsOf(BASE_TABLE), ...commands.flatMap((command) => ('add' in command ? [command.add] : []))];
+    const rules = (list: readonly JsonObject[]) => list.filter((object) => 'rule' in object).length;
     const whole = [...[...sets].flatMap((id) => wholeSets(id, this.#view.sets.get(id))), ...podSets(pods)];
-    return (
-      listedRules >= expectedRules &&
-      whole.every(({ name, elements }) => listedElements(objects, name).size === elements.length)
-    );
+    return rules(objects) === rules(added) && whole.every((set) => hasElements(objects, set));
   }
 
   async #apply(commands: readonly NftCommand[]): Promise<void> {
@@ -516,6 +510,11 @@ function targetsOf(filtering: PodFiltering, profiles: ReadonlyMap<string, Profil
     return profiles.get(wanted.profile)?.direction === direction ? chainName(direction, wanted.profile) : ISOLATED;
   });
   return { ingress, egress };
+}
+
+function hasElements(objects: readonly JsonObject[], { name, elements }: NftSet): boolean {
+  const listed = listedElements(objects, name);
+  return listed.size === elements.length && elementTexts(elements).every((text) => listed.has(text));
 }
 
 /** The commands that replace the table. Elements that lead to chains come after these. */
