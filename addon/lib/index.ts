@@ -31,6 +31,7 @@ export type {
   NftFieldType,
   NftSet,
   NftTableName,
+  NftVerdict,
 } from './nft-elements.js';
 export type {
   Address,

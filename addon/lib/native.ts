@@ -87,7 +87,10 @@ export interface NativeSet {
 export interface NativeElementChange {
   readonly set: NativeSet;
   readonly deletes: boolean;
-  /** One text for all elements: the fields of the key and of the data of each, every one with a zero byte behind it. */
+  /**
+   * One text for all elements: the fields of the key and of the data of each, its verdict (`accept`, `goto` and so on) and the
+   * verdict's chain. Every part ends with a zero byte; a part that the element lacks is empty.
+   */
   readonly elements: string;
 }
 

@@ -23,8 +23,8 @@ export interface NftSet extends NftTableName {
   readonly name: string;
   /** One type, or the types of a concatenation. */
   readonly key: readonly NftFieldType[];
-  /** Types of a map's values. */
-  readonly data?: readonly NftFieldType[];
+  /** Types of a map's values, or `verdict`. */
+  readonly data?: readonly NftFieldType[] | 'verdict';
   /** Whether the set has `flags interval`. */
   readonly intervals?: boolean;
 }
@@ -35,11 +35,16 @@ export interface NftSet extends NftTableName {
  */
 export type NftField = string | number;
 
+export type NftVerdict =
+  'accept' | 'drop' | 'return' | 'continue' | { readonly goto: string } | { readonly jump: string };
+
 export interface NftElement {
   /** As many fields as the key has types. */
   readonly key: readonly NftField[];
   /** Value of a map's element: as many fields as the map's values have types. Not used in deletions. */
   readonly data?: readonly NftField[];
+  /** Verdict of a verdict map's element. Not used in deletions. */
+  readonly verdict?: NftVerdict;
 }
 
 /**
@@ -121,7 +126,7 @@ function checkSet(path: string, set: NftSet): NativeSet {
     ...table,
     name: checkName(`${path}.name`, set.name),
     key: checkTypes(`${path}.key`, set.key),
-    data: set.data === undefined ? [] : checkTypes(`${path}.data`, set.data),
+    data: set.data === undefined || set.data === 'verdict' ? [] : checkTypes(`${path}.data`, set.data),
     intervals: checkFlag(`${path}.intervals`, set.intervals),
   };
 }
@@ -141,12 +146,34 @@ function toFields(path: string, fields: readonly unknown[], types: readonly stri
   return text;
 }
 
+const PLAIN_VERDICTS: ReadonlySet<unknown> = new Set(['accept', 'drop', 'return', 'continue']);
+
+const NO_VERDICT = END + END;
+
+/** The name and the chain. */
+function toVerdict(path: string, value: unknown): string {
+  if (typeof value === 'string' && PLAIN_VERDICTS.has(value)) return value + END + END;
+  if (typeof value === 'object' && value !== null) {
+    if ('goto' in value && !('jump' in value)) return `goto${END}${checkName(`${path}.goto`, value.goto)}${END}`;
+    if ('jump' in value && !('goto' in value)) return `jump${END}${checkName(`${path}.jump`, value.jump)}${END}`;
+  }
+  throw new ArgumentError(path, 'must be accept, drop, return, continue, or an object with either goto or jump');
+}
+
+interface Kind {
+  readonly set: NativeSet;
+  readonly hasVerdicts: boolean;
+  readonly deletes: boolean;
+}
+
 /** A deletion uses the key alone. */
-function toElement(path: string, { key, data }: NftElement, set: NativeSet, deletes: boolean): string {
+function toElement(path: string, { key, data, verdict }: NftElement, { set, hasVerdicts, deletes }: Kind): string {
   const text = toFields(`${path}.key`, key, set.key);
-  if (deletes) return text;
+  if (deletes) return text + NO_VERDICT;
+  if (!hasVerdicts && verdict !== undefined) throw new ArgumentError(`${path}.verdict`, 'must not be given');
   if (set.data.length === 0 && data !== undefined) throw new ArgumentError(`${path}.data`, 'must not be given');
-  return set.data.length === 0 ? text : text + toFields(`${path}.data`, data ?? [], set.data);
+  const value = set.data.length === 0 ? '' : toFields(`${path}.data`, data ?? [], set.data);
+  return text + value + (hasVerdicts ? toVerdict(`${path}.verdict`, verdict) : NO_VERDICT);
 }
 
 function checkLength(path: string, list: readonly unknown[], max: number): void {
@@ -165,15 +192,15 @@ function toNativeChange(change: NftElementChange, path: string): NativeElementCh
   const deletes = type === 'elements.delete';
   const set = checkSet(`${path}.set`, change.set);
   checkLength(`${path}.elements`, elements, ELEMENTS_MAX);
-  const kind = deletes ? { ...set, data: [] } : set;
+  const kind = { set: deletes ? { ...set, data: [] } : set, hasVerdicts: change.set.data === 'verdict', deletes };
   return {
-    set: kind,
+    set: kind.set,
     deletes,
     elements: elements
       .map((element, position) => {
         const at = `${path}.elements[${position}]`;
         checkRecord(at, element);
-        return toElement(at, element, kind, deletes);
+        return toElement(at, element, kind);
       })
       .join(''),
   };

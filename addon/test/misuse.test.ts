@@ -355,7 +355,7 @@ describe('the compiled addon', () => {
     expect(() => own[method]!(...args)).toThrow(new TypeError(message));
   });
 
-  it.each(['a', '\0', 'a\0b'])('refuses the text %j of elements', async (elements) => {
+  it.each(['a', 'a\0', 'a\0\0', 'a\0perhaps\0\0', 'a\0\0\0b'])('refuses the text %j of elements', async (elements) => {
     expect(await failureOf(Promise.resolve(own.changeElements!([{ ...change, elements }])))).toMatchObject({
       errno: 22,
       text: expect.stringMatching(/^changes\[0\]\.elements.*: must be/),

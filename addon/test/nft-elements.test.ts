@@ -22,13 +22,17 @@ const HOST_PORTS: NftSet = {
   data: ['ipv4_addr', 'inet_service'],
 };
 
+const PROFILES: NftSet = { ...TABLE, name: 'profiles', key: ['ifname'], data: 'verdict' };
+
 const RULES = `table inet podwire {
+  chain egress { }
   set names { type ifname; }
   set prefixes4 { type ipv4_addr; flags interval; }
   set prefixes6 { type ipv6_addr; flags interval; }
   set sources { type ifname . ipv4_addr; flags interval; }
   set targets { type ipv4_addr . inet_proto . inet_service; }
   map hostports { type inet_proto . inet_service : ipv4_addr . inet_service; }
+  map profiles { type ifname : verdict; }
 }`;
 
 async function makeTable(): Promise<{ pod: string; inside: Namespace }> {
@@ -38,7 +42,7 @@ async function makeTable(): Promise<{ pod: string; inside: Namespace }> {
 }
 
 /** A field as `nft -j` writes it. */
-type Json = string | number | { readonly [key: string]: Json } | readonly Json[];
+type Json = null | string | number | { readonly [key: string]: Json } | readonly Json[];
 
 function prefix(text: string): Json {
   const [addr = '', len] = text.split('/');
@@ -56,8 +60,12 @@ function toJsonFields(fields: readonly NftField[]): Json {
   return more.length === 0 ? first : { concat: [first, ...more] };
 }
 
-function toJsonElement({ key, data }: NftElement): Json {
-  return data ? [toJsonFields(key), toJsonFields(data)] : toJsonFields(key);
+function toJsonElement({ key, data, verdict }: NftElement): Json {
+  if (data) return [toJsonFields(key), toJsonFields(data)];
+  if (verdict === undefined) return toJsonFields(key);
+  if (typeof verdict === 'string') return [toJsonFields(key), { [verdict]: null }];
+  const [name, target] = 'goto' in verdict ? (['goto', verdict.goto] as const) : (['jump', verdict.jump] as const);
+  return [toJsonFields(key), { [name]: { target } }];
 }
 
 /**
@@ -84,6 +92,9 @@ function add(set: NftSet, ...elements: NftElement[]): NftElementChange {
 function remove(set: NftSet, ...elements: NftElement[]): NftElementChange {
   return { type: 'elements.delete', set, elements };
 }
+
+const GOTO = { goto: 'egress' };
+const JUMP = { jump: 'egress' };
 
 function textOf(element: NftElement): string {
   return JSON.stringify(element);
@@ -129,6 +140,14 @@ const CASES: readonly [NftSet, readonly NftElement[]][] = [
     [
       { key: ['udp', 53], data: ['10.65.0.2', 5353] },
       { key: ['tcp', 53], data: ['10.65.0.3', 1] },
+    ],
+  ],
+  [
+    PROFILES,
+    [
+      { key: ['podw0'], verdict: GOTO },
+      { key: ['podw1'], verdict: JUMP },
+      { key: ['podw2'], verdict: 'drop' },
     ],
   ],
 ];
@@ -184,12 +203,13 @@ describe('changeElements', () => {
     expect(listedByNft(pod, HOST_PORTS)).toEqual(expected([other]));
   });
 
-  it('reports a table and a set that do not exist', async () => {
+  it('reports a table, a set and a chain that do not exist', async () => {
     const { pod, inside } = await makeTable();
     const errors = async (...changes: NftElementChange[]) =>
       (await inside.changeElements(changes)).outcomes.map((outcome) => (outcome.ok ? 'ok' : outcome.error.code));
     expect(await errors(add({ ...NAMES, name: 'none' }, { key: ['a'] }))).toEqual(['ENOENT']);
     expect(await errors(add({ ...NAMES, table: 'none' }, { key: ['a'] }))).toEqual(['ENOENT']);
+    expect(await errors(add(PROFILES, { key: ['a'], verdict: { goto: 'none' } }))).toEqual(['ENOENT']);
     expect(await errors(add({ ...NAMES, key: ['inet_service'] }, { key: [80] }))).toEqual(['EINVAL']);
     run('ip', 'netns', 'exec', pod, 'nft', 'flush', 'ruleset');
     expect(await errors(add(NAMES, { key: ['a'] }), add(PREFIXES4, { key: ['10.0.0.0/8'] }))).toEqual([
@@ -246,6 +266,10 @@ describe('changeElements', () => {
       [PREFIXES6, small.map((n) => ({ key: [`fd00:${n + 1}::-fd00:${n + 1}::5:${n}`] }))],
       [SOURCES, fc.tuple(small, small).map(([n, m]) => ({ key: [`podw${n}`, `10.${m}.0.0/16`] }))],
       [HOST_PORTS, fc.tuple(small, small).map(([n, m]) => ({ key: ['udp', n], data: [`10.65.0.${m}`, m] }))],
+      [
+        PROFILES,
+        fc.tuple(small, fc.boolean()).map(([n, isJump]) => ({ key: [`podw${n}`], verdict: isJump ? JUMP : GOTO })),
+      ],
     ];
     const change = fc.oneof(
       ...elements.map(([set, element]) =>
@@ -290,6 +314,9 @@ describe('changeElements', () => {
     ],
     ['a missing value', add(HOST_PORTS, { key: ['tcp', 1] }), 'changes[0].elements[0].data'],
     ['a value of a set', add(NAMES, { key: ['a'], data: ['b'] }), 'changes[0].elements[0].data'],
+    ['a missing verdict', add(PROFILES, { key: ['a'] }), 'changes[0].elements[0].verdict'],
+    ['a verdict of a set', add(NAMES, { key: ['a'], verdict: 'drop' }), 'changes[0].elements[0].verdict'],
+    ['an empty chain', add(PROFILES, { key: ['a'], verdict: { goto: '' } }), 'changes[0].elements[0].verdict.goto'],
     ['no type', add({ ...NAMES, key: [] }), 'changes[0].set.key'],
     ['a long table name', add({ ...NAMES, table: 'a'.repeat(256) }), 'changes[0].set.table'],
   ])('refuses %s', async (_, change, path) => {

@@ -122,6 +122,12 @@ const CONDITIONS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     HostPortsUnavailable: 'nftables cannot lead ports of the node to pods with host ports',
     SourceGuardUnavailable: 'nftables cannot check sources of pods with IPv6 addresses',
   },
+  'Network policies': {
+    PoliciesNotEnforced:
+      'nftables refuses the table, and pods are refused; or a profile’s rules, and its pods are isolated',
+    PodPolicyUnknown: 'pods are isolated until podwire-ipam sends their policies',
+    PoliciesNotFollowed: 'podwire-ipam sends no changes of policies; the last ones stay in force',
+  },
   'Name and addresses of nodes': {
     NodeNotRegistered: 'podwire-ipam does not know this node yet',
     NodeNameTaken: 'another running machine has the node’s name',

@@ -105,6 +105,13 @@ export const DATAPLANE_SETTINGS = {
       'TCP ports of nodes that pods cannot reach, separated by commas; none for no such ports. The default has the ports of the metrics ' +
       'and of podwire-ipam.',
   },
+  networkPolicies: {
+    variable: 'PODWIRE_NODE_NETWORK_POLICIES',
+    schema: flag,
+    default: 'false',
+    about:
+      'Whether network policies of Kubernetes are enforced for pods of this node: true, or false. With true, podwire-ipam must serve them: a new pod is isolated until the node has received the policies once.',
+  },
   mtuBytes: {
     variable: 'PODWIRE_NODE_MTU_BYTES',
     schema: wholeNumber(0, 65_535).refine((value) => value === 0 || value >= 1280, 'must be 0, or from 1280 to 65535'),

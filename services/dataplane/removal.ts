@@ -17,6 +17,8 @@ import type { Nft } from './nft/nft.js';
 import { formatTableName, removal } from './nft/table.js';
 import { PORT_TABLE } from './filters/port-guard.js';
 import { TUNNEL_TABLE } from './filters/tunnel-guard.js';
+import { policyFiles } from './network-policy/policy-store.js';
+import { POLICY_TABLE } from './network-policy/rules.js';
 import { ProgramNft } from './nft/nft-program.js';
 import { NodeNetlinkKernel } from './kernel/node-kernel.js';
 import { NodeMonitor } from './kernel/node-monitor.js';
@@ -34,6 +36,7 @@ export const TABLES = [
   NEIGHBOUR_TABLE,
   TUNNEL_TABLE,
   PORT_TABLE,
+  POLICY_TABLE,
   masqueradeTableName(4),
   masqueradeTableName(6),
 ];
@@ -156,7 +159,8 @@ export async function runRemoval(readConfig: () => RemovalConfig, agreed: boolea
   try {
     const { listen: addresses, recordsDirectory, birdConfigFile, routing } = readConfig();
     // The lock creates the directory.
-    const paths = await existing(routing === 'bird' ? [recordsDirectory, birdConfigFile] : [recordsDirectory]);
+    const own = [recordsDirectory, ...policyFiles(recordsDirectory)];
+    const paths = await existing(routing === 'bird' ? [...own, birdConfigFile] : own);
     if (!paths.includes(recordsDirectory))
       opened.push({ close: () => rm(recordsDirectory, { recursive: true, force: true }) });
     const running = new AbortController();

@@ -14,6 +14,7 @@ import { canWirePods, observeConditions, type Condition } from './conditions/con
 import type { Config } from './config.js';
 import { ForwardPath } from './filters/forward-path.js';
 import type { Nft } from './nft/nft.js';
+import { PolicyClient } from './network-policy/policy-client.js';
 import { NetlinkLinks } from './kernel/links.js';
 import { NetlinkNft } from './kernel/netlink-nft.js';
 import { ProgramNft } from './nft/nft-program.js';
@@ -162,7 +163,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   ];
   const stop = async (): Promise<void> => {
     for (const end of unobserve) end();
-    await Promise.all([server.stop(), node.keeper.stop(), clusterPart?.nodeSide.stop()]);
+    await Promise.all([server.stop(), node.keeper.stop(), clusterPart?.policies?.stop(), clusterPart?.nodeSide.stop()]);
     // Cancelled calls may still be rolling back.
     await node.dataplane.idle();
     await environment?.stop();
@@ -177,6 +178,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     environment?.onMtuChange(() => node.keeper.checkSoon());
     clusterPart?.nodeSide.start();
     clusterPart?.sysctls.start();
+    clusterPart?.policies?.start();
     const { dataplane, garbage } = node;
     return { addresses, dataplane, garbage, isServing: () => server.isServing, stop };
   } catch (error) {
@@ -192,12 +194,16 @@ function createEnvironment(kernel: Kernel, { config, deps, nodeSide }: ServeOpti
   return new PodEnvironment({ config, kernel, links, nft, events: new Events(log), clock, random });
 }
 
+type PolicyParts = NonNullable<PodEnvironment['policies']>;
+
 /** This node's part in the cluster, with its parts that report status. */
 interface ClusterPart {
   readonly nodeSide: NodeSide;
   readonly routes: RouteReconciler;
   readonly bird: Bird | undefined;
   readonly sysctls: NodeSysctls;
+  /** Undefined: network policies are not enforced. */
+  readonly policies: PolicyClient | undefined;
 }
 
 interface ClusterPartOptions {
@@ -264,7 +270,13 @@ function createClusterPart(
     routes,
     bird,
     sysctls,
+    policies: environment?.policies && policyClient({ config, deps }, environment.policies),
   };
+}
+
+function policyClient({ config, deps }: Pick<ServeOptions, 'config' | 'deps'>, policies: PolicyParts): PolicyClient {
+  const { log, clock, random, ipam } = deps;
+  return new PolicyClient({ ...policies, self: config.nodeName, ipam, events: new Events(log), clock, random });
 }
 
 /** The records of pods with a wire. */
@@ -309,7 +321,12 @@ function overviewOf(config: Config, { node, environment, clusterPart }: Overview
 }
 
 function conditionsOf({ node, environment, clusterPart }: OverviewParts): readonly Condition[] {
-  const lists = [clusterPart?.nodeSide.conditions(), environment?.conditions(), node.keeper.conditions()];
+  const lists = [
+    clusterPart?.nodeSide.conditions(),
+    clusterPart?.policies?.conditions(),
+    environment?.conditions(),
+    node.keeper.conditions(),
+  ];
   return lists.flatMap((conditions) => conditions ?? []);
 }
 

@@ -18,6 +18,9 @@ import { NeighbourGuard } from './filters/neighbour-guard.js';
 import { PortGuard } from './filters/port-guard.js';
 import { SourceGuard } from './filters/source-guard.js';
 import { TunnelGuard } from './filters/tunnel-guard.js';
+import { endPolicies, PolicyFilter } from './network-policy/policy-filter.js';
+import { PolicyStore } from './network-policy/policy-store.js';
+import { PolicyView } from './network-policy/policy-view.js';
 import type { Nft } from './nft/nft.js';
 import { ClusterWatch } from './node/cluster-watch.js';
 import { ClusterEvents } from './node/events.js';
@@ -125,7 +128,13 @@ interface PodEnvironmentOptions {
   readonly random: () => number;
 }
 
-/** Node-wide functions for pods: their MTU, allowed source addresses, host ports, guards and masquerading. */
+/** The enforcement of network policies; its view is filled by the follower of podwire-ipam. */
+interface PolicyPart {
+  readonly view: PolicyView;
+  readonly filter: PolicyFilter;
+}
+
+/** Node-wide functions for pods: their MTU, allowed source addresses, policies, host ports, guards and masquerading. */
 export class PodEnvironment {
   readonly #options: PodEnvironmentOptions;
   readonly #guard: SourceGuard;
@@ -135,6 +144,9 @@ export class PodEnvironment {
   readonly #tunnelGuard: TunnelGuard;
   readonly #portGuard: PortGuard;
   readonly #masquerader: Masquerader;
+  readonly #policyStore: PolicyStore;
+  /** Undefined: network policies are not enforced. */
+  readonly policies: PolicyPart | undefined;
 
   constructor(options: PodEnvironmentOptions) {
     const { config, kernel, links, nft, events, clock, random } = options;
@@ -147,13 +159,15 @@ export class PodEnvironment {
     this.#portGuard = new PortGuard({ nft, events, clock, random, ports: config.blockedPorts });
     const settings = { exclude: config.natExclude, interfaces: config.natInterfaces, ports: config.natPorts };
     this.#masquerader = new Masquerader({ nft, events, clock, random, settings });
+    this.#policyStore = new PolicyStore({ recordsDirectory: config.recordsDirectory, clock, events });
+    this.policies = config.networkPolicies ? policyPart(options, this.#policyStore) : undefined;
     const [fixedBytes, patterns] = [config.mtuBytes, config.mtuInterfaces];
     this.#mtu = new PodMtu({ links, clock, random, events, fixedBytes, patterns });
   }
 
   /** Filters in the order of their installation. */
   get podFilters(): readonly PodFilter[] {
-    return [this.#guard, this.#hostPorts];
+    return [this.#guard, ...(this.policies ? [this.policies.filter] : []), this.#hostPorts];
   }
 
   /** Interfaces of pods: names, or prefixes with a trailing `*`. */
@@ -184,6 +198,9 @@ export class PodEnvironment {
     this.#guard.start(new Map(prefixes)).catch(() => undefined);
     const inState = (wanted: RecordState) => alive.filter(({ state }) => state === wanted).map(filteredPod);
     this.#hostPorts.start(inState('attached'), inState('detaching')).catch(() => undefined);
+    const policies =
+      this.policies?.filter.start(alive.map(filteredPod)) ?? endPolicies(this.#options.nft, this.#policyStore);
+    policies.catch(() => undefined);
     const withoutMtu = alive.filter(({ network }) => network.mtuBytes === undefined);
     await this.#mtu.start(withoutMtu.map(({ network }) => network.hostInterfaceName));
     try {
@@ -206,15 +223,27 @@ export class PodEnvironment {
   }
 
   conditions(): readonly Condition[] {
-    return [this.#guard, this.#hostPorts, this.#neighbourGuard].flatMap((part) => part.conditions());
+    const parts = [
+      this.#guard,
+      this.#hostPorts,
+      this.#neighbourGuard,
+      ...(this.policies ? [this.policies.filter] : []),
+    ];
+    return parts.flatMap((part) => part.conditions());
   }
 
   /** Leaves everything in force. The cluster watch stops the followers. */
   async stop(): Promise<void> {
     await Promise.all([this.#guard.stop(), this.#hostPorts.stop(), this.#neighbourGuard.stop()]);
+    await this.policies?.filter.stop();
     await Promise.all(this.followers.map((follower) => follower.stop()));
     await this.#options.links.close();
   }
+}
+
+function policyPart({ nft, events, clock, random }: PodEnvironmentOptions, store: PolicyStore): PolicyPart {
+  const view = new PolicyView();
+  return { view, filter: new PolicyFilter({ view, store, nft, events, clock, random }) };
 }
 
 /** Dependencies of the RPC methods. */

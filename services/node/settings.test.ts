@@ -31,6 +31,7 @@ describe('the settings', () => {
       natInterfaces: [],
       natPorts: undefined,
       firewallAccept: true,
+      networkPolicies: false,
       blockedPorts: [9091, 9094, 9650],
       metricsTokenFile: '',
       mtuBytes: 0,

@@ -10,7 +10,14 @@ const at = (...folders) => folders.map((folder) => `${DATAPLANE}/${folder}`);
 const BASE = ['services/shared', ...at('conditions', 'cluster', 'wiring')];
 
 /** The layer of nftables, without the program: only the root chooses that. */
-const NFT = at('nft/nft.ts', 'nft/table.ts', 'nft/table-form.ts', 'nft/table-reconciler.ts', 'nft/ruleset.ts');
+const NFT = at(
+  'nft/nft.ts',
+  'nft/table.ts',
+  'nft/table-form.ts',
+  'nft/table-reconciler.ts',
+  'nft/transaction-reports.ts',
+  'nft/ruleset.ts',
+);
 
 export const DATAPLANE_ZONES = [
   {
@@ -57,6 +64,12 @@ export const DATAPLANE_ZONES = [
   { path: `${DATAPLANE}/nft`, zones: ['services/shared'], packages: [], ...PURE },
   { path: `${DATAPLANE}/nft/nft-program.ts`, zones: ['services/shared', ...NFT], packages: ['zod'], ...NODE },
   { path: `${DATAPLANE}/filters`, zones: [...BASE, ...NFT], packages: [], ...PURE },
+  {
+    path: `${DATAPLANE}/network-policy`,
+    zones: [...BASE, ...NFT, `${DATAPLANE}/pods/kernel.ts`, 'proto/gen'],
+    packages: ['@opentelemetry/api', 'zod'],
+    ...NODE,
+  },
   { path: `${DATAPLANE}/bird`, zones: BASE, packages: ['@opentelemetry/api', 'yaml', 'zod'], ...NODE },
 
   // The node itself: its registration, its addresses, its MTU, its settings.

@@ -25,12 +25,22 @@ void EncodeValue(uint16_t type, const std::vector<uint8_t>& value, MessageWriter
   writer.CloseNest(nest);
 }
 
+void EncodeVerdict(const Verdict& verdict, MessageWriter& writer) {
+  const size_t data = writer.OpenNest(NFTA_SET_ELEM_DATA | NLA_F_NESTED);
+  const size_t nest = writer.OpenNest(NFTA_DATA_VERDICT | NLA_F_NESTED);
+  writer.U32(NFTA_VERDICT_CODE, htonl(static_cast<uint32_t>(verdict.code)));
+  if (verdict.chain) writer.Text(NFTA_VERDICT_CHAIN, *verdict.chain);
+  writer.CloseNest(nest);
+  writer.CloseNest(data);
+}
+
 // In libnftnl's order, so that a request can be compared byte for byte.
 void EncodeElement(const SetElement& element, uint16_t type, MessageWriter& writer) {
   const size_t nest = writer.OpenNest(type | NLA_F_NESTED);
   if (element.flags) writer.U32(NFTA_SET_ELEM_FLAGS, htonl(*element.flags));
   if (element.key) EncodeValue(NFTA_SET_ELEM_KEY, *element.key, writer);
   if (element.key_end) EncodeValue(NFTA_SET_ELEM_KEY_END, *element.key_end, writer);
+  if (element.verdict) EncodeVerdict(*element.verdict, writer);
   if (element.value) EncodeValue(NFTA_SET_ELEM_DATA, *element.value, writer);
   WriteAttributes(writer, element.unknown_attributes);
   writer.CloseNest(nest);

@@ -9,6 +9,13 @@
 
 namespace podwire::netlink {
 
+// NFTA_DATA_VERDICT: NF_*, or NFT_* of linux/netfilter/nf_tables.h, which are negative.
+struct Verdict {
+  int32_t code = 0;
+  // Target of a jump or goto.
+  std::optional<std::string> chain;
+};
+
 // An element of a set or map as a message carries it: NFTA_SET_ELEM_* of linux/netfilter/nf_tables.h. Keys and values
 // are in network byte order.
 struct SetElement {
@@ -17,6 +24,7 @@ struct SetElement {
   // the flag NFT_SET_ELEM_INTERVAL_END and the first key after it.
   std::optional<std::vector<uint8_t>> key_end;
   std::optional<std::vector<uint8_t>> value;
+  std::optional<Verdict> verdict;
   std::optional<uint32_t> flags;
   // Comments, counters and further attributes that rules and programs attach.
   std::vector<OtherAttribute> unknown_attributes;

@@ -27,6 +27,19 @@ struct TypeTraits {
 constexpr std::array<TypeTraits, 5> kTypes = {
     {{"ifname", IFNAMSIZ}, {"ipv4_addr", 4}, {"ipv6_addr", 16}, {"inet_proto", 1}, {"inet_service", 2}}};
 
+struct VerdictName {
+  const char* name;
+  int32_t code;
+};
+
+// NF_* of linux/netfilter.h and NFT_* of linux/netfilter/nf_tables.h.
+constexpr std::array<VerdictName, 6> kVerdicts = {{{"drop", 0},
+                                                   {"accept", 1},
+                                                   {"continue", NFT_CONTINUE},
+                                                   {"jump", NFT_JUMP},
+                                                   {"goto", NFT_GOTO},
+                                                   {"return", NFT_RETURN}}};
+
 // Fields of a concatenation begin at registers of 32 bits.
 constexpr size_t kRegisterBytes = 4;
 constexpr unsigned kByteBits = 8;
@@ -148,6 +161,7 @@ std::optional<WrongField> AppendElement(const SetType& type, const TypedElement&
   first.key = std::move(key.first);
   if (type.intervals && concatenated) first.key_end = key.last;
   if (!type.data.empty()) first.value = std::move(data.first);
+  first.verdict = element.verdict;
   auto behind = type.intervals && !concatenated ? Behind(std::move(key.last)) : std::nullopt;
   if (behind) {
     auto& end = elements.emplace_back();
@@ -180,6 +194,18 @@ class TextReader {
     return texts;
   }
 
+  // Nothing where both texts are empty.
+  std::optional<Verdict> NextVerdict() {
+    const auto name = Next();
+    const auto chain = Next();
+    if (name.empty()) return std::nullopt;
+    for (const auto& known : kVerdicts) {
+      if (name == known.name) return Verdict{known.code, chain.empty() ? std::nullopt : std::optional(chain)};
+    }
+    failed_ = true;
+    return std::nullopt;
+  }
+
   bool Failed() const { return failed_; }
   bool Ended() const { return at_ == text_.size(); }
 
@@ -198,6 +224,7 @@ std::optional<std::vector<TypedElement>> SplitElements(const SetType& type, cons
     auto& element = elements.emplace_back();
     element.key = reader.Next(type.key.size());
     element.data = reader.Next(type.data.size());
+    element.verdict = reader.NextVerdict();
     if (reader.Failed()) return std::nullopt;
   }
   return elements;

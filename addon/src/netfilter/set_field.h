@@ -17,7 +17,7 @@ std::optional<FieldType> FieldTypeOf(const std::string& name);
 // Types of the elements of a set.
 struct SetType {
   std::vector<FieldType> key;
-  // Types of a map's values; empty for sets.
+  // Types of a map's values; empty for sets and verdict maps.
   std::vector<FieldType> data;
   // Whether keys are intervals (`flags interval`).
   bool intervals = false;
@@ -28,6 +28,7 @@ struct SetType {
 struct TypedElement {
   std::vector<std::string> key;
   std::vector<std::string> data;
+  std::optional<Verdict> verdict = std::nullopt;
 };
 
 // A field that is not of its type: its path, such as `key[1]`, and what it must be.
@@ -41,7 +42,8 @@ std::optional<WrongField> AppendElement(const SetType& type, const TypedElement&
                                         std::vector<SetElement>& elements);
 
 // Elements as one text, which takes the event loop a fraction of the time of as many objects: the fields of the key and
-// of the data of each, every one with a zero byte behind it. Nothing when the text is malformed.
+// of the data of each, the name of its verdict and the verdict's chain (empty: it has none), every one with a zero byte
+// behind it. Nothing when the text is malformed.
 std::optional<std::vector<TypedElement>> SplitElements(const SetType& type, const std::string& text);
 
 }  // namespace podwire::netlink

@@ -103,6 +103,7 @@ const TABLE = `table inet podwire {
 const ELEMENT_REQUESTS = {
   'elements-add-interval': 'nft add element inet podwire prefixes { 10.65.0.0/26 }',
   'elements-add-concatenated-interval': 'nft add element inet podwire allowed { podw0 . 10.65.0.0/26 }',
+  'elements-add-verdict': 'nft add element inet podwire verdicts { podw0 : goto egress }',
   'elements-add-value': 'nft add element inet podwire hostports { udp . 53 : 10.65.0.2 . 5353 }',
 };
 

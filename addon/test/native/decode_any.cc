@@ -220,6 +220,8 @@ std::string Describe(const SetElement& element) {
   if (element.key) fields.Add("key", Hex(*element.key));
   if (element.key_end) fields.Add("end", Hex(*element.key_end));
   if (element.value) fields.Add("value", Hex(*element.value));
+  if (element.verdict) fields.Add("verdict", std::to_string(element.verdict->code));
+  if (element.verdict) fields.Add("chain", element.verdict->chain);
   fields.Add("flags", element.flags);
   fields.Add("unknown", static_cast<uint32_t>(element.unknown_attributes.size()));
   return fields.Text();
@@ -259,6 +261,29 @@ std::optional<std::vector<uint8_t>> DecodeValue(ByteView nest) {
   return value;
 }
 
+std::optional<Verdict> DecodeVerdict(ByteView nest) {
+  Verdict verdict;
+  bool has_code = false;
+  AttributeReader reader(nest);
+  while (const auto attribute = reader.Next()) {
+    if (attribute->type == NFTA_VERDICT_CODE) {
+      const auto code = BigEndian32(*attribute);
+      has_code = code.has_value();
+      verdict.code = static_cast<int32_t>(code.value_or(0));
+    }
+    if (attribute->type == NFTA_VERDICT_CHAIN) verdict.chain = attribute->Text();
+  }
+  if (reader.Malformed() || !has_code) return std::nullopt;
+  return verdict;
+}
+
+bool DecodeData(const Attribute& attribute, SetElement& element) {
+  AttributeReader reader(attribute.payload);
+  const auto data = reader.Next();
+  if (!data || data->type != NFTA_DATA_VERDICT) return Assign(element.value, DecodeValue(attribute.payload));
+  return Assign(element.verdict, DecodeVerdict(data->payload));
+}
+
 bool DecodeAttribute(const Attribute& attribute, SetElement& element) {
   switch (attribute.type) {
     case NFTA_SET_ELEM_KEY:
@@ -266,7 +291,7 @@ bool DecodeAttribute(const Attribute& attribute, SetElement& element) {
     case NFTA_SET_ELEM_KEY_END:
       return Assign(element.key_end, DecodeValue(attribute.payload));
     case NFTA_SET_ELEM_DATA:
-      return Assign(element.value, DecodeValue(attribute.payload));
+      return !element.value && !element.verdict && DecodeData(attribute, element);
     case NFTA_SET_ELEM_FLAGS:
       return Assign(element.flags, BigEndian32(attribute));
     default:

@@ -54,7 +54,7 @@ export const FORWARD_CHECK_INTERVAL_MS = 15_000;
 
 /** Tables that drop no packet of a pod: Podwire's own, and kube-proxy's, which can be large. */
 const SKIPPED_TABLES = [
-  ...['podwire', 'podwire_hostports', 'podwire_tunnels', 'podwire_neighbours', 'podwire_ports'],
+  ...['podwire', 'podwire_hostports', 'podwire_tunnels', 'podwire_neighbours', 'podwire_ports', 'podwire_policy'],
   'kube-proxy',
 ];
 

@@ -10,6 +10,7 @@ import {
   concatJson,
   COUNTED_DROP,
   FILTER_PRIORITY,
+  jumpTo,
   match,
   meta,
   outermost,
@@ -148,10 +149,6 @@ function limitNeighbours(): NftChain {
       COUNTED_DROP,
     ],
   };
-}
-
-function jumpTo(target: string): JsonObject {
-  return { jump: { target } };
 }
 
 /** A chain that passes packets of pods to another. */

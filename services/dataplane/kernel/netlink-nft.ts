@@ -140,13 +140,16 @@ export class NetlinkNft implements Nft {
 
 function nftSet({ family, name: table }: TableName, { name, type, interval, valueType }: SetDefinition) {
   const key = typeof type === 'string' ? [type] : type;
-  return { family, table, name, key, intervals: interval, ...(valueType ? { data: [valueType] } : {}) };
+  const data = valueType === undefined || valueType === 'verdict' ? valueType : [valueType];
+  return { family, table, name, key, intervals: interval, ...(data ? { data } : {}) };
 }
 
 /** A key, or a pair of key and value. */
 function nftElement(element: Json): NftElement {
   if (!isList(element)) return { key: fieldsOf(element) };
   const [key = null, value = null] = element;
+  const chain = isObject(value) && isObject(value.jump) ? value.jump.target : undefined;
+  if (typeof chain === 'string') return { key: fieldsOf(key), verdict: { jump: chain } };
   return { key: fieldsOf(key), data: fieldsOf(value) };
 }
 

@@ -15,6 +15,7 @@ import {
   type TableName,
 } from './table.js';
 import { formOf } from './table-form.js';
+import { TransactionReports } from './transaction-reports.js';
 
 /** Why a table was written: a new wanted state, a difference at the start, or a change by another program. */
 type TableReason = 'wanted' | 'found' | 'drift';
@@ -268,42 +269,6 @@ export class TableReconciler {
       if (this.#failed && isRefused && !(TIMEOUT_DETAIL in error.details)) return [];
       throw error;
     }
-  }
-}
-
-interface TransactionReport {
-  /** Monotonic time. */
-  readonly atMs: number;
-  readonly isDeleted: boolean;
-}
-
-/** Reported transactions that are not known as own ones. */
-class TransactionReports {
-  /** Own transactions that are not reported yet. */
-  readonly #own = new Set<number>();
-  /** Reports by number. */
-  readonly #reported = new Map<number | undefined, TransactionReport>();
-
-  get hasForeign(): boolean {
-    return this.#reported.size > 0;
-  }
-
-  /** @param transaction - undefined: some reports were lost */
-  add(transaction: number | undefined, report: TransactionReport): void {
-    if (transaction === undefined) this.#own.clear();
-    else if (this.#own.delete(transaction)) return;
-    if (!this.#reported.has(transaction)) this.#reported.set(transaction, report);
-  }
-
-  addOwn(transaction: number): void {
-    if (!this.#reported.delete(transaction)) this.#own.add(transaction);
-  }
-
-  /** Takes all reports. @returns the time of the first one, and whether the last one says that the table was deleted */
-  take(): { readonly changedAtMs: number | undefined; readonly isDeleted: boolean } {
-    const reports = [...this.#reported.values()];
-    this.#reported.clear();
-    return { changedAtMs: reports[0]?.atMs, isDeleted: reports.at(-1)?.isDeleted === true };
   }
 }
 

@@ -24,8 +24,8 @@ export interface SetDefinition {
   readonly type: FieldType | readonly FieldType[];
   /** Whether its elements are ranges. */
   readonly interval: boolean;
-  /** Type of the values of a map. */
-  readonly valueType?: FieldType;
+  /** Type of the values of a map; `verdict`: {@link jumpTo}. */
+  readonly valueType?: FieldType | 'verdict';
   /** Rules add elements, which expire. Such elements do not count in comparisons. */
   readonly filledByRules?: { readonly sizeCount: number; readonly timeoutSeconds: number };
 }
@@ -92,6 +92,11 @@ export function payload(protocol: 'ip' | 'ip6', field: 'saddr' | 'daddr'): Json 
 
 export function meta(key: string): Json {
   return { meta: { key } };
+}
+
+/** Passes the packet to a chain, and goes on when that returns. */
+export function jumpTo(target: string): JsonObject {
+  return { jump: { target } };
 }
 
 /** Adds an element to a set, or renews its timeout, and applies a statement of its own to it: a rate limit. */

@@ -118,6 +118,23 @@ export class Events {
     this.#log.info({ table }, `nftables: ${table} is reconciled again`);
   }
 
+  /** The files with the node's network policies cannot be read or written. */
+  policiesNotStored(path: string, error: unknown): void {
+    this.#log.error(
+      { err: error, path },
+      `network policies: ${path} cannot be used; a restart without podwire-ipam isolates new pods`,
+    );
+  }
+
+  /** The stream of network policies ended, or was refused. */
+  policiesLost(service: string, error: unknown): void {
+    this.#log.warn({ err: error }, `network policies: ${service} sends no changes; the last ones stay in force`);
+  }
+
+  policiesFollowed(service: string): void {
+    this.#log.info(`network policies: ${service} sends changes again`);
+  }
+
   /** The detected default MTU for pods that request none. */
   mtuDetected(detected: {
     readonly mtuBytes: number;

@@ -428,7 +428,8 @@ export class PodWiring {
     wire: () => Promise<Answer>,
   ): Promise<Answer> {
     const before = this.#registry.get(network.attachment);
-    const wiring = this.#installFilters({ network, ...(allocation && { allocation }) }).then(wire);
+    const known = allocation ?? before?.allocation;
+    const wiring = this.#installFilters({ network, ...(known && { allocation: known }) }).then(wire);
     const recording = this.#registry.record(network, session.identity, allocation);
     try {
       return (await Promise.all([wiring, recording]))[0];

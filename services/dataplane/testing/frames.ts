@@ -7,9 +7,12 @@ import { address } from './pods.js';
 /** Packets that a pod's kernel would not send, as frames to the host end. */
 
 /** Protocol numbers (IANA). */
-const UDP = 17;
+export const ICMP = 1;
+export const TCP = 6;
+export const UDP = 17;
+export const SCTP = 132;
 export const IPIP = 4;
-const ICMPV6 = 58;
+export const ICMPV6 = 58;
 
 const ETHER_TYPE = { 4: '0800', 6: '86dd' } as const;
 const HOP_LIMIT = 255;
@@ -76,6 +79,64 @@ export function udpPacket({ source, destination, port, data }: Datagram): Buffer
   return ipPacket({ source, destination, protocol: UDP, payload });
 }
 
+interface FirstPacket {
+  readonly source: string;
+  readonly destination: string;
+  /** TCP, UDP, SCTP or ICMP of the addresses' family (IANA). */
+  readonly protocol: number;
+  /** Of an echo request: its identifier. */
+  readonly sourcePort: number;
+  readonly port: number;
+}
+
+/** The first packet of a connection: a SYN, a datagram, an INIT or an echo request. */
+export function firstPacket({ source, destination, protocol, sourcePort, port }: FirstPacket): Buffer {
+  const [payload, checksumAt] = firstPayload(protocol);
+  if (protocol === TCP || protocol === UDP || protocol === SCTP) {
+    payload.writeUInt16BE(sourcePort, 0);
+    payload.writeUInt16BE(port, 2);
+  } else payload.writeUInt16BE(sourcePort, 4);
+  const packet = { source, destination, protocol, payload };
+  if (protocol === SCTP) payload.writeUInt32LE(crc32c(payload), checksumAt);
+  else payload.writeUInt16BE(checksum(protocol === ICMP ? payload : pseudoHeader(packet)), checksumAt);
+  return ipPacket(packet);
+}
+
+/** The packet's part after the IP header without ports, and the place of the checksum. */
+function firstPayload(protocol: number): [payload: Buffer, checksumAt: number] {
+  // RFC 9293, section 3.1: sequence number 1, a header of 5 words, SYN, a window of 65535.
+  if (protocol === TCP) return [Buffer.from('0000000000000001000000005002ffff00000000', 'hex'), 16];
+  if (protocol === UDP) return [Buffer.from('0000000000080000', 'hex'), 6];
+  // RFC 9260, section 3.3.2.
+  if (protocol === SCTP) return [Buffer.from(`${'0'.repeat(24)}01000014000000010000ffff0001000100000001`, 'hex'), 8];
+  return [Buffer.from(protocol === ICMPV6 ? '8000000000000001' : '0800000000000001', 'hex'), 2];
+}
+
+interface PacketError {
+  readonly source: string;
+  readonly destination: string;
+  readonly about: Buffer;
+}
+
+/** An ICMP error about a packet: its port is unreachable (RFC 792; RFC 4443, section 3.1). */
+export function unreachable({ source, destination, about }: PacketError): Buffer {
+  const isIpv6 = source.includes(':');
+  const payload = Buffer.concat([Buffer.from(isIpv6 ? [1, 4, 0, 0] : [3, 3, 0, 0]), Buffer.alloc(4), about]);
+  const packet = { source, destination, protocol: isIpv6 ? ICMPV6 : ICMP, payload };
+  payload.writeUInt16BE(checksum(isIpv6 ? pseudoHeader(packet) : payload), 2);
+  return ipPacket(packet);
+}
+
+/** The checksum of SCTP (RFC 9260, appendix A). */
+function crc32c(bytes: Buffer): number {
+  let crc = ~0;
+  for (const byte of bytes) {
+    crc ^= byte;
+    for (let bit = 0; bit < 8; bit++) crc = crc & 1 ? (crc >>> 1) ^ 0x82f63b78 : crc >>> 1;
+  }
+  return ~crc >>> 0;
+}
+
 /** A neighbour solicitation (RFC 4861, section 4.3) with the sender's MAC address. */
 export function solicitation({ source, target, mac }: Readonly<Record<'source' | 'target' | 'mac', string>>): Buffer {
   const head = Buffer.from([135, 0, 0, 0, 0, 0, 0, 0]);
@@ -107,7 +168,7 @@ export function send(namespace: string, packets: readonly Buffer[], mac: string 
   execFileSync('ip', ['netns', 'exec', namespace, 'python3', '-c', SENDER], { input });
 }
 
-function frame(mac: string, packet: Buffer): Buffer {
+export function frame(mac: string, packet: Buffer): Buffer {
   const etherType = ETHER_TYPE[(packet[0] ?? 0) >> 4 === 6 ? 6 : 4];
   return Buffer.concat([macBytes(mac), macBytes('02:00:00:00:00:01'), Buffer.from(etherType, 'hex'), packet]);
 }

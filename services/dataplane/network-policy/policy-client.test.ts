@@ -1,0 +1,115 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { Peer } from '@podwire/shared/rpc/client';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { Gate } from '@podwire/shared/testing/server';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { until } from '../testing/nft.js';
+import { denied, FakePolicies, message, podMessage, wholeSet } from '../testing/policies.js';
+import { PolicyClient } from './policy-client.js';
+import { PolicyView, type ViewChange } from './policy-view.js';
+
+let ipam: FakePolicies;
+let peer: Peer;
+let view: PolicyView;
+let client: PolicyClient;
+let lines: string[];
+/** Changes of the view, and what the kernel makes of each. */
+let changes: ViewChange[];
+let enforce: () => Promise<void>;
+
+beforeEach(async () => {
+  ipam = new FakePolicies();
+  await ipam.start();
+  peer = new Peer('podwire-ipam', ipam.address);
+  view = new PolicyView();
+  lines = [];
+  changes = [];
+  enforce = () => Promise.resolve();
+  client = new PolicyClient({
+    self: 'node-1',
+    ipam: peer,
+    view,
+    filter: {
+      update: (change) => {
+        changes.push(change);
+        return enforce();
+      },
+    },
+    events: {
+      policiesFollowed: () => lines.push('followed'),
+      policiesLost: (_, error) => lines.push(`lost: ${String(error)}`),
+    },
+    clock: systemClock,
+    random: () => 0.01,
+  });
+});
+
+afterEach(async () => {
+  await client.stop();
+  peer.close();
+  await ipam.dispose();
+});
+
+const SNAPSHOT = [
+  message({ sets: [wholeSet('a-one', ['10.65.0.1'])] }),
+  message({ isComplete: true, profiles: [denied('in', 'ingress')], pods: [podMessage('web', { ingress: 'in' })] }),
+];
+
+test('a complete snapshot is enforced once, and acknowledged when it is in force', async () => {
+  const gate = new Gate();
+  enforce = () => gate.opened;
+  ipam.snapshot = SNAPSHOT;
+  client.start();
+  await until(() => changes.length > 0);
+  expect([ipam.acknowledged, client.conditions()]).toEqual([[], []]);
+  expect(ipam.requests).toEqual([{ nodeName: 'node-1', sets: [] }]);
+  gate.open();
+  await until(() => ipam.acknowledged.length > 0);
+  expect(ipam.acknowledged).toEqual(['node-1 stream-1 2']);
+  ipam.send(message({ removedPods: ['web'] }));
+  await until(() => ipam.acknowledged.length > 1);
+  expect(ipam.acknowledged).toEqual(['node-1 stream-1 2', 'node-1 stream-1 3']);
+  expect(changes.map(({ hasPods }) => hasPods)).toEqual([true, true]);
+});
+
+test('a stream that ends is opened again with the digests of the sets', async () => {
+  ipam.snapshot = SNAPSHOT;
+  client.start();
+  await until(() => ipam.acknowledged.length > 0);
+  ipam.snapshot = [message({ isComplete: true, profiles: [denied('next', 'ingress')] })];
+  ipam.cut();
+  await until(() => ipam.acknowledged.includes('node-1 stream-2 1'));
+  expect(ipam.requests[1]?.sets).toEqual(view.digests());
+  expect([...view.sets.keys(), ...view.profiles.keys()]).toEqual(['a-one', 'next']);
+  expect(lines).toEqual([expect.stringMatching('lost: .*the stream of policies ended'), 'followed']);
+});
+
+test('a refused stream is reported once, and opened again', async () => {
+  ipam.refusal = new Failure('UNREACHABLE', 'does not lead');
+  ipam.snapshot = SNAPSHOT;
+  client.start();
+  await until(() => ipam.acknowledged.length > 0);
+  expect(client.conditions()).toEqual([]);
+  expect(lines).toEqual([expect.stringMatching('does not lead'), 'followed']);
+});
+
+test('what the kernel refuses is tried again before it is acknowledged', async () => {
+  let failures = 1;
+  enforce = () => (failures-- > 0 ? Promise.reject(new Failure('KERNEL_REFUSED', 'no')) : Promise.resolve());
+  ipam.snapshot = SNAPSHOT;
+  client.start();
+  await until(() => ipam.acknowledged.length > 0);
+  expect(changes).toEqual([expect.objectContaining({ hasPods: true }), { sets: new Map(), hasPods: false }]);
+  expect(ipam.acknowledged).toEqual(['node-1 stream-1 2']);
+});
+
+test('an invalid message ends the stream, and changes nothing', async () => {
+  ipam.snapshot = SNAPSHOT;
+  client.start();
+  await until(() => ipam.acknowledged.length > 0);
+  ipam.send(message({ removedPods: ['web'], sets: [wholeSet('invalid', [])] }));
+  await until(() => ipam.requests.length > 1);
+  expect(lines[0]).toContain('"invalid" is no ID of such a set');
+  expect(view.filtering({ namespace: 'default', name: 'web', uid: '' }).ingress).toEqual({ profile: 'in' });
+});

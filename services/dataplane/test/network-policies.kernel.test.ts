@@ -1,0 +1,102 @@
+import { Peer } from '@podwire/shared/rpc/client';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import type { RunningService } from '../service.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { until } from '../testing/nft.js';
+import { podNetwork } from '../testing/pods.js';
+import { denied, FakePolicies, message, podMessage } from '../testing/policies.js';
+import { configOf, ServiceFixture, startOn } from '../testing/service.js';
+
+/** Network policies in the node's service: podwire-ipam's stream, a pod's wiring, restarts, and the setting. */
+
+let bench: ServiceFixture;
+let ipam: FakePolicies;
+let peer: Peer;
+let service: RunningService | undefined;
+
+beforeEach(() => {
+  requireThrowawayNamespace();
+  bench = new ServiceFixture();
+  ipam = new FakePolicies();
+  peer = new Peer('podwire-ipam', ipam.address);
+});
+
+afterEach(async () => {
+  await service?.stop();
+  service = undefined;
+  peer.close();
+  await ipam.dispose();
+  bench.clear();
+  cleanUp();
+});
+
+async function start(isOn = true): Promise<RunningService> {
+  const config = configOf({ ...bench.env, PODWIRE_NODE_NETWORK_POLICIES: String(isOn) });
+  service = await startOn(config, { ...bench.deps(), ipam: peer });
+  return service;
+}
+
+async function restart(isOn = true): Promise<RunningService> {
+  await service?.stop();
+  bench.reconnect();
+  return start(isOn);
+}
+
+const never = () => new AbortController().signal;
+
+/** Wires a pod of the namespace `default`. @returns its interface of the node */
+async function attach(name: string, address: string): Promise<string> {
+  const network = podNetwork(name);
+  addPod(name);
+  const pod = { namespace: 'default', name, uid: `uid-${name}` };
+  const addresses = [{ address, sequenceNumber: 1n }];
+  await service?.dataplane.attach(network, never(), { addresses, nodeName: 'node-1', pod, isBound: true });
+  return network.hostInterfaceName;
+}
+
+const jumps = (map: 'ingress' | 'egress') => run('nft', 'list', 'map', 'inet', 'podwire_policy', map);
+const hasTable = () => run('nft', 'list', 'tables').includes('podwire_policy');
+const reasons = async () => (await bench.nodeStatus()).conditions.map(({ reason }) => reason);
+
+test('a pod is wired with its profile, and a pod of an unknown node state is isolated until podwire-ipam answers', async () => {
+  const { dataplane } = await start();
+  const device = await attach('web', '10.65.0.7');
+  expect(jumps('ingress')).toContain(`"${device}" : jump isolated`);
+  expect(await reasons()).toContain('PodPolicyUnknown');
+  ipam.snapshot = [
+    message({
+      isComplete: true,
+      profiles: [denied('in', 'ingress')],
+      pods: [podMessage('web', { ingress: 'in' })],
+      namespaces: ['default'],
+    }),
+  ];
+  await ipam.start();
+  await until(() => ipam.acknowledged.length > 0);
+  expect(ipam.acknowledged).toEqual(['node-1 stream-1 1']);
+  expect(jumps('ingress')).toContain(`"${device}" : jump i-in`);
+  expect(jumps('egress')).not.toContain(device);
+  expect(await reasons()).not.toContain('PodPolicyUnknown');
+
+  // Without podwire-ipam, a restart and a repair change nothing.
+  await ipam.stop();
+  const before = jumps('ingress');
+  const again = await restart();
+  await again.dataplane.repair(podNetwork('web'), never());
+  expect(jumps('ingress')).toBe(before);
+  expect(dataplane).not.toBe(again.dataplane);
+
+  const { attachment, hostInterfaceName } = podNetwork('web');
+  await again.dataplane.detach({ attachment, hostInterfaceName }, never());
+  expect(jumps('ingress')).not.toContain(device);
+});
+
+test('a node whose policies are turned off removes the table, and wires pods without it', async () => {
+  await start();
+  await attach('web', '10.65.0.7');
+  expect(hasTable()).toBe(true);
+  await restart(false);
+  await until(() => !hasTable());
+  expect(await reasons()).not.toContain('PodPolicyUnknown');
+});
