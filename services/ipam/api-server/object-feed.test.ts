@@ -23,7 +23,7 @@ beforeEach(async () => {
   feed = new ObjectFeed({
     ...{ api, clock, path: NODES, random: () => 0.5 },
     read: (object) => readName(object)?.name,
-    listed: (items) => seen.push(`listed ${items.length}`),
+    listed: (items) => void seen.push(`listed ${items.length}`),
     changed: (type) => seen.push(type),
     restored: () => seen.push('restored'),
     report: () => undefined,
@@ -73,7 +73,7 @@ test('a kind without a definition has an empty list, and is looked up again', as
   const optional = new ObjectFeed({
     ...{ api, clock, path, random: () => 0.5, isOptional: true },
     read: (object) => readName(object)?.name,
-    listed: (names) => lists.push([...names]),
+    listed: (names) => void lists.push([...names]),
     changed: () => undefined,
     report: (failure) => failures.push(failure),
   });
