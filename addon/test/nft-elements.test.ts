@@ -70,7 +70,7 @@ function toJsonElement({ key, data, verdict }: NftElement): Json {
 
 /**
  * The elements that Debian's `nft` lists, each as text, sorted. The kernel grows the hash table of a set after the
- * transaction, and a listing meanwhile repeats some elements in place of others: then the set is listed again.
+ * transaction, and a listing meanwhile repeats some elements and leaves some out: then the set is listed again.
  */
 function listedByNft(pod: string, set: NftSet): string[] {
   const kind = set.data === undefined ? 'set' : 'map';
