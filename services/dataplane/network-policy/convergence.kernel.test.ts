@@ -45,7 +45,7 @@ const members = new Map<string, Set<string>>();
 
 const text = (set: string, number: number) => (set.startsWith('p-') ? `10.0.0.${number} 6 80` : `10.0.0.${number}`);
 
-/** What the table must hold of these states is sent as podwire-ipam sends it. @returns when it is in force */
+/** Makes a change, as podwire-ipam or the dataplane does. Resolves when it is in force. */
 function make(each: Change): Promise<void> {
   switch (each.kind) {
     case 'pause':

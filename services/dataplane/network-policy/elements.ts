@@ -38,7 +38,7 @@ export function podSets(pods: ReadonlyMap<string, Targets>): NftSet[] {
   return [...sets].map(([set, elements]) => ({ ...set, elements }));
 }
 
-/** The changes that lead pods from some chains to others; undefined: the interface is not, or no longer, a pod's. */
+/** The changes that lead pods from their chains to new ones; undefined: the interface is not, or no longer, a pod's. */
 export function podChanges(
   pods: readonly { readonly device: string; readonly from: Targets | undefined; readonly to: Targets | undefined }[],
 ): ElementsChange[] {
@@ -88,7 +88,7 @@ export class PendingElements {
     for (const key of added) note(key, 'added');
   }
 
-  /** Takes the changes of some sets; the changes of others stay. */
+  /** Takes the changes of some sets; the rest stays. */
   take(isTaken: (id: string) => boolean): ElementsChange[] {
     const taken = [...this.#sets].filter(([id]) => isTaken(id));
     for (const [id] of taken) this.#sets.delete(id);

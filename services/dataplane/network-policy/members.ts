@@ -12,7 +12,7 @@ const DIGEST_BITS = 64;
  */
 export type ElementKey = string;
 
-/** The elements that a change of a set adds to nftables, and those that it deletes; no element is in both. */
+/** The elements that a change of a set adds to nftables, and the elements that it deletes; no element is in both. */
 export interface ElementsDelta {
   readonly added: readonly ElementKey[];
   readonly deleted: readonly ElementKey[];

@@ -71,7 +71,7 @@ export class PolicyStore {
     });
   }
 
-  /** Stores what is due. */
+  /** Stores sets that are not stored yet. */
   stop(): void {
     if (this.#isSaveDue) this.#saveSets();
     this.#stopping.abort();

@@ -43,7 +43,7 @@ const CLEAN_AFTER_MS = 1000;
 /** Refused rules are tried again, as a part of nftables may have been loaded. */
 const REFUSED_AFTER_MS = 60_000;
 
-/** Hash sets grow after a transaction, and a listing meanwhile repeats some elements in place of others. */
+/** Hash sets grow after a transaction, and a listing meanwhile repeats some elements and leaves some out. */
 const QUIET_MS = 3000;
 
 const NAME = formatTableName(POLICY_TABLE);
@@ -53,7 +53,7 @@ const NAME = formatTableName(POLICY_TABLE);
  *
  * Difficulties:
  * - The table may have 100,000 elements. Elements change by netlink, a few at a time; the program nft runs only for new rules; and
- *   nothing is listed at rest. What is known of the kernel is what this process has written there.
+ *   nothing is listed at rest. This process knows its own writes, and the kernel reports the writes of other programs.
  * - After a restart the kernel's table may be newer than the stored view. It stays in force until podwire-ipam has sent a
  *   snapshot; then the table is replaced in one transaction.
  * - A pod must not wait for rules of other pods: its elements are written while nft runs, but not while the table is replaced.
@@ -133,7 +133,7 @@ export class PolicyTable {
   }
 
   /**
-   * Filters a pod at its interface, or no longer; without waiting for others, unless the table is being replaced.
+   * Filters a pod at its interface, or no longer; without waiting for other pods, unless the table is being replaced.
    * @throws Failure as {@link start}; the pod is then filtered with the next success
    */
   async setPod(device: string, filtering: PodFiltering | undefined): Promise<void> {
@@ -294,7 +294,7 @@ export class PolicyTable {
     const used = usedSets(sets, written.profiles);
     const unusedSets = [...written.sets].filter((id) => !used.has(id));
     for (const id of unusedSets) written.sets.delete(id);
-    // Changes of sets that do not exist: if such a set comes again, it is a new one.
+    // Changes of sets that do not exist: if podwire-ipam sends such a set later, it is a new one.
     this.#pending.take((id) => !written.sets.has(id) && !sets.has(id));
     const { garbage } = written;
     written.garbage = { profiles: [...garbage.profiles, ...unused], sets: [...garbage.sets, ...unusedSets] };
@@ -376,7 +376,7 @@ export class PolicyTable {
     const { profiles, sets } = this.#view;
     const accepted = new Map([...profiles].filter(([id]) => !this.#refused.has(id)));
     const whole = [...usedSets(sets, profiles)].flatMap((id) => wholeSets(id, sets.get(id)));
-    // What changes from now on comes afterwards.
+    // Later changes follow this write.
     this.#pending.clear();
     this.#dirty.clear();
     const write = async (some: ReadonlyMap<string, Profile>): Promise<Written> => {
@@ -533,7 +533,7 @@ function replacementOf(
   ];
 }
 
-/** The sets that exist, and those that rules name without members. */
+/** The sets that exist, and the sets without members that rules name. */
 function usedSets(sets: ReadonlyMap<string, unknown>, profiles: ReadonlyMap<string, Profile>): ReadonlySet<string> {
   return new Set([...sets.keys(), ...[...profiles.values()].flatMap((profile) => [...setsOf(profile)])]);
 }

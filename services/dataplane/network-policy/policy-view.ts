@@ -18,10 +18,10 @@ import {
   type UnknownPods,
 } from './messages.js';
 
-/** What a pod's packets of one direction meet: a profile, or the end of every connection; undefined: no filter. */
+/** Filter of a pod's connections in one direction: a profile, or the end of every connection; undefined: none. */
 export type Filtering = { readonly profile: string } | 'isolated' | undefined;
 
-/** What a message changed. */
+/** Changes by a message. */
 export interface ViewChange {
   /** Changes of the elements of new, changed and removed sets, by ID. */
   readonly sets: ReadonlyMap<string, ElementsDelta>;
@@ -66,7 +66,7 @@ export class PolicyView {
     return this.#content.unknownPods !== undefined;
   }
 
-  /** What a pod's connections meet. Unknown pods are isolated if a policy may concern them. */
+  /** The filters of a pod's connections. Unknown pods are isolated if a policy may concern them. */
   filtering(pod: PodName | undefined): Readonly<Record<Direction, Filtering>> {
     const { pods, unknownPods } = this.#content;
     const known = pod && pods.find(pod);

@@ -7,7 +7,7 @@ import { accept, denied, message, network, podMessage, profile } from '../testin
 import { PolicyNode, policyPod } from '../testing/policy-node.js';
 import { NODE_ADDRESSES, OUTSIDE, PODS, Prober, wireEnds, type ProbedEnd } from '../testing/policy-pods.js';
 
-/** What the table lets pass besides the rules of policies, in both families; the oracle's test compares the rules. */
+/** Packets that the table lets pass besides the rules of policies, in both families; the oracle's test compares the rules. */
 
 const FAMILIES = [4, 6] as const;
 const [A, B, C] = [PODS[0]!, PODS[1]!, PODS[2]!];
@@ -68,7 +68,7 @@ const receiveNothing = () =>
     }),
   );
 
-/** Nobody sends to pod a or b, and neither of them sends. */
+/** Pods a and b may neither receive nor send. */
 const isolateBoth = () =>
   node.receiveSnapshot(
     message({
@@ -143,7 +143,7 @@ describe.each(FAMILIES)('IPv%i', (family) => {
     expect(await connects(B, C, family, UDP)).toEqual([true]);
   });
 
-  test('rule 16: a connection that has replies goes on when a policy forbids it, and no new one begins', async () => {
+  test('rule 16: a connection that has replies stays open when a policy forbids it, and no new one begins', async () => {
     await node.receiveSnapshot(message({ isComplete: true, namespaces: [] }));
     const packet = packetOf(B, A, family);
     expect(await passes(B, A, packet)).toBe(true);

@@ -94,7 +94,7 @@ export function meta(key: string): Json {
   return { meta: { key } };
 }
 
-/** Passes the packet to a chain, and goes on when that returns. */
+/** Passes the packet to a chain; the next rule follows when that returns. */
 export function jumpTo(target: string): JsonObject {
   return { jump: { target } };
 }

@@ -84,7 +84,7 @@ interface FirstPacket {
   readonly destination: string;
   /** TCP, UDP, SCTP or ICMP of the addresses' family (IANA). */
   readonly protocol: number;
-  /** Of an echo request: its identifier. */
+  /** The source port; an echo request's identifier. */
   readonly sourcePort: number;
   readonly port: number;
 }
