@@ -310,9 +310,7 @@ describe('dependencies', () => {
 });
 
 describe('shared code', () => {
-  const folders = [
-    ...new Set(SOURCES.filter((file) => file.startsWith('services/shared/')).map((file) => dirname(file))),
-  ];
+  const folders = [...new Set(SOURCES.flatMap((file) => /^services\/shared\/[^/]+/.exec(file)?.[0] ?? []))];
 
   test.each(folders)('%s is imported by two workspaces or more', (folder) => {
     const prefix = folder.replace('services/shared', '@podwire/shared');
