@@ -107,7 +107,7 @@ function differences(before, after) {
 }
 
 /** Handles that podwire-ipam keeps without pods: addresses of tunnels, and leases, which the nodes' next pods get. */
-const NOT_OF_PODS_IN_IPAM = /-tunnel-addr-|^podwire-lease\./;
+export const NOT_OF_PODS_IN_IPAM = /-tunnel-addr-|^podwire-lease\./;
 
 /** State of pods in podwire-ipam, once the nodes have returned the addresses of deleted ones. */
 async function ipamFaults(cluster) {
