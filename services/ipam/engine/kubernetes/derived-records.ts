@@ -96,16 +96,16 @@ export class DerivedRecords {
 
   /**
    * Replaces blocks.
-   * @returns the derived records that changed, by key; undefined for records that no longer exist
+   * @returns the derived records that may have changed, by key; undefined for records that no longer exist
    */
   replace(changes: readonly BlockChange[]): ReadonlyMap<string, Uint8Array | undefined> {
     const affected = new Set(changes.flatMap((change) => [...this.#affectedKeys(change)]));
-    const before = new Map([...affected].map((key) => [key, this.value(key)]));
+    const known = new Set([...affected].filter((key) => this.has(key)));
     for (const change of changes) this.#replaceBlock(change);
     const changed = new Map<string, Uint8Array | undefined>();
-    for (const [key, old] of before) {
+    for (const key of affected) {
       const value = this.value(key);
-      if (!isSameValue(old, value)) changed.set(key, value);
+      if (value || known.has(key)) changed.set(key, value);
     }
     return changed;
   }
@@ -154,7 +154,7 @@ export class DerivedRecords {
     const key = endpointKeyOf(attributes);
     if (!key || attributes.handleId === undefined) return;
     const text = formatEndpointKey(key);
-    if (this.#heldUnder(text, attributes.handleId).length > 0) this.#handlesOfEndpoint.add(text, attributes.handleId);
+    if (this.#heldUnder(text, attributes.handleId).next().value) this.#handlesOfEndpoint.add(text, attributes.handleId);
     else this.#handlesOfEndpoint.remove(text, attributes.handleId);
   }
 
@@ -204,13 +204,12 @@ export class DerivedRecords {
   }
 
   /** The addresses of a handle whose attachments have an endpoint under a key. */
-  #heldUnder(text: string, handleId: string): HeldAddress[] {
-    return this.#blocksOfHandle.values(handleId).flatMap((cidr) =>
-      heldAddressesIn(this.#block(cidr), (attributes) => {
+  *#heldUnder(text: string, handleId: string): Generator<HeldAddress, void, void> {
+    for (const cidr of this.#blocksOfHandle.values(handleId))
+      yield* heldAddressesIn(this.#block(cidr), (attributes) => {
         const key = attributes.handleId === handleId ? endpointKeyOf(attributes) : undefined;
         return key !== undefined && formatEndpointKey(key) === text;
-      }),
-    );
+      });
   }
 
   #block(cidr: string): Block {
@@ -275,8 +274,4 @@ function sameDetails(a: HolderDetails | undefined, b: HolderDetails | undefined)
 
 function compareAttachments(a: Attachment, b: Attachment): number {
   return compareTexts(formatAttachment(a), formatAttachment(b));
-}
-
-function isSameValue(a: Uint8Array | undefined, b: Uint8Array | undefined): boolean {
-  return a && b ? Buffer.compare(a, b) === 0 : a === b;
 }
