@@ -357,6 +357,12 @@ describe('an import', () => {
     expect(spans()).toEqual([[undefined, clock.nowMs() / 1000, 2]]);
   });
 
+  test.each([HOUR_MS, 1e20])('that begins in the future by a clock that was ahead begins now', async (aheadMs) => {
+    const { segments } = await importing(timed(['a']), clock.nowMs() + aheadMs);
+    expect(segments.beginKey).toBe(keys.historyBegin(clock.nowMs()));
+    expect((await open()).segments.beginKey).toBe(keys.historyBegin(clock.nowMs()));
+  });
+
   test('beyond 32 MiB is without its oldest records, after which the history begins', async () => {
     const data = 'A'.repeat(256 * 1024);
     for (let index = 1; index <= 126; index++)

@@ -176,7 +176,7 @@ export class HistorySegments {
    * @throws Failure STORE_UNAVAILABLE, STORE_DENIED, INVALID_REQUEST, or HISTORY_NOT_KEPT
    */
   async import({ records, beginMs, dryRun }: ImportedHistory, signal: AbortSignal): Promise<readonly TimedRecord[]> {
-    const { keys } = this.#options;
+    const { keys, clock } = this.#options;
     const parts: PackedRecords<TimedRecord>[] = [];
     let room = MAX_TOTAL_BYTES - this.#totalBytes;
     for await (const part of packFromEnd(records, keys.history)) {
@@ -186,7 +186,9 @@ export class HistorySegments {
     }
     const count = parts.reduce((sum, part) => sum + part.records.length, 0);
     const leftOut = records.slice(0, records.length - count);
-    if (!dryRun) await this.#writeParts(parts, Math.max(beginMs, (leftOut.at(-1)?.releasedAtMs ?? -1) + 1), signal);
+    // By a clock that was ahead, the history may begin in the future.
+    const sinceMs = Math.min(clock.nowMs(), Math.max(beginMs, (leftOut.at(-1)?.releasedAtMs ?? -1) + 1));
+    if (!dryRun) await this.#writeParts(parts, sinceMs, signal);
     return leftOut;
   }
 
@@ -204,7 +206,7 @@ export class HistorySegments {
     if (this.#beginMs >= beginMs) return;
     // A segment without records has the begin if another segment seems to cover the time before it.
     const none = await packAll([], this.#options.keys.history);
-    await this.#writePart(none, { sinceMs: beginMs, untilMs: Math.min(beginMs, nowMs) }, signal);
+    await this.#writePart(none, { sinceMs: beginMs, untilMs: beginMs }, signal);
   }
 
   async #writePart(packed: PackedRecords, time: SegmentTime, signal: AbortSignal): Promise<void> {
