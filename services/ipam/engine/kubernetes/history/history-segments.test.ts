@@ -198,6 +198,19 @@ describe('old segments', () => {
     expect(namesOf((await open()).records)).toEqual(['s6']);
   });
 
+  test('of a clock that was years ahead do not keep later ones', async () => {
+    const yearMs = 365 * 24 * HOUR_MS;
+    await store('ahead', clock.nowMs() + yearMs, { sinceMs: clock.nowMs() + yearMs - MINUTE_MS });
+    const { segments } = await open();
+    for (const name of ['a', 'b']) {
+      segments.append([record(name)]);
+      clock.advance(MINUTE_MS);
+      await expect.poll(count).toBe(name === 'a' ? 2 : 3);
+    }
+    clock.advance(24 * HOUR_MS);
+    expect(await remove(segments, HOUR_MS)).toEqual(['ahead', 'a']);
+  });
+
   test('that another program has deleted are removed too', async () => {
     for (const name of ['s1', 's2']) await store(name, MINUTE_MS);
     const { segments } = await open();

@@ -85,6 +85,9 @@ const MAX_TOTAL_BYTES = 32 * 1024 * 1024;
  */
 const MAX_AGED_COUNT = 2;
 
+/** A segment whose end is further ahead is by a clock that was wrong, in milliseconds: it would keep all later ones for as long. */
+const MAX_AHEAD_MS = 24 * 3_600_000;
+
 const BACKOFF: BackoffBounds = { baseMs: 1_000, maxMs: 30_000 };
 const CLOSING_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 1_000 };
 
@@ -276,7 +279,7 @@ export class HistorySegments {
 
   /** Keeps the time of a segment even if its records are unreadable. */
   async #loadSegment(object: JsonObject): Promise<readonly HistoryRecord[]> {
-    const { keys, reports } = this.#options;
+    const { keys, clock, reports } = this.#options;
     const { name } = objectIn(object, 'metadata');
     if (typeof name !== 'string') return [];
     const segment = readSegment(object);
@@ -288,7 +291,7 @@ export class HistorySegments {
       reports.unreadable(`${PLURAL}/${name}`, unreadable(name, error));
     }
     if (!segment) return [];
-    const { sinceMs, untilMs, data } = segment;
+    const { sinceMs, untilMs, data } = plausible(segment, clock.nowMs());
     const recordKeys = records?.map(({ key }) => key);
     this.#keep({ name, sinceMs, untilMs, size: data.length, keys: recordKeys, object: undefined });
     return records ?? [];
@@ -342,6 +345,13 @@ export class HistorySegments {
 export interface OpenedHistory {
   readonly segments: HistorySegments;
   readonly records: ReadonlyMap<string, Uint8Array>;
+}
+
+/** A segment that ends now if its end is too far ahead. */
+function plausible<Segment extends SegmentTime>(segment: Segment, nowMs: number): Segment {
+  if (segment.untilMs <= nowMs + MAX_AHEAD_MS) return segment;
+  const sinceMs = segment.sinceMs === undefined ? undefined : Math.min(segment.sinceMs, nowMs);
+  return { ...segment, sinceMs, untilMs: nowMs };
 }
 
 /** A segment that is not yet written. */
