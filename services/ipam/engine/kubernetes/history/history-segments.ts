@@ -189,7 +189,7 @@ export class HistorySegments {
     }
     const count = parts.reduce((sum, part) => sum + part.records.length, 0);
     const leftOut = records.slice(0, records.length - count);
-    // By a clock that was ahead, the history may begin in the future.
+    // The history may begin in the future, if a clock was ahead.
     const sinceMs = Math.min(clock.nowMs(), Math.max(beginMs, (leftOut.at(-1)?.releasedAtMs ?? -1) + 1));
     if (!dryRun) await this.#writeParts(parts, sinceMs, signal);
     return leftOut;
