@@ -344,7 +344,7 @@ export function storeFailure(error: unknown): unknown {
 /** Deleting it could free addresses in use. */
 function foreignContent(id: string): Failure {
   const [plural = '', name = ''] = id.split('/', 2);
-  const text = `${plural} ${name}: its CIDR does not belong to its name, so podwire-ipam does not read it and cannot write it; correct it with kubectl edit ${plural} ${name}, or delete it if no pod has an address of it`;
+  const text = `${plural} ${name}: its CIDR or node does not belong to its name, so podwire-ipam does not read it and cannot write it; correct it with kubectl edit ${plural} ${name}, or delete it if no pod has an address of it`;
   return new Failure('STORE_CORRUPT', text);
 }
 
