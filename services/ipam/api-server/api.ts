@@ -3,6 +3,7 @@ import type { IncomingMessage } from 'node:http';
 import { Agent, request as httpsRequest } from 'node:https';
 import { join } from 'node:path';
 import { StringDecoder } from 'node:string_decoder';
+import { setImmediate } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
@@ -172,7 +173,11 @@ export class KubernetesApi {
       else if (status !== OK) throw await this.#refusal(request, response, parse(await readText(response)));
       if (status !== OK) return;
       opened?.();
-      for await (const line of linesOf(response)) yield eventOf(line);
+      for await (const line of linesOf(response)) {
+        yield eventOf(line);
+        // Node.js reads a burst of events in one turn of the event loop. The lease must be renewed meanwhile.
+        await setImmediate(undefined, { signal });
+      }
     } catch (error) {
       throw this.#failureOf(request, error);
     }
