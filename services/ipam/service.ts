@@ -3,6 +3,7 @@ import { hostname } from 'node:os';
 import { Failure } from '@podwire/shared/failure/failure';
 import { releaseService } from '@podwire/shared/rpc/release-service';
 import { RpcServer } from '@podwire/shared/rpc/server';
+import { UNIX } from '@podwire/shared/sockets/listen';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -133,8 +134,10 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   };
   try {
     upkeeps.push(...startIdentityUpkeep(identity, tokens, { events, deps }));
-    const addresses = await server.listen();
+    const early = config.listen.filter((address) => !opensWhenLeading(address, config));
+    const addresses = [...(await server.listen(early))];
     const { conditions } = await loading;
+    addresses.push(...(await server.listen(config.listen.filter((address) => opensWhenLeading(address, config)))));
     conditions?.begin(pause.unlessLocked(poolDeletions(ipam)).run);
     stopMetrics = observeIpam(ipam, server);
     upkeeps.push(
@@ -148,6 +151,14 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     await stop();
     throw error;
   }
+}
+
+/**
+ * Whether the port waits for the lease. A node with a connection to a process that waits would not look for the leader: a Service
+ * ends no connection when its endpoints change.
+ */
+function opensWhenLeading(address: string, { store }: Config): boolean {
+  return store === 'kubernetes' && !address.startsWith(UNIX);
 }
 
 function storeDeps(

@@ -2,7 +2,7 @@
 // `npm run test:cluster`: Podwire on a real Kubernetes cluster, in namespaces of its own. See README.md.
 // usage: run.mjs [--family=ipv4|ipv6|dual] [--store=embedded|etcd|kubernetes] [--kube-proxy=nftables|iptables] [--only=REGEXP]
 //   [--image=ARCHIVE] [--former-image=ARCHIVE --former-manifests=FOLDER]
-//   run.mjs --e2e=conformance|rest|netpol|serial,… [--family=…] [--kube-proxy=…] [--only=REGEXP] [--image=ARCHIVE]
+//   run.mjs --e2e=conformance|rest|netpol|serial,… [--family=…] [--store=embedded|kubernetes] [--kube-proxy=…] [--only=REGEXP] [--image=ARCHIVE]
 import { spawn, spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -126,7 +126,7 @@ function readOptions() {
 
 /** One cluster if an option names it, otherwise all. */
 function roundsOf({ family, store, kubeProxy, e2e }) {
-  if (e2e !== undefined && store === 'etcd') fail('--e2e: runs with the embedded store only; omit --store');
+  if (e2e !== undefined && store === 'etcd') fail('--e2e: does not run with --store=etcd; use embedded or kubernetes');
   const one = { family: family ?? (e2e === undefined ? 'ipv4' : 'dual'), store: store ?? 'embedded' };
   const rounds = (family ?? store ?? e2e) ? [[one]] : ROUNDS;
   const complete = (cluster) => ({ ...cluster, kubeProxy: kubeProxy ?? PROXY_OF[cluster.family] });

@@ -84,11 +84,20 @@ describe('a request', () => {
     [429, 'UNREACHABLE', /answered 429/],
     [503, 'UNREACHABLE', /answered 503/],
   ])('fails with the status %d as %s', async (status, code, text) => {
-    answer = json(status, { message: 'nodes is forbidden' });
+    answer = (response, path) => json(path === '/readyz' ? 200 : status, { message: 'nodes is forbidden' })(response);
     const failure = await failureOf(get());
     expect(failure.code).toBe(code);
     expect(failure.message).toMatch(text);
     expect(failure.message).toContain(`API server at 127.0.0.1:${port}: GET /api/v1/nodes`);
+  });
+
+  test.each([403, 500])('can be retried while the API server answers %d to /readyz, as it starts', async (status) => {
+    answer = (response, path) => json(path === '/readyz' ? status : 403, { message: 'role not found' })(response);
+    expect(await failureOf(get())).toMatchObject({
+      code: 'UNREACHABLE',
+      retryable: true,
+      details: { executed: 'no' },
+    });
   });
 
   test('is repeated when an overloaded API server asks for it, within bounds', async () => {
@@ -194,7 +203,7 @@ describe('a watch', () => {
   });
 
   test('fails when it is refused', async () => {
-    answer = json(403, { message: 'nodes is forbidden' });
+    answer = (response, path) => json(path === '/readyz' ? 200 : 403, { message: 'nodes is forbidden' })(response);
     opened = 0;
     expect(await failureOf(watched())).toMatchObject({ code: 'ACCESS_DENIED' });
     expect(opened).toBe(0);

@@ -3,6 +3,7 @@ import type { IncomingMessage } from 'node:http';
 import { Agent, request as httpsRequest } from 'node:https';
 import { join } from 'node:path';
 import { StringDecoder } from 'node:string_decoder';
+import { setImmediate } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
@@ -26,6 +27,9 @@ const MAX_ANSWER_BYTES = 32 * 1024 * 1024;
 
 /** How long a watch may be silent. The API server sends a bookmark each minute (KEP-956). */
 const WATCH_IDLE_MS = 180_000;
+
+/** HTTP status of a request that no role permits; of every request, until a starting API server has loaded its roles. */
+const FORBIDDEN = 403;
 
 /** HTTP status of a resource version that the API server does not keep any more. */
 const GONE = 410;
@@ -134,7 +138,7 @@ export class KubernetesApi {
 
   /**
    * Sends one request, without retries.
-   * @throws Failure UNREACHABLE when the API server does not answer or is overloaded, ACCESS_DENIED when it refuses
+   * @throws Failure UNREACHABLE when the API server does not answer, is overloaded or starting, ACCESS_DENIED when it refuses
    * podwire-ipam, INVALID_REQUEST when the definition of the object does not allow it, DEADLINE_EXCEEDED after 10 s, CANCELLED
    */
   async send(request: ApiRequest): Promise<ApiAnswer> {
@@ -151,7 +155,7 @@ export class KubernetesApi {
     const status = statusOf(answer);
     const body = parse(text);
     if ((status >= 200 && status < 300) || EXPECTED_STATUSES.includes(status)) return { status, body };
-    throw this.#refusal(request, answer, body);
+    throw await this.#refusal(request, answer, body);
   }
 
   /**
@@ -166,10 +170,14 @@ export class KubernetesApi {
       response.setTimeout(this.#options.watchIdleMs ?? WATCH_IDLE_MS);
       const status = statusOf(response);
       if (status === GONE) yield { type: 'ERROR', object: { code: GONE } };
-      else if (status !== OK) throw this.#refusal(request, response, parse(await readText(response)));
+      else if (status !== OK) throw await this.#refusal(request, response, parse(await readText(response)));
       if (status !== OK) return;
       opened?.();
-      for await (const line of linesOf(response)) yield eventOf(line);
+      for await (const line of linesOf(response)) {
+        yield eventOf(line);
+        // Node.js reads a burst of events in one turn of the event loop. The lease must be renewed meanwhile.
+        await setImmediate(undefined, { signal });
+      }
     } catch (error) {
       throw this.#failureOf(request, error);
     }
@@ -226,7 +234,7 @@ export class KubernetesApi {
     return new Failure('UNREACHABLE', `${subject}: ${messageOf(error)}`, { cause: error });
   }
 
-  #refusal({ method, path }: ApiRequest, answer: IncomingMessage, body: unknown): Failure {
+  async #refusal({ method, path }: ApiRequest, answer: IncomingMessage, body: unknown): Promise<Failure> {
     const status = statusOf(answer);
     const text = `${this.subject}: ${method} ${path}: answered ${status}: ${reasonOf(body)}`;
     if (status === TOO_MANY_REQUESTS) {
@@ -236,10 +244,23 @@ export class KubernetesApi {
     }
     if (status === GONE || status >= 500) return new Failure('UNREACHABLE', text);
     if (status === UNPROCESSABLE) return new Failure('INVALID_REQUEST', text);
+    if (status === FORBIDDEN && (await this.#isStarting()))
+      return new Failure('UNREACHABLE', `${text}; it is starting`, { details: NOT_EXECUTED });
     return new Failure(
       'ACCESS_DENIED',
       `${text}; apply the role of podwire-ipam in deploy/kubernetes, and check its service account`,
     );
+  }
+
+  /** Every caller may ask for this, once the API server has loaded its roles. */
+  async #isStarting(): Promise<boolean> {
+    try {
+      const answer = await this.#open({ method: 'GET', path: '/readyz' }, AbortSignal.timeout(REQUEST_TIMEOUT_MS));
+      answer.resume();
+      return statusOf(answer) === FORBIDDEN || statusOf(answer) >= 500;
+    } catch {
+      return true;
+    }
   }
 
   #read(name: string): string {

@@ -90,3 +90,24 @@ test('a kind without a definition has an empty list, and is looked up again', as
   expect(failures.filter((failure) => failure !== undefined)).toEqual([]);
   await optional.stop();
 });
+
+test('a burst of events leaves a turn of the event loop after each event to other work', async () => {
+  let turn = 0;
+  const turns: number[] = [];
+  const busy = new ObjectFeed({
+    ...{ api: new KubernetesApi(server.options), clock, path: NODES, random: () => 0.5, report: () => undefined },
+    read: (object) => readName(object)?.name,
+    listed: () => undefined,
+    changed: () => turns.push(turn),
+  });
+  await expect.poll(() => busy.isCurrent).toBe(true);
+  const next = (): void => {
+    turn++;
+    if (turns.length < 500) setImmediate(next);
+  };
+  for (let index = 0; index < 500; index++) server.put(NODES, { metadata: { name: `node-${index}` } });
+  next();
+  await expect.poll(() => turns.length).toBe(500);
+  expect(new Set(turns).size).toBe(500);
+  await busy.stop();
+});

@@ -181,7 +181,7 @@ function findTunnelFaults(context: AuditContext, node: Node): Finding[] {
         return [];
       case 'noBlock':
       case 'free': {
-        const explanation = `${text}, which is not allocated, so a container may get it`;
+        const explanation = `${text}, which is not allocated`;
         const remedy = noRemedy('allocate the tunnel address of the node again');
         return [makeFinding({ kind: 'tunnelUnallocated', subject, objects, explanation, remedy })];
       }

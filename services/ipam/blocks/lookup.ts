@@ -37,11 +37,11 @@ function readableBlockOf(view: View, address: Address): Block | undefined {
   return undefined;
 }
 
-/** Whether the node is registered with the address. */
+/** Whether the node is registered with the address, or has it as its tunnel's. */
 export function isNodeAddress(view: View, nodeName: string, address: Address): boolean {
   const node = view.node(nodeName);
-  const own = address.family === 4 ? node?.ipv4 : node?.ipv6;
-  return own !== undefined && compareAddresses(own.address, address) === 0;
+  const own = [node?.ipv4, node?.ipv6, ...(node?.tunnels.values() ?? [])];
+  return own.some((each) => each !== undefined && compareAddresses(each.address, address) === 0);
 }
 
 /** The first readable block that shares addresses with the prefix: within it, equal to it, or around it. */

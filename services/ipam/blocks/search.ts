@@ -1,5 +1,5 @@
 import { familyBits } from '@podwire/shared/net/address';
-import { formatPrefix, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, ordinalOf, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import { cannotRead, expectBlock, removeAffinity } from '../records/absence.js';
 import {
@@ -7,6 +7,7 @@ import {
   isInGracePeriod,
   makeBlock,
   sameOwner,
+  takeOrdinals,
   usedCount,
   wholeSeconds,
   type Affinity,
@@ -14,7 +15,9 @@ import {
   type BlockOwner,
 } from '../records/block.js';
 import { DEFAULT_CONFIG, type IpamConfig } from '../records/config.js';
+import { handleChanges } from '../records/handle-counts.js';
 import { deselects, unavailableReason, poolOf, type Pool } from '../records/pool.js';
+import { tunnelAttributes, tunnelHandleId } from '../records/node.js';
 import { fnv1a32 } from '../records/versions.js';
 import type { Change, View } from '../records/view.js';
 import { hasRoom, reservedIn, type ReservedAddresses } from '../reservations/reservations.js';
@@ -209,12 +212,33 @@ function* unclaimedIn(search: Search, pool: Pool): Generator<Offer, void, void> 
 /** A block that is created with the allocation. */
 export function claimOffer(search: Search, pool: Pool, prefix: Prefix): Offer {
   const { owner, nowMs } = search.demand;
+  const { block, changes } = withRecordedTunnels(search, makeBlock({ prefix, owner, nowMs }));
   return {
-    block: makeBlock({ prefix, owner, nowMs }),
+    block,
     pool,
     origin: 'claimed',
-    changes: [...expectRules(search, pool), confirmAffinity(owner, prefix)],
+    changes: [...expectRules(search, pool), confirmAffinity(owner, prefix), ...changes],
   };
+}
+
+/**
+ * Allocates the tunnel addresses that the owner's record has in the new block. There are some if another tool has deleted the
+ * block that had them.
+ */
+function withRecordedTunnels({ view, demand }: Search, made: Block): Pick<Offer, 'block' | 'changes'> {
+  const node = demand.owner.kind === 'host' ? view.node(demand.owner.name) : undefined;
+  // The assignment of a tunnel's address replaces the recorded one.
+  if (!node || demand.use === 'Tunnel') return { block: made, changes: [] };
+  let block = made;
+  const handles: string[] = [];
+  for (const [kind, { address }] of node.tunnels) {
+    if (!prefixContains(block.prefix, address)) continue;
+    block = takeOrdinals(block, [ordinalOf(block.prefix, address)], tunnelAttributes(node.name, kind));
+    handles.push(tunnelHandleId(node.name, kind));
+  }
+  if (handles.length === 0) return { block, changes: [] };
+  const expectNode: Change = { type: 'expect', record: { kind: 'node', value: node } };
+  return { block, changes: [expectNode, ...handles.flatMap((id) => handleChanges(view, id, [block]))] };
 }
 
 /**

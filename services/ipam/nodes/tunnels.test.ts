@@ -4,12 +4,12 @@ import { describe, expect, test } from 'vitest';
 import { allocate } from '../addresses/allocate/allocate.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { attributesAt } from '../records/block.js';
-import type { TunnelKind } from '../records/node.js';
+import { tunnelHandleId, type TunnelKind } from '../records/node.js';
 import type { Pool } from '../records/pool.js';
 import type { RecordValue } from '../records/view.js';
 import { config, failureOf, nodeRecord, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
-import { assignTunnel, releaseTunnel, tunnelHandleId } from './tunnels.js';
+import { assignTunnel, releaseTunnel } from './tunnels.js';
 
 const VXLAN: TunnelKind = 'vxlanTunnelAddress';
 
@@ -111,6 +111,23 @@ describe('a wrong address is replaced', () => {
     view.apply(releaseTunnel(view, { nodeName: 'n1', kind: VXLAN, nowMs: NOW_MS }));
     view.put(nodeRecord('n1', { tunnels: new Map([[VXLAN, { address: prefix(old) }]]) }));
     expect(assign(view).address).not.toBe(old);
+  });
+});
+
+describe('another tool deletes the block of a tunnel', () => {
+  test('no pod gets the address, and the node’s next block has it again', () => {
+    const view = start();
+    const { address } = assign(view);
+    const [block] = view.blocks();
+    view.remove({ kind: 'block', prefix: block!.prefix });
+    const pods = ['a', 'b', 'c'].map((id) => {
+      const decision = allocate(view, { request: request(id, { pools: ['v'] }), nowMs: NOW_MS });
+      return formatPrefix(view.apply(decision).endpoint.addresses[0]!.address);
+    });
+    expect(view.blocks().map(({ prefix: each }) => formatPrefix(each))).toEqual([formatPrefix(block!.prefix)]);
+    expect(pods).not.toContain(address);
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
+    expect(assign(view)).toEqual({ address, isKept: true, released: [] });
   });
 });
 

@@ -12,9 +12,8 @@ import { releaseHeld } from '../blocks/release-changes.js';
 import { beginSearch } from '../blocks/search.js';
 import { servingPools, wrongUseReason } from '../pools/selection.js';
 import { requireReadable } from '../records/absence.js';
-import type { AllocationAttributes } from '../records/attributes.js';
 import { heldAddressesIn, takeOrdinals, type Block, type HeldAddress } from '../records/block.js';
-import type { Node, Tunnel, TunnelKind } from '../records/node.js';
+import { tunnelAttributes, tunnelHandleId, type Node, type Tunnel, type TunnelKind } from '../records/node.js';
 import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
 
@@ -25,8 +24,6 @@ import type { Change, Decision, View } from '../records/view.js';
 
 interface TunnelProperties {
   readonly family: Family;
-  /** Prefix of the handle's ID; the node's name follows. */
-  readonly handle: string;
   readonly encapsulation: string;
   readonly isEncapsulated: (pool: Pool) => boolean;
 }
@@ -39,18 +36,12 @@ const VXLAN = {
 const TUNNELS: Readonly<Record<TunnelKind, TunnelProperties>> = {
   ipipTunnelAddress: {
     family: 4,
-    handle: 'ipip-tunnel-addr-',
     encapsulation: 'IPIP',
     isEncapsulated: ({ ipipMode }) => ipipMode !== 'Never',
   },
-  vxlanTunnelAddress: { family: 4, handle: 'vxlan-tunnel-addr-', ...VXLAN },
-  vxlanV6TunnelAddress: { family: 6, handle: 'vxlan-v6-tunnel-addr-', ...VXLAN },
+  vxlanTunnelAddress: { family: 4, ...VXLAN },
+  vxlanV6TunnelAddress: { family: 6, ...VXLAN },
 };
-
-/** ID of the handle that holds the address of a node's tunnel. */
-export function tunnelHandleId(nodeName: string, kind: TunnelKind): string {
-  return TUNNELS[kind].handle + nodeName;
-}
 
 /** A node's tunnel. */
 export interface TunnelKey {
@@ -183,7 +174,7 @@ function takeAddress(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools
   const [place] = chooseBlocks([blockChoices(beginSearch(view, demand, servingPools(view, demand)))]);
   if (place) {
     const { ordinal, offer } = place;
-    const block = takeOrdinals(offer.block, [ordinal], attributesOf(nodeName, kind));
+    const block = takeOrdinals(offer.block, [ordinal], tunnelAttributes(nodeName, kind));
     const put: Change = { type: 'put', record: { kind: 'block', value: block } };
     return { address: hostPrefix(addressAt(block.prefix, ordinal)), block, changes: [...offer.changes, put] };
   }
@@ -206,14 +197,6 @@ function demandOf(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools: r
     maxBlocksCount: 0,
     seed: tunnelHandleId(nodeName, kind),
     nowMs,
-  };
-}
-
-function attributesOf(nodeName: string, kind: TunnelKind): AllocationAttributes {
-  return {
-    handleId: tunnelHandleId(nodeName, kind),
-    owner: { node: nodeName, type: kind },
-    releasedAtMs: undefined,
   };
 }
 

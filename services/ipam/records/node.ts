@@ -1,6 +1,7 @@
 import type { Mac } from '@podwire/shared/net/mac';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
+import type { AllocationAttributes } from './attributes.js';
 import { wholeSeconds } from './block.js';
 
 /** Kinds of a node's tunnels, by the `type` among the attributes of their addresses. */
@@ -84,5 +85,26 @@ export function makeNode({ name, uid, nowMs }: NewNode): Node {
     tunnelMacs: new Map(),
     interfaces: [],
     asNumber: undefined,
+  };
+}
+
+/** Prefix of the handle of each tunnel's address, as in Calico; the node's name follows. */
+const TUNNEL_HANDLES: Readonly<Record<TunnelKind, string>> = {
+  ipipTunnelAddress: 'ipip-tunnel-addr-',
+  vxlanTunnelAddress: 'vxlan-tunnel-addr-',
+  vxlanV6TunnelAddress: 'vxlan-v6-tunnel-addr-',
+};
+
+/** ID of the handle that holds the address of a node's tunnel. */
+export function tunnelHandleId(nodeName: string, kind: TunnelKind): string {
+  return TUNNEL_HANDLES[kind] + nodeName;
+}
+
+/** Attributes of the address of a node's tunnel. */
+export function tunnelAttributes(nodeName: string, kind: TunnelKind): AllocationAttributes {
+  return {
+    handleId: tunnelHandleId(nodeName, kind),
+    owner: { node: nodeName, type: kind },
+    releasedAtMs: undefined,
   };
 }

@@ -1,3 +1,6 @@
+import { once } from 'node:events';
+import { connect, createServer } from 'node:net';
+
 import { GetAddressHistoryRequest, HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
 import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import type { Failure } from '@podwire/shared/failure/failure';
@@ -49,7 +52,11 @@ interface Replica {
 
 function start(podName = '', rest: Readonly<Record<string, string>> = {}): Replica {
   const place = new Place();
-  const env = { PODWIRE_IPAM_STORE: 'kubernetes', PODWIRE_IPAM_POD_NAME: podName, ...rest };
+  const { port, ...settings } = rest;
+  const network = port === undefined ? {} : { PODWIRE_IPAM_LISTEN: `${place.address},127.0.0.1:${port}` };
+  const plaintext = { PODWIRE_IPAM_PLAINTEXT_LOOPBACK: 'true' };
+  const names = { PODWIRE_IPAM_STORE: 'kubernetes', PODWIRE_IPAM_POD_NAME: podName };
+  const env = { ...names, ...settings, ...network, ...(port === undefined ? {} : plaintext) };
   const started = place.start(env, undefined, () => new KubernetesApi(server.options));
   started.catch(() => undefined);
   const caller = new Caller(place.address);
@@ -59,6 +66,29 @@ function start(podName = '', rest: Readonly<Record<string, string>> = {}): Repli
     () => caller.close(),
   );
   return { place, caller, started };
+}
+
+/** A port that no process listens on. */
+async function freePort(): Promise<number> {
+  const probe = createServer().listen(0, '127.0.0.1');
+  await once(probe, 'listening');
+  const address = probe.address();
+  probe.close();
+  await once(probe, 'close');
+  if (address === null || typeof address === 'string') throw new Error('no port');
+  return address.port;
+}
+
+async function isOpen(port: number): Promise<boolean> {
+  const socket = connect(port, '127.0.0.1');
+  try {
+    await once(socket, 'connect');
+    return true;
+  } catch {
+    return false;
+  } finally {
+    socket.destroy();
+  }
 }
 
 /** Pods with the label by which the Service finds podwire-ipam. */
@@ -399,4 +429,16 @@ test('a migration that has copied all objects ends a process of the former group
   server.putMigration('Converged');
   await expect.poll(() => failures[0]?.message, PATIENCE).toContain('have moved from crd.projectcalico.org/v1');
   await datastore.close();
+});
+
+test('a process that waits to lead has no port, so that a node looks for the leader', async () => {
+  const first = start();
+  const leader = await first.started;
+  const port = await freePort();
+  const second = start('', { port: String(port) });
+  await expect.poll(() => second.caller.health(), PATIENCE).toBe(NOT_SERVING);
+  expect(await isOpen(port)).toBe(false);
+  await leader.stop();
+  await second.started;
+  expect(await isOpen(port)).toBe(true);
 });

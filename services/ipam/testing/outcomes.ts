@@ -4,7 +4,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import { expect } from 'vitest';
 
-import { tunnelHandleId } from '../nodes/tunnels.js';
+import { tunnelHandleId } from '../records/node.js';
 import type { Block } from '../records/block.js';
 import type { Endpoint } from '../records/endpoint.js';
 import type { TestView } from './test-view.js';

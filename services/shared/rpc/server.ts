@@ -134,13 +134,13 @@ export class RpcServer {
   }
 
   /**
-   * Listens at every address. Unix sockets are accessible to their owner only.
+   * Listens at every address, or at some of them. Unix sockets are accessible to their owner only.
    * @returns the addresses, with the actual port in place of port 0
    * @throws Failure INVALID_SETTINGS when an address is in use or cannot be bound
    */
-  async listen(): Promise<readonly string[]> {
+  async listen(addresses = this.#options.addresses): Promise<readonly string[]> {
     const bound: string[] = [];
-    for (const requestedAddress of this.#options.addresses) {
+    for (const requestedAddress of addresses) {
       const address = await this.#listenAt(requestedAddress);
       this.#options.log.info({ address }, `listening at ${address}`);
       bound.push(address);

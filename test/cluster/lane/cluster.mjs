@@ -188,6 +188,17 @@ export function bracketed(address) {
   return address.includes(':') ? `[${address}]` : address;
 }
 
+/** Where a pod or node serves HTTP. */
+export const url = (address, port = 8080) => `http://${bracketed(address)}:${port}/`;
+
+/** @returns the addresses of the pods. @throws Error when two pods have the same one */
+export function expectNoDuplicates(cluster, pods) {
+  const addresses = pods.flatMap((pod) => cluster.addressesOf(pod));
+  const duplicates = addresses.filter((address, index) => addresses.indexOf(address) !== index);
+  if (duplicates.length > 0) throw new Error(`addresses of several pods: ${duplicates.join(', ')}`);
+  return addresses;
+}
+
 export function tail(text, count) {
   return `\n${text.trim().split('\n').slice(-count).join('\n')}`;
 }

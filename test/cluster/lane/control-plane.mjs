@@ -1,7 +1,7 @@
 // etcd, API server, controller manager and scheduler: in the namespaces of the lane itself, at the bridge's address.
 import { Buffer } from 'node:buffer';
 import { execFile, spawn } from 'node:child_process';
-import { mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 
@@ -9,13 +9,14 @@ import { Api } from './api.mjs';
 import { makeAuthority, makeCertificate } from './certificates.mjs';
 import { ROOT } from './guide.mjs';
 import { CONTROL_PLANE, CONTROL_PLANE_IPV6, NODES, SERVICE_OF_API, SERVICES } from './network.mjs';
-import { must, until } from './wait.mjs';
+import { must, outage, until } from './wait.mjs';
 
 const execute = promisify(execFile);
 
 const ETCD_ADDRESS = `http://${CONTROL_PLANE}:2379`;
 const SERVER = `https://${CONTROL_PLANE}:6443`;
 const ADMIN_TOKEN = 'admin';
+const MANIFESTS = 'deploy/kubernetes';
 
 export function kubeconfig(ca, token) {
   const cluster = { server: SERVER, 'certificate-authority-data': Buffer.from(ca).toString('base64') };
@@ -32,11 +33,16 @@ export function kubeconfig(ca, token) {
 export class ControlPlane {
   #folder;
   #path;
+  #settings;
+  #apiServer;
+  #answers;
 
   constructor({ folder, path }) {
     this.#folder = join(folder, 'control-plane');
     this.#path = path;
     mkdirSync(join(this.#folder, 'logs'), { recursive: true });
+    // The administrator edits some of the manifests.
+    cpSync(join(ROOT, MANIFESTS), join(this.#folder, MANIFESTS), { recursive: true, dereference: true });
     this.logs = join(this.#folder, 'logs');
     this.kubeconfig = join(this.#folder, 'kubeconfig');
   }
@@ -44,7 +50,7 @@ export class ControlPlane {
   #spawn(command, args) {
     const log = openSync(join(this.logs, `${command}.log`), 'a');
     const env = { PATH: `${this.#path}:/usr/sbin:/usr/bin:/sbin:/bin`, HOME: '/root' };
-    spawn(command, args, { env, stdio: ['ignore', log, log], cwd: '/' });
+    return spawn(command, args, { env, stdio: ['ignore', log, log], cwd: '/' });
   }
 
   #startEtcd() {
@@ -57,8 +63,9 @@ export class ControlPlane {
     ]);
   }
 
-  #startApiServer({ families, certificate }) {
-    this.#spawn('kube-apiserver', [
+  #startApiServer() {
+    const { families, certificate } = this.#settings;
+    this.#apiServer = this.#spawn('kube-apiserver', [
       `--etcd-servers=${ETCD_ADDRESS}`,
       `--advertise-address=${families.name === 'ipv6' ? CONTROL_PLANE_IPV6 : CONTROL_PLANE}`,
       '--bind-address=::',
@@ -92,12 +99,14 @@ export class ControlPlane {
     writeFileSync(join(this.#folder, 'tokens'), [`${ADMIN_TOKEN},admin,1,"system:masters"`, ...nodes, ''].join('\n'));
     const { authority, certificate } = this.#makeCertificate();
     this.#startEtcd();
-    this.#startApiServer({ families, certificate });
+    this.#settings = { families, certificate };
+    this.#startApiServer();
     const ca = readFileSync(authority.cert);
     this.ca = ca;
     writeFileSync(this.kubeconfig, kubeconfig(ca, ADMIN_TOKEN));
     const api = new Api({ host: CONTROL_PLANE, port: 6443, ca, token: ADMIN_TOKEN });
-    await until('the API server', async () => (await api.send('GET', '/readyz')).status === 200, 60);
+    this.#answers = () => until('the API server', async () => (await api.send('GET', '/readyz')).status === 200, 60);
+    await this.#answers();
     this.#spawn('kube-controller-manager', [
       `--kubeconfig=${this.kubeconfig}`,
       `--service-account-private-key-file=${join(this.#folder, 'accounts.key')}`,
@@ -110,8 +119,14 @@ export class ControlPlane {
     return api;
   }
 
+  /** Kills the API server, and starts it again after the time. `during` runs meanwhile. */
+  async outage(durationMs, during) {
+    await outage(this.#apiServer, durationMs, { during, restart: () => this.#startApiServer() });
+    await this.#answers();
+  }
+
   /**
-   * Runs a command line of an administrator in the repository's folder, such as of kubectl and helm.
+   * Runs a command line of an administrator, such as of kubectl and helm, in a folder that has a copy of the manifests.
    * @returns its output
    * @throws Error when it fails, or takes longer than five minutes
    */
@@ -125,12 +140,18 @@ export class ControlPlane {
     }
   }
 
+  /** Replaces a text of a manifest, as the guide demands of the administrator. */
+  editManifest(name, from, to) {
+    const file = join(this.#folder, MANIFESTS, name);
+    writeFileSync(file, readFileSync(file, 'utf8').replaceAll(from, to));
+  }
+
   kubectl(args, input) {
     return must('kubectl', args, { ...this.#options(), input });
   }
 
   #options() {
     const env = { PATH: `${this.#path}:/usr/bin:/bin`, HOME: this.#folder, KUBECONFIG: this.kubeconfig };
-    return { env, cwd: ROOT, maxBuffer: 64 * 1024 * 1024 };
+    return { env, cwd: this.#folder, maxBuffer: 64 * 1024 * 1024 };
   }
 }

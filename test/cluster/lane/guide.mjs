@@ -1,20 +1,22 @@
-// The commands of deploy/README.md: the lane executes them as they are written there, and knows which it has not executed.
+// The commands of the operator's guide: the lane executes them as they are written there, and knows which it has not executed.
 import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 /** The repository: the guide's commands name files from there. */
 export const ROOT = join(dirname(fileURLToPath(import.meta.url)), '..', '..', '..');
-const FILE = join(ROOT, 'deploy', 'README.md');
 
 /** Every command in the console blocks of these sections is executed by a full run. */
-const SECTIONS = ['Installing', 'Upgrading', 'Downgrading', 'Uninstalling', 'Backup and restore'];
+const SECTIONS = {
+  'deploy/README.md': ['Installing', 'Upgrading', 'Downgrading', 'Uninstalling', 'Backup and restore'],
+  'deploy/kubernetes/README.md': ['The store kubernetes', 'Moving a datastore', 'Removing the definitions'],
+};
 
 /** Commands for a host with the programs and without Kubernetes: test/operator-guide.test.ts executes these. */
 const OF_HOSTS = /^(podwire|podwire-node|podwire-ipam|rm) /;
 
 function parse(text) {
-  const sections = text.split(/^## /m).slice(1);
+  const sections = text.split(/^#{2,} /m).slice(1);
   return sections.flatMap((section) => {
     const [title] = section.split('\n');
     const blocks = [...section.matchAll(/```console\n([^`]*)```/g)].map(([, block]) => block);
@@ -23,15 +25,20 @@ function parse(text) {
         .replaceAll(/\\\n\s*/g, '')
         .split('\n')
         .map((line) => line.trim())
-        .filter(Boolean)
+        .filter((line) => line !== '' && !line.startsWith('#'))
         .map((line) => ({ section: title, block: index, line })),
     );
   });
 }
 
 export class Guide {
-  #commands = parse(readFileSync(FILE, 'utf8'));
+  #commands;
   #executed = new Set();
+
+  constructor(file) {
+    this.file = file;
+    this.#commands = parse(readFileSync(join(ROOT, file), 'utf8'));
+  }
 
   /**
    * Executes a section's block of commands in its order.
@@ -41,7 +48,7 @@ export class Guide {
   async follow(section, block, execute, pattern = /./) {
     const found = this.#commands.filter((each) => each.section === section && each.block === block);
     const chosen = found.filter(({ line }) => pattern.test(line));
-    if (chosen.length === 0) throw new Error(`deploy/README.md, ${section}, block ${block + 1}: no command ${pattern}`);
+    if (chosen.length === 0) throw new Error(`${this.file}, ${section}, block ${block + 1}: no command ${pattern}`);
     for (const command of chosen) {
       await execute(command.line);
       this.#executed.add(command);
@@ -50,7 +57,9 @@ export class Guide {
 
   /** Commands that no scenario has executed. */
   missed() {
-    const wanted = this.#commands.filter(({ section, line }) => SECTIONS.includes(section) && !OF_HOSTS.test(line));
-    return wanted.filter((command) => !this.#executed.has(command)).map(({ section, line }) => `${section}: ${line}`);
+    const sections = SECTIONS[this.file];
+    const wanted = this.#commands.filter(({ section, line }) => sections.includes(section) && !OF_HOSTS.test(line));
+    const missed = wanted.filter((command) => !this.#executed.has(command));
+    return missed.map(({ section, line }) => `${section}: ${line}`);
   }
 }

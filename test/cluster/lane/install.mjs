@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { NAMESPACE, RENDER } from '../../../deploy/kubernetes/checksum.mjs';
 import { makeAuthority } from './certificates.mjs';
 import { Guide } from './guide.mjs';
-import { EXTRA_PODS, NODES, PODS } from './network.mjs';
+import { NODES, PODS } from './network.mjs';
 import { COLLECTOR } from './observability.mjs';
 import { PODWIRE_ETCD_ADDRESS, PodwireEtcd } from './podwire-etcd.mjs';
 import { until } from './wait.mjs';
@@ -17,6 +17,9 @@ const SECRETS = { etcd: 'podwire-etcd', authority: 'podwire-authority' };
 /** Commands of podwirectl about the node where it runs. */
 const OF_NODES = ['node', 'gc', 'journal', 'pods', 'latency', 'trace'];
 
+/** Programs of an administrator. */
+const ADMINISTRATION = ['kubectl', 'helm', 'openssl', 'sed'];
+
 /** Tag of the next release: the same image by another name. */
 const NEXT_TAG = 'next';
 
@@ -26,15 +29,34 @@ const FORMER_TAG = 'former';
 export class Podwire {
   #cluster;
   #values;
+  #store;
+  #storeGuide;
 
   constructor(cluster) {
     this.#cluster = cluster;
-    this.guide = new Guide();
-    this.isOnEtcd = cluster.store === 'etcd';
-    this.isReplicated = cluster.store !== 'embedded';
+    this.guide = new Guide('deploy/README.md');
+    this.#storeGuide = new Guide('deploy/kubernetes/README.md');
+    // A scenario moves the datastore.
+    this.#store = cluster.store;
     // A cluster of one family, IPv4, with the embedded store needs no value.
     this.isDefault = !this.isReplicated && cluster.families.name === 'ipv4' && cluster.e2e === undefined;
     this.#values = this.isDefault ? {} : { ...this.#familyValues(), ...this.#storeValues() };
+  }
+
+  get isReplicated() {
+    return this.#store !== 'embedded';
+  }
+
+  get #isOnKubernetes() {
+    return this.#store === 'kubernetes';
+  }
+
+  /** The guides whose commands a full run executes. */
+  get guides() {
+    return [
+      ...(this.isDefault ? [this.guide] : []),
+      ...(this.#cluster.store === 'kubernetes' ? [this.#storeGuide] : []),
+    ];
   }
 
   #familyValues() {
@@ -60,9 +82,9 @@ export class Podwire {
     if (!this.isReplicated) return {};
     // Audits often, so that its findings are seen soon.
     const settings = { PODWIRE_IPAM_MAINTENANCE_INTERVAL_SECONDS: '10' };
-    const shared = { store: this.#cluster.store, authoritySecretName: SECRETS.authority, settings };
+    const shared = { store: this.#store, authoritySecretName: SECRETS.authority, settings };
     const ipam = { ...this.#familyValues().ipam, ...shared };
-    if (!this.isOnEtcd) return { ipam };
+    if (this.#isOnKubernetes) return { ipam };
     return {
       ipam: { ...ipam, etcd: { endpoints: [PODWIRE_ETCD_ADDRESS], secretName: SECRETS.etcd } },
       telemetry: { endpoint: COLLECTOR.http },
@@ -80,9 +102,10 @@ export class Podwire {
     const [program] = line.split(' ');
     // run.mjs has built the image.
     if (program === 'npm') return;
-    // The guide says that the kind depends on the store.
-    const ofStore = this.isReplicated ? line.replace('statefulset/podwire-ipam', 'deployment/podwire-ipam') : line;
-    if (program === 'kubectl' || program === 'helm') await controlPlane.shell(ofStore);
+    // The guide says that this depends on the store.
+    const served = { embedded: 'statefulset', etcd: 'deployment', kubernetes: 'service' }[this.#store];
+    const ofStore = line.replace('exec statefulset/podwire-ipam', `exec ${served}/podwire-ipam`);
+    if (ADMINISTRATION.includes(program)) await controlPlane.shell(ofStore);
     else if (program === 'ctr') {
       for (const node of nodes) node.shell(line.replace(/deploy\/image\/build\/\S+/, imageArchive));
     } else if (program === 'podwirectl') await this.#executePodwirectl(line.split(' ').slice(1));
@@ -104,9 +127,11 @@ export class Podwire {
     await this.#checkByServer();
     if (this.isDefault) return this.follow('Installing', 0);
     await this.follow('Installing', 0, /^ctr /);
-    if (this.isReplicated) this.#makeAuthority();
-    if (this.isOnEtcd) await this.#prepareEtcd();
-    else if (this.isReplicated) await controlPlane.shell('helm install podwire-crds deploy/kubernetes/podwire-crds');
+    if (this.#isOnKubernetes) return this.#followStoreGuide('The store kubernetes', 0, /^(?!.* exec )/);
+    if (this.isReplicated) {
+      this.#makeAuthority();
+      await this.#prepareEtcd();
+    }
     await controlPlane.shell(`helm install ${this.#release()} --create-namespace`);
   }
 
@@ -115,12 +140,53 @@ export class Podwire {
     const { controlPlane } = this.#cluster;
     await controlPlane.shell(`kubectl create namespace ${NAMESPACE}`);
     await controlPlane.shell('kubectl apply --dry-run=server -f deploy/kubernetes/podwire.yaml');
-    if (this.isDefault) await controlPlane.shell(`kubectl delete namespace ${NAMESPACE}`);
+    if (this.#store !== 'etcd') await controlPlane.shell(`kubectl delete namespace ${NAMESPACE}`);
   }
 
   /** podwirectl answers in the pod of podwire-ipam, and says on a node that pods can be added. */
-  check() {
-    return this.follow('Installing', 2);
+  async check() {
+    await this.follow('Installing', 2);
+    if (this.#isOnKubernetes) await this.#followStoreGuide('The store kubernetes', 0, / exec /);
+  }
+
+  /** The first node has the embedded datastore. */
+  #followStoreGuide(section, block, pattern) {
+    const [{ name }] = this.#cluster.nodes;
+    const ofCluster = (line) => {
+      const isInstallation = /^helm install podwire /.test(line);
+      return `${line.replace('node-1', name)}${isInstallation ? ` --values ${this.#valuesFile()}` : ''}`;
+    };
+    return this.#storeGuide.follow(section, block, (line) => this.execute(ofCluster(line)), pattern);
+  }
+
+  /** The definitions of a former installation go; with the embedded store, pods get addresses of the same pools. */
+  async installEmbedded() {
+    const { controlPlane, nodes } = this.#cluster;
+    await this.removeDefinitions();
+    this.#store = 'embedded';
+    this.#values = merge(this.#familyValues(), { ipam: { nodeName: nodes[0].name } });
+    await controlPlane.shell(`helm install ${this.#release()} --create-namespace`);
+    await this.ready(180);
+  }
+
+  removeDefinitions() {
+    return this.#followStoreGuide('Removing the definitions', 0);
+  }
+
+  /** Moves the embedded datastore into the API server. */
+  async moveToKubernetes() {
+    const [{ name }] = this.#cluster.nodes;
+    this.#cluster.controlPlane.editManifest('examples/transfer.yaml', 'node-1', name);
+    await this.#followStoreGuide('Moving a datastore', 0);
+    this.#store = 'kubernetes';
+    await this.ready(180);
+  }
+
+  async moveBack() {
+    this.#cluster.nodes[0].machine.run('rm', ['-r', '/var/lib/podwire/server/ipam']);
+    await this.#followStoreGuide('Moving a datastore', 1);
+    this.#store = 'embedded';
+    await this.ready(180);
   }
 
   async #prepareEtcd() {
@@ -219,15 +285,16 @@ export class Podwire {
   /** podwirectl beside podwire-ipam, whose unix socket permits every call. */
   async podwirectl(args) {
     const { controlPlane } = this.#cluster;
-    const pod = await this.#servingPod();
+    const pod = this.#isOnKubernetes ? (await this.leader()).name : `${this.#ipam.kind.toLowerCase()}/podwire-ipam`;
     return controlPlane.kubectl(['exec', '-n', NAMESPACE, pod, '-c', 'ipam', '--', 'podwirectl', ...args]);
   }
 
-  async #servingPod() {
-    if (this.#cluster.store !== 'kubernetes') return `${this.#ipam.kind.toLowerCase()}/podwire-ipam`;
+  /** The pod that holds the Lease of the store `kubernetes`, and its node. */
+  async leader() {
     const leaders = () => this.#cluster.api.list('Pod', NAMESPACE, 'podwire.dev/leader=true');
     await until('one podwire-ipam to lead', async () => (await leaders()).length === 1, 60);
-    return (await leaders())[0].metadata.name;
+    const [{ metadata, spec }] = await leaders();
+    return { name: metadata.name, node: this.#cluster.nodes.find(({ name }) => name === spec.nodeName) };
   }
 
   /** podwirectl beside podwire-node of a node. */
@@ -262,8 +329,8 @@ export class Podwire {
   }
 
   /** A pool that pods get by their annotation only. */
-  makeExtraPool() {
-    return this.podwirectl(['create', 'ippool', 'extra', `cidr=${EXTRA_PODS}`, 'assignmentMode=Manual']);
+  makeManualPool(name, cidr) {
+    return this.podwirectl(['create', 'ippool', name, `cidr=${cidr}`, 'assignmentMode=Manual']);
   }
 
   /** Runs `during` while podwire-ipam does not answer: its processes are frozen, as a dead machine's are silent. */

@@ -32,13 +32,19 @@ const OF_PORTMAP = /0x0*2000\b/;
 /** kube-proxy has a table in nftables mode, and chains in iptables mode. */
 const OF_KUBE_PROXY = /^(table .*kube-proxy|chain KUBE-)/;
 
-/** Lines of rules and set elements; tables and chains that a plugin keeps empty are no leak, as the rules of host ports. */
+/**
+ * Lines of rules and set elements; tables and chains that a plugin keeps empty are no leak, as the rules of host ports. The
+ * kernel removes elements with a timeout: they end a minute after their pod.
+ */
 function rulesOf(text) {
   const lines = [];
-  let [table, chain] = ['', ''];
+  let [table, chain, expires] = ['', '', false];
   for (const line of text.split('\n').map((each) => each.trim())) {
     if (line.startsWith('table ')) [table, chain] = [line, ''];
     if (line.startsWith('chain ')) chain = line;
+    if (/^(set|map|chain) /.test(line)) expires = false;
+    if (/^flags .*timeout/.test(line)) expires = true;
+    if (expires) continue;
     const hasHostPorts = table.includes('podwire_hostports');
     const isOfPods = hasHostPorts
       ? line.includes('elements')
@@ -83,11 +89,12 @@ export function wholeFootprint(cluster) {
   return footprint(cluster, { ...COMMANDS, ...NODE_COMMANDS });
 }
 
-/** The runtime removes a sandbox a moment after its pod is gone. */
+/** The runtime removes a sandbox a moment after its pod is gone, and the node returns its addresses some seconds later. */
 export async function settledFootprint(cluster) {
-  const ofPods = (lines) => lines.some((line) => /^podw|"podw\w/.test(line));
+  const ofPods = (lines) => lines.some((line) => /^podw|"podw\w|\/attachments\/.*\.json$/.test(line));
   const isFree = (parts) =>
-    parts['network namespaces'].length === 0 && !ofPods(parts.links) && !ofPods(parts['packet filter']);
+    parts['network namespaces'].length === 0 &&
+    ['links', 'packet filter', 'files'].every((name) => !ofPods(parts[name]));
   const settled = () => Object.values(footprint(cluster)).every(isFree);
   await until('sandboxes to go', settled, 60);
   return footprint(cluster);
@@ -107,7 +114,7 @@ function differences(before, after) {
 }
 
 /** Handles that podwire-ipam keeps without pods: addresses of tunnels, and leases, which the nodes' next pods get. */
-const NOT_OF_PODS_IN_IPAM = /-tunnel-addr-|^podwire-lease\./;
+export const NOT_OF_PODS_IN_IPAM = /-tunnel-addr-|^podwire-lease\./;
 
 /** State of pods in podwire-ipam, once the nodes have returned the addresses of deleted ones. */
 async function ipamFaults(cluster) {

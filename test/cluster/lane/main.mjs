@@ -33,12 +33,13 @@ function table(rows) {
   return rows.map(line).join('\n');
 }
 
-/** A full run executes every command of the operator's guide. */
+/** A full run executes every command of the guides for its store. */
 function guideRows({ podwire }) {
-  if (!podwire.isDefault) return [];
-  const missed = podwire.guide.missed();
-  for (const command of missed) process.stdout.write(`deploy/README.md: not executed: ${command}\n`);
-  return [{ name: 'commands of deploy/README.md', result: missed.length === 0 ? 'ok' : 'FAILED', took: '0' }];
+  return podwire.guides.map((guide) => {
+    const missed = guide.missed();
+    for (const command of missed) process.stdout.write(`${guide.file}: not executed: ${command}\n`);
+    return { name: `commands of ${guide.file}`, result: missed.length === 0 ? 'ok' : 'FAILED', took: '0' };
+  });
 }
 
 async function main({ only, family, ...settings }) {

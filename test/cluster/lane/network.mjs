@@ -10,8 +10,9 @@ export const SERVICES = { ipv4: '10.96.0.0/16', ipv6: 'fd96::/108' };
 export const SERVICE_OF_API = { ipv4: '10.96.0.1', ipv6: 'fd96::1' };
 export const SERVICE_OF_DNS = { ipv4: '10.96.0.53', ipv6: 'fd96::53' };
 export const PODS = { ipv4: '10.65.0.0/16', ipv6: 'fd65::/48' };
-/** Range of a pool that pods get only by their annotation. */
+/** Ranges of pools that pods get only by their annotation; a scenario deletes the second one. */
 export const EXTRA_PODS = '10.66.0.0/16';
+export const DELETED_PODS = '10.67.0.0/24';
 
 /** A host that has no route to the pods: it sees the address of a node. */
 export const OUTSIDE = { ipv4: '203.0.113.10', ipv6: '2001:db8:113::10' };

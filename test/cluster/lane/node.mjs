@@ -7,7 +7,7 @@ import { ROOT } from './guide.mjs';
 import { Machine } from './machine.mjs';
 import { addressesOf, PODS, SERVICE_OF_DNS } from './network.mjs';
 import { COLLECTOR } from './observability.mjs';
-import { PAUSE_IMAGE } from './pod-image.mjs';
+import { PAUSE_IMAGE, POD_IMAGE } from './pod-image.mjs';
 import { must, until } from './wait.mjs';
 
 const CONTAINERD = (runc) => `version = 3
@@ -104,6 +104,20 @@ export class Node {
       '--root-dir=/var/lib/kubelet',
       '--cert-dir=/var/lib/kubelet/pki',
     ]);
+  }
+
+  /** @returns the manifest's file: without it the pod ends */
+  startStaticPod({ namespace, ports = [] }) {
+    const file = join(this.folder, 'var', 'lib', 'kubelet', 'manifests', 'static.json');
+    const containers = [{ name: 'pod', image: POD_IMAGE, imagePullPolicy: 'Never', args: ['serve', '8080'], ports }];
+    const pod = {
+      apiVersion: 'v1',
+      kind: 'Pod',
+      metadata: { name: 'static', namespace },
+      spec: { containers, terminationGracePeriodSeconds: 2 },
+    };
+    writeFileSync(file, JSON.stringify(pod));
+    return file;
   }
 
   importImage(archive) {

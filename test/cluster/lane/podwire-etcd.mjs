@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 
 import { makeAuthority, makeCertificate } from './certificates.mjs';
 import { CONTROL_PLANE } from './network.mjs';
-import { must, sleep, until } from './wait.mjs';
+import { must, outage, until } from './wait.mjs';
 
 const PORT = 2479;
 export const PODWIRE_ETCD_ADDRESS = `https://${CONTROL_PLANE}:${PORT}`;
@@ -111,16 +111,7 @@ export class PodwireEtcd {
 
   /** Kills etcd, and starts it again after the time with the same data. `during` runs meanwhile. */
   async outage(durationMs, during) {
-    const ended = new Promise((resolve) => this.#process.on('exit', resolve));
-    this.#process.kill('SIGKILL');
-    await ended;
-    const endMs = Date.now() + durationMs;
-    try {
-      await during();
-      await sleep(Math.max(0, endMs - Date.now()));
-    } finally {
-      this.#run();
-    }
+    await outage(this.#process, durationMs, { during, restart: () => this.#run() });
     await this.#answers();
   }
 }

@@ -1,14 +1,13 @@
 // The scenarios, in order. Each gets a namespace of its own, which is removed before the check for leaks.
-import { rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { rmSync } from 'node:fs';
 
-import { bracketed } from './cluster.mjs';
+import { expectNoDuplicates, url } from './cluster.mjs';
 import { dashboards } from './dashboards.mjs';
 import { formerRelease } from './former-release.mjs';
 import { expectHostPort, hostPort, nodePort, portmap } from './host-ports.mjs';
+import { deletedBlock, deletedPool, leaderLost, moveOfDatastore, withoutApiServer } from './kubernetes-store.mjs';
 import { expectUntouched } from './leaks.mjs';
-import { OUTSIDE } from './network.mjs';
-import { POD_IMAGE } from './pod-image.mjs';
+import { EXTRA_PODS, OUTSIDE } from './network.mjs';
 import { sleep, until } from './wait.mjs';
 
 const PODS_COUNT = 40;
@@ -16,22 +15,13 @@ const ANNOTATION = 'cni.projectcalico.org';
 const MINUTE_MS = 60_000;
 const CHANGING_PODS_MAX = 32;
 
-const url = (address, port = 8080) => `http://${bracketed(address)}:${port}/`;
-
-function expectNoDuplicates(cluster, pods) {
-  const addresses = pods.flatMap((pod) => cluster.addressesOf(pod));
-  const duplicates = addresses.filter((address, index) => addresses.indexOf(address) !== index);
-  if (duplicates.length > 0) throw new Error(`addresses of several pods: ${duplicates.join(', ')}`);
-  return addresses;
-}
-
 /** The first pod of each node makes what stays: blocks and the folder of runtimes. */
 async function nodesReady({ cluster, namespace }) {
   await cluster.podwire.install();
   await cluster.podwire.ready(180);
   await cluster.nodesReady();
   await cluster.podwire.check();
-  if (cluster.families.families.includes('ipv4')) await cluster.podwire.makeExtraPool();
+  if (cluster.families.families.includes('ipv4')) await cluster.podwire.makeManualPool('extra', EXTRA_PODS);
   for (const { name } of cluster.nodes) await cluster.pod({ namespace, name: `first-on-${name}`, node: name });
   await cluster.running(namespace, cluster.nodes.length);
 }
@@ -56,9 +46,7 @@ async function reachability({ cluster, namespace }) {
   const perNode = cluster.nodes.map(({ name }) => pods.filter(({ spec }) => spec.nodeName === name).length);
   if (perNode.some((count) => count !== PODS_COUNT / 2)) throw new Error(`pods per node: ${perNode.join(', ')}`);
   const addresses = expectNoDuplicates(cluster, pods);
-  const kubelets = cluster.nodes
-    .flatMap((node) => cluster.families.pick(node))
-    .map((ip) => `http://${bracketed(ip)}:10256/livez`);
+  const kubelets = cluster.nodes.flatMap((node) => cluster.families.pick(node)).map((ip) => `${url(ip, 10256)}livez`);
   const outside = cluster.families.pick(OUTSIDE).map((ip) => url(ip));
   const targets = [...addresses.map((ip) => url(ip)), ...clusterIps.map((ip) => url(ip, 80)), ...kubelets, ...outside];
   for (const node of cluster.nodes) cluster.sweep(addresses, targets, node);
@@ -96,23 +84,9 @@ async function namespaceDeletion({ cluster, namespace }) {
   await cluster.removeNamespace(namespace);
 }
 
-/** @returns the manifest's file: without it the pod ends */
-function startStaticPod(node, { namespace, ports = [] }) {
-  const file = join(node.folder, 'var', 'lib', 'kubelet', 'manifests', 'static.json');
-  const containers = [{ name: 'pod', image: POD_IMAGE, imagePullPolicy: 'Never', args: ['serve', '8080'], ports }];
-  const pod = {
-    apiVersion: 'v1',
-    kind: 'Pod',
-    metadata: { name: 'static', namespace },
-    spec: { containers, terminationGracePeriodSeconds: 2 },
-  };
-  writeFileSync(file, JSON.stringify(pod));
-  return file;
-}
-
 async function staticPod({ cluster, namespace }) {
   const [node] = cluster.nodes;
-  const file = startStaticPod(node, { namespace });
+  const file = node.startStaticPod({ namespace });
   const [found] = await cluster.running(namespace, 1);
   const addresses = cluster.addressesOf(found);
   cluster.sweep(
@@ -229,7 +203,7 @@ async function reboot({ cluster, namespace }) {
   const node = cluster.nodes[1];
   const name = `static-${node.name}`;
   const port = 18090;
-  const manifest = startStaticPod(node, { namespace, ports: [{ containerPort: 8080, hostPort: port }] });
+  const manifest = node.startStaticPod({ namespace, ports: [{ containerPort: 8080, hostPort: port }] });
   await cluster.deployment({ namespace, name: 'web', replicas: 10 });
   await cluster.running(namespace, 11);
   await node.machine.powerOff();
@@ -357,8 +331,14 @@ async function withFormerRelease({ cluster, namespace, untouched }) {
   await uninstall({ cluster, untouched });
 }
 
+async function withMovedDatastore({ cluster, namespace, untouched }) {
+  await moveOfDatastore({ cluster, namespace });
+  await uninstall({ cluster, untouched });
+}
+
 const isDefault = ({ family, store }) => family === 'ipv4' && store === 'embedded';
 const isOnEtcd = ({ store }) => store === 'etcd';
+const isOnKubernetes = ({ store }) => store === 'kubernetes';
 /** Cases that no setting of Podwire changes: this cluster has time, beside the one on etcd. */
 const isIpv6 = ({ family }) => family === 'ipv6';
 
@@ -392,7 +372,18 @@ const SCENARIOS = [
   { name: 'podwire-ipam down for a minute', run: withoutIpam, serves: isDefault },
   { name: 'etcd down for a minute', run: withoutEtcd, serves: isOnEtcd },
   { name: 'backup and restore', run: backup, serves: isDefault },
+  { name: 'leader of podwire-ipam silent, then deleted', run: leaderLost, serves: isOnKubernetes },
+  { name: 'API server down for a minute', run: withoutApiServer, serves: isOnKubernetes },
+  { name: 'kubectl delete ippool', run: deletedPool, serves: isOnKubernetes },
+  { name: 'kubectl delete ipamblock', run: deletedBlock, serves: isOnKubernetes },
   { name: 'uninstall', run: uninstall, leavesPodwire: false },
+  {
+    name: 'move from the embedded store and back',
+    run: withMovedDatastore,
+    leavesPodwire: false,
+    serves: isOnKubernetes,
+    after: 'uninstall',
+  },
   {
     name: 'helm: install, upgrade, roll back, uninstall',
     run: withHelm,

@@ -34,3 +34,17 @@ export function must(program, args, options = {}) {
   if (status !== 0) throw new Error(`${program} ${args.join(' ')}: ${error?.message ?? (stderr || stdout)}`);
   return stdout;
 }
+
+/** Kills a process, and restarts it after the time. `during` runs meanwhile. */
+export async function outage(child, durationMs, { during, restart }) {
+  const ended = new Promise((resolve) => child.on('exit', resolve));
+  child.kill('SIGKILL');
+  await ended;
+  const endMs = Date.now() + durationMs;
+  try {
+    await during();
+    await sleep(Math.max(0, endMs - Date.now()));
+  } finally {
+    restart();
+  }
+}

@@ -162,6 +162,20 @@ test('an object that Calico marked as deleted is deleted, and its name can be us
   await remove(blockRecord(cidr));
 });
 
+test('a block whose CIDR kubectl has changed is neither read nor deleted, and a write of it is refused', async () => {
+  const cidr = '10.0.8.0/26';
+  await write(blockRecord(cidr));
+  const path = `${V3}/ipamblocks/10-0-8-0-26`;
+  const before = server.get(path)!;
+  server.put(`${V3}/ipamblocks`, { ...before, spec: { ...Object(before.spec), cidr: '10.0.9.0/26' } });
+  await expect.poll(async () => ordinalsOf(await readAll(store, keys), cidr)).toEqual([]);
+  await expect(write(blockRecord(cidr))).rejects.toThrow('kubectl edit ipamblocks 10-0-8-0-26');
+  expect(ordinalsOf(await readAll(store, keys), '10.0.9.0/26')).toEqual([]);
+  server.put(`${V3}/ipamblocks`, before);
+  await expect.poll(async () => ordinalsOf(await readAll(store, keys), cidr)).toEqual([1]);
+  await remove(blockRecord(cidr));
+});
+
 test('a pool that kubectl deletes drains, and goes with podwire-ipam’s finalizer', async () => {
   const pool = poolRecord('drained', '10.9.0.0/24');
   await write(pool);

@@ -26,7 +26,7 @@ import {
 } from '../../records/json/json.js';
 import { isAborted } from '../transaction.js';
 import type { ApiObject, ObjectApi, ObjectContent, ObjectObserver, WriteOutcome } from './object-api.js';
-import { ObjectForms, type CalicoGroup, type ReadObject, type Resource } from './object-forms.js';
+import { isMarkedDeleted, ObjectForms, type CalicoGroup, type ReadObject, type Resource } from './object-forms.js';
 import { deletionTimeIn, finalizersOf, POOL_FINALIZER } from './pool-form.js';
 
 interface ApiObjectsOptions {
@@ -208,8 +208,10 @@ export class ApiObjects implements ObjectApi {
   /** Another writer was faster. Deletes an object that it has only marked as deleted. */
   async #refused(resource: Resource, found: JsonObject | undefined, signal: AbortSignal): Promise<WriteOutcome> {
     const object = found && this.#apiObject(resource, found);
-    if (found && !object)
+    if (found && !object) {
+      if (!isMarkedDeleted(found)) throw foreignContent(idOf(resource, found));
       await this.#send({ method: 'DELETE', path: pathOf(resource, found), body: uidOf(found) }, signal);
+    }
     return { type: 'conflict', found: object };
   }
 
@@ -333,6 +335,13 @@ export function storeFailure(error: unknown): unknown {
   if (error.code === 'ACCESS_DENIED') return new Failure('STORE_DENIED', message, { details, cause: error });
   const isUnavailable = error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED';
   return isUnavailable ? new Failure('STORE_UNAVAILABLE', message, { details, cause: error }) : error;
+}
+
+/** Deleting it could free addresses in use. */
+function foreignContent(id: string): Failure {
+  const [plural = '', name = ''] = id.split('/', 2);
+  const text = `${plural} ${name}: its CIDR or node does not belong to its name, so podwire-ipam does not read it and cannot write it; correct it with kubectl edit ${plural} ${name}, or delete it if no pod has an address of it`;
+  return new Failure('STORE_CORRUPT', text);
 }
 
 function missingNode(name: string): Failure {

@@ -37,6 +37,9 @@ export interface BlockChange {
   readonly details: ReadonlyMap<string, HolderDetails>;
 }
 
+/** The addresses of a handle in a block. */
+type HeldIn = (cidr: string, handleId: string) => readonly HeldAddress[];
+
 interface StoredBlock {
   readonly block: Block;
   readonly details: ReadonlyMap<string, HolderDetails>;
@@ -78,14 +81,14 @@ export class DerivedRecords {
   }
 
   /** The stored form of a record. */
-  value(key: string): Uint8Array | undefined {
+  value(key: string, heldIn = this.#search): Uint8Array | undefined {
     const name = this.#options.keys.parse(key);
     if (name?.kind === 'handle') {
-      const handle = this.#handle(name.id);
+      const handle = this.#handle(name.id, heldIn);
       return handle && writeRecord({ kind: 'handle', value: handle }, undefined).bytes;
     }
     if (name?.kind !== 'endpoint') return undefined;
-    const value = this.#endpoint(formatEndpointKey(name.key));
+    const value = this.#endpoint(formatEndpointKey(name.key), heldIn);
     return value && writeRecord({ kind: 'endpoint', key: name.key, value }, undefined).bytes;
   }
 
@@ -96,16 +99,17 @@ export class DerivedRecords {
 
   /**
    * Replaces blocks.
-   * @returns the derived records that changed, by key; undefined for records that no longer exist
+   * @returns the derived records that may have changed, by key; undefined for records that no longer exist
    */
   replace(changes: readonly BlockChange[]): ReadonlyMap<string, Uint8Array | undefined> {
     const affected = new Set(changes.flatMap((change) => [...this.#affectedKeys(change)]));
-    const before = new Map([...affected].map((key) => [key, this.value(key)]));
+    const known = new Set([...affected].filter((key) => this.has(key)));
     for (const change of changes) this.#replaceBlock(change);
     const changed = new Map<string, Uint8Array | undefined>();
-    for (const [key, old] of before) {
-      const value = this.value(key);
-      if (!isSameValue(old, value)) changed.set(key, value);
+    const heldIn = this.#indexed();
+    for (const key of affected) {
+      const value = this.value(key, heldIn);
+      if (value || known.has(key)) changed.set(key, value);
     }
     return changed;
   }
@@ -145,32 +149,24 @@ export class DerivedRecords {
     else this.#blocks.delete(cidr);
     for (const { handleId } of block?.attributes ?? [])
       if (handleId !== undefined) this.#blocksOfHandle.add(handleId, cidr);
-    const attributes = [...(known?.block.attributes ?? []), ...(block?.attributes ?? [])];
-    for (const each of attributes) this.#indexEndpoint(each);
+    const [before, after] = [endpointsIn(known?.block), endpointsIn(block)];
+    for (const [text, handles] of after) for (const handleId of handles) this.#handlesOfEndpoint.add(text, handleId);
+    for (const [text, handles] of before)
+      for (const handleId of handles)
+        if (!after.get(text)?.has(handleId) && this.#heldUnder(text, handleId, this.#search).next().done)
+          this.#handlesOfEndpoint.remove(text, handleId);
   }
 
-  /** Adds a handle to its endpoint's key while it has an address there, and removes it after that. */
-  #indexEndpoint(attributes: AllocationAttributes): void {
-    const key = endpointKeyOf(attributes);
-    if (!key || attributes.handleId === undefined) return;
-    const text = formatEndpointKey(key);
-    if (this.#heldUnder(text, attributes.handleId).length > 0) this.#handlesOfEndpoint.add(text, attributes.handleId);
-    else this.#handlesOfEndpoint.remove(text, attributes.handleId);
-  }
-
-  #handle(id: string): Handle | undefined {
-    const counts = this.#blocksOfHandle.values(id).map((cidr) => {
-      const held = heldAddressesIn(this.#block(cidr), (attributes) => attributes.handleId === id);
-      return [cidr, held.length] as const;
-    });
+  #handle(id: string, heldIn: HeldIn): Handle | undefined {
+    const counts = this.#blocksOfHandle.values(id).map((cidr) => [cidr, heldIn(cidr, id).length] as const);
     return counts.length === 0 ? undefined : { id, blocks: new Map(counts) };
   }
 
   /** The endpoint of the latest attachment of a key, with the endpoints that it replaced. */
-  #endpoint(text: string): Endpoint | undefined {
+  #endpoint(text: string, heldIn: HeldIn): Endpoint | undefined {
     const ofAttachments = new Map<string, HeldAddress[]>();
     for (const handleId of this.#handlesOfEndpoint.values(text))
-      for (const held of this.#heldUnder(text, handleId)) {
+      for (const held of this.#heldUnder(text, handleId, heldIn)) {
         const attachment = attachmentOf(held.attributes);
         if (!attachment) continue;
         const name = formatAttachment(attachment);
@@ -204,13 +200,30 @@ export class DerivedRecords {
   }
 
   /** The addresses of a handle whose attachments have an endpoint under a key. */
-  #heldUnder(text: string, handleId: string): HeldAddress[] {
-    return this.#blocksOfHandle.values(handleId).flatMap((cidr) =>
-      heldAddressesIn(this.#block(cidr), (attributes) => {
-        const key = attributes.handleId === handleId ? endpointKeyOf(attributes) : undefined;
-        return key !== undefined && formatEndpointKey(key) === text;
-      }),
-    );
+  *#heldUnder(text: string, handleId: string, heldIn: HeldIn): Generator<HeldAddress, void, void> {
+    for (const cidr of this.#blocksOfHandle.values(handleId))
+      for (const held of heldIn(cidr, handleId)) if (endpointTextOf(held.attributes) === text) yield held;
+  }
+
+  /** For one handle. */
+  readonly #search: HeldIn = (cidr, handleId) =>
+    heldAddressesIn(this.#block(cidr), (attributes) => attributes.handleId === handleId);
+
+  /** For many handles of the same blocks, which stay as they are meanwhile. */
+  #indexed(): HeldIn {
+    const byBlock = new Map<string, Map<string | undefined, HeldAddress[]>>();
+    return (cidr, handleId) => {
+      let byHandle = byBlock.get(cidr);
+      if (!byHandle) {
+        byBlock.set(cidr, (byHandle = new Map<string | undefined, HeldAddress[]>()));
+        for (const held of heldAddressesIn(this.#block(cidr), () => true)) {
+          const known = byHandle.get(held.attributes.handleId);
+          if (known) known.push(held);
+          else byHandle.set(held.attributes.handleId, [held]);
+        }
+      }
+      return byHandle.get(handleId) ?? [];
+    };
   }
 
   #block(cidr: string): Block {
@@ -261,6 +274,23 @@ function endpointKeyOf(attributes: AllocationAttributes): EndpointKey | undefine
   return attachment && endpointKey({ attachment, ...holderOf(attributes) });
 }
 
+function endpointTextOf(attributes: AllocationAttributes): string | undefined {
+  const key = endpointKeyOf(attributes);
+  return key && formatEndpointKey(key);
+}
+
+/** Handles by the endpoints with addresses in a block. */
+function endpointsIn(block: Block | undefined): ReadonlyMap<string, ReadonlySet<string>> {
+  const endpoints = new Map<string, Set<string>>();
+  const used = new Set(block?.allocations);
+  for (const [index, attributes] of block?.attributes.entries() ?? []) {
+    const text = used.has(index) ? endpointTextOf(attributes) : undefined;
+    if (text === undefined || attributes.handleId === undefined) continue;
+    endpoints.set(text, (endpoints.get(text) ?? new Set()).add(attributes.handleId));
+  }
+  return endpoints;
+}
+
 function detailsIn(
   details: ReadonlyMap<string, HolderDetails> | undefined,
   attributes: AllocationAttributes | undefined,
@@ -275,8 +305,4 @@ function sameDetails(a: HolderDetails | undefined, b: HolderDetails | undefined)
 
 function compareAttachments(a: Attachment, b: Attachment): number {
   return compareTexts(formatAttachment(a), formatAttachment(b));
-}
-
-function isSameValue(a: Uint8Array | undefined, b: Uint8Array | undefined): boolean {
-  return a && b ? Buffer.compare(a, b) === 0 : a === b;
 }

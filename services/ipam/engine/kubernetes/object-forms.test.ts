@@ -99,6 +99,24 @@ describe.each<CalicoGroup>(['crd.projectcalico.org/v1', 'projectcalico.org/v3'])
     expect(read.details).toEqual(DETAILS);
   });
 
+  test('a copy of a block or an affinity under another name is not read', () => {
+    for (const record of [BLOCK, RECORDS[2]!]) {
+      const { object } = throughApi(forms, record);
+      const { resource } = forms.placeOf(forms.objectOf(keys.of(record))!);
+      expect(forms.read(resource, { ...object, metadata: { name: 'copy' } })).toBeUndefined();
+    }
+  });
+
+  test('the ConfigMap has no records of other objects', () => {
+    const { resource } = forms.placeOf('configmaps/podwire-datastore');
+    const own = keys.requestPolicies;
+    const data = Object.fromEntries(
+      [own, keys.of(BLOCK), keys.handle('h')].map((key) => [key.replaceAll('/', '_'), '{}']),
+    );
+    const { records } = forms.read(resource, { metadata: { name: 'podwire-datastore' }, data })!;
+    expect([...records.keys()]).toEqual([own]);
+  });
+
   test('a marked object is no object', () => {
     const { resource } = forms.placeOf('blockaffinities/n1-10-65-0-0-28');
     const { object } = throughApi(forms, RECORDS[2]!);

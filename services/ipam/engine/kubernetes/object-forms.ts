@@ -143,14 +143,23 @@ export class ObjectForms {
   }
 
   /**
-   * Content of an object; undefined if it is marked as deleted, or not of the datastore.
+   * Content of an object; undefined if it is marked as deleted, or not of the datastore. Without records of another object: a copy
+   * of a block under another name must not replace the block.
    * @param object - as the API server has it
    */
-  read({ plural }: Resource, object: JsonObject): ReadObject | undefined {
+  read(resource: Resource, object: JsonObject): ReadObject | undefined {
+    const read = this.#read(resource, object);
+    if (!read) return undefined;
+    const id = `${resource.plural}/${textIn(objectIn(object, 'metadata'), 'name')}`;
+    const records = new Map([...read.records].filter(([key]) => this.objectOf(key) === id));
+    return records.size > 0 || resource.plural === 'configmaps' ? { ...read, records } : undefined;
+  }
+
+  #read({ plural }: Resource, object: JsonObject): ReadObject | undefined {
     const metadata = objectIn(object, 'metadata');
     const spec = objectIn(object, 'spec');
     const name = textIn(metadata, 'name');
-    if (spec.deleted === true || spec.deleted === 'true') return undefined;
+    if (isMarkedDeleted(object)) return undefined;
     switch (plural) {
       case 'ipamblocks':
         return this.#readBlock(spec, metadata);
@@ -266,6 +275,12 @@ export class ObjectForms {
       },
     };
   }
+}
+
+/** Calico's programs mark objects of some kinds before they delete them. */
+export function isMarkedDeleted(object: JsonObject): boolean {
+  const { deleted } = objectIn(object, 'spec');
+  return deleted === true || deleted === 'true';
 }
 
 /**

@@ -535,8 +535,8 @@ function addressKey({ family, value }: Address): bigint {
 }
 
 /** The addresses of the node itself. */
-function ownKeys({ ipv4, ipv6 }: Node): bigint[] {
-  return [ipv4, ipv6].flatMap((own) => (own ? [addressKey(own.address)] : []));
+function ownKeys({ ipv4, ipv6, tunnels }: Node): bigint[] {
+  return [ipv4, ipv6, ...tunnels.values()].flatMap((own) => (own ? [addressKey(own.address)] : []));
 }
 
 function claimedKeys({ leases, conflicts }: NodeSession): ReadonlySet<bigint> {

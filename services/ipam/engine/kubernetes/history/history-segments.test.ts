@@ -198,6 +198,19 @@ describe('old segments', () => {
     expect(namesOf((await open()).records)).toEqual(['s6']);
   });
 
+  test('of a clock that was years ahead do not keep later ones', async () => {
+    const yearMs = 365 * 24 * HOUR_MS;
+    await store('ahead', clock.nowMs() + yearMs, { sinceMs: clock.nowMs() + yearMs - MINUTE_MS });
+    const { segments } = await open();
+    for (const name of ['a', 'b']) {
+      segments.append([record(name)]);
+      clock.advance(MINUTE_MS);
+      await expect.poll(count).toBe(name === 'a' ? 2 : 3);
+    }
+    clock.advance(24 * HOUR_MS);
+    expect(await remove(segments, HOUR_MS)).toEqual(['ahead', 'a']);
+  });
+
   test('that another program has deleted are removed too', async () => {
     for (const name of ['s1', 's2']) await store(name, MINUTE_MS);
     const { segments } = await open();
@@ -355,6 +368,12 @@ describe('an import', () => {
   test('of a clock that was ahead ends now', async () => {
     await importing(timed(['a', 'b']).map((each) => ({ ...each, releasedAtMs: each.releasedAtMs + HOUR_MS })));
     expect(spans()).toEqual([[undefined, clock.nowMs() / 1000, 2]]);
+  });
+
+  test.each([HOUR_MS, 1e20])('that begins in the future by a clock that was ahead begins now', async (aheadMs) => {
+    const { segments } = await importing(timed(['a']), clock.nowMs() + aheadMs);
+    expect(segments.beginKey).toBe(keys.historyBegin(clock.nowMs()));
+    expect((await open()).segments.beginKey).toBe(keys.historyBegin(clock.nowMs()));
   });
 
   test('beyond 32 MiB is without its oldest records, after which the history begins', async () => {

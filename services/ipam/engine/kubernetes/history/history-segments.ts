@@ -85,6 +85,9 @@ const MAX_TOTAL_BYTES = 32 * 1024 * 1024;
  */
 const MAX_AGED_COUNT = 2;
 
+/** A segment whose end is further ahead is by a clock that was wrong, in milliseconds: it would keep all later ones for as long. */
+const MAX_AHEAD_MS = 24 * 3_600_000;
+
 const BACKOFF: BackoffBounds = { baseMs: 1_000, maxMs: 30_000 };
 const CLOSING_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 1_000 };
 
@@ -176,7 +179,7 @@ export class HistorySegments {
    * @throws Failure STORE_UNAVAILABLE, STORE_DENIED, INVALID_REQUEST, or HISTORY_NOT_KEPT
    */
   async import({ records, beginMs, dryRun }: ImportedHistory, signal: AbortSignal): Promise<readonly TimedRecord[]> {
-    const { keys } = this.#options;
+    const { keys, clock } = this.#options;
     const parts: PackedRecords<TimedRecord>[] = [];
     let room = MAX_TOTAL_BYTES - this.#totalBytes;
     for await (const part of packFromEnd(records, keys.history)) {
@@ -186,7 +189,9 @@ export class HistorySegments {
     }
     const count = parts.reduce((sum, part) => sum + part.records.length, 0);
     const leftOut = records.slice(0, records.length - count);
-    if (!dryRun) await this.#writeParts(parts, Math.max(beginMs, (leftOut.at(-1)?.releasedAtMs ?? -1) + 1), signal);
+    // The history may begin in the future, if a clock was ahead.
+    const sinceMs = Math.min(clock.nowMs(), Math.max(beginMs, (leftOut.at(-1)?.releasedAtMs ?? -1) + 1));
+    if (!dryRun) await this.#writeParts(parts, sinceMs, signal);
     return leftOut;
   }
 
@@ -204,7 +209,7 @@ export class HistorySegments {
     if (this.#beginMs >= beginMs) return;
     // A segment without records has the begin if another segment seems to cover the time before it.
     const none = await packAll([], this.#options.keys.history);
-    await this.#writePart(none, { sinceMs: beginMs, untilMs: Math.min(beginMs, nowMs) }, signal);
+    await this.#writePart(none, { sinceMs: beginMs, untilMs: beginMs }, signal);
   }
 
   async #writePart(packed: PackedRecords, time: SegmentTime, signal: AbortSignal): Promise<void> {
@@ -274,7 +279,7 @@ export class HistorySegments {
 
   /** Keeps the time of a segment even if its records are unreadable. */
   async #loadSegment(object: JsonObject): Promise<readonly HistoryRecord[]> {
-    const { keys, reports } = this.#options;
+    const { keys, clock, reports } = this.#options;
     const { name } = objectIn(object, 'metadata');
     if (typeof name !== 'string') return [];
     const segment = readSegment(object);
@@ -286,7 +291,7 @@ export class HistorySegments {
       reports.unreadable(`${PLURAL}/${name}`, unreadable(name, error));
     }
     if (!segment) return [];
-    const { sinceMs, untilMs, data } = segment;
+    const { sinceMs, untilMs, data } = plausible(segment, clock.nowMs());
     const recordKeys = records?.map(({ key }) => key);
     this.#keep({ name, sinceMs, untilMs, size: data.length, keys: recordKeys, object: undefined });
     return records ?? [];
@@ -340,6 +345,13 @@ export class HistorySegments {
 export interface OpenedHistory {
   readonly segments: HistorySegments;
   readonly records: ReadonlyMap<string, Uint8Array>;
+}
+
+/** A segment that ends now if its end is too far ahead. */
+function plausible<Segment extends SegmentTime>(segment: Segment, nowMs: number): Segment {
+  if (segment.untilMs <= nowMs + MAX_AHEAD_MS) return segment;
+  const sinceMs = segment.sinceMs === undefined ? undefined : Math.min(segment.sinceMs, nowMs);
+  return { ...segment, sinceMs, untilMs: nowMs };
 }
 
 /** A segment that is not yet written. */
