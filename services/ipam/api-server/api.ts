@@ -103,8 +103,10 @@ export interface KubernetesApiOptions {
   readonly watchIdleMs?: number;
 }
 
+const NOT_FOUND = 404;
+
 /** Statuses that the caller decides on: the object is missing, or was changed meanwhile. */
-const EXPECTED_STATUSES = [404, 409];
+const EXPECTED_STATUSES = [NOT_FOUND, 409];
 
 export class KubernetesApi {
   /** Namespace of podwire-ipam's pod. */
@@ -246,10 +248,11 @@ export class KubernetesApi {
     if (status === UNPROCESSABLE) return new Failure('INVALID_REQUEST', text);
     if (status === FORBIDDEN && (await this.#isStarting()))
       return new Failure('UNREACHABLE', `${text}; it is starting`, { details: NOT_EXECUTED });
-    return new Failure(
-      'ACCESS_DENIED',
-      `${text}; apply the role of podwire-ipam in deploy/kubernetes, and check its service account`,
-    );
+    const remedy =
+      status === NOT_FOUND
+        ? 'install the chart podwire-crds, which defines missing objects'
+        : 'apply the role of podwire-ipam in deploy/kubernetes, and check its service account';
+    return new Failure('ACCESS_DENIED', `${text}; ${remedy}`);
   }
 
   /** Every caller may ask for this, once the API server has loaded its roles. */
