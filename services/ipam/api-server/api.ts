@@ -6,6 +6,7 @@ import { StringDecoder } from 'node:string_decoder';
 import { setImmediate } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import { counter, onFirstUse } from '@podwire/shared/telemetry/instruments';
 
@@ -228,7 +229,12 @@ export class KubernetesApi {
   #failureOf({ method, path, signal }: ApiRequest, error: unknown, timeout?: AbortSignal): Failure {
     if (error instanceof Failure) return error;
     const subject = `${this.subject}: ${method} ${path}`;
-    if (signal?.aborted) return new Failure('CANCELLED', `${subject}: cancelled`, { cause: error });
+    if (signal?.aborted) {
+      const hasTimedOut = failureOfSignal(signal).code === 'DEADLINE_EXCEEDED';
+      return new Failure('CANCELLED', `${subject}: ${hasTimedOut ? 'no answer in time' : 'cancelled'}`, {
+        cause: error,
+      });
+    }
     if (timeout?.aborted)
       return new Failure('DEADLINE_EXCEEDED', `${subject}: no answer within ${REQUEST_TIMEOUT_MS} ms`, {
         cause: error,
