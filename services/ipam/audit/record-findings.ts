@@ -6,7 +6,7 @@ import { networkInPool, servesPods } from '../pools/pools.js';
 import { cannotRead, expectBlock } from '../records/absence.js';
 import type { Handle } from '../records/block.js';
 import type { Node, NodeAddress } from '../records/node.js';
-import type { Pool } from '../records/pool.js';
+import { unavailableReason, type Pool } from '../records/pool.js';
 import type { Change, UnreadableRecord } from '../records/view.js';
 import { handleCountIn, type AuditContext } from './context.js';
 import { allocationStateOf } from './endpoint-findings.js';
@@ -108,9 +108,15 @@ function distinct(prefixes: readonly Prefix[]): Prefix[] {
     .filter((prefix, index, sorted) => index === 0 || comparePrefixes(prefix, sorted[index - 1] ?? prefix) !== 0);
 }
 
-/** Overlaps of a pool with later pools in name order. */
+/** Overlaps of a pool with later pools in name order. A pool that serves nothing gives no address twice. */
 export function findPoolOverlap({ view }: AuditContext, pool: Pool): Finding[] {
-  const rivals = view.pools().filter((other) => other.name > pool.name && prefixesOverlap(other.prefix, pool.prefix));
+  if (unavailableReason(pool) !== undefined) return [];
+  const rivals = view
+    .pools()
+    .filter(
+      (other) =>
+        other.name > pool.name && unavailableReason(other) === undefined && prefixesOverlap(other.prefix, pool.prefix),
+    );
   if (rivals.length === 0) return [];
   const text = (each: Pool): string => `"${each.name}" ${formatPrefix(each.prefix)}`;
   return [
