@@ -58,9 +58,9 @@ describe.each(DAMAGES)('$name', ({ kind, of, damage, besides = [], repaired, rel
   });
 });
 
-test('a pool that serves nothing may overlap another one', () => {
+test('a refused pool may overlap another one', () => {
   const view = healthyView();
-  view.put(poolRecord('half', '10.0.0.8/29', { blockSizeBits: 30, disabled: true }));
+  view.put(poolRecord('half', '10.0.0.8/29', { blockSizeBits: 30, notAllocatable: 'CIDROverlap' }));
   expect(found(view)).toEqual([]);
 });
 

@@ -6,7 +6,7 @@ import { networkInPool, servesPods } from '../pools/pools.js';
 import { cannotRead, expectBlock } from '../records/absence.js';
 import type { Handle } from '../records/block.js';
 import type { Node, NodeAddress } from '../records/node.js';
-import { unavailableReason, type Pool } from '../records/pool.js';
+import type { Pool } from '../records/pool.js';
 import type { Change, UnreadableRecord } from '../records/view.js';
 import { handleCountIn, type AuditContext } from './context.js';
 import { allocationStateOf } from './endpoint-findings.js';
@@ -108,16 +108,16 @@ function distinct(prefixes: readonly Prefix[]): Prefix[] {
     .filter((prefix, index, sorted) => index === 0 || comparePrefixes(prefix, sorted[index - 1] ?? prefix) !== 0);
 }
 
-/** Overlaps of a pool with later pools in name order. A pool that serves nothing gives no address twice. */
+/**
+ * Overlaps of a pool with later pools in name order. Of a pool that is refused for its overlap no address was ever allocated; a
+ * disabled pool may still have addresses in use.
+ */
 export function findPoolOverlap({ view }: AuditContext, pool: Pool): Finding[] {
-  if (unavailableReason(pool) !== undefined) return [];
+  const isRefused = ({ notAllocatable }: Pool): boolean => notAllocatable !== undefined;
   const rivals = view
     .pools()
-    .filter(
-      (other) =>
-        other.name > pool.name && unavailableReason(other) === undefined && prefixesOverlap(other.prefix, pool.prefix),
-    );
-  if (rivals.length === 0) return [];
+    .filter((other) => other.name > pool.name && !isRefused(other) && prefixesOverlap(other.prefix, pool.prefix));
+  if (isRefused(pool) || rivals.length === 0) return [];
   const text = (each: Pool): string => `"${each.name}" ${formatPrefix(each.prefix)}`;
   return [
     makeFinding({
