@@ -48,8 +48,7 @@ export const ALERTS: readonly Alert[] = [
     for: '5m',
     expression: 'absent(podwire_store_conflicts_total)',
     summary: 'No podwire-ipam reports metrics',
-    meaning:
-      'podwire-ipam is down, or is not scraped. While it is down, pods start until the leases of their node are used up.',
+    meaning: 'podwire-ipam is down, and pods start while leases last; or it is not scraped.',
     action: 'Check the pods of podwire-ipam in `podwire-system`, then whether Prometheus scrapes port 9094.',
   },
   {
@@ -58,7 +57,7 @@ export const ALERTS: readonly Alert[] = [
     for: '1m',
     expression: 'max(podwire_ipam_leader) == 0',
     summary: 'No podwire-ipam holds the Lease',
-    meaning: 'As PodwireIpamAbsent.',
+    meaning: 'Pods start while leases last.',
     action: '`kubectl -n podwire-system get lease podwire-ipam` names the former leader; see the logs of podwire-ipam.',
   },
   {
@@ -68,7 +67,8 @@ export const ALERTS: readonly Alert[] = [
     expression:
       'sum by (code) (increase(podwire_ipam_kubernetes_requests_total{code=~"401|403|429|5..|none"}[5m])) > 5',
     summary: 'The API server answers podwire-ipam with {{ $labels.code }}',
-    meaning: 'Store kubernetes: pods start while leases last. Otherwise deleted Nodes and pods keep their addresses.',
+    meaning:
+      'Store kubernetes: pods start while leases last. Other stores: deleted Nodes and pods keep their addresses.',
     action:
       '401, 403: apply the role of podwire-ipam. 429: see the FlowSchema `podwire-ipam`. 5xx, none: the API server fails.',
   },

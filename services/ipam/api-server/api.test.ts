@@ -151,6 +151,12 @@ describe('a request', () => {
     expect(seen).toEqual([]);
   });
 
+  test('names the end of the timeout of its caller', async () => {
+    answer = () => undefined;
+    const signal = AbortSignal.timeout(50);
+    expect((await failureOf(api.send({ method: 'GET', path: '/x', signal }))).message).toMatch(/no answer in time$/);
+  });
+
   test('can be cancelled', async () => {
     const controller = new AbortController();
     answer = () => controller.abort();

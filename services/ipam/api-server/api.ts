@@ -6,6 +6,7 @@ import { StringDecoder } from 'node:string_decoder';
 import { setImmediate } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import { counter, onFirstUse } from '@podwire/shared/telemetry/instruments';
 
@@ -103,8 +104,10 @@ export interface KubernetesApiOptions {
   readonly watchIdleMs?: number;
 }
 
+const NOT_FOUND = 404;
+
 /** Statuses that the caller decides on: the object is missing, or was changed meanwhile. */
-const EXPECTED_STATUSES = [404, 409];
+const EXPECTED_STATUSES = [NOT_FOUND, 409];
 
 export class KubernetesApi {
   /** Namespace of podwire-ipam's pod. */
@@ -226,7 +229,12 @@ export class KubernetesApi {
   #failureOf({ method, path, signal }: ApiRequest, error: unknown, timeout?: AbortSignal): Failure {
     if (error instanceof Failure) return error;
     const subject = `${this.subject}: ${method} ${path}`;
-    if (signal?.aborted) return new Failure('CANCELLED', `${subject}: cancelled`, { cause: error });
+    if (signal?.aborted) {
+      const hasTimedOut = failureOfSignal(signal).code === 'DEADLINE_EXCEEDED';
+      return new Failure('CANCELLED', `${subject}: ${hasTimedOut ? 'no answer in time' : 'cancelled'}`, {
+        cause: error,
+      });
+    }
     if (timeout?.aborted)
       return new Failure('DEADLINE_EXCEEDED', `${subject}: no answer within ${REQUEST_TIMEOUT_MS} ms`, {
         cause: error,
@@ -246,10 +254,11 @@ export class KubernetesApi {
     if (status === UNPROCESSABLE) return new Failure('INVALID_REQUEST', text);
     if (status === FORBIDDEN && (await this.#isStarting()))
       return new Failure('UNREACHABLE', `${text}; it is starting`, { details: NOT_EXECUTED });
-    return new Failure(
-      'ACCESS_DENIED',
-      `${text}; apply the role of podwire-ipam in deploy/kubernetes, and check its service account`,
-    );
+    const remedy =
+      status === NOT_FOUND
+        ? 'install the chart podwire-crds, which defines missing objects'
+        : 'apply the role of podwire-ipam in deploy/kubernetes, and check its service account';
+    return new Failure('ACCESS_DENIED', `${text}; ${remedy}`);
   }
 
   /** Every caller may ask for this, once the API server has loaded its roles. */

@@ -7,7 +7,7 @@ import type { TestView } from '../testing/test-view.js';
 import { ALLOCATION_DAMAGES } from '../testing/allocation-damages.js';
 import { BLOCK_DAMAGES } from '../testing/block-damages.js';
 import { audit, found, healthyView, LATER_MS, repairAll } from '../testing/damages.js';
-import { NOW_MS } from '../testing/records.js';
+import { NOW_MS, poolRecord } from '../testing/records.js';
 import { FINDING_KINDS, severityOf } from './finding.js';
 
 const DAMAGES = [...BLOCK_DAMAGES, ...ALLOCATION_DAMAGES];
@@ -56,6 +56,12 @@ describe.each(DAMAGES)('$name', ({ kind, of, damage, besides = [], repaired, rel
     expect(view.snapshot()).toEqual(before);
     expect(results.map(({ state }) => state)).toContain(repaired ? 'possible' : 'refused');
   });
+});
+
+test('a refused pool may overlap another one', () => {
+  const view = healthyView();
+  view.put(poolRecord('half', '10.0.0.8/29', { blockSizeBits: 30, notAllocatable: 'CIDROverlap' }));
+  expect(found(view)).toEqual([]);
 });
 
 test('every kind of finding is among the damages, except one that needs a foreign endpoint', () => {

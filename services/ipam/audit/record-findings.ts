@@ -108,10 +108,16 @@ function distinct(prefixes: readonly Prefix[]): Prefix[] {
     .filter((prefix, index, sorted) => index === 0 || comparePrefixes(prefix, sorted[index - 1] ?? prefix) !== 0);
 }
 
-/** Overlaps of a pool with later pools in name order. */
+/**
+ * Overlaps of a pool with later pools in name order. Of a pool that is refused for its overlap no address was ever allocated; a
+ * disabled pool may still have addresses in use.
+ */
 export function findPoolOverlap({ view }: AuditContext, pool: Pool): Finding[] {
-  const rivals = view.pools().filter((other) => other.name > pool.name && prefixesOverlap(other.prefix, pool.prefix));
-  if (rivals.length === 0) return [];
+  const isRefused = ({ notAllocatable }: Pool): boolean => notAllocatable !== undefined;
+  const rivals = view
+    .pools()
+    .filter((other) => other.name > pool.name && !isRefused(other) && prefixesOverlap(other.prefix, pool.prefix));
+  if (isRefused(pool) || rivals.length === 0) return [];
   const text = (each: Pool): string => `"${each.name}" ${formatPrefix(each.prefix)}`;
   return [
     makeFinding({

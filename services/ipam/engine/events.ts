@@ -99,6 +99,16 @@ export class Events {
     if (!isCommitted) this.#conflicts.add(1);
   }
 
+  /** This process is the one of several that serves. */
+  leading(): void {
+    this.log.info('this podwire-ipam leads');
+  }
+
+  /** Another process serves, and this one waits for its end. */
+  waitingFor(leader: string): void {
+    this.log.info({ 'podwire.leader': leader }, `waiting: podwire-ipam ${leader} leads`);
+  }
+
   /** Another process leads, or the datastore has moved. */
   processMustRestart(failure: Failure): void {
     this.log.error({ err: failure }, `ending this process: ${failure.message}`);

@@ -13,6 +13,7 @@ let server: ObjectServer;
 let api: KubernetesApi;
 let clock: ManualClock;
 const held: Leadership[] = [];
+const leaders: string[] = [];
 
 beforeAll(async () => {
   server = await ObjectServer.start();
@@ -28,10 +29,12 @@ beforeEach(() => {
 afterEach(async () => {
   for (const leadership of held.splice(0)) await leadership.release();
   server.delete(LEASE);
+  leaders.length = 0;
 });
 
 async function acquire(identity: string): Promise<Leadership> {
-  const leadership = new Leadership({ api, identity, clock, report: () => undefined });
+  const leaderObserved = (leader: string) => leaders.push(`${identity}: ${leader}`);
+  const leadership = new Leadership({ api, identity, clock, report: () => undefined, leaderObserved });
   await leadership.acquire(forever);
   held.push(leadership);
   return leadership;
@@ -64,6 +67,7 @@ test('the first one leads, renews, and the next one waits until it gives up', as
   await pass(3, next.leads);
   await expect.poll(next.leads).toBe(true);
   expect(holder()).toBe('b');
+  expect(leaders).toEqual(['a: a', 'b: a', 'b: b']);
 });
 
 test('a leader that ends without giving up is followed after 15 s', async () => {
@@ -84,6 +88,7 @@ test('a leader whose lease another process took knows that it lost', async () =>
   server.put(LEASE.slice(0, LEASE.lastIndexOf('/')), { ...lease, spec: { holderIdentity: 'b' } });
   await pass(5, () => first.lost.aborted);
   await expect.poll(() => first.lost.aborted).toBe(true);
+  expect(first.lost.reason).toMatchObject({ message: 'another podwire-ipam leads; this podwire-ipam starts again' });
 });
 
 test('a leader keeps the lease after the answer to a renewal was lost', async () => {
@@ -110,7 +115,7 @@ test('a leader that was paused must not write, before it learns that another one
   await pass(4);
   expect(() => first.requireHeld()).not.toThrow();
   clock.advance(60_000);
-  expect(() => first.requireHeld()).toThrow('another podwire-ipam leads');
+  expect(() => first.requireHeld()).toThrow('was not renewed for 10 s');
   // The next renewal finds the lease as it was.
   await expect
     .poll(() => {
@@ -123,7 +128,10 @@ test('a leader that was paused must not write, before it learns that another one
 test('waiting ends with its signal', async () => {
   await acquire('a');
   const stop = new AbortController();
-  const waiting = new Leadership({ api, identity: 'b', clock, report: () => undefined }).acquire(stop.signal);
+  const ignore = () => undefined;
+  const waiting = new Leadership({ api, identity: 'b', clock, report: ignore, leaderObserved: ignore }).acquire(
+    stop.signal,
+  );
   stop.abort();
   await expect(waiting).rejects.toMatchObject({ code: 'CANCELLED' });
 });

@@ -12,6 +12,8 @@ export interface LeadershipOptions {
   readonly clock: Clock;
   /** Receives each failure of a request, which is retried. Must not throw. */
   readonly report: (failure: unknown) => void;
+  /** Receives the identity of each leader that this process waits for, and its own once it leads. Must not throw. */
+  readonly leaderObserved: (identity: string) => void;
 }
 
 const NAME = 'podwire-ipam';
@@ -21,6 +23,8 @@ const LEASE_SECONDS = 15;
 
 /** A leader that could not renew for this long stops leading, before another one begins, in milliseconds. */
 const RENEW_DEADLINE_MS = 10_000;
+
+const NOT_RENEWED = `the Lease ${NAME} was not renewed for ${RENEW_DEADLINE_MS / 1000} s, and another podwire-ipam may lead`;
 
 const RETRY_MS = 2_000;
 
@@ -81,7 +85,7 @@ export class Leadership {
    * @throws Failure STORE_UNAVAILABLE 10 s after the last renewal
    */
   requireHeld(): void {
-    if (!this.isHeld) throw lostFailure();
+    if (!this.isHeld) throw lostFailure(NOT_RENEWED);
   }
 
   /** Gives the lease up, so that another process leads at once. Idempotent. */
@@ -98,8 +102,9 @@ export class Leadership {
   }
 
   async #wait(signal: AbortSignal): Promise<void> {
-    const { clock, report } = this.#options;
+    const { clock, report, leaderObserved } = this.#options;
     let seen: { readonly version: string; readonly sinceMs: number } | undefined;
+    let leader = '';
     while (!signal.aborted) {
       try {
         const lease = await this.#read(signal);
@@ -107,7 +112,13 @@ export class Leadership {
         if (!seen || seen.version !== lease?.metadata.resourceVersion)
           seen = { version: lease?.metadata.resourceVersion ?? '', sinceMs: nowMs };
         const isFree = !lease || lease.spec.holderIdentity === '' || nowMs - seen.sinceMs >= LEASE_SECONDS * 1000;
-        if (isFree && (await this.#take(lease, signal))) return;
+        if (isFree && (await this.#take(lease, signal))) {
+          leaderObserved(this.#options.identity);
+          return;
+        }
+        const holder = isFree ? '' : lease.spec.holderIdentity;
+        if (holder !== '' && holder !== leader) leaderObserved(holder);
+        leader = holder;
       } catch (failure) {
         if (!(failure instanceof Failure) || failure.code === 'ACCESS_DENIED') throw failure;
         report(failure);
@@ -132,6 +143,7 @@ export class Leadership {
   async #renewUntilStopped(): Promise<void> {
     const { clock, identity, report } = this.#options;
     const { signal } = this.#stop;
+    let reason = 'another podwire-ipam leads';
     for (;;) {
       await clock.sleep(RETRY_MS, signal);
       if (signal.aborted) return;
@@ -141,10 +153,12 @@ export class Leadership {
       } catch (failure) {
         if (isAborted(signal)) return;
         report(failure);
-        if (clock.monotonicMs() - this.#renewedMs >= RENEW_DEADLINE_MS) break;
+        if (clock.monotonicMs() - this.#renewedMs < RENEW_DEADLINE_MS) continue;
+        reason = NOT_RENEWED;
+        break;
       }
     }
-    this.#lost.abort(lostFailure());
+    this.#lost.abort(lostFailure(reason));
   }
 
   /**
@@ -192,9 +206,8 @@ export class Leadership {
   }
 }
 
-function lostFailure(): Failure {
-  const text = `another podwire-ipam leads, or the lease ${NAME} could not be renewed for ${RENEW_DEADLINE_MS / 1000} s`;
-  return new Failure('STORE_UNAVAILABLE', `${text}; this one starts again`);
+function lostFailure(reason: string): Failure {
+  return new Failure('STORE_UNAVAILABLE', `${reason}; this podwire-ipam starts again`);
 }
 
 function isAborted(signal: AbortSignal): boolean {

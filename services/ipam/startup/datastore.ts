@@ -108,6 +108,8 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       refusing.abort(failure);
     };
     const { kubernetes, clock, random, identity, signal } = deps;
+    const leaderObserved = (leader: string): void =>
+      leader === identity ? events.leading() : events.waitingFor(leader);
     const history: HistoryReports = {
       unavailable: (failure) => events.historyUnavailable(failure),
       unreadable: (id, failure) => events.recordUnreadable(id, failure),
@@ -122,7 +124,7 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
       ];
     };
     const podName = identity === undefined ? '' : config.podName;
-    const options = { ...rest, identity, podName, report, history, lost, startWriters };
+    const options = { ...rest, identity, podName, report, leaderObserved, history, lost, startWriters };
     const datastore = await KubernetesDatastore.open(options, signal);
     return {
       ...{ store: datastore.store, traits: KUBERNETES, history: datastore, refused: refusing.signal },

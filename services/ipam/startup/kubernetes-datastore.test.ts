@@ -391,7 +391,7 @@ function open(
   const history = { unavailable: ignore, unreadable: ignore, writeFailed: ignore };
   const keys = new RecordKeys('/calico', { hasLock: true });
   const clock: Clock = { ...systemClock, sleep: (ms, signal) => systemClock.sleep(Math.min(ms, 100), signal) };
-  const rest = { clock, random: Math.random, podName: '', report: ignore, lost };
+  const rest = { clock, random: Math.random, podName: '', report: ignore, leaderObserved: ignore, lost };
   return KubernetesDatastore.open({ api, keys, identity, history, startWriters, ...rest }, forever);
 }
 

@@ -35,6 +35,8 @@ export interface KubernetesDatastoreOptions {
   readonly podName: string;
   /** Receives failures of watches and of the lease, which are retried. Must not throw. */
   readonly report: (failure: unknown) => void;
+  /** Receives the identity of each leader that this process waits for, and its own once it leads. Must not throw. */
+  readonly leaderObserved: (identity: string) => void;
   readonly history: HistoryReports;
   /** Called when this process must start again: another one leads, or Calico's objects have moved. Must not throw. */
   readonly lost: (failure: Failure) => void;
@@ -109,14 +111,15 @@ export class KubernetesDatastore implements SegmentedHistory, HistoryDestination
    * @throws Failure STORE_UNAVAILABLE without Calico's definitions, or of the API server
    */
   static async open(options: KubernetesDatastoreOptions, signal: AbortSignal): Promise<KubernetesDatastore> {
-    const { api, keys, clock, random, identity, podName, report } = options;
+    const { api, keys, clock, random, identity, podName, report, leaderObserved } = options;
     // A container that starts again has the label of the one before.
     await label(api, podName, null);
     const group = await discoverGroup(api, signal);
     if (!group) throw missingDefinitions(api);
     const ownConditions = identity === undefined ? 'hidden' : 'marked';
     const forms = new ObjectForms({ keys, group, namespace: api.namespace, ownConditions });
-    const leadership = identity === undefined ? undefined : new Leadership({ api, identity, clock, report });
+    const leadership =
+      identity === undefined ? undefined : new Leadership({ api, identity, clock, report, leaderObserved });
     let checking: Promise<void> | undefined;
     const checkGroup = (): Promise<void> =>
       (checking ??= endIfMoved(group, options).finally(() => (checking = undefined)));

@@ -105,7 +105,8 @@ export async function deletedBlock({ cluster, namespace }) {
   const before = await scale({ cluster, namespace }, 12);
   const blocks = [...new Set(before.map(({ status }) => blockOf(status.podIP)))];
   await cluster.controlPlane.shell(`kubectl delete ipamblock ${blocks.join(' ')}`);
-  const after = await scale({ cluster, namespace }, 40);
+  // They need more addresses than the deleted blocks had, so that each free one is allocated.
+  const after = await scale({ cluster, namespace }, 100);
   expectKept(cluster, { before, after });
   await expectRecorded(cluster, after);
 }

@@ -23,6 +23,9 @@ const OF_TUNNELS = /-tunnel-addr-/;
 
 const RUNS_SECONDS = 120;
 
+/** Nodes report their addresses once a minute. */
+const RECORDED_SECONDS = 90;
+
 /** Makes and deletes pods on a node, one after the other. */
 class Churn {
   #isOver = false;
@@ -81,7 +84,7 @@ export async function expectRecorded(cluster, pods) {
     if (missing.length > 0) throw new Error(`not recorded: ${missing.join(', ')}`);
     return true;
   };
-  await until('addresses to be recorded', areRecorded, 30);
+  await until('addresses to be recorded', areRecorded, RECORDED_SECONDS);
   // The exit code 4 of a finding is an error of `podwirectl`.
   await cluster.podwire.podwirectl(['audit', '--timeout', '30s']);
 }

@@ -9,7 +9,6 @@ import { decodeIfReadable } from '../../records/json/registry.js';
 import type { Pool } from '../../records/pool.js';
 import type { RecordName, RecordValue } from '../../records/view.js';
 import { ChangeLog } from '../change-log.js';
-import { DeletedVersions } from './deleted-versions.js';
 import {
   RevisionCompacted,
   type CommitResult,
@@ -48,6 +47,9 @@ export interface KubernetesStoreOptions {
 }
 
 const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
+
+/** Deletions that are remembered: more than happen while a request is answered or a report is on its way. */
+const MAX_DELETIONS_COUNT = 10_000;
 
 /** How long the objects of writes with an unknown outcome may be read when the store is closed, in milliseconds. */
 const CLOSING_MS = 2_000;
@@ -98,7 +100,8 @@ export class KubernetesStore implements Store {
   readonly #log: ChangeLog;
   readonly #locks = new RecordLocks();
   readonly #objects = new Map<string, ApiObject>();
-  readonly #deleted = new DeletedVersions();
+  /** Last versions of the objects that were deleted last: a report or an answer that is older must not bring an object back. */
+  readonly #deletedVersions = new Map<string, string>();
   readonly #index: RecordIndex;
   readonly #pools = new Map<string, Pool>();
   /** Objects that a transaction is writing, with the watch's reports that arrive meanwhile. */
@@ -392,7 +395,7 @@ export class KubernetesStore implements Store {
   #isNews(id: string, object: ApiObject | undefined): boolean {
     const known = this.#objects.get(id);
     if (!object) return known !== undefined;
-    const version = known?.version ?? this.#deleted.of(id);
+    const version = known?.version ?? this.#deletedVersions.get(id);
     return version === undefined || isLater(object.version, version);
   }
 
@@ -481,12 +484,19 @@ export class KubernetesStore implements Store {
     return revision;
   }
 
+  #noteDeletion(id: string, version: string): void {
+    this.#deletedVersions.delete(id);
+    this.#deletedVersions.set(id, version);
+    const [oldest] = this.#deletedVersions.keys();
+    if (oldest !== undefined && this.#deletedVersions.size > MAX_DELETIONS_COUNT) this.#deletedVersions.delete(oldest);
+  }
+
   /** Replaces an object and collects the changes of its records. @returns the change of its block */
   #replaceObject({ id, object, version }: ObjectUpdate, changes: Map<string, Uint8Array | undefined>): BlockChange[] {
     const before = this.#objects.get(id);
     if (object) this.#objects.set(id, object);
     else this.#objects.delete(id);
-    if (before && !object) this.#deleted.add(id, version ?? before.version);
+    if (before && !object) this.#noteDeletion(id, version ?? before.version);
     const keys = new Set([...(before?.records.keys() ?? []), ...(object?.records.keys() ?? [])]);
     const blocks: BlockChange[] = [];
     for (const key of keys) {
