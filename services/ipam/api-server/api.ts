@@ -253,7 +253,9 @@ export class KubernetesApi {
     if (status === GONE || status >= 500) return new Failure('UNREACHABLE', text);
     if (status === UNPROCESSABLE) return new Failure('INVALID_REQUEST', text);
     if (status === FORBIDDEN && (await this.#isStarting()))
-      return new Failure('UNREACHABLE', `${text}; it is starting`, { details: NOT_EXECUTED });
+      return new Failure('UNREACHABLE', `${text}; it is starting, or its roles do not permit GET /readyz`, {
+        details: NOT_EXECUTED,
+      });
     const remedy =
       status === NOT_FOUND
         ? 'install the chart podwire-crds, which defines missing objects'

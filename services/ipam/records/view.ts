@@ -90,8 +90,8 @@ export interface View {
   /** The sessions of all nodes, in no order. */
   sessions(): Iterable<NodeSession>;
   /**
-   * Name of the node that is registered with the address, or has it as its tunnel's, or whose session lists it as an unbound lease, or as one that a
-   * pod of the node has although another holder has it. No other holder gets the address. Constant time.
+   * Name of the node that is registered with the address, has it as its tunnel's, or whose session lists it as an unbound lease or
+   * as one that a pod of the node has although another holder has it. No other holder gets the address. Constant time.
    * @param exceptNode - a node that does not count
    */
   lessee(address: Address, exceptNode?: string): string | undefined;

@@ -254,6 +254,22 @@ describe('tenures', () => {
 /** When the complete history of a store begins. */
 const beginOf = (store: Store): Promise<number> => new HistoryLog(store, keys).keptFromMs(forever);
 
+/** A connection whose writes of blocks get no answer while `areLost`, and are executed or not. */
+function losingAnswers(objects: MemoryObjects, moment: 'before' | 'after') {
+  const connection = objects.connect();
+  const answers = { areLost: false };
+  const api: ObjectApi = {
+    ...connection,
+    write: async (content, base, signal) => {
+      const isLost = answers.areLost && content.id.includes('/assignment/');
+      const outcome = isLost && moment === 'before' ? undefined : await connection.write(content, base, signal);
+      if (isLost || !outcome) throw new Failure('STORE_UNAVAILABLE', 'the answer was lost');
+      return outcome;
+    },
+  };
+  return { api, answers };
+}
+
 describe('an entry', () => {
   const allocateDual = async (ipam: Ipam): Promise<void> => {
     await createPool(ipam, 'four', '10.0.0.0/26');
@@ -300,24 +316,14 @@ describe('an entry', () => {
     async (moment) => {
       const time = { nowMs: NOW_MS };
       const objects = new MemoryObjects(keys);
-      const connection = objects.connect();
-      let isFailing = false;
-      const failing: ObjectApi = {
-        ...connection,
-        write: async (content, base, signal) => {
-          const fails = isFailing && content.id.includes('/assignment/');
-          const outcome = fails && moment === 'before' ? undefined : await connection.write(content, base, signal);
-          if (fails || !outcome) throw new Failure('STORE_UNAVAILABLE', 'the answer was lost');
-          return outcome;
-        },
-      };
-      const replica = await startProcess(failing, time);
+      const { api, answers } = losingAnswers(objects, moment);
+      const replica = await startProcess(api, time);
       await allocateDual(replica.ipam);
-      isFailing = true;
+      answers.areLost = true;
       time.nowMs += 1000;
       const release = () => replica.ipam.addresses.release(attachment('c1'), forever);
       await expect(release()).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
-      isFailing = false;
+      answers.areLost = false;
       time.nowMs += 1000;
       await release();
       const [first, second] = [NOW_MS + 1000, NOW_MS + 2000];
@@ -333,20 +339,11 @@ describe('an entry', () => {
   test('of a release whose answer is lost is kept when the process ends before it repeats the release', async () => {
     const time = { nowMs: NOW_MS };
     const objects = new MemoryObjects(keys);
-    const connection = objects.connect();
-    let isFailing = false;
-    const failing: ObjectApi = {
-      ...connection,
-      write: async (...args) => {
-        const outcome = await connection.write(...args);
-        if (isFailing) throw new Failure('STORE_UNAVAILABLE', 'the answer was lost');
-        return outcome;
-      },
-    };
-    const replica = await startProcess(failing, time);
+    const { api, answers } = losingAnswers(objects, 'after');
+    const replica = await startProcess(api, time);
     await createPool(replica.ipam, 'four', '10.0.0.0/26');
     await replica.ipam.addresses.allocate(request('c1'), forever);
-    isFailing = true;
+    answers.areLost = true;
     const releasing = replica.ipam.addresses.release(attachment('c1'), forever);
     await expect(releasing).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
     await replica.stop();

@@ -1,11 +1,8 @@
+import type { ImportedHistory } from '../engine/kubernetes/history/history-segments.js';
+import type { TimedRecord } from '../engine/kubernetes/history/segment-form.js';
 import { decodeHistoryEntry } from '../records/json/history.js';
 import type { RecordKeys } from '../records/json/keys.js';
 import type { ArchivedRecord } from './archive.js';
-
-/** An entry of a file with the time of its release, in epoch milliseconds. */
-interface ImportedEntry extends ArchivedRecord {
-  readonly releasedAtMs: number;
-}
 
 /** A history apart from the records of a datastore, of which it keeps only the newest part. */
 export interface HistoryDestination {
@@ -16,13 +13,7 @@ export interface HistoryDestination {
    * @throws Failure of the datastore
    */
   import(
-    history: {
-      readonly records: readonly ImportedEntry[];
-      /** When the complete history begins, in epoch milliseconds; 0 if it is complete. */
-      readonly beginMs: number;
-      /** Whether nothing is written. */
-      readonly dryRun: boolean;
-    },
+    history: ImportedHistory,
     signal: AbortSignal,
   ): Promise<{ readonly writtenCount: number; readonly leftOutCount: number }>;
 }
@@ -40,7 +31,7 @@ const HOUR_MS = 3_600_000;
 /** The history of a file, whose newest part is in memory, as it is in the datastore's process. */
 export class HistoryImport {
   readonly #options: HistoryImportOptions;
-  readonly #entries: ImportedEntry[] = [];
+  readonly #entries: TimedRecord[] = [];
   readonly #leftOut = new Map<string, number>();
   #beginMs = 0;
 

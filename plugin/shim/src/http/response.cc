@@ -25,7 +25,7 @@ std::string_view Trim(std::string_view text) {
   return text;
 }
 
-// Takes no sign, no space and not no digits at all. A number above `limit` stays above it, so it cannot wrap around.
+// Refuses a sign, a space, and a text without digits. A number above `limit` stays above it, so it cannot wrap around.
 bool ParseDecimal(std::string_view text, std::size_t limit, std::size_t& value) {
   value = 0;
   for (const char c : text) {
