@@ -112,6 +112,13 @@ export const DATAPLANE_SETTINGS = {
     about:
       'Whether network policies of Kubernetes are enforced for pods of this node: true, or false. With true, podwire-ipam must serve them: a new pod is isolated until the node has received the policies once.',
   },
+  policyWaitMs: {
+    variable: 'PODWIRE_NODE_POLICY_WAIT_MS',
+    schema: wholeNumber(0, 10_000),
+    default: '50',
+    about:
+      'How long a new pod waits until the nodes whose policies name it have put its addresses in force, in milliseconds; 0 for not at all.',
+  },
   mtuBytes: {
     variable: 'PODWIRE_NODE_MTU_BYTES',
     schema: wholeNumber(0, 65_535).refine((value) => value === 0 || value >= 1280, 'must be 0, or from 1280 to 65535'),

@@ -1,4 +1,5 @@
 import type { Peer } from '@podwire/shared/rpc/client';
+import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import { RpcServer } from '@podwire/shared/rpc/server';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
@@ -141,13 +142,14 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   const { log, clock } = deps;
   const release = await readProcessRelease();
   const environment = createEnvironment(kernel, options);
-  const node = await openNode(kernel, { ...options, environment });
+  const policies = environment?.policies && policyClient(options, environment.policies, () => node.records());
+  const node: Node = await openNode(kernel, { ...options, environment, policies });
   const onCheck = ({ poolFamilies }: SettingsCheck): void => {
     if (canWirePods(conditionsOf(parts), poolFamilies)) server.setServing();
     else server.setNotServing();
   };
   const clusterPart = createClusterPart(options, { kernel, node, environment, onCheck });
-  const parts = { node, environment, clusterPart };
+  const parts = { node, environment, clusterPart, policies };
   const server = new RpcServer({
     addresses: config.listen,
     log,
@@ -163,7 +165,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   ];
   const stop = async (): Promise<void> => {
     for (const end of unobserve) end();
-    await Promise.all([server.stop(), node.keeper.stop(), clusterPart?.policies?.stop(), clusterPart?.nodeSide.stop()]);
+    await Promise.all([server.stop(), node.keeper.stop(), policies?.stop(), clusterPart?.nodeSide.stop()]);
     // Cancelled calls may still be rolling back.
     await node.dataplane.idle();
     await environment?.stop();
@@ -178,7 +180,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     environment?.onMtuChange(() => node.keeper.checkSoon());
     clusterPart?.nodeSide.start();
     clusterPart?.sysctls.start();
-    clusterPart?.policies?.start();
+    policies?.start();
     const { dataplane, garbage } = node;
     return { addresses, dataplane, garbage, isServing: () => server.isServing, stop };
   } catch (error) {
@@ -202,8 +204,6 @@ interface ClusterPart {
   readonly routes: RouteReconciler;
   readonly bird: Bird | undefined;
   readonly sysctls: NodeSysctls;
-  /** Undefined: network policies are not enforced. */
-  readonly policies: PolicyClient | undefined;
 }
 
 interface ClusterPartOptions {
@@ -270,13 +270,18 @@ function createClusterPart(
     routes,
     bird,
     sysctls,
-    policies: environment?.policies && policyClient({ config, deps }, environment.policies),
   };
 }
 
-function policyClient({ config, deps }: Pick<ServeOptions, 'config' | 'deps'>, policies: PolicyParts): PolicyClient {
+function policyClient(
+  { config, deps }: ServeOptions,
+  policies: PolicyParts,
+  records: () => readonly AttachmentRecord[],
+): PolicyClient {
   const { log, clock, random, ipam } = deps;
-  return new PolicyClient({ ...policies, self: config.nodeName, ipam, events: new Events(log), clock, random });
+  const unbound = () => records().flatMap(({ allocation }) => (allocation?.isBound === false ? [allocation] : []));
+  const { nodeName: self, policyWaitMs: waitMs } = config;
+  return new PolicyClient({ ...policies, self, ipam, unbound, waitMs, events: new Events(log), clock, random });
 }
 
 /** The records of pods with a wire. */
@@ -304,9 +309,12 @@ interface OverviewParts {
   readonly node: Node;
   readonly environment: PodEnvironment | undefined;
   readonly clusterPart: ClusterPart | undefined;
+  /** Undefined: network policies are not enforced. */
+  readonly policies: PolicyClient | undefined;
 }
 
-function overviewOf(config: Config, { node, environment, clusterPart }: OverviewParts): NodeOverview {
+function overviewOf(config: Config, parts: OverviewParts): NodeOverview {
+  const { node, environment, clusterPart } = parts;
   return {
     nodeName: config.nodeName,
     registered: clusterPart?.nodeSide.registered,
@@ -315,15 +323,15 @@ function overviewOf(config: Config, { node, environment, clusterPart }: Overview
     podMtuBytes: environment?.mtuBytes ?? DEFAULT_MTU_BYTES,
     sessions: clusterPart?.bird?.status().sessions ?? [],
     attachmentCount: alive(node.records()).length,
-    conditions: conditionsOf({ node, environment, clusterPart }),
+    conditions: conditionsOf(parts),
     leases: node.addresses.counts(),
   };
 }
 
-function conditionsOf({ node, environment, clusterPart }: OverviewParts): readonly Condition[] {
+function conditionsOf({ node, environment, clusterPart, policies }: OverviewParts): readonly Condition[] {
   const lists = [
     clusterPart?.nodeSide.conditions(),
-    clusterPart?.policies?.conditions(),
+    policies?.conditions(),
     environment?.conditions(),
     node.keeper.conditions(),
   ];
@@ -337,12 +345,10 @@ interface Node extends Omit<ServedParts, 'overview' | 'release'> {
   readonly addresses: NodeAddressHooks;
 }
 
-interface OpenOptions extends ServeOptions {
-  readonly environment: PodEnvironment | undefined;
-}
+interface OpenOptions extends ServeOptions, Pick<OverviewParts, 'environment' | 'policies'> {}
 
 /** Loads the state of the previous process before the first call. @throws Failure STATE_IO */
-async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptions): Promise<Node> {
+async function openNode(kernel: Kernel, { config, deps, environment, policies }: OpenOptions): Promise<Node> {
   const { log, clock, random, boot, openAddresses } = deps;
   const events = new AttachmentEvents(log);
   const registry = new AttachmentRegistry({
@@ -359,7 +365,9 @@ async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptio
   const onUnsettled = (record: AttachmentRecord): void => addresses.settle(record);
   const podEvents = new Events(log);
   const podOptions = environment && { mtu: () => environment.mtuBytes, filters: environment.podFilters };
-  const dataplane = new PodWiring({ kernel, registry, events: podEvents, onUnsettled, ...podOptions });
+  const announce = policies && ((allocation: RecordedAllocation) => policies.announce(allocation));
+  const wiring = { kernel, registry, events: podEvents, onUnsettled, ...podOptions };
+  const dataplane = new PodWiring({ ...wiring, ...(announce && { announce }) });
   const parts = { kernel, dataplane, registry, events, clock, onUnsettled };
   const keeper = new AttachmentReconciler({
     ...parts,

@@ -447,11 +447,11 @@ function deferredStreamSource(loading: Promise<Datastore>, refused: AbortSignal)
 function servedPolicies(policies: ServedPolicies | undefined, refused: AbortSignal): PolicyDistributor {
   if (!policies) return NO_POLICIES;
   return {
+    ...policies,
     async *follow(request, signal) {
       yield* policies.follow(request, AbortSignal.any([signal, refused]));
       if (!signal.aborted) throwIfAborted(refused);
     },
-    acknowledge: (acknowledgement) => policies.acknowledge(acknowledgement),
   };
 }
 

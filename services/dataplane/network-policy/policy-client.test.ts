@@ -1,8 +1,9 @@
+import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { Gate } from '@podwire/shared/testing/server';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { until } from '../testing/nft.js';
 import { denied, FakePolicies, message, podMessage, wholeSet } from '../testing/policies.js';
@@ -17,6 +18,7 @@ let lines: string[];
 /** Changes of the view, and what the kernel makes of each. */
 let changes: ViewChange[];
 let enforce: () => Promise<void>;
+let unbound: RecordedAllocation[];
 
 beforeEach(async () => {
   ipam = new FakePolicies();
@@ -26,9 +28,16 @@ beforeEach(async () => {
   lines = [];
   changes = [];
   enforce = () => Promise.resolve();
-  client = new PolicyClient({
+  unbound = [];
+  client = makeClient(10_000);
+});
+
+function makeClient(waitMs: number): PolicyClient {
+  return new PolicyClient({
     self: 'node-1',
     ipam: peer,
+    unbound: () => unbound,
+    waitMs,
     view,
     filter: {
       update: (change) => {
@@ -43,7 +52,7 @@ beforeEach(async () => {
     clock: systemClock,
     random: () => 0.01,
   });
-});
+}
 
 afterEach(async () => {
   await client.stop();
@@ -112,4 +121,64 @@ test('an invalid message ends the stream, and changes nothing', async () => {
   await until(() => ipam.requests.length > 1);
   expect(lines[0]).toContain('"invalid" is no ID of such a set');
   expect(view.filtering({ namespace: 'default', name: 'web', uid: '' }).ingress).toEqual({ profile: 'in' });
+});
+
+describe('a new pod', () => {
+  const web: RecordedAllocation = {
+    addresses: [{ address: '10.65.0.7', sequenceNumber: 41n }],
+    nodeName: 'node-1',
+    pod: { namespace: 'default', name: 'web', uid: 'u' },
+    isBound: false,
+  };
+  const WITH_POLICIES = [message({ isComplete: true, namespaces: ['default'] })];
+
+  test('waits until other nodes know its addresses', async () => {
+    const gate = new Gate();
+    ipam.spread = () => gate.opened.then(() => 2);
+    ipam.snapshot = WITH_POLICIES;
+    client.start();
+    await until(() => ipam.acknowledged.length > 0);
+    let isKnown = false;
+    const known = client.announce(web).then(() => (isKnown = true));
+    await until(() => ipam.announced.length > 0);
+    expect(ipam.announced).toEqual(['node-1 default/web u 10.65.0.7 41']);
+    expect(isKnown).toBe(false);
+    gate.open();
+    await known;
+  });
+
+  test.each([0, 1])('does not wait for longer than %i ms, nor for a failure', async (waitMs) => {
+    client = makeClient(waitMs);
+    const gate = new Gate();
+    ipam.spread = () => gate.opened.then(() => 2);
+    ipam.snapshot = WITH_POLICIES;
+    client.start();
+    await until(() => ipam.acknowledged.length > 0);
+    await client.announce(web);
+    gate.open();
+    await ipam.stop();
+    await client.announce(web);
+  });
+
+  test('is not announced without policies, without a stream, and without a name', async () => {
+    await client.announce(web);
+    ipam.snapshot = [message({ isComplete: true })];
+    client.start();
+    await until(() => ipam.acknowledged.length > 0);
+    await client.announce(web);
+    ipam.send(message({ namespaces: ['default'] }));
+    await until(() => ipam.acknowledged.length > 1);
+    await client.announce({ ...web, pod: undefined });
+    expect(ipam.announced).toEqual([]);
+  });
+
+  test('is announced again with each stream, until podwire-ipam has recorded it', async () => {
+    unbound = [web];
+    ipam.snapshot = WITH_POLICIES;
+    client.start();
+    await until(() => ipam.announced.length > 0);
+    ipam.cut();
+    await until(() => ipam.announced.length > 1);
+    expect(new Set(ipam.announced).size).toBe(1);
+  });
 });

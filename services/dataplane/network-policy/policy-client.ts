@@ -2,11 +2,13 @@ import {
   NetworkPolicyServiceService,
   type FollowPoliciesResponse,
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
+import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
 import { exponentialBackoff, WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { histogram, onFirstUse } from '@podwire/shared/telemetry/instruments';
 
 import type { Condition } from '../conditions/conditions.js';
 import type { PolicyFilter } from './policy-filter.js';
@@ -26,6 +28,10 @@ interface PolicyClientOptions {
   readonly ipam: Pick<Peer, 'stream' | 'call' | 'description'>;
   readonly view: PolicyView;
   readonly filter: Pick<PolicyFilter, 'update'>;
+  /** Allocations that podwire-ipam has not recorded for their pods yet. */
+  readonly unbound: () => readonly RecordedAllocation[];
+  /** How long a pod waits until other nodes know its addresses, in milliseconds; 0: not at all. */
+  readonly waitMs: number;
   readonly events: ClientEvents;
   readonly clock: Clock;
   /** Uniform in [0, 1). */
@@ -37,7 +43,12 @@ const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5000 };
 const ACKNOWLEDGE_TIMEOUT_MS = 5000;
 const REPEAT_AFTER_MS = 1000;
 
-const { followPolicies: FOLLOW, acknowledgePolicies: ACKNOWLEDGE } = NetworkPolicyServiceService;
+/** Time for other nodes to put a pod's addresses in force, beyond the wait: it is measured. */
+const ANNOUNCE_TIMEOUT_MS = 5000;
+
+const { followPolicies: FOLLOW, acknowledgePolicies: ACKNOWLEDGE, announcePod: ANNOUNCE } = NetworkPolicyServiceService;
+
+const knownEverywhere = onFirstUse(() => histogram('podwire.policy.known_everywhere'));
 
 /**
  * Follows podwire-ipam's policies for this node's pods, and reports which of its messages are in force. While podwire-ipam is
@@ -48,6 +59,8 @@ const { followPolicies: FOLLOW, acknowledgePolicies: ACKNOWLEDGE } = NetworkPoli
 export class PolicyClient {
   readonly #options: PolicyClientOptions;
   readonly #queue: WorkQueue<'follow'>;
+  readonly #stopping = new AbortController();
+  #isFollowing = false;
   #lost: { readonly error: unknown } | undefined;
 
   constructor(options: PolicyClientOptions) {
@@ -78,9 +91,39 @@ export class PolicyClient {
     return [{ reason: 'PoliciesNotFollowed', message }];
   }
 
+  /**
+   * Tells other nodes the addresses of a pod that is being wired, as their policies may name it. Resolves when the nodes have put
+   * them in force, or after the wait. Never rejects: a pod starts without podwire-ipam, and its addresses arrive later.
+   */
+  async announce(allocation: RecordedAllocation): Promise<void> {
+    const { view, waitMs, clock } = this.#options;
+    if (!this.#isFollowing || !view.hasPolicies || !allocation.pod) return;
+    const announced = this.#announce(allocation).catch(() => undefined);
+    if (waitMs === 0) return;
+    await new Promise<void>((resolve) => {
+      const cancel = clock.after(waitMs, resolve);
+      void announced.then(() => {
+        cancel();
+        resolve();
+      });
+    });
+  }
+
   /** Leaves the policies in force. Idempotent. */
-  stop(): Promise<void> {
-    return this.#queue.stop();
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    await this.#queue.stop();
+  }
+
+  /** @throws Failure of the call */
+  async #announce({ pod, addresses }: RecordedAllocation): Promise<void> {
+    const { self: nodeName, ipam, clock, waitMs } = this.#options;
+    const startedAtMs = clock.monotonicMs();
+    const limits = { deadlineMs: clock.nowMs() + ANNOUNCE_TIMEOUT_MS, signal: this.#stopping.signal };
+    const { nodes } = await ipam.call(ANNOUNCE, { nodeName, pod, addresses: [...addresses] }, limits);
+    if (nodes === 0) return;
+    const tookMs = clock.monotonicMs() - startedAtMs;
+    knownEverywhere().record(tookMs / 1000, { pod: tookMs <= waitMs ? 'waited' : 'started' });
   }
 
   /** Runs one stream. @throws Failure that ended it before the snapshot was complete */
@@ -94,21 +137,24 @@ export class PolicyClient {
       for await (const message of ipam.stream(FOLLOW, { nodeName, sets }, signal)) {
         const change = view.apply(message);
         if (!change || signal.aborted) continue;
-        isComplete = true;
         void acknowledgements.enforce(change, message);
-        this.#found();
+        if (!isComplete) this.#found();
+        isComplete = true;
       }
       throw new Failure('UNREACHABLE', `${ipam.description}: the stream of policies ended`);
     } catch (error) {
+      this.#isFollowing = false;
       if (!isComplete) throw error;
       if (!signal.aborted) this.#lose(error);
     }
   }
 
   #found(): void {
-    const { events, ipam } = this.#options;
+    const { events, ipam, unbound } = this.#options;
     if (this.#lost) events.policiesFollowed(ipam.description);
     this.#lost = undefined;
+    this.#isFollowing = true;
+    for (const allocation of unbound()) void this.announce(allocation);
   }
 
   #lose(error: unknown): void {

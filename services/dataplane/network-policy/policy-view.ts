@@ -66,6 +66,12 @@ export class PolicyView {
     return this.#content.unknownPods !== undefined;
   }
 
+  /** Whether the cluster has policies. */
+  get hasPolicies(): boolean {
+    const { all, namespaces } = this.#content.unknownPods ?? {};
+    return all === true || (namespaces !== undefined && namespaces.size > 0);
+  }
+
   /** The filters of a pod's connections. Unknown pods are isolated if a policy may concern them. */
   filtering(pod: PodName | undefined): Readonly<Record<Direction, Filtering>> {
     const { pods, unknownPods } = this.#content;

@@ -37,6 +37,8 @@ interface PodWiringOptions {
   readonly mtu?: () => number;
   /** Filters in the order of their installation. Default: none; the reverse-path filter then restricts pods to their IPv4 addresses. */
   readonly filters?: readonly PodFilter[];
+  /** Tells other nodes the addresses of a pod while it is wired. The pod's attach waits for it. Must not reject. */
+  readonly announce?: (allocation: RecordedAllocation) => Promise<void>;
   /** Called when the addresses of a record have to be bound or returned in podwire-ipam. Must not throw. */
   readonly onUnsettled?: (record: AttachmentRecord) => void;
 }
@@ -59,6 +61,7 @@ export class PodWiring {
   readonly #events: Events;
   readonly #mtu: () => number;
   readonly #filters: readonly PodFilter[];
+  readonly #announce: PodWiringOptions['announce'];
   readonly #onUnsettled: (record: AttachmentRecord) => void;
   readonly #inFlight = new OperationsInFlight();
 
@@ -68,6 +71,7 @@ export class PodWiring {
     events,
     mtu = () => DEFAULT_MTU_BYTES,
     filters = [],
+    announce,
     onUnsettled,
   }: PodWiringOptions) {
     this.#kernel = kernel;
@@ -75,6 +79,7 @@ export class PodWiring {
     this.#events = events;
     this.#mtu = mtu;
     this.#filters = filters;
+    this.#announce = announce;
     this.#onUnsettled = onUnsettled ?? (() => undefined);
   }
 
@@ -89,7 +94,9 @@ export class PodWiring {
       this.#inPod(network.netns, signal, async (session) => {
         const wiring = { wanted: this.#wantedState(network), signal };
         const recorded = { network, allocation };
+        const announced = allocation && this.#announce?.(allocation);
         const attached = await this.#withRecord(recorded, session, () => this.#wire(session, wiring));
+        await announced;
         this.#events.podAttached(network.hostInterfaceName, attached.changes);
         const record = this.#registry.get(network.attachment);
         if (record?.allocation?.isBound === false || record?.network.otherIpam) this.#onUnsettled(record);

@@ -133,6 +133,10 @@ export class FakePolicies {
   readonly requests: FollowPoliciesRequest[] = [];
   /** Acknowledged numbers with their streams, oldest first. */
   readonly acknowledged: string[] = [];
+  /** Announced pods with their addresses, oldest first. */
+  readonly announced: string[] = [];
+  /** Other nodes have an announced pod's addresses in force when it resolves, with their number. */
+  spread: () => Promise<number> = () => Promise.resolve(1);
   /** The failure of the next stream. */
   refusal: Failure | undefined;
   #snapshot: readonly FollowPoliciesResponse[] = [];
@@ -156,6 +160,11 @@ export class FakePolicies {
             acknowledgePolicies: unary(service.acknowledgePolicies, ({ nodeName, streamId, number }) => {
               this.acknowledged.push(`${nodeName} ${streamId} ${number}`);
               return Promise.resolve({});
+            }),
+            announcePod: unary(service.announcePod, async ({ nodeName, pod, addresses }) => {
+              const texts = addresses.map(({ address, sequenceNumber }) => `${address} ${sequenceNumber}`);
+              this.announced.push(`${nodeName} ${pod?.namespace}/${pod?.name} ${pod?.uid} ${texts.join()}`);
+              return { nodes: await this.spread() };
             }),
           },
         },

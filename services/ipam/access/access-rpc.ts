@@ -88,6 +88,7 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
   ]),
   nodeMethod(NetworkPolicyServiceService.followPolicies, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NetworkPolicyServiceService.acknowledgePolicies, ({ nodeName }) => [nodeSubject(nodeName)]),
+  nodeMethod(NetworkPolicyServiceService.announcePod, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NodeServiceService.getNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.registerNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.allocateTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),

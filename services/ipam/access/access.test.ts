@@ -21,7 +21,11 @@ import {
   ReturnAddressesRequest,
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
-import { FollowPoliciesRequest, NetworkPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/network_policy';
+import {
+  AnnouncePodRequest,
+  FollowPoliciesRequest,
+  NetworkPolicyServiceService,
+} from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { NodeServiceService, RegisterNodeRequest, TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
@@ -298,6 +302,13 @@ describe('a node', () => {
       (node) => {
         const request = { nodeName: 'worker-2', streamId: '', number: 1n };
         return node.call(NetworkPolicyServiceService.acknowledgePolicies, request, clientLimits());
+      },
+    ],
+    [
+      'AnnouncePod',
+      (node) => {
+        const request = AnnouncePodRequest.fromPartial({ nodeName: 'worker-2' });
+        return node.call(NetworkPolicyServiceService.announcePod, request, clientLimits());
       },
     ],
     [

@@ -182,6 +182,55 @@ test('acknowledgements count the nodes that are behind', async () => {
   expect(policies.nodes).toEqual({ following: 1, behind: 1 });
 });
 
+describe('an announcement', () => {
+  const announced = (): Promise<number> =>
+    policies.announce(
+      { nodeName: 'n2', pod: { namespace: 'default', name: 'p1', uid: 'p1' }, addresses: [] },
+      stop.signal,
+    );
+  const isPending = (promise: Promise<unknown>): Promise<boolean> =>
+    Promise.race([promise.then(() => false), new Promise<boolean>((resolve) => setImmediate(resolve, true))]);
+
+  test('waits for the nodes that need the pod, until they have acknowledged its addresses', async () => {
+    const [stream, other] = [follow('n1'), follow('n9')];
+    const { streamId } = await next(stream);
+    await next(other);
+    policies.acknowledge({ nodeName: 'n1', streamId, number: 1 });
+    expect(await announced()).toBe(0);
+    compiled.setPod(numbered(1));
+    const known = announced();
+    await nextAfterBatch(stream);
+    expect(await isPending(known)).toBe(true);
+    // A later change needs no acknowledgement.
+    compiled.setPod(numbered(2));
+    await nextAfterBatch(stream);
+    policies.acknowledge({ nodeName: 'n1', streamId, number: 2 });
+    expect(await known).toBe(1);
+  });
+
+  test('does not wait for a node that has been behind for seconds, or has gone', async () => {
+    const stream = follow('n1');
+    await next(stream);
+    compiled.setPod(numbered(1));
+    const known = announced();
+    expect(await isPending(known)).toBe(true);
+    await follow('n1').next();
+    expect(await known).toBe(1);
+    compiled.setPod(numbered(2));
+    clock.advance(2001);
+    expect(await announced()).toBe(0);
+  });
+
+  test('ends with its call', async () => {
+    const stream = follow('n1');
+    await next(stream);
+    compiled.setPod(numbered(1));
+    const known = announced();
+    stop.abort();
+    expect(await known).toBe(1);
+  });
+});
+
 test('an address that two pods report is a member until the last of them is gone', () => {
   compiled.setPod(pod('a', 'n2', '10.0.0.9'));
   compiled.setPod(pod('b', 'n2', '10.0.0.9'));

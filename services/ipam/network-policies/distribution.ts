@@ -26,6 +26,15 @@ interface SentSet {
   readonly version: number;
 }
 
+export interface FollowerOptions {
+  readonly nodeName: string;
+  readonly profiles: Profiles;
+  /** Digests of the sets that the node has of an earlier stream, by their IDs. */
+  readonly known: ReadonlyMap<string, bigint>;
+  /** Learns which sets the node has. */
+  readonly onUse: (set: AddressSet, isUsed: boolean) => void;
+}
+
 /**
  * The state of one node, and its missing changes. It has no queue: it notes which pods and sets have changed, and an update has their
  * present state. So a node that reads slowly gets fewer, larger updates.
@@ -40,12 +49,14 @@ export class Follower {
   readonly #sets = new Map<string, SentSet>();
   readonly #changedPods: Set<string>;
   readonly #changedSets = new Set<string>();
+  readonly #onUse: FollowerOptions['onUse'];
   #unknownPodsChanged = true;
 
-  constructor(nodeName: string, profiles: Profiles, known: ReadonlyMap<string, bigint>) {
+  constructor({ nodeName, profiles, known, onUse }: FollowerOptions) {
     this.nodeName = nodeName;
     this.#profiles = profiles;
     this.#known = new Map(known);
+    this.#onUse = onUse;
     this.#changedPods = new Set(profiles.pods.podsOf(nodeName).keys());
   }
 
@@ -53,15 +64,18 @@ export class Follower {
     this.#changedPods.add(key);
   }
 
-  /** Only sets that the node has count. */
-  setsChanged(changed: ReadonlySet<AddressSet>): void {
-    if (changed.size > this.#sets.size) {
-      for (const [id, { set }] of this.#sets) if (changed.has(set)) this.#changedSets.add(id);
-    } else for (const set of changed) if (this.#sets.get(set.id)?.set === set) this.#changedSets.add(set.id);
+  /** @param set - one that the node has */
+  setChanged({ id }: AddressSet): void {
+    this.#changedSets.add(id);
   }
 
   unknownPodsChanged(): void {
     this.#unknownPodsChanged = true;
+  }
+
+  /** The node has ended its stream. */
+  close(): void {
+    for (const { set } of this.#sets.values()) this.#onUse(set, false);
   }
 
   get hasChanges(): boolean {
@@ -136,16 +150,25 @@ export class Follower {
       const update = sent ? replacement(sent, set) : this.#known.get(id) === digest ? [] : set.whole();
       if (!update) return undefined;
       updates.push(...update);
-      this.#sets.set(id, { set, version: set.track() });
+      this.#setUsed(id, { set, version: set.track() });
     }
     for (const id of new Set([...this.#sets.keys(), ...this.#known.keys()]))
       if (!usedIds.has(id)) {
         removedIds.push(id);
-        this.#sets.delete(id);
+        this.#setUsed(id, undefined);
       }
     this.#known.clear();
     this.#changedSets.clear();
     return updates;
+  }
+
+  #setUsed(id: string, sent: SentSet | undefined): void {
+    const before = this.#sets.get(id)?.set;
+    if (sent) this.#sets.set(id, sent);
+    else this.#sets.delete(id);
+    if (before === sent?.set) return;
+    if (before) this.#onUse(before, false);
+    if (sent) this.#onUse(sent.set, true);
   }
 }
 

@@ -3,7 +3,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { AddressSet } from './address-sets.js';
 import { Follower, isEmpty, splitUpdate, type NodeUpdate } from './distribution.js';
-import { PodAddresses } from './pod-addresses.js';
+import { PodAddresses, type Announcement } from './pod-addresses.js';
 import { Profiles } from './profiles.js';
 
 export interface NetworkPoliciesOptions {
@@ -39,6 +39,7 @@ export interface Acknowledgement {
 export interface PolicyDistributor {
   follow(request: FollowRequest, signal: AbortSignal): AsyncIterable<PolicyMessage>;
   acknowledge(acknowledgement: Acknowledgement): void;
+  announce(announcement: Announcement, signal: AbortSignal): Promise<number>;
 }
 
 interface PolicyStream {
@@ -46,14 +47,21 @@ interface PolicyStream {
   readonly follower: Follower;
   sentNumber: number;
   acknowledgedNumber: number;
-  isSuperseded: boolean;
+  /** When it last acknowledged a message, or became behind; by the monotonic clock. */
+  progressedAtMs: number;
+  isEnded: boolean;
   /** Whether there may be something to send. */
   isDue: boolean;
   wake: () => void;
+  /** Called when changes are sent or acknowledged, and when the stream has ended. */
+  readonly waiting: Set<() => void>;
 }
 
-/** Changes within this time are sent together, in milliseconds. */
+/** Changes within this time are sent together, in milliseconds; the first one after it at once. */
 const BATCH_MS = 5;
+
+/** A node that is behind and acknowledges nothing for so long may be gone: pods do not wait for it. */
+const LOST_AFTER_MS = 2000;
 
 /** The cluster's network policies, and the nodes that follow them. */
 export class NetworkPolicies implements PolicyDistributor {
@@ -62,9 +70,11 @@ export class NetworkPolicies implements PolicyDistributor {
   readonly #options: NetworkPoliciesOptions;
   /** Streams by the name of their node. */
   readonly #streams = new Map<string, PolicyStream>();
-  /** Changes since the last batch. */
-  readonly #changedSets = new Set<AddressSet>();
-  #unknownPodsChanged = false;
+  /** Streams of the nodes that have a set. */
+  readonly #users = new Map<AddressSet, Set<PolicyStream>>();
+  /** Streams with changes since the last batch. */
+  readonly #due = new Set<PolicyStream>();
+  #distributedAtMs = 0;
   #cancelBatch: (() => void) | undefined;
 
   constructor(options: NetworkPoliciesOptions) {
@@ -79,12 +89,16 @@ export class NetworkPolicies implements PolicyDistributor {
       addressesOf: (pod) => this.addresses.of(pod),
       podChanged: (nodeName, key) => this.#podChanged(nodeName, key),
       setChanged: (set) => {
-        this.#changedSets.add(set);
-        this.#batch();
+        for (const stream of this.#users.get(set) ?? []) {
+          stream.follower.setChanged(set);
+          this.#batch(stream);
+        }
       },
       unknownPodsChanged: () => {
-        this.#unknownPodsChanged = true;
-        this.#batch();
+        for (const stream of this.#streams.values()) {
+          stream.follower.unknownPodsChanged();
+          this.#batch(stream);
+        }
       },
     });
   }
@@ -92,8 +106,7 @@ export class NetworkPolicies implements PolicyDistributor {
   /** Nodes that follow, and nodes of these that have not acknowledged every message. */
   get nodes(): { readonly following: number; readonly behind: number } {
     const streams = [...this.#streams.values()];
-    const behind = streams.filter(({ sentNumber, acknowledgedNumber }) => acknowledgedNumber < sentNumber).length;
-    return { following: streams.length, behind };
+    return { following: streams.length, behind: streams.filter(isBehind).length };
   }
 
   /**
@@ -103,24 +116,27 @@ export class NetworkPolicies implements PolicyDistributor {
    * behind
    */
   async *follow({ nodeName, sets }: FollowRequest, signal: AbortSignal): AsyncGenerator<PolicyMessage, void, void> {
-    const refusal = this.#options.refusal();
-    if (refusal) throw refusal;
-    const stream = this.#open(nodeName, new Follower(nodeName, this.profiles, sets));
+    this.#requireServing();
+    const stream = this.#open(nodeName, sets);
     try {
       for (let isSnapshot = true; !signal.aborted; isSnapshot = false) {
-        if (stream.isSuperseded) throw supersededFailure(nodeName);
+        if (stream.isEnded) throw supersededFailure(nodeName);
         const update = stream.follower.collect();
         if (!update)
           throw new Failure('UNREACHABLE', `node ${nodeName}: reads network policies too slowly; follow again`);
         const parts = isSnapshot || !isEmpty(update) ? splitUpdate(update) : [];
+        if (!isBehind(stream)) stream.progressedAtMs = this.#options.clock.monotonicMs();
+        const firstNumber = stream.sentNumber + 1;
+        stream.sentNumber += parts.length;
+        for (const check of stream.waiting) check();
         for (const [index, part] of parts.entries()) {
           const isComplete = isSnapshot && index === parts.length - 1;
-          yield { streamId: stream.id, number: ++stream.sentNumber, isComplete, update: part };
+          yield { streamId: stream.id, number: firstNumber + index, isComplete, update: part };
         }
         await untilDue(stream, signal);
       }
     } finally {
-      if (this.#streams.get(nodeName) === stream) this.#streams.delete(nodeName);
+      this.#close(stream);
     }
   }
 
@@ -129,6 +145,23 @@ export class NetworkPolicies implements PolicyDistributor {
     const stream = this.#streams.get(nodeName);
     if (stream?.id !== streamId) throw supersededFailure(nodeName);
     stream.acknowledgedNumber = Math.max(stream.acknowledgedNumber, Math.min(number, stream.sentNumber));
+    stream.progressedAtMs = this.#options.clock.monotonicMs();
+    for (const check of stream.waiting) check();
+  }
+
+  /**
+   * Sends a pod's addresses to the nodes that need them, and waits until they have put them in force, or the signal fires.
+   * @returns how many nodes it has waited for
+   * @throws Failure of the refusal
+   */
+  async announce(announcement: Announcement, signal: AbortSignal): Promise<number> {
+    this.#requireServing();
+    this.addresses.announce(announcement);
+
+    const users = this.profiles.pods.setsOf(announcement.pod).flatMap((set) => [...(this.#users.get(set) ?? [])]);
+    const behind = [...new Set(users)].filter((stream) => isBehind(stream) && !this.#isLost(stream));
+    await Promise.all(behind.map((stream) => untilCaughtUp(stream, signal)));
+    return behind.length;
   }
 
   /** Stops the timer. The streams are ended by their signals. */
@@ -136,44 +169,87 @@ export class NetworkPolicies implements PolicyDistributor {
     this.#cancelBatch?.();
   }
 
-  #open(nodeName: string, follower: Follower): PolicyStream {
+  /** @throws Failure of the refusal */
+  #requireServing(): void {
+    const refusal = this.#options.refusal();
+    if (refusal) throw refusal;
+  }
+
+  #open(nodeName: string, known: ReadonlyMap<string, bigint>): PolicyStream {
     const earlier = this.#streams.get(nodeName);
-    if (earlier) {
-      earlier.isSuperseded = true;
-      wake(earlier);
-    }
+    if (earlier) this.#close(earlier);
+    const onUse = (set: AddressSet, isUsed: boolean): void => this.#setUsed(set, stream, isUsed);
     const stream: PolicyStream = {
-      ...{ id: this.#options.newUid(), follower, sentNumber: 0, acknowledgedNumber: 0 },
-      ...{ isSuperseded: false, isDue: false, wake: () => undefined },
+      ...{ id: this.#options.newUid(), sentNumber: 0, acknowledgedNumber: 0, progressedAtMs: 0 },
+      ...{ isEnded: false, isDue: false, wake: () => undefined, waiting: new Set() },
+      follower: new Follower({ nodeName, profiles: this.profiles, known, onUse }),
     };
     this.#streams.set(nodeName, stream);
     return stream;
+  }
+
+  #close(stream: PolicyStream): void {
+    if (stream.isEnded) return;
+    stream.isEnded = true;
+    stream.follower.close();
+    this.#due.delete(stream);
+    if (this.#streams.get(stream.follower.nodeName) === stream) this.#streams.delete(stream.follower.nodeName);
+    wake(stream);
+    for (const check of stream.waiting) check();
+  }
+
+  #setUsed(set: AddressSet, stream: PolicyStream, isUsed: boolean): void {
+    const users = this.#users.get(set) ?? new Set();
+    if (isUsed) this.#users.set(set, users.add(stream));
+    else if (users.delete(stream) && users.size === 0) this.#users.delete(set);
+  }
+
+  #isLost({ progressedAtMs }: PolicyStream): boolean {
+    return this.#options.clock.monotonicMs() - progressedAtMs > LOST_AFTER_MS;
   }
 
   #podChanged(nodeName: string, key: string): void {
     const stream = this.#streams.get(nodeName);
     if (!stream) return;
     stream.follower.podChanged(key);
-    this.#batch();
+    this.#batch(stream);
   }
 
-  #batch(): void {
-    this.#cancelBatch ??= this.#options.clock.after(BATCH_MS, () => {
+  #batch(stream: PolicyStream): void {
+    this.#due.add(stream);
+    const { clock } = this.#options;
+    const delayMs = Math.max(0, this.#distributedAtMs + BATCH_MS - clock.monotonicMs());
+    this.#cancelBatch ??= clock.after(delayMs, () => {
       this.#cancelBatch = undefined;
-      this.#distribute();
+      this.#distributedAtMs = clock.monotonicMs();
+      for (const each of this.#due) wake(each);
+      this.#due.clear();
     });
   }
+}
 
-  /** Each set is looked up once for each node, however often it has changed. */
-  #distribute(): void {
-    for (const stream of this.#streams.values()) {
-      stream.follower.setsChanged(this.#changedSets);
-      if (this.#unknownPodsChanged) stream.follower.unknownPodsChanged();
-      if (stream.follower.hasChanges) wake(stream);
-    }
-    this.#changedSets.clear();
-    this.#unknownPodsChanged = false;
-  }
+/** Whether the node has to put something in force. */
+function isBehind({ follower, sentNumber, acknowledgedNumber }: PolicyStream): boolean {
+  return follower.hasChanges || acknowledgedNumber < sentNumber;
+}
+
+/** Resolves when the node has put everything in force that has changed before the call, or the stream or the wait has ended. */
+async function untilCaughtUp(stream: PolicyStream, signal: AbortSignal): Promise<void> {
+  // The changes are in the next update, which is one message or more, or in messages that are sent.
+  let number = stream.follower.hasChanges ? undefined : stream.sentNumber;
+  await new Promise<void>((resolve) => {
+    const check = (): void => {
+      number ??= stream.follower.hasChanges ? undefined : stream.sentNumber;
+      const isInForce = number !== undefined && stream.acknowledgedNumber >= number;
+      if (!isInForce && !stream.isEnded && !signal.aborted) return;
+      stream.waiting.delete(check);
+      signal.removeEventListener('abort', check);
+      resolve();
+    };
+    stream.waiting.add(check);
+    signal.addEventListener('abort', check, { once: true });
+    check();
+  });
 }
 
 function wake(stream: PolicyStream): void {

@@ -5,6 +5,8 @@ import {
   PolicyDirection,
   type AcknowledgePoliciesRequest,
   type AcknowledgePoliciesResponse,
+  type AnnouncePodRequest,
+  type AnnouncePodResponse,
   type FollowPoliciesRequest,
   type PolicyPod as PodMessage,
   type PolicyPodName,
@@ -20,9 +22,11 @@ import type { RpcService } from '@podwire/shared/rpc/server';
 import { preparedMethod, type StreamHandler, type Streaming } from '@podwire/shared/rpc/streaming';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
+import { readName } from '../leases/session-rpc.js';
 import { subdomainFault } from '../records/names.js';
 import type { Member, SetUpdate } from './address-sets.js';
 import type { FollowRequest, PolicyDistributor, PolicyMessage } from './network-policies-operations.js';
+import type { Announcement } from './pod-addresses.js';
 import type { NodePod } from './profiles.js';
 
 export function networkPolicyService(policies: PolicyDistributor, unary: Unary, streaming: Streaming): RpcService {
@@ -33,6 +37,7 @@ export function networkPolicyService(policies: PolicyDistributor, unary: Unary, 
     implementation: {
       followPolicies: streaming(method, followHandler(policies)),
       acknowledgePolicies: unary(NetworkPolicyServiceService.acknowledgePolicies, acknowledgeHandler(policies)),
+      announcePod: unary(NetworkPolicyServiceService.announcePod, announceHandler(policies)),
     },
   };
 }
@@ -51,6 +56,21 @@ function acknowledgeHandler(
     policies.acknowledge({ nodeName, streamId, number: Number(number) });
     return Promise.resolve({});
   };
+}
+
+function announceHandler(policies: PolicyDistributor): Handler<AnnouncePodRequest, AnnouncePodResponse> {
+  return async (message, { signal }) => ({ nodes: await policies.announce(readAnnouncement(message), signal) });
+}
+
+function readAnnouncement({ nodeName, pod, addresses }: AnnouncePodRequest): Announcement {
+  return readChecked('AnnouncePod', (checks) => {
+    checks.check('node_name', subdomainFault(nodeName));
+    const { namespace = '', name = '', uid = '' } = pod ?? {};
+    if (namespace === '' || name === '') checks.check('pod', 'must have a namespace and a name');
+    if (addresses.length === 0) checks.check('addresses', 'must not be empty');
+    const read = addresses.map((each, index) => readName(`addresses[${index}]`, each, checks));
+    return { nodeName, pod: { namespace, name, uid }, addresses: read };
+  });
 }
 
 function readFollowRequest({ nodeName, sets }: FollowPoliciesRequest): FollowRequest {

@@ -1,8 +1,9 @@
 import { formatAddress } from '@podwire/shared/net/address';
-import { beforeEach, expect, test } from 'vitest';
+import { addressAt } from '@podwire/shared/net/prefix';
+import { beforeEach, describe, expect, test } from 'vitest';
 
 import type { AllocationAttributes } from '../records/attributes.js';
-import { coolAddresses, releaseAddresses, takeOrdinals, type Block } from '../records/block.js';
+import { coolAddresses, releaseAddresses, replaceAttributes, takeOrdinals, type Block } from '../records/block.js';
 import { block, pool } from '../testing/records.js';
 import { PodAddresses } from './pod-addresses.js';
 import { readPod, type Pod } from './pods.js';
@@ -81,4 +82,81 @@ test('reported addresses count outside of all pools alone', () => {
   addresses.setPools([pool('renamed', '10.65.0.0/16'), pool('six', 'fd00::/64')]);
   expect(changed).toEqual(['pools']);
   expect(texts(podOn('n1', '10.66.0.9', 'fd00::9'))).toEqual(['10.66.0.9 0']);
+});
+
+describe('an announced address', () => {
+  const lease = (node: string): AllocationAttributes => ({
+    ...{ handleId: `podwire-lease.${node}`, owner: { node }, releasedAtMs: undefined },
+  });
+  const leased = takeOrdinals(BLOCK, [3, 4], lease('n1'));
+
+  function announce(name: string, { nodeName = 'n1', uid = 'u', block: known = leased, ordinal = 3 } = {}): void {
+    const address = addressAt(BLOCK.prefix, ordinal);
+    const sequenceNumber = known.sequenceNumbers[ordinal] ?? 0n;
+    addresses.announce({
+      nodeName,
+      pod: { namespace: 'default', name, uid },
+      addresses: [{ address, sequenceNumber }],
+    });
+  }
+
+  test('is the pod’s until the datastore says so, with the number of the lease', () => {
+    addresses.setBlock('b', leased);
+    announce('web');
+    expect(changed).toEqual(['default/web']);
+    const member = `10.65.0.3 ${numberOf(leased, 3)}`;
+    expect(texts(podOn('n1'))).toEqual([member]);
+    addresses.setBlock('b', replaceAttributes(leased, 3, held('n1', 'web')));
+    expect(texts(podOn('n1'))).toEqual([member]);
+    addresses.setBlock('b', replaceAttributes(leased, 3, held('n1', 'other')));
+    expect(texts(podOn('n1'))).toEqual([]);
+  });
+
+  test('counts when the lease arrives after it', () => {
+    announce('web');
+    expect(texts(podOn('n1'))).toEqual([]);
+    changed = [];
+    addresses.setBlock('b', leased);
+    expect(changed).toEqual(['default/web']);
+    expect(texts(podOn('n1'))).toHaveLength(1);
+  });
+
+  test('counts for a pod of the node that leases it alone', () => {
+    addresses.setBlock('b', leased);
+    announce('web', { nodeName: 'n2' });
+    expect(texts(podOn('n2'))).toEqual([]);
+    announce('web');
+    expect(texts(podOn('n2'))).toEqual([]);
+    announce('web', { uid: 'earlier' });
+    expect(texts(podOn('n1'))).toEqual([]);
+    announce('web', { uid: '' });
+    expect(texts(podOn('n1'))).toHaveLength(1);
+  });
+
+  test('is the later pod’s, also while the datastore has the earlier one', () => {
+    addresses.setBlock('b', leased);
+    announce('web');
+    announce('other');
+    expect(texts(podOn('n1'))).toEqual([]);
+    const bound = replaceAttributes(leased, 3, held('n1', 'web'));
+    addresses.setBlock('b', bound);
+    expect(texts(podOn('n1'))).toHaveLength(1);
+    announce('other');
+    expect(texts(podOn('n1'))).toEqual([]);
+  });
+
+  test('ends with the lease, for the next lease of the address too', () => {
+    addresses.setBlock('b', leased);
+    announce('web');
+    const free = releaseAddresses(leased, [3]);
+    addresses.setBlock('b', free);
+    expect(texts(podOn('n1'))).toEqual([]);
+    const again = takeOrdinals(free, [3], lease('n1'));
+    addresses.setBlock('b', again);
+    announce('web');
+    expect(texts(podOn('n1'))).toEqual([]);
+    announce('web', { block: again });
+    addresses.setBlock('b', undefined);
+    expect(texts(podOn('n1'))).toEqual([]);
+  });
 });

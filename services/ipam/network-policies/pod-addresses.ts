@@ -1,8 +1,9 @@
-import { parseAddress } from '@podwire/shared/net/address';
-import { addressAt, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
+import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
+import { addressAt, formatPrefix, hostPrefix, ordinalOf, prefixContains } from '@podwire/shared/net/prefix';
 import type { SetMember } from '@podwire/shared/network-policy/policy';
 
-import { isHeld, type Block } from '../records/block.js';
+import type { AllocationAttributes } from '../records/attributes.js';
+import { attributesAt, isHeld, rangesAround, type Block } from '../records/block.js';
 import { poolOf, type Pool } from '../records/pool.js';
 import type { Pod, PodName } from './pods.js';
 
@@ -11,6 +12,19 @@ interface Allocation extends SetMember {
   readonly pod: PodName;
   readonly nodeName: string;
 }
+
+/** A pod's addresses, as its node announces them before the datastore has them. */
+export interface Announcement {
+  readonly nodeName: string;
+  readonly pod: PodName & { readonly uid: string };
+  readonly addresses: readonly SetMember[];
+}
+
+/** One address of an {@link Announcement}. */
+type Announced = SetMember & Omit<Announcement, 'addresses'>;
+
+/** Of all nodes. Announcements that the datastore does not confirm are mistakes, of which the oldest are dropped. */
+const ANNOUNCED_COUNT_MAX = 20_000;
 
 export interface PodAddressesOptions {
   /** Receives pods whose addresses may have changed. */
@@ -21,12 +35,22 @@ export interface PodAddressesOptions {
 
 const NONE: readonly Allocation[] = [];
 
-/** The addresses of pods: what IPAM has bound to them, and addresses outside of all pools as the kubelet reports them. */
+/**
+ * The addresses of pods: what IPAM has bound to them, what their nodes have announced, and addresses outside of all pools as the
+ * kubelet reports them.
+ *
+ * An announcement counts while the node holds the address in the datastore: as a lease, or for an earlier pod. It ends when the
+ * datastore names the next pod, or takes the address from the node.
+ */
 export class PodAddresses {
   readonly #options: PodAddressesOptions;
-  /** Allocations of each block, by the key of its record. */
-  readonly #blocks = new Map<string, readonly Allocation[]>();
+  /** Blocks, with their allocations, by the key of the record. */
+  readonly #blocks = new Map<string, { readonly block: Block; readonly allocations: readonly Allocation[] }>();
+  readonly #prefixes = new Map<string, Block>();
   readonly #byPod = new Map<string, readonly Allocation[]>();
+  /** By the address, oldest first. */
+  readonly #announced = new Map<string, Announced>();
+  readonly #announcedByPod = new Map<string, ReadonlySet<Announced>>();
   #pools: readonly Pool[] = [];
 
   constructor(options: PodAddressesOptions) {
@@ -36,13 +60,35 @@ export class PodAddresses {
   /** Only allocations of the pod's own node count: a node that allocates chooses the name of the pod. */
   of(pod: Pod): readonly SetMember[] {
     const { nodeName, reportedAddresses } = pod;
-    const bound = this.#byPod.get(keyOf(pod)) ?? NONE;
+    const key = keyOf(pod);
+    const bound = (this.#byPod.get(key) ?? NONE).filter((each) => each.nodeName === nodeName && !this.#isGiven(each));
+    const announced = [...(this.#announcedByPod.get(key) ?? [])].filter((each) => this.#isValid(each, pod));
     const reported = reportedAddresses.flatMap((text): SetMember[] => {
       const address = parseAddress(text);
       const isForeign = address && !poolOf(this.#pools, hostPrefix(address));
       return isForeign ? [{ address, sequenceNumber: 0n }] : [];
     });
-    return [...bound.filter((each) => each.nodeName === nodeName), ...reported];
+    return [...bound, ...announced, ...reported];
+  }
+
+  /** An address replaces its earlier announcement. An allocation that has ended is ignored. */
+  announce({ nodeName, pod, addresses }: Announcement): void {
+    const changed = new Map<string, PodName>([[keyOf(pod), pod]]);
+    for (const member of addresses) {
+      const holder = this.#holderOf(member.address);
+      if (holder && (holder.nodeName !== nodeName || holder.sequenceNumber > member.sequenceNumber)) continue;
+      const { pod: earlier } = this.#drop(member.address) ?? {};
+      for (const each of [earlier, holder?.pod]) if (each) changed.set(keyOf(each), each);
+      const announced = { nodeName, pod, ...member };
+      this.#announced.set(formatAddress(member.address), announced);
+      const known = this.#announcedByPod.get(keyOf(pod)) ?? [];
+      this.#announcedByPod.set(keyOf(pod), new Set([...known, announced]));
+    }
+    for (const { address } of this.#announced.values()) {
+      if (this.#announced.size <= ANNOUNCED_COUNT_MAX) break;
+      this.#drop(address);
+    }
+    for (const each of changed.values()) this.#options.changed(each);
   }
 
   setPools(pools: readonly Pool[]): void {
@@ -54,30 +100,108 @@ export class PodAddresses {
 
   /** @param block - undefined if it is gone */
   setBlock(key: string, block: Block | undefined): void {
-    const before = this.#blocks.get(key) ?? NONE;
+    const known = this.#blocks.get(key);
+    const before = known?.allocations ?? NONE;
     const after = block ? allocationsOf(block) : NONE;
-    if (after.length > 0) this.#blocks.set(key, after);
+    if (block) this.#blocks.set(key, { block, allocations: after });
     else this.#blocks.delete(key);
+    if (known) this.#prefixes.delete(formatPrefix(known.block.prefix));
+    if (block) this.#prefixes.set(formatPrefix(block.prefix), block);
     const added = without(after, before);
     const removed = without(before, after);
     const changed = new Map([...removed, ...added].map(({ pod }) => [keyOf(pod), pod]));
-    for (const [podKey, pod] of changed) {
+    for (const podKey of changed.keys()) {
       const isOwn = (each: Allocation): boolean => keyOf(each.pod) === podKey;
       const kept = without(this.#byPod.get(podKey) ?? NONE, removed.filter(isOwn));
       const now = [...kept, ...added.filter(isOwn)];
       if (now.length > 0) this.#byPod.set(podKey, now);
       else this.#byPod.delete(podKey);
-      this.#options.changed(pod);
     }
+    for (const pod of this.#endAnnouncements({ before: known?.block, after: block, added }))
+      changed.set(keyOf(pod), pod);
+    for (const pod of changed.values()) this.#options.changed(pod);
   }
+
+  /** @returns the pods of announcements that have ended, or count now */
+  #endAnnouncements({ before, after, added }: BlockChange): readonly PodName[] {
+    const { prefix } = after ?? before ?? {};
+    const named = new Set(added.map(({ address }) => address.value));
+    const changed: PodName[] = [];
+    for (const { address, nodeName, pod } of this.#announced.values()) {
+      if (!prefix || !prefixContains(prefix, address)) continue;
+      const [was, is] = [before, after].map((block) => block && holderAt(block, address)?.nodeName === nodeName);
+      if (named.has(address.value) || (was && !is)) this.#drop(address);
+      else if (was === is) continue;
+      changed.push(pod);
+    }
+    return changed;
+  }
+
+  /** Whether its node has announced an address of a pod for a later one. */
+  #isGiven({ address }: Allocation): boolean {
+    const announced = this.#announced.get(formatAddress(address));
+    return announced !== undefined && this.#holderOf(address)?.nodeName === announced.nodeName;
+  }
+
+  #isValid({ address, nodeName, pod: { uid } }: Announced, pod: Pod): boolean {
+    const isPod = nodeName === pod.nodeName && (uid === '' || uid === pod.uid);
+    return isPod && this.#holderOf(address)?.nodeName === nodeName;
+  }
+
+  #drop(address: Address): Announced | undefined {
+    const text = formatAddress(address);
+    const announced = this.#announced.get(text);
+    if (!announced) return undefined;
+    this.#announced.delete(text);
+    const key = keyOf(announced.pod);
+    const rest = [...(this.#announcedByPod.get(key) ?? [])].filter((each) => each !== announced);
+    if (rest.length > 0) this.#announcedByPod.set(key, new Set(rest));
+    else this.#announcedByPod.delete(key);
+    return announced;
+  }
+
+  #holderOf(address: Address): Holder | undefined {
+    const host = hostPrefix(address);
+    for (const range of [...rangesAround(host), host]) {
+      const block = this.#prefixes.get(formatPrefix(range));
+      if (block) return holderAt(block, address);
+    }
+    return undefined;
+  }
+}
+
+interface BlockChange {
+  readonly before: Block | undefined;
+  readonly after: Block | undefined;
+  /** Allocations to pods that the block had not before. */
+  readonly added: readonly Allocation[];
+}
+
+/** The holder of an address in the datastore: a node, perhaps for a pod. */
+interface Holder {
+  readonly nodeName: string | undefined;
+  readonly pod: PodName | undefined;
+  readonly sequenceNumber: bigint;
+}
+
+function holderAt(block: Block, address: Address): Holder | undefined {
+  const ordinal = ordinalOf(block.prefix, address);
+  const attributes = attributesAt(block, ordinal);
+  if (!attributes || !isHeld(attributes)) return undefined;
+  const sequenceNumber = block.sequenceNumbers[ordinal] ?? 0n;
+  return { nodeName: attributes.owner.node, pod: podOf(attributes), sequenceNumber };
+}
+
+function podOf({ owner: { namespace, pod } }: AllocationAttributes): PodName | undefined {
+  return namespace === undefined || pod === undefined ? undefined : { namespace, name: pod };
 }
 
 /** Allocations to pods, in the order of the addresses. */
 function allocationsOf({ prefix, allocations, attributes, sequenceNumbers }: Block): readonly Allocation[] {
   const holders = attributes.map((each) => {
-    const { namespace, pod, node } = each.owner;
-    const isPod = isHeld(each) && namespace !== undefined && pod !== undefined && node !== undefined;
-    return isPod ? { pod: { namespace, name: pod }, nodeName: node } : undefined;
+    const pod = podOf(each);
+    const { node: nodeName } = each.owner;
+    return isHeld(each) && pod && nodeName !== undefined ? { pod, nodeName } : undefined;
   });
   return allocations.flatMap((index, ordinal): Allocation[] => {
     const holder = index === null ? undefined : holders[index];

@@ -80,6 +80,12 @@ export class PodIndex {
     return this.#nodes.get(nodeName) ?? NO_PODS;
   }
 
+  /** Sets that have the addresses of a pod. */
+  setsOf({ namespace, name }: PodName): readonly AddressSet[] {
+    const { selections = [] } = this.#namespaces.get(namespace)?.pods.get(name) ?? {};
+    return [...selections].flatMap(({ sets }) => [...sets.values()].map(({ set }) => set));
+  }
+
   /** Every pod. */
   *pods(): Generator<IndexedPod, void, void> {
     for (const { pods } of this.#namespaces.values()) yield* pods.values();

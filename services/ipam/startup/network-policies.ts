@@ -44,6 +44,7 @@ export function startNetworkPolicies(api: KubernetesApi, { clock, log, random, n
   return {
     follow: (request, signal) => policies.follow(request, signal),
     acknowledge: (acknowledgement) => policies.acknowledge(acknowledgement),
+    announce: (announcement, signal) => policies.announce(announcement, signal),
     observe: (observed) => records.observe(observed),
     lead: () => (leads = true),
     stop: async () => {
@@ -55,7 +56,7 @@ export function startNetworkPolicies(api: KubernetesApi, { clock, log, random, n
 }
 
 /** Where podwire-ipam has no API server, or network policies are off. */
-export const NO_POLICIES: PolicyDistributor = { follow: refuse, acknowledge: refuse };
+export const NO_POLICIES: PolicyDistributor = { follow: refuse, acknowledge: refuse, announce: refuse };
 
 function refuse(): never {
   throw new Failure('POLICIES_NOT_SERVED', 'network policies: podwire-ipam follows no API server; see its settings');

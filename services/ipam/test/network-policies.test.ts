@@ -1,6 +1,13 @@
+import { randomUUID } from 'node:crypto';
+
 import { metrics } from '@opentelemetry/api';
-import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
-import { NetworkPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/network_policy';
+import { AddressServiceService, AllocateRequest, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
+import { LeaseAddressesRequest, LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
+import {
+  AnnouncePodRequest,
+  NetworkPolicyServiceService,
+  type AnnouncePodResponse,
+} from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
@@ -19,6 +26,7 @@ import { attachment, Caller, clientLimits, failureOf, Place } from '../testing/s
 const CLUSTER_POLICIES = '/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies';
 const ENV = { PODWIRE_IPAM_NODE_CONTROLLER: 'true', PODWIRE_IPAM_MAINTENANCE_INTERVAL_SECONDS: '0' };
 const NODES = ['n1', 'n2'];
+const BOOT = randomUUID();
 
 let server: ObjectServer;
 let place: Place;
@@ -158,6 +166,38 @@ test('nodes judge connections as the oracle does, through changes of policies, p
   put('/apis/networking.k8s.io/v1/namespaces/back/networkpolicies', egress);
   cluster = { ...cluster, networkPolicies: [egress] };
   await expectOracle(nodes);
+});
+
+test('an announced pod is known to other nodes before its lease is bound', async () => {
+  putNamespace('back', {});
+  const web: RawPod = { metadata: { name: 'web', namespace: 'back', labels: {} }, spec: { nodeName: 'n2' } };
+  await start();
+  await putPod('back', 'api', { app: 'api' });
+  put('/api/v1/namespaces/back/pods', web);
+  put('/apis/networking.k8s.io/v1/namespaces/back/networkpolicies', {
+    metadata: { name: 'api', namespace: 'back' },
+    spec: { podSelector: { matchLabels: { app: 'api' } }, ingress: [{ from: [{ podSelector: {} }] }] },
+  });
+  const [node] = await followAll();
+  const members = (): string[] => node?.state.digests().flatMap(({ id }) => [...node.state.members(id)]) ?? [];
+  await expect.poll(members).toEqual([addresses.get('back/api')]);
+  const session = await caller.openSession('n2', BOOT);
+  const family = IpFamily.IP_FAMILY_IPV4;
+  const request = LeaseAddressesRequest.fromPartial({ nodeName: 'n2', bootId: BOOT, family, count: 1, session });
+  const { addresses: leased } = await caller.peer.call(LeaseServiceService.leaseAddresses, request, clientLimits());
+  const announce = (nodeName: string, uid = ''): Promise<AnnouncePodResponse> => {
+    const pod = { namespace: 'back', name: 'web', uid };
+    const announcement = AnnouncePodRequest.fromPartial({ nodeName, pod, addresses: leased });
+    return caller.peer.call(NetworkPolicyServiceService.announcePod, announcement, clientLimits());
+  };
+  await announce('n1');
+  expect(members()).toEqual([addresses.get('back/api')]);
+  expect(await announce('n2', 'earlier')).toEqual({ nodes: 0 });
+  expect(await announce('n2')).toEqual({ nodes: 1 });
+  expect(members()).toEqual([addresses.get('back/api'), leased[0]?.address]);
+  const empty = AnnouncePodRequest.fromPartial({ nodeName: 'n1' });
+  const failure = failureOf(caller.peer.call(NetworkPolicyServiceService.announcePod, empty, clientLimits()));
+  expect((await failure).message).toMatch(/pod must have a namespace and a name; addresses must not be empty/);
 });
 
 test('metrics count policies, and nodes that follow or are behind', async () => {

@@ -1,4 +1,4 @@
-import { COARSE_SECONDS, type MetricCatalog } from './metric-entry.js';
+import { COARSE_SECONDS, FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
 const BIRD = 'with PODWIRE_ROUTING=bird';
 
@@ -68,6 +68,14 @@ export const DATAPLANE_METRICS = {
     about: 'Current conditions of the node, as in GetNodeStatus',
     labels: { reason: 'of the condition' },
     when: 'while there are conditions',
+  },
+  'podwire.policy.known_everywhere': {
+    kind: 'histogram',
+    unit: 's',
+    about: 'Time until every node whose policies name a new pod has its addresses in force; the pod waited, or had started',
+    labels: { pod: ['waited', 'started'] },
+    when: 'with PODWIRE_NODE_NETWORK_POLICIES=true, after the first such pod',
+    buckets: FINE_SECONDS,
   },
   'podwire.dataplane.ipam.connected': {
     kind: 'gauge',

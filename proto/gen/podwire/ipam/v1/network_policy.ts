@@ -20,6 +20,7 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
+import { AllocationName } from "./lease.js";
 
 /** PolicyDirection is the direction of a connection, as the filtered pod sees it. */
 export enum PolicyDirection {
@@ -219,6 +220,24 @@ export interface AcknowledgePoliciesRequest {
 
 /** AcknowledgePoliciesResponse is empty. */
 export interface AcknowledgePoliciesResponse {
+}
+
+/** AnnouncePodRequest names a pod that is being wired, and its addresses. */
+export interface AnnouncePodRequest {
+  /** Name of the calling node. */
+  nodeName: string;
+  /** The pod. */
+  pod:
+    | PolicyPodName
+    | undefined;
+  /** Its addresses (`10.65.0.7`), each with the sequence number of its lease. */
+  addresses: AllocationName[];
+}
+
+/** AnnouncePodResponse counts the nodes that have put the addresses in force since. */
+export interface AnnouncePodResponse {
+  /** Nodes whose policies name the pod; 0 if no policy does, or the addresses were known. */
+  nodes: number;
 }
 
 function createBaseFollowPoliciesRequest(): FollowPoliciesRequest {
@@ -1551,6 +1570,140 @@ export const AcknowledgePoliciesResponse: MessageFns<AcknowledgePoliciesResponse
   },
 };
 
+function createBaseAnnouncePodRequest(): AnnouncePodRequest {
+  return { nodeName: "", pod: undefined, addresses: [] };
+}
+
+export const AnnouncePodRequest: MessageFns<AnnouncePodRequest> = {
+  encode(message: AnnouncePodRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.nodeName !== "") {
+      writer.uint32(10).string(message.nodeName);
+    }
+    if (message.pod !== undefined) {
+      PolicyPodName.encode(message.pod, writer.uint32(18).fork()).join();
+    }
+    for (const v of message.addresses) {
+      AllocationName.encode(v!, writer.uint32(26).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AnnouncePodRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAnnouncePodRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.pod = PolicyPodName.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.addresses.push(AllocationName.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AnnouncePodRequest>): AnnouncePodRequest {
+    return AnnouncePodRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AnnouncePodRequest>): AnnouncePodRequest {
+    const message = createBaseAnnouncePodRequest();
+    message.nodeName = object.nodeName ?? "";
+    message.pod = (object.pod !== undefined && object.pod !== null) ? PolicyPodName.fromPartial(object.pod) : undefined;
+    message.addresses = object.addresses?.map((e) => AllocationName.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseAnnouncePodResponse(): AnnouncePodResponse {
+  return { nodes: 0 };
+}
+
+export const AnnouncePodResponse: MessageFns<AnnouncePodResponse> = {
+  encode(message: AnnouncePodResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.nodes !== 0) {
+      writer.uint32(8).uint32(message.nodes);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AnnouncePodResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAnnouncePodResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.nodes = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AnnouncePodResponse>): AnnouncePodResponse {
+    return AnnouncePodResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AnnouncePodResponse>): AnnouncePodResponse {
+    const message = createBaseAnnouncePodResponse();
+    message.nodes = object.nodes ?? 0;
+    return message;
+  },
+};
+
 /**
  * NetworkPolicyService compiles the cluster's network policies, and sends each node the part that its pods need. Only the
  * podwire-ipam that leads serves it.
@@ -1598,6 +1751,25 @@ export const NetworkPolicyServiceService = {
       Buffer.from(AcknowledgePoliciesResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): AcknowledgePoliciesResponse => AcknowledgePoliciesResponse.decode(value),
   },
+  /**
+   * AnnouncePod says that a pod of the node has addresses, before the datastore does: other nodes get them at once. An
+   * address counts while it is leased or bound to the node in the datastore, and the pod is scheduled to the node in the
+   * API server. The answer comes when every node that needs the addresses has them in force; nodes that have been behind
+   * for seconds are left out. Idempotent.
+   *
+   * Errors: INVALID_ARGUMENT (no node name, pod or addresses, or an invalid address), PERMISSION_DENIED (the name of
+   * another node), FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies, DEADLINE_EXCEEDED (nodes did not acknowledge
+   * in time; they get the addresses nevertheless).
+   */
+  announcePod: {
+    path: "/podwire.ipam.v1.NetworkPolicyService/AnnouncePod" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: AnnouncePodRequest): Buffer => Buffer.from(AnnouncePodRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): AnnouncePodRequest => AnnouncePodRequest.decode(value),
+    responseSerialize: (value: AnnouncePodResponse): Buffer => Buffer.from(AnnouncePodResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): AnnouncePodResponse => AnnouncePodResponse.decode(value),
+  },
 } as const;
 
 export interface NetworkPolicyServiceServer extends UntypedServiceImplementation {
@@ -1622,6 +1794,17 @@ export interface NetworkPolicyServiceServer extends UntypedServiceImplementation
    * stream is not the node's present one).
    */
   acknowledgePolicies: handleUnaryCall<AcknowledgePoliciesRequest, AcknowledgePoliciesResponse>;
+  /**
+   * AnnouncePod says that a pod of the node has addresses, before the datastore does: other nodes get them at once. An
+   * address counts while it is leased or bound to the node in the datastore, and the pod is scheduled to the node in the
+   * API server. The answer comes when every node that needs the addresses has them in force; nodes that have been behind
+   * for seconds are left out. Idempotent.
+   *
+   * Errors: INVALID_ARGUMENT (no node name, pod or addresses, or an invalid address), PERMISSION_DENIED (the name of
+   * another node), FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies, DEADLINE_EXCEEDED (nodes did not acknowledge
+   * in time; they get the addresses nevertheless).
+   */
+  announcePod: handleUnaryCall<AnnouncePodRequest, AnnouncePodResponse>;
 }
 
 export interface NetworkPolicyServiceClient extends Client {
@@ -1667,6 +1850,31 @@ export interface NetworkPolicyServiceClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: AcknowledgePoliciesResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * AnnouncePod says that a pod of the node has addresses, before the datastore does: other nodes get them at once. An
+   * address counts while it is leased or bound to the node in the datastore, and the pod is scheduled to the node in the
+   * API server. The answer comes when every node that needs the addresses has them in force; nodes that have been behind
+   * for seconds are left out. Idempotent.
+   *
+   * Errors: INVALID_ARGUMENT (no node name, pod or addresses, or an invalid address), PERMISSION_DENIED (the name of
+   * another node), FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies, DEADLINE_EXCEEDED (nodes did not acknowledge
+   * in time; they get the addresses nevertheless).
+   */
+  announcePod(
+    request: AnnouncePodRequest,
+    callback: (error: ServiceError | null, response: AnnouncePodResponse) => void,
+  ): ClientUnaryCall;
+  announcePod(
+    request: AnnouncePodRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: AnnouncePodResponse) => void,
+  ): ClientUnaryCall;
+  announcePod(
+    request: AnnouncePodRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: AnnouncePodResponse) => void,
   ): ClientUnaryCall;
 }
 
