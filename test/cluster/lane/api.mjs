@@ -13,6 +13,7 @@ const PATHS = {
   ConfigMap: '/api/v1/namespaces/NAMESPACE/configmaps',
   DaemonSet: '/apis/apps/v1/namespaces/NAMESPACE/daemonsets',
   StatefulSet: '/apis/apps/v1/namespaces/NAMESPACE/statefulsets',
+  NetworkPolicy: '/apis/networking.k8s.io/v1/namespaces/NAMESPACE/networkpolicies',
   Node: '/api/v1/nodes',
 };
 

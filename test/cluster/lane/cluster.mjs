@@ -103,8 +103,8 @@ export class Cluster {
     );
   }
 
-  /** Pods that serve HTTP on port 8080. `annotations` and `environment` apply to each pod. */
-  deployment({ namespace, name, replicas, annotations = {}, version = '1', ports = [], strategy }) {
+  /** Pods that serve HTTP on port 8080. `annotations` apply to each pod; `first`: where its first datagrams go. */
+  deployment({ namespace, name, replicas, annotations = {}, version = '1', ports = [], strategy, first }) {
     const labels = { app: name };
     return this.api.apply({
       apiVersion: 'apps/v1',
@@ -116,7 +116,7 @@ export class Cluster {
         ...(strategy === undefined ? {} : { strategy }),
         template: {
           metadata: { labels, annotations: { version, ...annotations } },
-          spec: podSpec({ ports, spread: labels }),
+          spec: podSpec({ ports, spread: labels, first }),
         },
       },
     });
@@ -169,13 +169,14 @@ function isReady({ status }) {
   return status.conditions?.some(({ type, status: is }) => type === 'Ready' && is === 'True') ?? false;
 }
 
-function podSpec({ ports, spread }) {
+function podSpec({ ports, spread, first = [] }) {
+  const args = ['serve', '8080', ...(first.length === 0 ? [] : [first.join(',')])];
   return {
     terminationGracePeriodSeconds: 2,
     // Every node has the image, and no account's token is needed.
     automountServiceAccountToken: false,
     ...(spread === undefined ? {} : { topologySpreadConstraints: [spreadOver(spread)] }),
-    containers: [{ name: 'pod', image: POD_IMAGE, imagePullPolicy: 'Never', args: ['serve', '8080'], ports }],
+    containers: [{ name: 'pod', image: POD_IMAGE, imagePullPolicy: 'Never', args, ports }],
   };
 }
 

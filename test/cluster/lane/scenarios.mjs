@@ -8,6 +8,7 @@ import { expectHostPort, hostPort, nodePort, portmap } from './host-ports.mjs';
 import { deletedBlock, deletedPool, leaderLost, moveOfDatastore, withoutApiServer } from './kubernetes-store.mjs';
 import { expectUntouched } from './leaks.mjs';
 import { EXTRA_PODS, OUTSIDE } from './network.mjs';
+import { firstPackets } from './policies.mjs';
 import { sleep, until } from './wait.mjs';
 
 const PODS_COUNT = 40;
@@ -356,6 +357,7 @@ const SCENARIOS = [
   { name: 'hostPort', run: hostPort },
   { name: 'hostPort through portmap, and back', run: portmap, serves: isIpv6 },
   { name: 'node port with the number of a hostPort', run: nodePort },
+  { name: 'first packets of 500 pods under network policies', run: firstPackets },
   { name: 'annotations for address and pool', run: annotations, serves: ({ family }) => family !== 'ipv6' },
   { name: 'dashboards answer from a collector and Prometheus', run: dashboards, serves: isOnEtcd },
   { name: 'DaemonSet restart while pods change', run: daemonSetRestart, serves: isDefault },

@@ -1,7 +1,9 @@
 // The program of the cluster tests' containers.
 //
 //	pod pause                     waits until it is stopped
-//	pod serve PORT                HTTP: / returns {name, client}, /call?to=URL&to=… requests URLs and returns the failures
+//	pod serve PORT [TO,…]         sends a datagram to each TO (host:port) as its first act; then answers by HTTP: / returns
+//	                              {name, client}, /call?to=URL&to=… requests URLs and returns the failures, /datagrams
+//	                              returns the datagrams that came: {port, from}; datagrams of TO are answered (see below)
 //	pod sweep FROM,… TO,…         lets each server FROM (host:port) request all TO (URLs); prints the failures, exit code 1
 //	pod call URL                  prints the answer
 package main
@@ -28,6 +30,39 @@ const (
 	pause    = 500 * time.Millisecond
 	parallel = 8
 )
+
+// Ports of datagrams. A datagram that comes to the first or second one is answered by one to the third and one to the fourth port
+// of its sender, which are connections of their own.
+var datagramPorts = []int{9000, 9001, 9002, 9003}
+
+type datagram struct {
+	Port int    `json:"port"`
+	From string `json:"from"`
+}
+
+// The datagrams that came.
+type datagrams struct {
+	lock sync.Mutex
+	all  []datagram
+}
+
+func (d *datagrams) listen(port int, socket *net.UDPConn) {
+	buffer := make([]byte, 64)
+	for {
+		_, from, err := socket.ReadFromUDP(buffer)
+		if err != nil {
+			return
+		}
+		d.lock.Lock()
+		d.all = append(d.all, datagram{port, from.IP.String()})
+		d.lock.Unlock()
+		if port < datagramPorts[2] {
+			for _, answer := range datagramPorts[2:] {
+				socket.WriteToUDP([]byte("answer"), &net.UDPAddr{IP: from.IP, Port: answer})
+			}
+		}
+	}
+}
 
 // Keep-alive is off, so that each request is a new flow of the packet filter.
 var client = &http.Client{Timeout: requestTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -75,8 +110,27 @@ func each(list []string, call func(string) []string) []string {
 	return failures
 }
 
-func serve(port string) error {
+func serve(port string, first []string) error {
+	for _, to := range first {
+		if connection, err := net.Dial("udp", to); err == nil {
+			connection.Write([]byte("first"))
+			connection.Close()
+		}
+	}
+	came := &datagrams{all: []datagram{}}
+	for _, port := range datagramPorts {
+		socket, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
+		if err != nil {
+			return err
+		}
+		go came.listen(port, socket)
+	}
 	name, _ := os.Hostname()
+	http.HandleFunc("/datagrams", func(w http.ResponseWriter, r *http.Request) {
+		came.lock.Lock()
+		defer came.lock.Unlock()
+		json.NewEncoder(w).Encode(came.all)
+	})
 	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		json.NewEncoder(w).Encode(map[string]string{"name": name, "client": host})
@@ -115,7 +169,9 @@ func run(args []string) error {
 	case len(args) == 1 && args[0] == "pause":
 		select {}
 	case len(args) == 2 && args[0] == "serve":
-		return serve(args[1])
+		return serve(args[1], nil)
+	case len(args) == 3 && args[0] == "serve":
+		return serve(args[1], strings.Split(args[2], ","))
 	case len(args) == 2 && args[0] == "call":
 		body, err := get(args[1])
 		fmt.Print(body)
