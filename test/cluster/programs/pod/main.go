@@ -111,12 +111,6 @@ func each(list []string, call func(string) []string) []string {
 }
 
 func serve(port string, first []string) error {
-	for _, to := range first {
-		if connection, err := net.Dial("udp", to); err == nil {
-			connection.Write([]byte("first"))
-			connection.Close()
-		}
-	}
 	came := &datagrams{all: []datagram{}}
 	for _, port := range datagramPorts {
 		socket, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
@@ -124,6 +118,12 @@ func serve(port string, first []string) error {
 			return err
 		}
 		go came.listen(port, socket)
+	}
+	for _, to := range first {
+		if connection, err := net.Dial("udp", to); err == nil {
+			connection.Write([]byte("first"))
+			connection.Close()
+		}
 	}
 	name, _ := os.Hostname()
 	http.HandleFunc("/datagrams", func(w http.ResponseWriter, r *http.Request) {
