@@ -1,4 +1,6 @@
 // Network policies from a pod's first instruction on, in both directions.
+import process from 'node:process';
+
 import { bracketed, expectNoDuplicates, url } from './cluster.mjs';
 import { sleep } from './wait.mjs';
 
@@ -7,6 +9,8 @@ const PODS_COUNT = 50;
 
 /** Ports of the pods' program: for first datagrams, and for the targets' own ones to their senders. */
 const [ALLOWED, FORBIDDEN, ALLOWED_BACK] = [9000, 9001, 9003];
+
+const METRICS_PORT = 9091;
 
 /** Kinds of new pods: the targets accept the first one alone. */
 const NEW = ['welcome', 'unwelcome'];
@@ -46,6 +50,16 @@ function faults(came, expected) {
   return [...wrong, ...lost];
 }
 
+/** Prints how long new pods waited until the other nodes knew them. */
+function printKnown({ nodes, families }) {
+  for (const node of nodes) {
+    const [address] = families.pick(node);
+    const text = node.machine.run('wget', ['-qO-', `${url(address, METRICS_PORT)}metrics`]);
+    const lines = text.split('\n').filter((line) => /^podwire_policy_known_everywhere_seconds_(bucket|count)/.test(line));
+    process.stdout.write(`${lines.map((line) => `  ${node.name}: ${line}\n`).join('')}`);
+  }
+}
+
 /**
  * Each new pod sends a datagram to each target, at an allowed and at a forbidden port, as its first instruction; each target that
  * gets one sends two to the pod, of which one is allowed.
@@ -83,6 +97,7 @@ export async function firstPackets({ cluster, namespace }) {
       for (const pod of of(name))
         found.push(...faults(newDatagrams(cluster, pod, []), expected).map((text) => `${pod.metadata.name}: ${text}`));
     }
+    printKnown(cluster);
     if (found.length > 0) throw new Error(`${found.length} of ${count} pods' datagrams\n${found.join('\n')}`);
     for (const name of NEW) await cluster.deployment({ namespace, name, replicas: 0, first });
     await cluster.running(namespace, targets.length);
