@@ -5,6 +5,7 @@ import type { AddressSet } from './address-sets.js';
 import { Follower, isEmpty, splitUpdate, type NodeUpdate } from './distribution.js';
 import { PodAddresses } from './pod-addresses.js';
 import { Profiles } from './profiles.js';
+import type { NodeProgress, PolicyState } from './status.js';
 
 export interface NetworkPoliciesOptions {
   readonly clock: Clock;
@@ -46,6 +47,9 @@ interface PolicyStream {
   readonly follower: Follower;
   sentNumber: number;
   acknowledgedNumber: number;
+  readonly openedAtMs: number;
+  /** When the oldest message that is not acknowledged was sent, or the last acknowledgement came if that is later. */
+  waitsSinceMs: number;
   isSuperseded: boolean;
   /** Whether there may be something to send. */
   isDue: boolean;
@@ -55,13 +59,21 @@ interface PolicyStream {
 /** Changes within this time are sent together, in milliseconds. */
 const BATCH_MS = 5;
 
+/** A node that acknowledges nothing for longer counts as behind, in milliseconds. */
+const BEHIND_MS = 10_000;
+
+/** Ends of streams that are remembered, of as many nodes. */
+const KEPT_ENDS_COUNT = 10_000;
+
 /** The cluster's network policies, and the nodes that follow them. */
-export class NetworkPolicies implements PolicyDistributor {
+export class NetworkPolicies implements PolicyDistributor, PolicyState {
   readonly addresses: PodAddresses;
   readonly profiles: Profiles;
   readonly #options: NetworkPoliciesOptions;
   /** Streams by the name of their node. */
   readonly #streams = new Map<string, PolicyStream>();
+  /** When the last stream of a node ended that has none, by its name. */
+  readonly #ends = new Map<string, number>();
   /** Changes since the last batch. */
   readonly #changedSets = new Set<AddressSet>();
   #unknownPodsChanged = false;
@@ -89,11 +101,28 @@ export class NetworkPolicies implements PolicyDistributor {
     });
   }
 
-  /** Nodes that follow, and nodes of these that have not acknowledged every message. */
+  get followers(): Iterable<string> {
+    return this.#streams.keys();
+  }
+
+  /** Nodes that follow, and nodes of these that have acknowledged nothing for 10 s though a message waits. */
   get nodes(): { readonly following: number; readonly behind: number } {
-    const streams = [...this.#streams.values()];
-    const behind = streams.filter(({ sentNumber, acknowledgedNumber }) => acknowledgedNumber < sentNumber).length;
-    return { following: streams.length, behind };
+    const names = [...this.followers];
+    const behind = names.filter((name) => (this.progressOf(name).behindForMs ?? 0) > BEHIND_MS).length;
+    return { following: names.length, behind };
+  }
+
+  progressOf(nodeName: string): NodeProgress {
+    const nowMs = this.#options.clock.monotonicMs();
+    const { openedAtMs, sentNumber = 0, acknowledgedNumber = 0, waitsSinceMs = 0 } = this.#streams.get(nodeName) ?? {};
+    const sinceMs = openedAtMs ?? this.#ends.get(nodeName);
+    return {
+      isFollowing: openedAtMs !== undefined,
+      forMs: sinceMs === undefined ? undefined : nowMs - sinceMs,
+      sentNumber,
+      acknowledgedNumber,
+      behindForMs: acknowledgedNumber < sentNumber ? nowMs - waitsSinceMs : undefined,
+    };
   }
 
   /**
@@ -115,12 +144,13 @@ export class NetworkPolicies implements PolicyDistributor {
         const parts = isSnapshot || !isEmpty(update) ? splitUpdate(update) : [];
         for (const [index, part] of parts.entries()) {
           const isComplete = isSnapshot && index === parts.length - 1;
+          if (stream.acknowledgedNumber === stream.sentNumber) stream.waitsSinceMs = this.#options.clock.monotonicMs();
           yield { streamId: stream.id, number: ++stream.sentNumber, isComplete, update: part };
         }
         await untilDue(stream, signal);
       }
     } finally {
-      if (this.#streams.get(nodeName) === stream) this.#streams.delete(nodeName);
+      if (this.#streams.get(nodeName) === stream) this.#close(nodeName);
     }
   }
 
@@ -128,7 +158,9 @@ export class NetworkPolicies implements PolicyDistributor {
   acknowledge({ nodeName, streamId, number }: Acknowledgement): void {
     const stream = this.#streams.get(nodeName);
     if (stream?.id !== streamId) throw supersededFailure(nodeName);
-    stream.acknowledgedNumber = Math.max(stream.acknowledgedNumber, Math.min(number, stream.sentNumber));
+    if (number <= stream.acknowledgedNumber) return;
+    stream.acknowledgedNumber = Math.min(number, stream.sentNumber);
+    stream.waitsSinceMs = this.#options.clock.monotonicMs();
   }
 
   /** Stops the timer. The streams are ended by their signals. */
@@ -142,12 +174,22 @@ export class NetworkPolicies implements PolicyDistributor {
       earlier.isSuperseded = true;
       wake(earlier);
     }
+    const nowMs = this.#options.clock.monotonicMs();
     const stream: PolicyStream = {
       ...{ id: this.#options.newUid(), follower, sentNumber: 0, acknowledgedNumber: 0 },
+      ...{ openedAtMs: nowMs, waitsSinceMs: nowMs },
       ...{ isSuperseded: false, isDue: false, wake: () => undefined },
     };
     this.#streams.set(nodeName, stream);
+    this.#ends.delete(nodeName);
     return stream;
+  }
+
+  #close(nodeName: string): void {
+    this.#streams.delete(nodeName);
+    this.#ends.set(nodeName, this.#options.clock.monotonicMs());
+    const [oldest] = this.#ends.keys();
+    if (oldest !== undefined && this.#ends.size > KEPT_ENDS_COUNT) this.#ends.delete(oldest);
   }
 
   #podChanged(nodeName: string, key: string): void {

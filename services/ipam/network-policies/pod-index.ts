@@ -9,6 +9,8 @@ export interface IndexedPod {
   readonly pod: Pod;
   /** Whether its namespace's labels are known, and so which policies select it. */
   readonly isKnown: boolean;
+  /** Its addresses. */
+  readonly members: readonly Member[];
   readonly selections: ReadonlySet<Selection>;
 }
 
@@ -78,6 +80,15 @@ export class PodIndex {
   /** Pods of a node, by `<namespace>/<name>`. */
   podsOf(nodeName: string): ReadonlyMap<string, IndexedPod> {
     return this.#nodes.get(nodeName) ?? NO_PODS;
+  }
+
+  /** Names of the nodes with pods. */
+  *nodeNames(): Generator<string, void, void> {
+    for (const name of this.#nodes.keys()) if (name !== '') yield name;
+  }
+
+  find({ namespace, name }: PodName): IndexedPod | undefined {
+    return this.#namespaces.get(namespace)?.pods.get(name);
   }
 
   /** Every pod. */

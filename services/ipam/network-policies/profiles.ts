@@ -100,6 +100,11 @@ export class Profiles {
     return this.#policies.keys();
   }
 
+  /** Every policy, with the number of pods that it selects. */
+  *policies(): Generator<{ readonly spec: PolicySpec; readonly podsCount: number }, void, void> {
+    for (const { spec, subject } of this.#policies.values()) yield { spec, podsCount: subject.pods.size };
+  }
+
   get policiesCount(): number {
     return this.#policies.size;
   }
