@@ -7,7 +7,14 @@ import type { Member } from './address-sets.js';
 import type { IndexedPod } from './pod-index.js';
 import type { PodName } from './pods.js';
 import type { NodePod, SharedProfile } from './profiles.js';
-import { policyNode, type PolicyNode, type PolicyState, type PolicyStatus, type PolicySummary } from './status.js';
+import {
+  faultyPoliciesOf,
+  policyNode,
+  type PolicyNode,
+  type PolicyState,
+  type PolicyStatus,
+  type PolicySummary,
+} from './status.js';
 
 /** One end of a connection. */
 export type PolicyEnd = { readonly pod: PodName } | { readonly address: Address };
@@ -38,6 +45,8 @@ export interface Explanation {
   readonly source: ExplainedEnd;
   readonly destination: ExplainedEnd;
   readonly connections: readonly ExplainedConnection[];
+  /** Policies of both pods with invalid parts. */
+  readonly faultyPolicies: readonly PolicySummary[];
 }
 
 /** What operators ask about network policies. The methods throw the failure with which a node may not follow. */
@@ -85,6 +94,10 @@ export function explain(question: PolicyQuestion, state: PolicyState): Explanati
     source: explainedEnd(source, state),
     destination: explainedEnd(destination, state),
     connections,
+    faultyPolicies: faultyPoliciesOf(
+      [source, destination].flatMap(({ indexed }) => indexed ?? []),
+      state.profiles,
+    ),
   };
 }
 

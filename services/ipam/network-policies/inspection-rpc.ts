@@ -31,13 +31,14 @@ export function explainHandler(
   clock: Clock,
 ): Handler<ExplainPolicyRequest, ExplainPolicyResponse> {
   return (message) => {
-    const { isAllowed, connections, source, destination } = policies.explain(readQuestion(message));
+    const { isAllowed, connections, source, destination, faultyPolicies } = policies.explain(readQuestion(message));
     const nowMs = clock.nowMs();
     return Promise.resolve({
       allowed: isAllowed,
       connections: connections.map(connectionMessage),
       source: endMessage(source, nowMs),
       destination: endMessage(destination, nowMs),
+      faultyPolicies: faultyPolicies.map(summaryMessage),
     });
   };
 }
@@ -151,10 +152,10 @@ function endMessage({ pod, node }: ExplainedEnd, nowMs: number): EndMessage {
 }
 
 function nodeMessage(node: PolicyNode, nowMs: number): NodeMessage {
-  const { name, isFollowing, forMs, sentNumber, acknowledgedNumber, behindForMs } = node;
+  const { name, isFollowing, forMs, sentNumber, acknowledgedNumber, behindForMs, isBehind } = node;
   const before = (ms: number | undefined): Date | undefined => (ms === undefined ? undefined : new Date(nowMs - ms));
   return {
-    ...{ name, following: isFollowing, since: before(forMs), behindSince: before(behindForMs) },
+    ...{ name, following: isFollowing, since: before(forMs), behindSince: before(behindForMs), behind: isBehind },
     ...{ sentNumber: BigInt(sentNumber), acknowledgedNumber: BigInt(acknowledgedNumber) },
     ...{ podCount: node.podsCount, restrictedPodCount: node.restrictedPodsCount },
   };

@@ -59,7 +59,7 @@ interface PolicyStream {
 /** Changes within this time are sent together, in milliseconds. */
 const BATCH_MS = 5;
 
-/** A node that acknowledges nothing for longer counts as behind, in milliseconds. */
+/** A node that acknowledges nothing for longer, though a message waits, is behind, in milliseconds. */
 const BEHIND_MS = 10_000;
 
 /** Ends of streams that are remembered, of as many nodes. */
@@ -105,10 +105,10 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
     return this.#streams.keys();
   }
 
-  /** Nodes that follow, and nodes of these that have acknowledged nothing for 10 s though a message waits. */
+  /** Nodes that follow, and nodes of these that are behind. */
   get nodes(): { readonly following: number; readonly behind: number } {
     const names = [...this.followers];
-    const behind = names.filter((name) => (this.progressOf(name).behindForMs ?? 0) > BEHIND_MS).length;
+    const behind = names.filter((name) => this.progressOf(name).isBehind).length;
     return { following: names.length, behind };
   }
 
@@ -116,12 +116,14 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
     const nowMs = this.#options.clock.monotonicMs();
     const { openedAtMs, sentNumber = 0, acknowledgedNumber = 0, waitsSinceMs = 0 } = this.#streams.get(nodeName) ?? {};
     const sinceMs = openedAtMs ?? this.#ends.get(nodeName);
+    const behindForMs = acknowledgedNumber < sentNumber ? nowMs - waitsSinceMs : undefined;
     return {
       isFollowing: openedAtMs !== undefined,
       forMs: sinceMs === undefined ? undefined : nowMs - sinceMs,
       sentNumber,
       acknowledgedNumber,
-      behindForMs: acknowledgedNumber < sentNumber ? nowMs - waitsSinceMs : undefined,
+      behindForMs,
+      isBehind: (behindForMs ?? 0) > BEHIND_MS,
     };
   }
 

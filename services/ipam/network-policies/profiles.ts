@@ -100,9 +100,9 @@ export class Profiles {
     return this.#policies.keys();
   }
 
-  /** Every policy, with the number of pods that it selects. */
-  *policies(): Generator<{ readonly spec: PolicySpec; readonly podsCount: number }, void, void> {
-    for (const { spec, subject } of this.#policies.values()) yield { spec, podsCount: subject.pods.size };
+  /** Every policy, with the pods that it selects. */
+  get policies(): Iterable<{ readonly spec: PolicySpec; readonly subject: Selection }> {
+    return this.#policies.values();
   }
 
   get policiesCount(): number {

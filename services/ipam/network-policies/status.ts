@@ -1,6 +1,7 @@
 import { DIRECTIONS, type Direction } from '@podwire/shared/network-policy/policy';
 import { compareTexts } from '@podwire/shared/words/order';
 
+import type { IndexedPod, Selection } from './pod-index.js';
 import type { PolicySpec } from './policy-spec.js';
 import type { Profiles } from './profiles.js';
 
@@ -13,6 +14,8 @@ export interface NodeProgress {
   readonly acknowledgedNumber: number;
   /** For how long it has acknowledged nothing, though a message waits; undefined: none waits. */
   readonly behindForMs: number | undefined;
+  /** Whether this is longer than a healthy node takes. */
+  readonly isBehind: boolean;
 }
 
 /** A node as operators see it. */
@@ -72,12 +75,26 @@ export function policyNode(name: string, state: PolicyState): PolicyNode {
  * @param namespace - only NetworkPolicies of this namespace; undefined: all policies
  */
 export function listPolicies(profiles: Profiles, namespace?: string): readonly PolicySummary[] {
-  return [...profiles.policies()]
-    .filter(({ spec }) => namespace === undefined || spec.namespace === namespace)
-    .map(({ spec, podsCount }) => {
+  return summaries(
+    [...profiles.policies].filter(({ spec }) => namespace === undefined || spec.namespace === namespace),
+  );
+}
+
+/** The policies with faults that select one of the pods. */
+export function faultyPoliciesOf(pods: readonly IndexedPod[], profiles: Profiles): readonly PolicySummary[] {
+  return summaries(
+    [...profiles.policies].filter(
+      ({ spec, subject }) => spec.faults.length > 0 && pods.some((pod) => subject.pods.has(pod)),
+    ),
+  );
+}
+
+function summaries(policies: readonly { readonly spec: PolicySpec; readonly subject: Selection }[]): PolicySummary[] {
+  return policies
+    .map(({ spec, subject }) => {
       const { name, tier, priority, faults, rules } = spec;
       const ruleCounts = { ingress: rules.ingress?.length, egress: rules.egress?.length };
-      return { name, tier, priority, faults, podsCount, ruleCounts };
+      return { name, tier, priority, faults, podsCount: subject.pods.size, ruleCounts };
     })
     .sort((a, b) => compareTexts(a.name, b.name));
 }

@@ -276,7 +276,11 @@ export interface ExplainPolicyResponse {
     | ExplainedEnd
     | undefined;
   /** The destination. */
-  destination: ExplainedEnd | undefined;
+  destination:
+    | ExplainedEnd
+    | undefined;
+  /** Policies with invalid parts that select one of the pods, sorted by name. */
+  faultyPolicies: PolicySummary[];
 }
 
 /** ExplainedEnd is one end of a connection as podwire-ipam knows it. */
@@ -340,6 +344,8 @@ export interface PolicyNode {
   behindSince:
     | Date
     | undefined;
+  /** Whether this lasts for more than 10 s. A healthy node takes milliseconds. */
+  behind: boolean;
   /** Pods with addresses of their own. */
   podCount: number;
   /** Pods of these that a policy restricts. */
@@ -1909,7 +1915,7 @@ export const PolicyEnd: MessageFns<PolicyEnd> = {
 };
 
 function createBaseExplainPolicyResponse(): ExplainPolicyResponse {
-  return { allowed: false, connections: [], source: undefined, destination: undefined };
+  return { allowed: false, connections: [], source: undefined, destination: undefined, faultyPolicies: [] };
 }
 
 export const ExplainPolicyResponse: MessageFns<ExplainPolicyResponse> = {
@@ -1925,6 +1931,9 @@ export const ExplainPolicyResponse: MessageFns<ExplainPolicyResponse> = {
     }
     if (message.destination !== undefined) {
       ExplainedEnd.encode(message.destination, writer.uint32(34).fork()).join();
+    }
+    for (const v of message.faultyPolicies) {
+      PolicySummary.encode(v!, writer.uint32(42).fork()).join();
     }
     return writer;
   },
@@ -1974,6 +1983,14 @@ export const ExplainPolicyResponse: MessageFns<ExplainPolicyResponse> = {
             message.destination = ExplainedEnd.decode(reader, reader.uint32());
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.faultyPolicies.push(PolicySummary.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1999,6 +2016,7 @@ export const ExplainPolicyResponse: MessageFns<ExplainPolicyResponse> = {
     message.destination = (object.destination !== undefined && object.destination !== null)
       ? ExplainedEnd.fromPartial(object.destination)
       : undefined;
+    message.faultyPolicies = object.faultyPolicies?.map((e) => PolicySummary.fromPartial(e)) || [];
     return message;
   },
 };
@@ -2290,6 +2308,7 @@ function createBasePolicyNode(): PolicyNode {
     sentNumber: 0n,
     acknowledgedNumber: 0n,
     behindSince: undefined,
+    behind: false,
     podCount: 0,
     restrictedPodCount: 0,
   };
@@ -2321,11 +2340,14 @@ export const PolicyNode: MessageFns<PolicyNode> = {
     if (message.behindSince !== undefined) {
       Timestamp.encode(toTimestamp(message.behindSince), writer.uint32(50).fork()).join();
     }
+    if (message.behind !== false) {
+      writer.uint32(56).bool(message.behind);
+    }
     if (message.podCount !== 0) {
-      writer.uint32(56).uint32(message.podCount);
+      writer.uint32(64).uint32(message.podCount);
     }
     if (message.restrictedPodCount !== 0) {
-      writer.uint32(64).uint32(message.restrictedPodCount);
+      writer.uint32(72).uint32(message.restrictedPodCount);
     }
     return writer;
   },
@@ -2396,11 +2418,19 @@ export const PolicyNode: MessageFns<PolicyNode> = {
               break;
             }
 
-            message.podCount = reader.uint32();
+            message.behind = reader.bool();
             continue;
           }
           case 8: {
             if (tag !== 64) {
+              break;
+            }
+
+            message.podCount = reader.uint32();
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
               break;
             }
 
@@ -2434,6 +2464,7 @@ export const PolicyNode: MessageFns<PolicyNode> = {
       ? BigInt(object.acknowledgedNumber)
       : 0n;
     message.behindSince = object.behindSince ?? undefined;
+    message.behind = object.behind ?? false;
     message.podCount = object.podCount ?? 0;
     message.restrictedPodCount = object.restrictedPodCount ?? 0;
     return message;
