@@ -316,6 +316,26 @@ export const ALERTS: readonly Alert[] = [
     action: '`podwirectl node ready` on the node names the chain and the command that lets the packets pass.',
   },
   {
+    name: 'PodwirePoliciesNotEnforced',
+    severity: 'critical',
+    for: '5m',
+    expression:
+      'max by (instance, reason) (podwire_dataplane_conditions{reason=~"PoliciesNotEnforced|PodPolicyUnknown"}) > 0',
+    summary: '{{ $labels.instance }} cannot enforce network policies: {{ $labels.reason }}',
+    meaning: 'Pods are isolated or refused, also where policies allow their connections.',
+    action:
+      '`podwirectl node status` on the node names the pods or the refused policies. PodPolicyUnknown: see `podwirectl policy status`.',
+  },
+  {
+    name: 'PodwirePoliciesBehind',
+    severity: 'warning',
+    for: '1m',
+    expression: 'max(podwire_ipam_policies_nodes{state="behind"}) > 0',
+    summary: '{{ $value }} nodes do not put changes of network policies in force',
+    meaning: 'Connections that a new policy forbids may pass there.',
+    action: '`podwirectl policy status` names the nodes; the log of podwire-node there has the reason.',
+  },
+  {
     name: 'PodwireTableChanged',
     severity: 'warning',
     for: '0m',

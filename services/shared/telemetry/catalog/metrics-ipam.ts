@@ -116,7 +116,8 @@ export const IPAM_METRICS = {
   'podwire.ipam.policies.nodes': {
     kind: 'gauge',
     unit: '{node}',
-    about: 'Nodes that follow network policies, and nodes that have not put the latest ones in force',
+    about:
+      'Nodes that follow network policies; nodes of these that have acknowledged nothing for 10 s though a change waits',
     labels: { state: ['following', 'behind'] },
     when: 'with PODWIRE_IPAM_NETWORK_POLICIES=true and an API server',
   },
