@@ -19,7 +19,7 @@ afterEach(() => fakes.clear());
 const ago = (seconds: number): Date => new Date(Date.now() - seconds * 1000 - 100);
 
 const node = (name: string) => ({ name, following: true, since: ago(7200), sentNumber: 42n, acknowledgedNumber: 42n });
-const behind = { ...node('n2'), acknowledgedNumber: 41n, behindSince: ago(12), behind: true };
+const behind = { ...node('n2'), acknowledgedNumber: 41n, behindSince: ago(300), behind: true };
 const faulty = { name: 'NetworkPolicy default/web', faults: ['ingress[1] is not a rule that this release knows'] };
 
 describe('policy explain', () => {
@@ -42,7 +42,7 @@ describe('policy explain', () => {
     expect(stdout).toMatch(/^10\.65\.0\.2 +10\.65\.0\.7:8080\/tcp +egress +allowed +no policy restricts the pod$/m);
     expect(stdout).toMatch(/ingress +allowed +NetworkPolicy default\/web, ingress\[1\]$/m);
     expect(stdout).toMatch(/^default\/bot: node n1 enforces these policies$/m);
-    expect(stdout).toMatch(/^default\/web: node n2 is 1 message behind for 12s; it may enforce earlier policies$/m);
+    expect(stdout).toMatch(/^default\/web: node n2 is 1 message behind for 5m; it may enforce earlier policies$/m);
     expect(fakes.calls.map(({ request }) => request)).toEqual([
       {
         source: { end: { $case: 'pod', value: { namespace: 'default', name: 'bot' } } },
@@ -68,7 +68,7 @@ describe('policy explain', () => {
     expect(stdout).toMatch(
       /denied +isolated by NetworkPolicy default\/all, NetworkPolicy default\/web: no rule matches$/m,
     );
-    expect(stdout).toMatch(/^default\/bot: node n1 has not followed the policies for 5m; it enforces the last ones/m);
+    expect(stdout).toMatch(/^default\/bot: node n1 has not followed this podwire-ipam for 5m; it may enforce earlier/m);
     expect(stdout).toMatch(/^default\/web: not scheduled yet$/m);
     expect(stdout).toMatch(/^NetworkPolicy default\/web: ingress\[1\] is not a rule/m);
   });
@@ -143,7 +143,7 @@ describe('policy list', () => {
 
 describe('policy status', () => {
   test.each([
-    ['a node is behind', [node('n1'), behind], [], /^n2 +behind +2h +41\/42 +12s +0 +0$/m],
+    ['a node is behind', [node('n1'), behind], [], /^n2 +behind +2h +41\/42 +5m +0 +0$/m],
     ['a node does not follow', [{ name: 'n3', podCount: 2 }], [], /^n3 +not following +- +0\/0 +- +2 +0$/m],
     ['a policy has faults', [node('n1')], [faulty], /^NetworkPolicy default\/web: ingress\[1\] is not a rule/m],
   ])('ends with 4 if %s', async (_, nodes, faultyPolicies, line) => {

@@ -135,7 +135,7 @@ function podText(end: ExplainedEnd | undefined): string {
   return end?.pod ? `${end.pod.namespace}/${end.pod.name}` : '';
 }
 
-/** Whether the nodes of the pods enforce what was judged. */
+/** Whether the nodes of the pods enforce the judged policies. */
 function endNotes({ source, destination }: ExplainPolicyResponse, nowMs: number): Section[] {
   return [source, destination].flatMap((end) => {
     if (!end?.pod) return [];
@@ -148,8 +148,8 @@ function endNotes({ source, destination }: ExplainPolicyResponse, nowMs: number)
 function nodeText(node: PolicyNode, nowMs: number): string {
   const { following, since, behindSince, sentNumber, acknowledgedNumber } = node;
   if (!following) {
-    const time = since ? `for ${age(since, nowMs)}` : 'since podwire-ipam leads';
-    return `has not followed the policies ${time}; it enforces the last ones that it received, or none`;
+    const time = since ? ` for ${age(since, nowMs)}` : '';
+    return `has not followed this podwire-ipam${time}; it may enforce earlier policies, or none`;
   }
   if (!behindSince) return 'enforces these policies';
   const messages = formatCount(Number(sentNumber - acknowledgedNumber), 'message');
@@ -201,8 +201,8 @@ export const policyStatus: Verb = {
   name: 'policy status',
   about: 'whether nodes enforce the network policies, and which policies have invalid parts',
   details:
-    'Lists nodes that follow, and nodes with pods. MESSAGES: acknowledged of sent. Exit code 4: a node does not follow or\n' +
-    'is behind, or a policy has invalid parts.',
+    'Lists nodes that follow, and nodes with pods. MESSAGES: acknowledged of sent. With the store etcd each replica serves\n' +
+    'a part of the nodes. Exit code 4: a node does not follow or is behind, or a policy has invalid parts.',
   examples: ['policy status', 'policy status -o json'],
   run: async (_, { ipam, json, clock }) => {
     const answer = await ipam.call(NetworkPolicyServiceService.getPolicyStatus, {});

@@ -49,7 +49,7 @@ export interface Explanation {
   readonly faultyPolicies: readonly PolicySummary[];
 }
 
-/** What operators ask about network policies. The methods throw the failure with which a node may not follow. */
+/** Questions of operators about network policies. The methods throw the failure with which a node may not follow. */
 export interface PolicyInspection {
   explain(question: PolicyQuestion): Explanation;
   status(): PolicyStatus;

@@ -215,7 +215,7 @@ test('explains connections, and lists policies and nodes', async () => {
   expect(second.nextPageToken).toBe('');
 });
 
-test('refuses to explain what is malformed or unknown', async () => {
+test('refuses malformed connections and unknown pods', async () => {
   putNamespace('front', {});
   await start();
   await putPod('front', 'web', {});
