@@ -208,7 +208,7 @@ describe('the progress of a node', () => {
     await next(second);
     await expect(first.next()).rejects.toMatchObject({ code: 'SESSION_SUPERSEDED' });
     expect(policies.progressOf('n1')).toMatchObject({ isFollowing: true, sentNumber: 1 });
-    await second.return();
+    await second.return(undefined);
     clock.advance(500);
     expect(policies.progressOf('n1')).toMatchObject({ isFollowing: false, forMs: 500, sentNumber: 0 });
   });
