@@ -21,7 +21,7 @@ export const ALERTS: readonly Alert[] = [
     summary: 'No pod can start on {{ $labels.instance }}: {{ $labels.reason }}',
     meaning: 'New pods of the node stay in ContainerCreating. Running pods are not affected.',
     action:
-      'Reason addresses: `podwirectl explain NODE` says why no pool serves the node. ipam: podwire-ipam or its datastore does not answer; see PodwireNotServing. dataplane: the dataplane of podwire-node does not answer; `podwirectl node status`. ipam-plugin: the delegated IPAM plugin fails. journal: the state directory cannot be written.',
+      'Reason addresses: `podwirectl explain NODE` says why no pool serves the node. ipam: podwire-ipam or its datastore does not answer (PodwireNotServing). dataplane: `podwirectl node status`. ipam-plugin: the delegated IPAM plugin fails. journal: the state directory cannot be written.',
   },
   {
     name: 'PodwireNodeNotReady',
@@ -67,8 +67,7 @@ export const ALERTS: readonly Alert[] = [
     expression:
       'sum by (code) (increase(podwire_ipam_kubernetes_requests_total{code=~"401|403|429|5..|none"}[5m])) > 5',
     summary: 'The API server answers podwire-ipam with {{ $labels.code }}',
-    meaning:
-      'Store kubernetes: pods start while leases last. Other stores: deleted Nodes and pods keep their addresses.',
+    meaning: 'Store kubernetes: pods start while leases last. Other stores: deleted pods keep their addresses.',
     action:
       '401, 403: apply the role of podwire-ipam. 429: see the FlowSchema `podwire-ipam`. 5xx, none: the API server fails.',
   },
@@ -88,8 +87,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'sum by (instance, reason) (increase(podwire_plugin_commands_failed_total{command="ADD"}[10m])) > 0',
     summary: 'ADDs fail on {{ $labels.instance }}: {{ $labels.reason }}',
     meaning: 'Pods of the node start late or not at all; the kubelet tries again.',
-    action:
-      'services/shared/failure/README.md lists each failure. `podwirectl latency` lists the failed commands with their trace IDs.',
+    action: 'services/shared/failure/README.md explains each failure. `podwirectl latency` lists the failed commands.',
   },
   {
     name: 'PodwireAddSlow',
@@ -100,7 +98,7 @@ export const ALERTS: readonly Alert[] = [
     summary: 'One ADD in a hundred takes more than {{ $value | humanizeDuration }}',
     meaning: 'Pods start slowly.',
     action:
-      'The dashboard “Pod setup latency” shows the phase. datastore: etcd or the disk is slow. kernel or lock: the node is overloaded. shim: podwire-node was down or had no CPU. rpc: podwire-ipam was restarting, or the network is slow.',
+      'The dashboard “Pod setup latency” shows the phase. datastore: etcd or the disk is slow. kernel, lock: the node is overloaded. shim: podwire-node was down or had no CPU. rpc: podwire-ipam restarted, or the network is slow.',
   },
   {
     name: 'PodwireCommandsCutOff',
@@ -110,7 +108,7 @@ export const ALERTS: readonly Alert[] = [
       'sum by (instance, command) (increase(podwire_plugin_commands_cut_off_total{reason="deadline"}[10m])) > 0',
     summary: '{{ $labels.command }} exceeds its deadline on {{ $labels.instance }}',
     meaning: 'A service hangs.',
-    action: '`podwirectl latency` shows the phase in which the command waited; read the log of that service.',
+    action: '`podwirectl latency` shows the phase; read the log of that service.',
   },
   {
     name: 'PodwireReleasesPending',
@@ -128,8 +126,7 @@ export const ALERTS: readonly Alert[] = [
     for: '5m',
     expression: 'max by (instance) (podwire_leases_unsettled_age_seconds) > 300',
     summary: 'podwire-ipam does not know pods of {{ $labels.instance }} for {{ $value | humanizeDuration }}',
-    meaning:
-      'Pods start with leased addresses until these are used up. Addresses of deleted pods cannot be used by other pods.',
+    meaning: 'Pods start while leases last. Addresses of deleted pods cannot be used by other pods.',
     action: 'Check podwire-ipam and its datastore; the log of podwire-node has the reason.',
   },
   {
@@ -138,7 +135,7 @@ export const ALERTS: readonly Alert[] = [
     for: '10m',
     expression: 'max by (instance) (podwire_plugin_spool_depth) > 0',
     summary: '{{ $value }} spooled DELs on {{ $labels.instance }} are not executed',
-    meaning: 'Their pods are deleted, but keep their interfaces and addresses. The plugin repeats the DELs.',
+    meaning: 'Deleted pods keep their interfaces and addresses. The plugin repeats the DELs.',
     action: 'The log of podwire-node has the reason (`DEL failed`, `spool: …`).',
   },
   {
@@ -185,8 +182,7 @@ export const ALERTS: readonly Alert[] = [
     for: '5m',
     expression: 'max by (ippool) (podwire_ipam_ippool_available) < 0.1 * max by (ippool) (podwire_ipam_ippool_size)',
     summary: 'Pool {{ $labels.ippool }} has {{ $value }} free addresses, less than a tenth',
-    meaning:
-      'Soon pods that need an address of the pool do not start; nodes with more than their share are refused first.',
+    meaning: 'Soon pods of the pool do not start, first on nodes with more than their share.',
     action: 'Add a pool, or see what uses the addresses: `podwirectl ipam show`.',
   },
   {
@@ -205,9 +201,8 @@ export const ALERTS: readonly Alert[] = [
     expression:
       'sum by (kind) (max by (kind, severity) (podwire_ipam_audit_findings{severity="warning",kind!=""})) > 0',
     summary: '{{ $value }} audit findings: {{ $labels.kind }}',
-    meaning: 'Something is held without use, such as an address of a pod that no longer exists.',
-    action:
-      '`podwire_ipam_audit_finding` and `podwirectl audit` name the address and the pod. `podwirectl audit --repair` makes the safe repairs.',
+    meaning: 'Something is held without use, such as an address of a deleted pod.',
+    action: '`podwirectl audit` names the address and the pod; with `--repair` it makes the safe repairs.',
   },
   {
     name: 'PodwireDatastoreFaulty',
@@ -225,7 +220,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'max by (node) (podwire_ipam_nodes_conflicts) > 0',
     summary: '{{ $value }} addresses of pods on {{ $labels.node }} are allocated to other pods',
     meaning: 'Two pods may have one address: packets reach one of them.',
-    action: '`podwirectl audit --kind address-conflict` names both pods. Delete one of them; it gets another address.',
+    action: '`podwirectl audit --kind address-conflict` names both pods. Delete one of them.',
   },
   {
     name: 'PodwireNodesUnreported',
@@ -233,10 +228,9 @@ export const ALERTS: readonly Alert[] = [
     for: '10m',
     expression: 'max(podwire_ipam_nodes_unreported) > 0',
     summary: '{{ $value }} nodes run and do not report what they hold',
-    meaning:
-      'Leaked and conflicting addresses of these nodes are not found. After a restore of the datastore their blocks serve no other node.',
+    meaning: 'Their leaked and conflicting addresses are not found. After a restore their blocks serve no other node.',
     action:
-      '`podwirectl audit --kind node-unreported` names the nodes; the log of podwire-node there has the reason. Restart it.',
+      '`podwirectl audit --kind node-unreported` names the nodes. Read the log of podwire-node there, and restart it.',
   },
   {
     name: 'PodwireDatastoreSlow',
@@ -255,10 +249,9 @@ export const ALERTS: readonly Alert[] = [
     for: '0m',
     expression: 'sum by (role, reason) (increase(podwire_rpc_requests_refused_total[10m])) > 0',
     summary: 'podwire-ipam refuses requests of a {{ $labels.role }}: {{ $labels.reason }}',
-    meaning:
-      'One caller sends more than its share, or (identity) shows no valid certificate or token. Other callers are served.',
+    meaning: 'One caller exceeds its share, or (identity) has no valid certificate or token. Other callers are served.',
     action:
-      'The log of podwire-ipam names the caller, or its address if its certificate is expired, foreign or revoked (`podwirectl get revokedcertificates`). Cut off a hostile caller with `podwirectl certificates revoke FILE`, or delete its Node.',
+      'The log of podwire-ipam names the caller, or its address if the certificate is invalid. Cut off a hostile caller with `podwirectl certificates revoke FILE`, or delete its Node.',
   },
   {
     name: 'PodwireUpkeepFailing',
@@ -266,7 +259,7 @@ export const ALERTS: readonly Alert[] = [
     for: '15m',
     expression: 'sum by (task) (increase(podwire_ipam_upkeep_failures_total[15m])) > 1',
     summary: 'task {{ $labels.task }} of podwire-ipam fails again and again',
-    meaning: 'Background work is not done: interrupted deletions, expired history, garbage.',
+    meaning: 'Interrupted deletions, expired history and garbage are left.',
     action: 'The log of podwire-ipam has the reason.',
   },
   {
@@ -284,7 +277,7 @@ export const ALERTS: readonly Alert[] = [
     for: '5m',
     expression: 'min by (instance) (podwire_dataplane_ipam_connected) == 0',
     summary: 'podwire-node on {{ $labels.instance }} does not receive changes of the cluster',
-    meaning: 'Routes to new blocks of other nodes are missing. Existing pods are not affected.',
+    meaning: 'Routes to new blocks of other nodes are missing.',
     action: 'Check podwire-ipam, then the network between the node and it.',
   },
   {
@@ -314,6 +307,26 @@ export const ALERTS: readonly Alert[] = [
     summary: 'A firewall on {{ $labels.instance }} drops the packets of pods',
     meaning: 'Pods of the node do not reach other pods, though the kubelet’s probes pass.',
     action: '`podwirectl node ready` on the node names the chain and the command that lets the packets pass.',
+  },
+  {
+    name: 'PodwirePoliciesNotEnforced',
+    severity: 'critical',
+    for: '5m',
+    expression:
+      'max by (instance, reason) (podwire_dataplane_conditions{reason=~"PoliciesNotEnforced|PodPolicyUnknown"}) > 0',
+    summary: '{{ $labels.instance }} cannot enforce network policies: {{ $labels.reason }}',
+    meaning: 'Pods are isolated or refused, also where policies allow their connections.',
+    action:
+      '`podwirectl node status` on the node names the pods or the refused policies. PodPolicyUnknown: see `podwirectl policy status`.',
+  },
+  {
+    name: 'PodwirePoliciesBehind',
+    severity: 'warning',
+    for: '1m',
+    expression: 'max(podwire_ipam_policies_nodes{state="behind"}) > 0',
+    summary: '{{ $value }} nodes do not put changes of network policies in force',
+    meaning: 'Connections that a new policy forbids may pass there.',
+    action: '`podwirectl policy status` names the nodes; the log of podwire-node there has the reason.',
   },
   {
     name: 'PodwireTableChanged',

@@ -140,6 +140,41 @@ export const IPAM: DashboardDefinition = {
       ],
     },
     {
+      title: 'Network policies',
+      panels: [
+        {
+          title: 'Policies',
+          description: 'NetworkPolicies and ClusterNetworkPolicies.',
+          kind: 'lines',
+          unit: 'short',
+          width: 8,
+          queries: [{ expression: 'max(podwire_ipam_policies)', legend: 'policies' }],
+        },
+        {
+          title: 'Nodes',
+          description: 'behind: the latest changes are not in force. "podwirectl policy status" names the nodes.',
+          kind: 'lines',
+          unit: 'short',
+          width: 8,
+          queries: [{ expression: 'max by (state) (podwire_ipam_policies_nodes)', legend: '{{state}}' }],
+        },
+        {
+          title: 'Policies not enforced or not followed',
+          description: 'Conditions of nodes. "podwirectl node status" on the node has the reason.',
+          kind: 'stack',
+          unit: 'short',
+          width: 8,
+          queries: [
+            {
+              expression:
+                'max by (instance, reason) (podwire_dataplane_conditions{reason=~"PoliciesNotEnforced|PodPolicyUnknown|PoliciesNotFollowed"}) or on () vector(0)',
+              legend: '{{instance}} {{reason}}',
+            },
+          ],
+        },
+      ],
+    },
+    {
       title: 'Requests and datastore',
       panels: [
         {

@@ -17,7 +17,7 @@ const METRICS_HEAD = `# Metrics
 Generated from the catalog in \`services/shared/telemetry\` by \`npm run dashboards\`. Prometheus has these names, by
 scraping and by OTLP. A name with \`_total\` is a counter. The other names are gauges, or histograms with \`_bucket\`,
 \`_sum\` and \`_count\`. Times are in seconds. A counter begins with 0 at the start of its process, unless the table says
-since when it exists.
+since when it exists; a histogram exists after its first value.
 
 Counters of podwire-ipam are per replica. Its gauges describe the whole datastore: use \`max\`, not \`sum\`, over
 replicas. Four gauges also have the names of Calico's kube-controllers: \`ipam_allocations_in_use\`,
@@ -77,12 +77,13 @@ function listed(values: readonly string[]): string {
 }
 
 function about(name: MetricName): string {
-  const { about: text, kind, when } = metricOf(name);
+  const { about: text, kind, when = '' } = metricOf(name);
+  const isImplied = kind === 'histogram' && when.startsWith('after the first');
   const uses = alerts(name);
   return [
     ...(kind === 'histogram' ? ['Histogram'] : []),
     text,
-    ...(when === undefined ? [] : [`Exists ${when}`]),
+    ...(when === '' || isImplied ? [] : [`Exists ${when}`]),
     ...(uses === '' ? [] : [`Alerts: ${uses}`]),
   ].join('. ');
 }
@@ -105,11 +106,11 @@ checks have no spans. A repeated call is an event \`podwire.retry\` of the comma
 /** The content of SPANS.md. */
 export function spansDocument(): string {
   const spans = Object.entries(SPANS).map(([name, { kind, about: text }]) => [`\`${name}\``, kind, text]);
-  const attributes = Object.entries(ATTRIBUTES).map(([name, { type, about: text }]) => [`\`${name}\``, type, text]);
+  const attributes = Object.entries(ATTRIBUTES).map(([name, { about: text }]) => [`\`${name}\``, text]);
   const tables = [
     table(['Span', 'Kind', 'Meaning'], spans),
     '## Attributes\n',
-    table(['Attribute', 'Type', 'Meaning'], attributes),
+    table(['Attribute', 'Meaning'], attributes),
   ];
   return [SPANS_HEAD, ...tables].join('\n');
 }

@@ -20,11 +20,11 @@ export function rulesFile(): string {
 /** RUNBOOK.md: meaning and remedy of each alert and each condition of a node. */
 export function runbook(): string {
   const sections = ALERTS.map(
-    ({ name, severity, for: duration, expression, meaning, action }) =>
-      `## ${name}\n\n${severity}, after ${duration}: \`${expression}\`\n\n${meaning}\n\n${action}\n`,
+    ({ name, severity, for: duration, meaning, action }) =>
+      `## ${name}\n\n${severity}, after ${duration}. ${meaning}\n\n${action}\n`,
   );
   const head =
-    '# Runbook\n\nGenerated from `alerts.ts` by `npm run dashboards`: the meaning and remedy of each alert. ' +
-    'The last section has the [conditions](#conditions) of nodes.\n';
+    '# Runbook\n\nGenerated from `alerts.ts` by `npm run dashboards`: meaning and remedy of each alert, whose expression is in ' +
+    '[`rules.yaml`](rules.yaml), and the [conditions](#conditions) of nodes.\n';
   return [head, ...sections, conditionsSection()].join('\n');
 }

@@ -11,6 +11,7 @@ import { history } from './commands/history.js';
 import { ipamCheck, ipamConfigure, ipamRelease, ipamShow, ipamSplit } from './commands/ipam.js';
 import { latency } from './commands/latency.js';
 import { leases, leasesReturn } from './commands/leases.js';
+import { policyExplain, policyList, policyStatus } from './commands/network-policies.js';
 import { nodeReady, nodeStatus } from './commands/node.js';
 import { podsCheck, podsRepair } from './commands/pods.js';
 import { releaseAddress, releaseAttachment } from './commands/release.js';
@@ -44,6 +45,9 @@ export const VERBS: readonly Verb[] = [
   who,
   history,
   explain,
+  policyExplain,
+  policyList,
+  policyStatus,
   audit,
   releaseAddress,
   releaseAttachment,

@@ -37,8 +37,7 @@ import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './api-server/api.js';
 import type { NodeTokens, NodeTokensOptions } from './api-server/node-tokens.js';
 import { podCidrsOf, PodNodes } from './api-server/pod-nodes.js';
-import { networkPolicyService } from './network-policies/network-policies-rpc.js';
-import type { PolicyDistributor } from './network-policies/network-policies-operations.js';
+import { networkPolicyService, type NetworkPolicyServer } from './network-policies/network-policies-rpc.js';
 import { PoolAdmission } from './pools/admission.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import type { ServiceAddress } from './records/pool.js';
@@ -101,10 +100,8 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const raw = await retryUntilAvailable(() => openStore(config, storeDeps(deps, events)), retry);
   const store = timedStore(raw.store, { clock, events });
   const opened = { ...raw, store };
-  const {
-    refused,
-    traits: { settlement },
-  } = opened;
+  const { refused } = opened;
+  const { settlement } = opened.traits;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
   const services = serviceAddresses(config, api);
   const policies = api && config.networkPolicies ? startNetworkPolicies(api, deps) : undefined;
@@ -182,7 +179,7 @@ function observeIpam(ipam: Ipam, server: RpcServer): () => void {
 interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly ipam: Ipam;
   readonly watches: StreamSource;
-  readonly policies: PolicyDistributor;
+  readonly policies: NetworkPolicyServer['policies'];
   readonly settlement: SettlementInterval;
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
@@ -212,7 +209,7 @@ function ipamServer(
         readPodCidrs: async (name, signal) => (api ? podCidrsOf(api, name, signal) : []),
       }),
       watchService(watches, streaming),
-      networkPolicyService(policies, unary, streaming),
+      networkPolicyService({ policies, clock }, unary, streaming),
       releaseService(release, unary),
     ],
   });
@@ -444,7 +441,7 @@ function deferredStreamSource(loading: Promise<Datastore>, refused: AbortSignal)
 }
 
 /** Network policies are served until the datastore is refused: then another process leads. */
-function servedPolicies(policies: ServedPolicies | undefined, refused: AbortSignal): PolicyDistributor {
+function servedPolicies(policies: ServedPolicies | undefined, refused: AbortSignal): NetworkPolicyServer['policies'] {
   if (!policies) return NO_POLICIES;
   return {
     ...policies,

@@ -166,6 +166,14 @@ export const EXAMPLES: Readonly<Record<string, Example>> = {
     fires: one('podwire_dataplane_conditions{instance="a",reason="ForwardDropped"}', '1x60'),
     silent: one('podwire_dataplane_conditions{instance="a",reason="NotOnLink"}', '1x60'),
   },
+  PodwirePoliciesNotEnforced: {
+    fires: one('podwire_dataplane_conditions{instance="a",reason="PodPolicyUnknown"}', '1x60'),
+    silent: one('podwire_dataplane_conditions{instance="a",reason="PoliciesNotFollowed"}', '1x60'),
+  },
+  PodwirePoliciesBehind: {
+    fires: one('podwire_ipam_policies_nodes{instance="a",state="behind"}', '2x60'),
+    silent: one('podwire_ipam_policies_nodes{instance="a",state="following"}', '2x60'),
+  },
   PodwireTableChanged: {
     fires: one('podwire_dataplane_nft_writes_total{instance="a",table="inet podwire",reason="drift"}', '0+1x60'),
     silent: one('podwire_dataplane_nft_writes_total{instance="a",table="inet podwire",reason="drift"}', '0x5 2x60'),

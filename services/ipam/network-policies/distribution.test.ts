@@ -165,21 +165,53 @@ test('a small set that has changed too often is sent whole', async () => {
   expect(update.sets).toMatchObject([{ isWhole: true, added: [{}] }]);
 });
 
-test('acknowledgements count the nodes that are behind', async () => {
-  const stream = follow('n1');
-  const { streamId } = await next(stream);
-  expect(policies.nodes).toEqual({ following: 1, behind: 1 });
-  policies.acknowledge({ nodeName: 'n1', streamId, number: 1 });
-  policies.acknowledge({ nodeName: 'n1', streamId, number: 0 });
-  expect(policies.nodes).toEqual({ following: 1, behind: 0 });
-  expect(() => policies.acknowledge({ nodeName: 'n1', streamId: 'other', number: 1 })).toThrow(/another stream/);
-  compiled.setPod(numbered(1));
-  await nextAfterBatch(stream);
-  expect(policies.nodes.behind).toBe(1);
-  const second = follow('n1');
-  await next(second);
-  await expect(stream.next()).rejects.toMatchObject({ code: 'SESSION_SUPERSEDED' });
-  expect(policies.nodes).toEqual({ following: 1, behind: 1 });
+describe('the progress of a node', () => {
+  test('counts messages and acknowledgements; after 10 s without any the node is behind', async () => {
+    const stream = follow('n1');
+    const { streamId } = await next(stream);
+    clock.advance(10_000);
+    expect(policies.nodes).toEqual({ following: 1, behind: 0 });
+    clock.advance(1);
+    expect(policies.nodes).toEqual({ following: 1, behind: 1 });
+    expect(policies.progressOf('n1')).toEqual({
+      ...{ isFollowing: true, forMs: 10_001, behindForMs: 10_001, isBehind: true },
+      ...{ sentNumber: 1, acknowledgedNumber: 0 },
+    });
+    policies.acknowledge({ nodeName: 'n1', streamId, number: 1 });
+    policies.acknowledge({ nodeName: 'n1', streamId, number: 0 });
+    expect(policies.progressOf('n1')).toMatchObject({ acknowledgedNumber: 1, behindForMs: undefined });
+    expect(() => policies.acknowledge({ nodeName: 'n1', streamId: 'other', number: 1 })).toThrow(/another stream/);
+  });
+
+  test('begins to wait with the first message after an acknowledgement of all', async () => {
+    const stream = follow('n1');
+    const { streamId } = await next(stream);
+    policies.acknowledge({ nodeName: 'n1', streamId, number: 1 });
+    clock.advance(60_000);
+    for (const index of [1, 2]) {
+      compiled.setPod(numbered(index));
+      await nextAfterBatch(stream);
+      clock.advance(3000);
+    }
+    expect(policies.progressOf('n1')).toMatchObject({ sentNumber: 3, behindForMs: 6005 });
+    policies.acknowledge({ nodeName: 'n1', streamId, number: 2 });
+    clock.advance(100);
+    policies.acknowledge({ nodeName: 'n1', streamId, number: 2 });
+    expect(policies.progressOf('n1')).toMatchObject({ acknowledgedNumber: 2, behindForMs: 100 });
+  });
+
+  test('remembers the end of the last stream', async () => {
+    expect(policies.progressOf('n1')).toMatchObject({ isFollowing: false, forMs: undefined });
+    const first = follow('n1');
+    await next(first);
+    const second = follow('n1');
+    await next(second);
+    await expect(first.next()).rejects.toMatchObject({ code: 'SESSION_SUPERSEDED' });
+    expect(policies.progressOf('n1')).toMatchObject({ isFollowing: true, sentNumber: 1 });
+    await second.return(undefined);
+    clock.advance(500);
+    expect(policies.progressOf('n1')).toMatchObject({ isFollowing: false, forMs: 500, sentNumber: 0 });
+  });
 });
 
 describe('an announcement', () => {

@@ -5,6 +5,7 @@ import type { AddressSet } from './address-sets.js';
 import { Follower, isEmpty, splitUpdate, type NodeUpdate } from './distribution.js';
 import { PodAddresses, type Announcement } from './pod-addresses.js';
 import { Profiles } from './profiles.js';
+import type { NodeProgress, PolicyState } from './status.js';
 
 export interface NetworkPoliciesOptions {
   readonly clock: Clock;
@@ -47,8 +48,9 @@ interface PolicyStream {
   readonly follower: Follower;
   sentNumber: number;
   acknowledgedNumber: number;
-  /** When it last acknowledged a message, or became behind; by the monotonic clock. */
-  progressedAtMs: number;
+  readonly openedAtMs: number;
+  /** When the oldest message that is not acknowledged was sent, or the last acknowledgement came if that is later. */
+  waitsSinceMs: number;
   isEnded: boolean;
   /** Whether there may be something to send. */
   isDue: boolean;
@@ -63,13 +65,21 @@ const BATCH_MS = 5;
 /** A node that is behind and acknowledges nothing for so long may be gone: pods do not wait for it. */
 const LOST_AFTER_MS = 2000;
 
+/** A node that acknowledges nothing for longer, though a message waits, is reported as behind, in milliseconds. */
+const BEHIND_MS = 10_000;
+
+/** Ends of streams that are remembered, of as many nodes. */
+const KEPT_ENDS_COUNT = 10_000;
+
 /** The cluster's network policies, and the nodes that follow them. */
-export class NetworkPolicies implements PolicyDistributor {
+export class NetworkPolicies implements PolicyDistributor, PolicyState {
   readonly addresses: PodAddresses;
   readonly profiles: Profiles;
   readonly #options: NetworkPoliciesOptions;
   /** Streams by the name of their node. */
   readonly #streams = new Map<string, PolicyStream>();
+  /** When the last stream of a node ended that has none, by its name. */
+  readonly #ends = new Map<string, number>();
   /** Streams of the nodes that have a set. */
   readonly #users = new Map<AddressSet, Set<PolicyStream>>();
   /** Streams with changes since the last batch. */
@@ -103,10 +113,30 @@ export class NetworkPolicies implements PolicyDistributor {
     });
   }
 
-  /** Nodes that follow, and nodes of these that have not acknowledged every message. */
+  get followers(): Iterable<string> {
+    return this.#streams.keys();
+  }
+
+  /** Nodes that follow, and nodes of these that are behind. */
   get nodes(): { readonly following: number; readonly behind: number } {
-    const streams = [...this.#streams.values()];
-    return { following: streams.length, behind: streams.filter(isBehind).length };
+    const names = [...this.followers];
+    const behind = names.filter((name) => this.progressOf(name).isBehind).length;
+    return { following: names.length, behind };
+  }
+
+  progressOf(nodeName: string): NodeProgress {
+    const nowMs = this.#options.clock.monotonicMs();
+    const { openedAtMs, sentNumber = 0, acknowledgedNumber = 0, waitsSinceMs = 0 } = this.#streams.get(nodeName) ?? {};
+    const sinceMs = openedAtMs ?? this.#ends.get(nodeName);
+    const behindForMs = acknowledgedNumber < sentNumber ? nowMs - waitsSinceMs : undefined;
+    return {
+      isFollowing: openedAtMs !== undefined,
+      forMs: sinceMs === undefined ? undefined : nowMs - sinceMs,
+      sentNumber,
+      acknowledgedNumber,
+      behindForMs,
+      isBehind: (behindForMs ?? 0) > BEHIND_MS,
+    };
   }
 
   /**
@@ -125,7 +155,7 @@ export class NetworkPolicies implements PolicyDistributor {
         if (!update)
           throw new Failure('UNREACHABLE', `node ${nodeName}: reads network policies too slowly; follow again`);
         const parts = isSnapshot || !isEmpty(update) ? splitUpdate(update) : [];
-        if (!isBehind(stream)) stream.progressedAtMs = this.#options.clock.monotonicMs();
+        if (!isBehind(stream)) stream.waitsSinceMs = this.#options.clock.monotonicMs();
         const firstNumber = stream.sentNumber + 1;
         stream.sentNumber += parts.length;
         for (const check of stream.waiting) check();
@@ -144,8 +174,9 @@ export class NetworkPolicies implements PolicyDistributor {
   acknowledge({ nodeName, streamId, number }: Acknowledgement): void {
     const stream = this.#streams.get(nodeName);
     if (stream?.id !== streamId) throw supersededFailure(nodeName);
-    stream.acknowledgedNumber = Math.max(stream.acknowledgedNumber, Math.min(number, stream.sentNumber));
-    stream.progressedAtMs = this.#options.clock.monotonicMs();
+    if (number <= stream.acknowledgedNumber) return;
+    stream.acknowledgedNumber = Math.min(number, stream.sentNumber);
+    stream.waitsSinceMs = this.#options.clock.monotonicMs();
     for (const check of stream.waiting) check();
   }
 
@@ -179,12 +210,14 @@ export class NetworkPolicies implements PolicyDistributor {
     const earlier = this.#streams.get(nodeName);
     if (earlier) this.#close(earlier);
     const onUse = (set: AddressSet, isUsed: boolean): void => this.#setUsed(set, stream, isUsed);
+    const nowMs = this.#options.clock.monotonicMs();
     const stream: PolicyStream = {
-      ...{ id: this.#options.newUid(), sentNumber: 0, acknowledgedNumber: 0, progressedAtMs: 0 },
+      ...{ id: this.#options.newUid(), sentNumber: 0, acknowledgedNumber: 0, openedAtMs: nowMs, waitsSinceMs: nowMs },
       ...{ isEnded: false, isDue: false, wake: () => undefined, waiting: new Set() },
       follower: new Follower({ nodeName, profiles: this.profiles, known, onUse }),
     };
     this.#streams.set(nodeName, stream);
+    this.#ends.delete(nodeName);
     return stream;
   }
 
@@ -193,7 +226,11 @@ export class NetworkPolicies implements PolicyDistributor {
     stream.isEnded = true;
     stream.follower.close();
     this.#due.delete(stream);
-    if (this.#streams.get(stream.follower.nodeName) === stream) this.#streams.delete(stream.follower.nodeName);
+    const { nodeName } = stream.follower;
+    this.#streams.delete(nodeName);
+    this.#ends.set(nodeName, this.#options.clock.monotonicMs());
+    const [oldest] = this.#ends.keys();
+    if (oldest !== undefined && this.#ends.size > KEPT_ENDS_COUNT) this.#ends.delete(oldest);
     wake(stream);
     for (const check of stream.waiting) check();
   }
@@ -204,8 +241,8 @@ export class NetworkPolicies implements PolicyDistributor {
     else if (users.delete(stream) && users.size === 0) this.#users.delete(set);
   }
 
-  #isLost({ progressedAtMs }: PolicyStream): boolean {
-    return this.#options.clock.monotonicMs() - progressedAtMs > LOST_AFTER_MS;
+  #isLost({ waitsSinceMs }: PolicyStream): boolean {
+    return this.#options.clock.monotonicMs() - waitsSinceMs > LOST_AFTER_MS;
   }
 
   #podChanged(nodeName: string, key: string): void {

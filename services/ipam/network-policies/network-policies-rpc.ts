@@ -21,15 +21,28 @@ import { readChecked } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import { preparedMethod, type StreamHandler, type Streaming } from '@podwire/shared/rpc/streaming';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { readName } from '../leases/session-rpc.js';
 import { subdomainFault } from '../records/names.js';
 import type { Member, SetUpdate } from './address-sets.js';
+import type { PolicyInspection } from './explanation.js';
+import { explainHandler, listHandler, statusHandler } from './inspection-rpc.js';
 import type { FollowRequest, PolicyDistributor, PolicyMessage } from './network-policies-operations.js';
 import type { Announcement } from './pod-addresses.js';
 import type { NodePod } from './profiles.js';
 
-export function networkPolicyService(policies: PolicyDistributor, unary: Unary, streaming: Streaming): RpcService {
+/** The network policies that podwire-ipam serves to nodes and operators. */
+export interface NetworkPolicyServer {
+  readonly policies: PolicyDistributor & PolicyInspection;
+  readonly clock: Clock;
+}
+
+export function networkPolicyService(
+  { policies, clock }: NetworkPolicyServer,
+  unary: Unary,
+  streaming: Streaming,
+): RpcService {
   const method = preparedMethod(NetworkPolicyServiceService.followPolicies);
   return {
     name: 'podwire.ipam.v1.NetworkPolicyService',
@@ -38,6 +51,9 @@ export function networkPolicyService(policies: PolicyDistributor, unary: Unary, 
       followPolicies: streaming(method, followHandler(policies)),
       acknowledgePolicies: unary(NetworkPolicyServiceService.acknowledgePolicies, acknowledgeHandler(policies)),
       announcePod: unary(NetworkPolicyServiceService.announcePod, announceHandler(policies)),
+      explainPolicy: unary(NetworkPolicyServiceService.explainPolicy, explainHandler(policies, clock)),
+      getPolicyStatus: unary(NetworkPolicyServiceService.getPolicyStatus, statusHandler(policies, clock)),
+      listPolicies: unary(NetworkPolicyServiceService.listPolicies, listHandler(policies)),
     },
   };
 }

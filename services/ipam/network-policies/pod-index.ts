@@ -9,6 +9,8 @@ export interface IndexedPod {
   readonly pod: Pod;
   /** Whether its namespace's labels are known, and so which policies select it. */
   readonly isKnown: boolean;
+  /** Its addresses. */
+  readonly members: readonly Member[];
   readonly selections: ReadonlySet<Selection>;
 }
 
@@ -84,6 +86,15 @@ export class PodIndex {
   setsOf({ namespace, name }: PodName): readonly AddressSet[] {
     const { selections = [] } = this.#namespaces.get(namespace)?.pods.get(name) ?? {};
     return [...selections].flatMap(({ sets }) => [...sets.values()].map(({ set }) => set));
+  }
+
+  /** Names of the nodes with pods. */
+  *nodeNames(): Generator<string, void, void> {
+    for (const name of this.#nodes.keys()) if (name !== '') yield name;
+  }
+
+  find({ namespace, name }: PodName): IndexedPod | undefined {
+    return this.#namespaces.get(namespace)?.pods.get(name);
   }
 
   /** Every pod. */

@@ -100,6 +100,11 @@ export class Profiles {
     return this.#policies.keys();
   }
 
+  /** Every policy, with the pods that it selects. */
+  get policies(): Iterable<{ readonly spec: PolicySpec; readonly subject: Selection }> {
+    return this.#policies.values();
+  }
+
   get policiesCount(): number {
     return this.#policies.size;
   }

@@ -5,13 +5,15 @@ import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 
 import type { KubernetesApi } from '../api-server/api.js';
 import type { Observed, ObservedRecord } from '../engine/mirror/mirror.js';
+import { explain, type PolicyInspection } from '../network-policies/explanation.js';
 import { NetworkPolicies, type PolicyDistributor } from '../network-policies/network-policies-operations.js';
 import type { PodAddresses } from '../network-policies/pod-addresses.js';
+import { listPolicies, policyStatus } from '../network-policies/status.js';
 import type { Pool } from '../records/pool.js';
 import { PolicySource } from './policy-source.js';
 
 /** The network policies of the cluster, from the API server's objects and the addresses of the datastore. */
-export interface ServedPolicies extends PolicyDistributor {
+export interface ServedPolicies extends PolicyDistributor, PolicyInspection {
   /** Receives what the mirror applies. */
   readonly observe: (observed: Observed) => void;
   /** This process leads, and has read the datastore. */
@@ -33,6 +35,11 @@ export function startNetworkPolicies(api: KubernetesApi, { clock, log, random, n
   let leads = false;
   const refusal = (): Failure | undefined => (leads ? source.refusal : notLeading());
   const policies = new NetworkPolicies({ clock, newUid, refusal });
+  const complete = (): NetworkPolicies => {
+    const failure = refusal();
+    if (failure) throw failure;
+    return policies;
+  };
   const source = new PolicySource({ api, clock, log, random, profiles: policies.profiles });
   const stopMetrics = observeMetrics(['podwire.ipam.policies', 'podwire.ipam.policies.nodes'], (observe) => {
     const { following, behind } = policies.nodes;
@@ -45,6 +52,9 @@ export function startNetworkPolicies(api: KubernetesApi, { clock, log, random, n
     follow: (request, signal) => policies.follow(request, signal),
     acknowledge: (acknowledgement) => policies.acknowledge(acknowledgement),
     announce: (announcement, signal) => policies.announce(announcement, signal),
+    explain: (question) => explain(question, complete()),
+    status: () => policyStatus(complete()),
+    list: (namespace) => listPolicies(complete().profiles, namespace),
     observe: (observed) => records.observe(observed),
     lead: () => (leads = true),
     stop: async () => {
@@ -56,7 +66,10 @@ export function startNetworkPolicies(api: KubernetesApi, { clock, log, random, n
 }
 
 /** Where podwire-ipam has no API server, or network policies are off. */
-export const NO_POLICIES: PolicyDistributor = { follow: refuse, acknowledge: refuse, announce: refuse };
+export const NO_POLICIES: PolicyDistributor & PolicyInspection = {
+  ...{ follow: refuse, acknowledge: refuse, announce: refuse },
+  ...{ explain: refuse, status: refuse, list: refuse },
+};
 
 function refuse(): never {
   throw new Failure('POLICIES_NOT_SERVED', 'network policies: podwire-ipam follows no API server; see its settings');

@@ -7,6 +7,8 @@ import {
   AnnouncePodRequest,
   NetworkPolicyServiceService,
   type AnnouncePodResponse,
+  type ExplainPolicyRequest,
+  type ExplainPolicyResponse,
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -200,6 +202,72 @@ test('an announced pod is known to other nodes before its lease is bound', async
   expect((await failure).message).toMatch(/pod must have a namespace and a name; addresses must not be empty/);
 });
 
+test('explains connections, and lists policies and nodes', async () => {
+  putNamespace('front', {});
+  await start();
+  await putPod('front', 'web', { app: 'web' });
+  await putPod('front', 'bot', { app: 'bot' });
+  const web = {
+    metadata: { name: 'web', namespace: 'front' },
+    spec: { podSelector: { matchLabels: { app: 'web' } }, ingress: [{ ports: [{ port: 'http' }] }] },
+  };
+  put('/apis/networking.k8s.io/v1/namespaces/front/networkpolicies', web);
+  put('/apis/networking.k8s.io/v1/namespaces/front/networkpolicies', { metadata: { name: 'all', namespace: 'front' } });
+  await followAll();
+  const acknowledged = { following: true, behind: false, behindSince: undefined };
+  const { getPolicyStatus, listPolicies } = NetworkPolicyServiceService;
+  const status = () => caller.peer.call(getPolicyStatus, {}, clientLimits());
+  await expect.poll(status).toMatchObject({
+    nodes: NODES.map((name) => ({ name, podCount: 1, restrictedPodCount: 1, ...acknowledged })),
+    networkPolicyCount: 2,
+    clusterNetworkPolicyCount: 0,
+    faultyPolicies: [],
+  });
+
+  expect(await explained({ port: 'http' })).toMatchObject({
+    allowed: true,
+    connections: [{ port: 8000, egress: undefined, ingress: { policy: 'NetworkPolicy front/web', ruleIndex: 0 } }],
+    source: { pod: { name: 'bot' }, node: { name: 'n2' } },
+    destination: { pod: { name: 'web' }, node: { name: 'n1', ...acknowledged } },
+  });
+  expect(await explained({ port: '9' })).toMatchObject({
+    allowed: false,
+    connections: [{ ingress: { policy: '', isolatedBy: ['NetworkPolicy front/all', 'NetworkPolicy front/web'] } }],
+  });
+  const icmp = await explained({ protocol: 1, source: { end: { $case: 'address', value: '192.0.2.1' } } });
+  expect(icmp).toMatchObject({ allowed: false, connections: [{ sourceAddress: '192.0.2.1', port: 0 }] });
+
+  const list = { namespace: 'front', pageSize: 1, pageToken: '' };
+  const first = await caller.peer.call(listPolicies, list, clientLimits());
+  const second = await caller.peer.call(listPolicies, { ...list, pageToken: first.nextPageToken }, clientLimits());
+  expect([...first.policies, ...second.policies]).toMatchObject([
+    { name: 'NetworkPolicy front/all', podCount: 2, ingressRuleCount: 0, egressRuleCount: undefined },
+    { name: 'NetworkPolicy front/web', podCount: 1, ingressRuleCount: 1 },
+  ]);
+  expect(second.nextPageToken).toBe('');
+});
+
+test('refuses malformed connections and unknown pods', async () => {
+  putNamespace('front', {});
+  await start();
+  await putPod('front', 'web', {});
+  await followAll();
+  const end = (namespace: string, name: string) => ({ end: { $case: 'pod', value: { namespace, name } } }) as const;
+  const faults = explained({ source: undefined, destination: end('', 'web'), protocol: 256, port: '' });
+  expect((await failureOf(faults)).message).toMatch(/protocol.*source.*destination\.pod\.namespace/);
+  const ports = ['', '0', '65536'].map(async (port) => (await failureOf(explained({ port }))).code);
+  expect(await Promise.all(ports)).toEqual(['INVALID_REQUEST', 'INVALID_REQUEST', 'INVALID_REQUEST']);
+  expect((await failureOf(explained({ protocol: 1, port: '80' }))).message).toMatch(/has no ports/);
+  expect((await failureOf(explained({ source: end('front', 'gone'), port: '80' }))).code).toBe('ENDPOINT_NOT_FOUND');
+});
+
+function explained(request: Partial<ExplainPolicyRequest>): Promise<ExplainPolicyResponse> {
+  const pod = (name: string) => ({ end: { $case: 'pod', value: { namespace: 'front', name } } }) as const;
+  const { protocol = 6 } = request;
+  const all = { source: pod('bot'), destination: pod('web'), port: '', ...request, protocol };
+  return caller.peer.call(NetworkPolicyServiceService.explainPolicy, all, clientLimits());
+}
+
 test('metrics count policies, and nodes that follow or are behind', async () => {
   const read = new ReadMetrics('podwire.ipam.policies');
   putNamespace('back', {});
@@ -241,6 +309,7 @@ test('nodes wait until everything is read, and the reason is named', async () =>
 test('without an API server, or with the setting off, no node follows', async () => {
   await start({ PODWIRE_IPAM_NETWORK_POLICIES: 'false' });
   expect((await failureOf(firstMessage('n1'))).code).toBe('POLICIES_NOT_SERVED');
+  expect((await failureOf(explained({ port: '80' }))).code).toBe('POLICIES_NOT_SERVED');
   expect(server.list('/api/v1/pods')).toEqual([]);
 });
 

@@ -111,14 +111,14 @@ export const IPAM_METRICS = {
     kind: 'gauge',
     unit: '{policy}',
     about: 'NetworkPolicies and ClusterNetworkPolicies',
-    when: 'with PODWIRE_IPAM_NETWORK_POLICIES=true and an API server',
+    when: 'with PODWIRE_IPAM_NETWORK_POLICIES=true',
   },
   'podwire.ipam.policies.nodes': {
     kind: 'gauge',
     unit: '{node}',
-    about: 'Nodes that follow network policies, and nodes that have not put the latest ones in force',
+    about: 'Nodes that follow network policies; behind: a change waits, and the node has acknowledged none for 10 s',
     labels: { state: ['following', 'behind'] },
-    when: 'with PODWIRE_IPAM_NETWORK_POLICIES=true and an API server',
+    when: 'with PODWIRE_IPAM_NETWORK_POLICIES=true',
   },
   'podwire.ipam.upkeep.failures': {
     kind: 'counter',

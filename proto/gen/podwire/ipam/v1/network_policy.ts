@@ -20,6 +20,8 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
+import { Timestamp } from "../../../google/protobuf/timestamp.js";
+import { PodReference } from "./history.js";
 import { AllocationName } from "./lease.js";
 
 /** PolicyDirection is the direction of a connection, as the filtered pod sees it. */
@@ -43,6 +45,19 @@ export enum PolicyAction {
   POLICY_ACTION_DENY = 2,
   /** POLICY_ACTION_PASS - Leaves the rule's tier. */
   POLICY_ACTION_PASS = 3,
+  UNRECOGNIZED = -1,
+}
+
+/** PolicyTier is the order of policies: an earlier tier decides first. */
+export enum PolicyTier {
+  /** POLICY_TIER_UNSPECIFIED - Never sent. */
+  POLICY_TIER_UNSPECIFIED = 0,
+  /** POLICY_TIER_ADMIN - Tier Admin of ClusterNetworkPolicy. */
+  POLICY_TIER_ADMIN = 1,
+  /** POLICY_TIER_NETWORK_POLICY - NetworkPolicy. */
+  POLICY_TIER_NETWORK_POLICY = 2,
+  /** POLICY_TIER_BASELINE - Tier Baseline of ClusterNetworkPolicy. */
+  POLICY_TIER_BASELINE = 3,
   UNRECOGNIZED = -1,
 }
 
@@ -238,6 +253,181 @@ export interface AnnouncePodRequest {
 export interface AnnouncePodResponse {
   /** Nodes whose policies name the pod; 0 if no policy does, or the addresses were known. */
   nodes: number;
+}
+
+/** ExplainPolicyRequest describes a connection by its first packet. */
+export interface ExplainPolicyRequest {
+  /** The side that connects. */
+  source:
+    | PolicyEnd
+    | undefined;
+  /** The side that listens. The address of a Service is none: nodes judge after its translation to a pod's address. */
+  destination:
+    | PolicyEnd
+    | undefined;
+  /** IANA's number, 1 to 255: 6 TCP, 17 UDP, 132 SCTP. */
+  protocol: number;
+  /** Port of the destination, as a number or as a name that the destination pod gives it; empty for other protocols. */
+  port: string;
+}
+
+/** PolicyEnd is one end of a connection. */
+export interface PolicyEnd {
+  /** The end; an address of a pod means the pod. */
+  end:
+    | //
+    /** A pod. */
+    { $case: "pod"; value: PodReference }
+    | //
+    /** An address (`10.65.0.7`, `fd65::7`). */
+    { $case: "address"; value: string }
+    | undefined;
+}
+
+/** ExplainPolicyResponse has the judgements. */
+export interface ExplainPolicyResponse {
+  /** Whether the policies allow every connection in the list. */
+  allowed: boolean;
+  /** One connection for each pair of addresses of the same family. */
+  connections: ExplainedConnection[];
+  /** The source. */
+  source:
+    | ExplainedEnd
+    | undefined;
+  /** The destination. */
+  destination:
+    | ExplainedEnd
+    | undefined;
+  /** Policies with invalid parts that select one of the pods, sorted by name. */
+  faultyPolicies: PolicySummary[];
+}
+
+/** ExplainedEnd is one end of a connection as podwire-ipam knows it. */
+export interface ExplainedEnd {
+  /** The pod; not set for an address of no pod, which no policy restricts. */
+  pod:
+    | PodReference
+    | undefined;
+  /** The pod's node; not set before the pod is scheduled. */
+  node: PolicyNode | undefined;
+}
+
+/** ExplainedConnection is a connection between two addresses. */
+export interface ExplainedConnection {
+  /** Address of the source. */
+  sourceAddress: string;
+  /** Address of the destination. */
+  destinationAddress: string;
+  /** Port of the destination; 0 for protocols without ports. */
+  port: number;
+  /** Judgement at the source; not set: no policy restricts connections from it. */
+  egress:
+    | PolicyJudgement
+    | undefined;
+  /** Judgement at the destination; not set: no policy restricts connections to it. */
+  ingress: PolicyJudgement | undefined;
+}
+
+/** PolicyJudgement is the decision about a connection at one end. */
+export interface PolicyJudgement {
+  /** Whether the connection is allowed at this end. */
+  allowed: boolean;
+  /** The deciding policy (`NetworkPolicy default/web`); empty: no rule matches. */
+  policy: string;
+  /** Tier of the deciding policy. */
+  tier: PolicyTier;
+  /**
+   * Position of the deciding rule in the policy's list for the direction, from 0 (`ingress[0]`). Invalid rules that
+   * allow nothing do not count.
+   */
+  ruleIndex: number;
+  /** If no rule matches: the NetworkPolicies that isolate the pod. Without them the connection is allowed. */
+  isolatedBy: string[];
+}
+
+/** PolicyNode is the state of a node. */
+export interface PolicyNode {
+  /** Name of the node. */
+  name: string;
+  /**
+   * Whether it follows this podwire-ipam. On etcd it may follow another replica; otherwise it enforces the last policies
+   * that it received.
+   */
+  following: boolean;
+  /** Since when it follows, or no longer does; not set: it has not followed this process. */
+  since:
+    | Date
+    | undefined;
+  /** Messages that were sent in its stream. */
+  sentNumber: bigint;
+  /** The last message that is in force in its kernel. */
+  acknowledgedNumber: bigint;
+  /** Since when it has acknowledged nothing, though a message waits; not set: none waits. */
+  behindSince:
+    | Date
+    | undefined;
+  /** Whether this lasts for more than 10 s. A healthy node takes milliseconds. */
+  behind: boolean;
+  /** Pods with addresses of their own. */
+  podCount: number;
+  /** Pods of these that a policy restricts. */
+  restrictedPodCount: number;
+}
+
+/** GetPolicyStatusRequest is empty. */
+export interface GetPolicyStatusRequest {
+}
+
+/** GetPolicyStatusResponse is the state of network policies in the cluster. */
+export interface GetPolicyStatusResponse {
+  /** Nodes that follow, and nodes with pods, sorted by name. */
+  nodes: PolicyNode[];
+  /** NetworkPolicies. */
+  networkPolicyCount: number;
+  /** ClusterNetworkPolicies. */
+  clusterNetworkPolicyCount: number;
+  /** Policies with invalid parts, sorted by name. */
+  faultyPolicies: PolicySummary[];
+}
+
+/** PolicySummary is a policy as podwire-ipam understands it. */
+export interface PolicySummary {
+  /** `NetworkPolicy default/web`, `ClusterNetworkPolicy closed`. */
+  name: string;
+  /** Its tier. */
+  tier: PolicyTier;
+  /** Priority of a ClusterNetworkPolicy, 0 to 1000: the lowest is first. */
+  priority: number;
+  /** Number of pods that it selects. */
+  podCount: number;
+  /** Number of rules for connections to its pods; not set: it does not concern them. */
+  ingressRuleCount?:
+    | number
+    | undefined;
+  /** Number of rules for connections from its pods; not set: it does not concern them. */
+  egressRuleCount?:
+    | number
+    | undefined;
+  /** Invalid parts, which open nothing. */
+  faults: string[];
+}
+
+/** ListPoliciesRequest requests one page of policies. */
+export interface ListPoliciesRequest {
+  /** Only NetworkPolicies of this namespace; empty means all policies. */
+  namespace: string;
+  /** Largest number of policies to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
+  pageSize: number;
+  /** The next_page_token of the previous answer; empty for the first page. The namespace must be as in that request. */
+  pageToken: string;
+}
+
+/** ListPoliciesResponse is one page of policies. */
+export interface ListPoliciesResponse {
+  /** The policies, in the order of their names. */
+  policies: PolicySummary[];
+  /** Token for the next page; empty on the last. */
+  nextPageToken: string;
 }
 
 function createBaseFollowPoliciesRequest(): FollowPoliciesRequest {
@@ -1704,6 +1894,1154 @@ export const AnnouncePodResponse: MessageFns<AnnouncePodResponse> = {
   },
 };
 
+function createBaseExplainPolicyRequest(): ExplainPolicyRequest {
+  return { source: undefined, destination: undefined, protocol: 0, port: "" };
+}
+
+export const ExplainPolicyRequest: MessageFns<ExplainPolicyRequest> = {
+  encode(message: ExplainPolicyRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.source !== undefined) {
+      PolicyEnd.encode(message.source, writer.uint32(10).fork()).join();
+    }
+    if (message.destination !== undefined) {
+      PolicyEnd.encode(message.destination, writer.uint32(18).fork()).join();
+    }
+    if (message.protocol !== 0) {
+      writer.uint32(24).uint32(message.protocol);
+    }
+    if (message.port !== "") {
+      writer.uint32(34).string(message.port);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExplainPolicyRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExplainPolicyRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.source = PolicyEnd.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.destination = PolicyEnd.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.protocol = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.port = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExplainPolicyRequest>): ExplainPolicyRequest {
+    return ExplainPolicyRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExplainPolicyRequest>): ExplainPolicyRequest {
+    const message = createBaseExplainPolicyRequest();
+    message.source = (object.source !== undefined && object.source !== null)
+      ? PolicyEnd.fromPartial(object.source)
+      : undefined;
+    message.destination = (object.destination !== undefined && object.destination !== null)
+      ? PolicyEnd.fromPartial(object.destination)
+      : undefined;
+    message.protocol = object.protocol ?? 0;
+    message.port = object.port ?? "";
+    return message;
+  },
+};
+
+function createBasePolicyEnd(): PolicyEnd {
+  return { end: undefined };
+}
+
+export const PolicyEnd: MessageFns<PolicyEnd> = {
+  encode(message: PolicyEnd, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.end?.$case) {
+      case "pod":
+        PodReference.encode(message.end.value, writer.uint32(10).fork()).join();
+        break;
+      case "address":
+        writer.uint32(18).string(message.end.value);
+        break;
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PolicyEnd {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePolicyEnd();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.end = { $case: "pod", value: PodReference.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.end = { $case: "address", value: reader.string() };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PolicyEnd>): PolicyEnd {
+    return PolicyEnd.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PolicyEnd>): PolicyEnd {
+    const message = createBasePolicyEnd();
+    switch (object.end?.$case) {
+      case "pod": {
+        if (object.end?.value !== undefined && object.end?.value !== null) {
+          message.end = { $case: "pod", value: PodReference.fromPartial(object.end.value) };
+        }
+        break;
+      }
+      case "address": {
+        if (object.end?.value !== undefined && object.end?.value !== null) {
+          message.end = { $case: "address", value: object.end.value };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
+function createBaseExplainPolicyResponse(): ExplainPolicyResponse {
+  return { allowed: false, connections: [], source: undefined, destination: undefined, faultyPolicies: [] };
+}
+
+export const ExplainPolicyResponse: MessageFns<ExplainPolicyResponse> = {
+  encode(message: ExplainPolicyResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.allowed !== false) {
+      writer.uint32(8).bool(message.allowed);
+    }
+    for (const v of message.connections) {
+      ExplainedConnection.encode(v!, writer.uint32(18).fork()).join();
+    }
+    if (message.source !== undefined) {
+      ExplainedEnd.encode(message.source, writer.uint32(26).fork()).join();
+    }
+    if (message.destination !== undefined) {
+      ExplainedEnd.encode(message.destination, writer.uint32(34).fork()).join();
+    }
+    for (const v of message.faultyPolicies) {
+      PolicySummary.encode(v!, writer.uint32(42).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExplainPolicyResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExplainPolicyResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.allowed = reader.bool();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.connections.push(ExplainedConnection.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.source = ExplainedEnd.decode(reader, reader.uint32());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.destination = ExplainedEnd.decode(reader, reader.uint32());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.faultyPolicies.push(PolicySummary.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExplainPolicyResponse>): ExplainPolicyResponse {
+    return ExplainPolicyResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExplainPolicyResponse>): ExplainPolicyResponse {
+    const message = createBaseExplainPolicyResponse();
+    message.allowed = object.allowed ?? false;
+    message.connections = object.connections?.map((e) => ExplainedConnection.fromPartial(e)) || [];
+    message.source = (object.source !== undefined && object.source !== null)
+      ? ExplainedEnd.fromPartial(object.source)
+      : undefined;
+    message.destination = (object.destination !== undefined && object.destination !== null)
+      ? ExplainedEnd.fromPartial(object.destination)
+      : undefined;
+    message.faultyPolicies = object.faultyPolicies?.map((e) => PolicySummary.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseExplainedEnd(): ExplainedEnd {
+  return { pod: undefined, node: undefined };
+}
+
+export const ExplainedEnd: MessageFns<ExplainedEnd> = {
+  encode(message: ExplainedEnd, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.pod !== undefined) {
+      PodReference.encode(message.pod, writer.uint32(10).fork()).join();
+    }
+    if (message.node !== undefined) {
+      PolicyNode.encode(message.node, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExplainedEnd {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExplainedEnd();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.pod = PodReference.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.node = PolicyNode.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExplainedEnd>): ExplainedEnd {
+    return ExplainedEnd.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExplainedEnd>): ExplainedEnd {
+    const message = createBaseExplainedEnd();
+    message.pod = (object.pod !== undefined && object.pod !== null) ? PodReference.fromPartial(object.pod) : undefined;
+    message.node = (object.node !== undefined && object.node !== null)
+      ? PolicyNode.fromPartial(object.node)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseExplainedConnection(): ExplainedConnection {
+  return { sourceAddress: "", destinationAddress: "", port: 0, egress: undefined, ingress: undefined };
+}
+
+export const ExplainedConnection: MessageFns<ExplainedConnection> = {
+  encode(message: ExplainedConnection, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.sourceAddress !== "") {
+      writer.uint32(10).string(message.sourceAddress);
+    }
+    if (message.destinationAddress !== "") {
+      writer.uint32(18).string(message.destinationAddress);
+    }
+    if (message.port !== 0) {
+      writer.uint32(24).uint32(message.port);
+    }
+    if (message.egress !== undefined) {
+      PolicyJudgement.encode(message.egress, writer.uint32(34).fork()).join();
+    }
+    if (message.ingress !== undefined) {
+      PolicyJudgement.encode(message.ingress, writer.uint32(42).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExplainedConnection {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExplainedConnection();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.sourceAddress = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.destinationAddress = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.port = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.egress = PolicyJudgement.decode(reader, reader.uint32());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.ingress = PolicyJudgement.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExplainedConnection>): ExplainedConnection {
+    return ExplainedConnection.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExplainedConnection>): ExplainedConnection {
+    const message = createBaseExplainedConnection();
+    message.sourceAddress = object.sourceAddress ?? "";
+    message.destinationAddress = object.destinationAddress ?? "";
+    message.port = object.port ?? 0;
+    message.egress = (object.egress !== undefined && object.egress !== null)
+      ? PolicyJudgement.fromPartial(object.egress)
+      : undefined;
+    message.ingress = (object.ingress !== undefined && object.ingress !== null)
+      ? PolicyJudgement.fromPartial(object.ingress)
+      : undefined;
+    return message;
+  },
+};
+
+function createBasePolicyJudgement(): PolicyJudgement {
+  return { allowed: false, policy: "", tier: 0, ruleIndex: 0, isolatedBy: [] };
+}
+
+export const PolicyJudgement: MessageFns<PolicyJudgement> = {
+  encode(message: PolicyJudgement, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.allowed !== false) {
+      writer.uint32(8).bool(message.allowed);
+    }
+    if (message.policy !== "") {
+      writer.uint32(18).string(message.policy);
+    }
+    if (message.tier !== 0) {
+      writer.uint32(24).int32(message.tier);
+    }
+    if (message.ruleIndex !== 0) {
+      writer.uint32(32).uint32(message.ruleIndex);
+    }
+    for (const v of message.isolatedBy) {
+      writer.uint32(42).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PolicyJudgement {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePolicyJudgement();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.allowed = reader.bool();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.policy = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.tier = reader.int32() as any;
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.ruleIndex = reader.uint32();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.isolatedBy.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PolicyJudgement>): PolicyJudgement {
+    return PolicyJudgement.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PolicyJudgement>): PolicyJudgement {
+    const message = createBasePolicyJudgement();
+    message.allowed = object.allowed ?? false;
+    message.policy = object.policy ?? "";
+    message.tier = object.tier ?? 0;
+    message.ruleIndex = object.ruleIndex ?? 0;
+    message.isolatedBy = object.isolatedBy?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBasePolicyNode(): PolicyNode {
+  return {
+    name: "",
+    following: false,
+    since: undefined,
+    sentNumber: 0n,
+    acknowledgedNumber: 0n,
+    behindSince: undefined,
+    behind: false,
+    podCount: 0,
+    restrictedPodCount: 0,
+  };
+}
+
+export const PolicyNode: MessageFns<PolicyNode> = {
+  encode(message: PolicyNode, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.name !== "") {
+      writer.uint32(10).string(message.name);
+    }
+    if (message.following !== false) {
+      writer.uint32(16).bool(message.following);
+    }
+    if (message.since !== undefined) {
+      Timestamp.encode(toTimestamp(message.since), writer.uint32(26).fork()).join();
+    }
+    if (message.sentNumber !== 0n) {
+      if (BigInt.asUintN(64, message.sentNumber) !== message.sentNumber) {
+        throw new globalThis.Error("value provided for field message.sentNumber of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.sentNumber);
+    }
+    if (message.acknowledgedNumber !== 0n) {
+      if (BigInt.asUintN(64, message.acknowledgedNumber) !== message.acknowledgedNumber) {
+        throw new globalThis.Error("value provided for field message.acknowledgedNumber of type uint64 too large");
+      }
+      writer.uint32(40).uint64(message.acknowledgedNumber);
+    }
+    if (message.behindSince !== undefined) {
+      Timestamp.encode(toTimestamp(message.behindSince), writer.uint32(50).fork()).join();
+    }
+    if (message.behind !== false) {
+      writer.uint32(56).bool(message.behind);
+    }
+    if (message.podCount !== 0) {
+      writer.uint32(64).uint32(message.podCount);
+    }
+    if (message.restrictedPodCount !== 0) {
+      writer.uint32(72).uint32(message.restrictedPodCount);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PolicyNode {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePolicyNode();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.following = reader.bool();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.since = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.sentNumber = reader.uint64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.acknowledgedNumber = reader.uint64() as bigint;
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.behindSince = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.behind = reader.bool();
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.podCount = reader.uint32();
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.restrictedPodCount = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PolicyNode>): PolicyNode {
+    return PolicyNode.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PolicyNode>): PolicyNode {
+    const message = createBasePolicyNode();
+    message.name = object.name ?? "";
+    message.following = object.following ?? false;
+    message.since = object.since ?? undefined;
+    message.sentNumber = (object.sentNumber !== undefined && object.sentNumber !== null)
+      ? BigInt(object.sentNumber)
+      : 0n;
+    message.acknowledgedNumber = (object.acknowledgedNumber !== undefined && object.acknowledgedNumber !== null)
+      ? BigInt(object.acknowledgedNumber)
+      : 0n;
+    message.behindSince = object.behindSince ?? undefined;
+    message.behind = object.behind ?? false;
+    message.podCount = object.podCount ?? 0;
+    message.restrictedPodCount = object.restrictedPodCount ?? 0;
+    return message;
+  },
+};
+
+function createBaseGetPolicyStatusRequest(): GetPolicyStatusRequest {
+  return {};
+}
+
+export const GetPolicyStatusRequest: MessageFns<GetPolicyStatusRequest> = {
+  encode(_: GetPolicyStatusRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetPolicyStatusRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetPolicyStatusRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetPolicyStatusRequest>): GetPolicyStatusRequest {
+    return GetPolicyStatusRequest.fromPartial(base ?? {});
+  },
+  fromPartial(_: DeepPartial<GetPolicyStatusRequest>): GetPolicyStatusRequest {
+    const message = createBaseGetPolicyStatusRequest();
+    return message;
+  },
+};
+
+function createBaseGetPolicyStatusResponse(): GetPolicyStatusResponse {
+  return { nodes: [], networkPolicyCount: 0, clusterNetworkPolicyCount: 0, faultyPolicies: [] };
+}
+
+export const GetPolicyStatusResponse: MessageFns<GetPolicyStatusResponse> = {
+  encode(message: GetPolicyStatusResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.nodes) {
+      PolicyNode.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.networkPolicyCount !== 0) {
+      writer.uint32(16).uint32(message.networkPolicyCount);
+    }
+    if (message.clusterNetworkPolicyCount !== 0) {
+      writer.uint32(24).uint32(message.clusterNetworkPolicyCount);
+    }
+    for (const v of message.faultyPolicies) {
+      PolicySummary.encode(v!, writer.uint32(34).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetPolicyStatusResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetPolicyStatusResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.nodes.push(PolicyNode.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.networkPolicyCount = reader.uint32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.clusterNetworkPolicyCount = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.faultyPolicies.push(PolicySummary.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetPolicyStatusResponse>): GetPolicyStatusResponse {
+    return GetPolicyStatusResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetPolicyStatusResponse>): GetPolicyStatusResponse {
+    const message = createBaseGetPolicyStatusResponse();
+    message.nodes = object.nodes?.map((e) => PolicyNode.fromPartial(e)) || [];
+    message.networkPolicyCount = object.networkPolicyCount ?? 0;
+    message.clusterNetworkPolicyCount = object.clusterNetworkPolicyCount ?? 0;
+    message.faultyPolicies = object.faultyPolicies?.map((e) => PolicySummary.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBasePolicySummary(): PolicySummary {
+  return {
+    name: "",
+    tier: 0,
+    priority: 0,
+    podCount: 0,
+    ingressRuleCount: undefined,
+    egressRuleCount: undefined,
+    faults: [],
+  };
+}
+
+export const PolicySummary: MessageFns<PolicySummary> = {
+  encode(message: PolicySummary, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.name !== "") {
+      writer.uint32(10).string(message.name);
+    }
+    if (message.tier !== 0) {
+      writer.uint32(16).int32(message.tier);
+    }
+    if (message.priority !== 0) {
+      writer.uint32(24).uint32(message.priority);
+    }
+    if (message.podCount !== 0) {
+      writer.uint32(32).uint32(message.podCount);
+    }
+    if (message.ingressRuleCount !== undefined) {
+      writer.uint32(40).uint32(message.ingressRuleCount);
+    }
+    if (message.egressRuleCount !== undefined) {
+      writer.uint32(48).uint32(message.egressRuleCount);
+    }
+    for (const v of message.faults) {
+      writer.uint32(58).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PolicySummary {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePolicySummary();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.tier = reader.int32() as any;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.priority = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.podCount = reader.uint32();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.ingressRuleCount = reader.uint32();
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.egressRuleCount = reader.uint32();
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.faults.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PolicySummary>): PolicySummary {
+    return PolicySummary.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PolicySummary>): PolicySummary {
+    const message = createBasePolicySummary();
+    message.name = object.name ?? "";
+    message.tier = object.tier ?? 0;
+    message.priority = object.priority ?? 0;
+    message.podCount = object.podCount ?? 0;
+    message.ingressRuleCount = object.ingressRuleCount ?? undefined;
+    message.egressRuleCount = object.egressRuleCount ?? undefined;
+    message.faults = object.faults?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBaseListPoliciesRequest(): ListPoliciesRequest {
+  return { namespace: "", pageSize: 0, pageToken: "" };
+}
+
+export const ListPoliciesRequest: MessageFns<ListPoliciesRequest> = {
+  encode(message: ListPoliciesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.namespace !== "") {
+      writer.uint32(10).string(message.namespace);
+    }
+    if (message.pageSize !== 0) {
+      writer.uint32(16).int32(message.pageSize);
+    }
+    if (message.pageToken !== "") {
+      writer.uint32(26).string(message.pageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListPoliciesRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListPoliciesRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.namespace = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.pageSize = reader.int32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.pageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListPoliciesRequest>): ListPoliciesRequest {
+    return ListPoliciesRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListPoliciesRequest>): ListPoliciesRequest {
+    const message = createBaseListPoliciesRequest();
+    message.namespace = object.namespace ?? "";
+    message.pageSize = object.pageSize ?? 0;
+    message.pageToken = object.pageToken ?? "";
+    return message;
+  },
+};
+
+function createBaseListPoliciesResponse(): ListPoliciesResponse {
+  return { policies: [], nextPageToken: "" };
+}
+
+export const ListPoliciesResponse: MessageFns<ListPoliciesResponse> = {
+  encode(message: ListPoliciesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.policies) {
+      PolicySummary.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.nextPageToken !== "") {
+      writer.uint32(18).string(message.nextPageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListPoliciesResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListPoliciesResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.policies.push(PolicySummary.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nextPageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListPoliciesResponse>): ListPoliciesResponse {
+    return ListPoliciesResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListPoliciesResponse>): ListPoliciesResponse {
+    const message = createBaseListPoliciesResponse();
+    message.policies = object.policies?.map((e) => PolicySummary.fromPartial(e)) || [];
+    message.nextPageToken = object.nextPageToken ?? "";
+    return message;
+  },
+};
+
 /**
  * NetworkPolicyService compiles the cluster's network policies, and sends each node the part that its pods need. Only the
  * podwire-ipam that leads serves it.
@@ -1770,6 +3108,56 @@ export const NetworkPolicyServiceService = {
     responseSerialize: (value: AnnouncePodResponse): Buffer => Buffer.from(AnnouncePodResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): AnnouncePodResponse => AnnouncePodResponse.decode(value),
   },
+  /**
+   * ExplainPolicy judges a new connection as the nodes do, by the policies that podwire-ipam knows, and names the rules and
+   * policies that decide. A pod may have an address of each family, so each pair of addresses has a judgement. The state
+   * of the pods' nodes shows whether these policies are in force there. Nothing is changed.
+   *
+   * Errors: INVALID_ARGUMENT (a malformed field, or a port's name that the destination does not have), NOT_FOUND (no pod
+   * with an address of its own has the name, or no address of the source has the family of one of the destination),
+   * FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies.
+   */
+  explainPolicy: {
+    path: "/podwire.ipam.v1.NetworkPolicyService/ExplainPolicy" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ExplainPolicyRequest): Buffer => Buffer.from(ExplainPolicyRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ExplainPolicyRequest => ExplainPolicyRequest.decode(value),
+    responseSerialize: (value: ExplainPolicyResponse): Buffer =>
+      Buffer.from(ExplainPolicyResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ExplainPolicyResponse => ExplainPolicyResponse.decode(value),
+  },
+  /**
+   * GetPolicyStatus returns which nodes follow, how far they are, and which policies have invalid parts.
+   *
+   * Errors: FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies.
+   */
+  getPolicyStatus: {
+    path: "/podwire.ipam.v1.NetworkPolicyService/GetPolicyStatus" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: GetPolicyStatusRequest): Buffer =>
+      Buffer.from(GetPolicyStatusRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): GetPolicyStatusRequest => GetPolicyStatusRequest.decode(value),
+    responseSerialize: (value: GetPolicyStatusResponse): Buffer =>
+      Buffer.from(GetPolicyStatusResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): GetPolicyStatusResponse => GetPolicyStatusResponse.decode(value),
+  },
+  /**
+   * ListPolicies lists NetworkPolicies and ClusterNetworkPolicies as podwire-ipam understands them.
+   *
+   * Errors: INVALID_ARGUMENT (a malformed field), FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies.
+   */
+  listPolicies: {
+    path: "/podwire.ipam.v1.NetworkPolicyService/ListPolicies" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ListPoliciesRequest): Buffer => Buffer.from(ListPoliciesRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ListPoliciesRequest => ListPoliciesRequest.decode(value),
+    responseSerialize: (value: ListPoliciesResponse): Buffer =>
+      Buffer.from(ListPoliciesResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ListPoliciesResponse => ListPoliciesResponse.decode(value),
+  },
 } as const;
 
 export interface NetworkPolicyServiceServer extends UntypedServiceImplementation {
@@ -1805,6 +3193,28 @@ export interface NetworkPolicyServiceServer extends UntypedServiceImplementation
    * in time; they get the addresses nevertheless).
    */
   announcePod: handleUnaryCall<AnnouncePodRequest, AnnouncePodResponse>;
+  /**
+   * ExplainPolicy judges a new connection as the nodes do, by the policies that podwire-ipam knows, and names the rules and
+   * policies that decide. A pod may have an address of each family, so each pair of addresses has a judgement. The state
+   * of the pods' nodes shows whether these policies are in force there. Nothing is changed.
+   *
+   * Errors: INVALID_ARGUMENT (a malformed field, or a port's name that the destination does not have), NOT_FOUND (no pod
+   * with an address of its own has the name, or no address of the source has the family of one of the destination),
+   * FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies.
+   */
+  explainPolicy: handleUnaryCall<ExplainPolicyRequest, ExplainPolicyResponse>;
+  /**
+   * GetPolicyStatus returns which nodes follow, how far they are, and which policies have invalid parts.
+   *
+   * Errors: FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies.
+   */
+  getPolicyStatus: handleUnaryCall<GetPolicyStatusRequest, GetPolicyStatusResponse>;
+  /**
+   * ListPolicies lists NetworkPolicies and ClusterNetworkPolicies as podwire-ipam understands them.
+   *
+   * Errors: INVALID_ARGUMENT (a malformed field), FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies.
+   */
+  listPolicies: handleUnaryCall<ListPoliciesRequest, ListPoliciesResponse>;
 }
 
 export interface NetworkPolicyServiceClient extends Client {
@@ -1876,6 +3286,70 @@ export interface NetworkPolicyServiceClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: AnnouncePodResponse) => void,
   ): ClientUnaryCall;
+  /**
+   * ExplainPolicy judges a new connection as the nodes do, by the policies that podwire-ipam knows, and names the rules and
+   * policies that decide. A pod may have an address of each family, so each pair of addresses has a judgement. The state
+   * of the pods' nodes shows whether these policies are in force there. Nothing is changed.
+   *
+   * Errors: INVALID_ARGUMENT (a malformed field, or a port's name that the destination does not have), NOT_FOUND (no pod
+   * with an address of its own has the name, or no address of the source has the family of one of the destination),
+   * FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies.
+   */
+  explainPolicy(
+    request: ExplainPolicyRequest,
+    callback: (error: ServiceError | null, response: ExplainPolicyResponse) => void,
+  ): ClientUnaryCall;
+  explainPolicy(
+    request: ExplainPolicyRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ExplainPolicyResponse) => void,
+  ): ClientUnaryCall;
+  explainPolicy(
+    request: ExplainPolicyRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ExplainPolicyResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * GetPolicyStatus returns which nodes follow, how far they are, and which policies have invalid parts.
+   *
+   * Errors: FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies.
+   */
+  getPolicyStatus(
+    request: GetPolicyStatusRequest,
+    callback: (error: ServiceError | null, response: GetPolicyStatusResponse) => void,
+  ): ClientUnaryCall;
+  getPolicyStatus(
+    request: GetPolicyStatusRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: GetPolicyStatusResponse) => void,
+  ): ClientUnaryCall;
+  getPolicyStatus(
+    request: GetPolicyStatusRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: GetPolicyStatusResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * ListPolicies lists NetworkPolicies and ClusterNetworkPolicies as podwire-ipam understands them.
+   *
+   * Errors: INVALID_ARGUMENT (a malformed field), FAILED_PRECONDITION and UNAVAILABLE as FollowPolicies.
+   */
+  listPolicies(
+    request: ListPoliciesRequest,
+    callback: (error: ServiceError | null, response: ListPoliciesResponse) => void,
+  ): ClientUnaryCall;
+  listPolicies(
+    request: ListPoliciesRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ListPoliciesResponse) => void,
+  ): ClientUnaryCall;
+  listPolicies(
+    request: ListPoliciesRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ListPoliciesResponse) => void,
+  ): ClientUnaryCall;
 }
 
 export const NetworkPolicyServiceClient = makeGenericClientConstructor(
@@ -1895,6 +3369,18 @@ type DeepPartial<T> = T extends bigint ? string | number | bigint
   : T extends { $case: string; value: unknown } ? { $case: T["$case"]; value?: DeepPartial<T["value"]> }
   : T extends {} ? { [K in keyof T]?: DeepPartial<T[K]> }
   : Partial<T>;
+
+function toTimestamp(date: Date): Timestamp {
+  const seconds = BigInt(Math.trunc(date.getTime() / 1_000));
+  const nanos = (date.getTime() % 1_000) * 1_000_000;
+  return { seconds, nanos };
+}
+
+function fromTimestamp(t: Timestamp): Date {
+  let millis = (globalThis.Number(t.seconds.toString()) || 0) * 1_000;
+  millis += (t.nanos || 0) / 1_000_000;
+  return new globalThis.Date(millis);
+}
 
 interface MessageFns<T> {
   encode(message: T, writer?: BinaryWriter): BinaryWriter;
