@@ -55,7 +55,9 @@ function printKnown({ nodes, families }) {
   for (const node of nodes) {
     const [address] = families.pick(node);
     const text = node.machine.run('wget', ['-qO-', `${url(address, METRICS_PORT)}metrics`]);
-    const lines = text.split('\n').filter((line) => /^podwire_policy_known_everywhere_seconds_(bucket|count)/.test(line));
+    const lines = text
+      .split('\n')
+      .filter((line) => /^podwire_policy_known_everywhere_seconds_(bucket|count)/.test(line));
     process.stdout.write(`${lines.map((line) => `  ${node.name}: ${line}\n`).join('')}`);
   }
 }

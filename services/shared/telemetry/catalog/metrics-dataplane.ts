@@ -72,7 +72,8 @@ export const DATAPLANE_METRICS = {
   'podwire.policy.known_everywhere': {
     kind: 'histogram',
     unit: 's',
-    about: 'Time until every node whose policies name a new pod has its addresses in force; the pod waited, or had started',
+    about:
+      'Time until every node whose policies name a new pod has its addresses in force; the pod waited, or had started',
     labels: { pod: ['waited', 'started'] },
     when: 'with PODWIRE_NODE_NETWORK_POLICIES=true, after the first such pod',
     buckets: FINE_SECONDS,
