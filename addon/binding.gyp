@@ -18,6 +18,7 @@
         "src/message/reader.cc",
         "src/message/writer.cc",
         "src/netfilter/conntrack.cc",
+        "src/netfilter/packet_log.cc",
         "src/netfilter/set_element.cc",
         "src/netfilter/set_field.cc",
         "src/netfilter/table_watch.cc",

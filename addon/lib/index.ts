@@ -9,6 +9,7 @@ export { ArgumentError, NamespaceClosedError, NetlinkError, NotANetworkNamespace
 export type { ConntrackFilter } from './conntrack.js';
 export type { Monitor, MonitorEvent, MonitorGroup, MonitorOptions } from './monitor.js';
 export type { NftChangeKind, NftTransaction, TableMonitorOptions } from './nft-monitor.js';
+export type { LoggedPacket, PacketLogOptions } from './packet-log.js';
 export { openNamespace, setProcDirectory } from './namespace.js';
 export type {
   AddressFilter,

@@ -30,6 +30,7 @@ import {
   type NftElementChange,
 } from './nft-elements.js';
 import { checkTableMonitor, toTransactions, type NftTransaction, type TableMonitorOptions } from './nft-monitor.js';
+import { checkPacketLog, toPackets, type LoggedPacket, type PacketLogOptions } from './packet-log.js';
 import type { Address, Family, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
 import type {
   LinkSelector,
@@ -317,6 +318,23 @@ export class Namespace implements OpenNamespace {
     const subscription = await this.#ask(
       'monitor',
       native.monitorTables(tables, gatherMs, (received) => events.push(toTransactions(received, names))),
+    );
+    events.onClose(() => subscription.close());
+    return events;
+  }
+
+  /**
+   * Receives the packets that rules of nf_tables log to a group, at most 0.1 s later. `overrun`: some were lost. Rejects with EPERM if
+   * another socket has the group.
+   */
+  async monitorPackets(options: PacketLogOptions): Promise<Monitor<LoggedPacket>> {
+    const native = this.#open();
+    checkRecord('options', options);
+    const log = checkPacketLog(options);
+    const events = new EventQueue<LoggedPacket>(this.#describe());
+    const subscription = await this.#ask(
+      'monitor',
+      native.monitorPackets(log, 0, (received) => events.push(toPackets(received))),
     );
     events.onClose(() => subscription.close());
     return events;

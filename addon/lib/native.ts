@@ -128,6 +128,15 @@ export interface NativeTransaction {
   readonly changes: readonly (readonly string[])[];
 }
 
+/** A packet that a rule of nf_tables has logged. */
+export interface NativePacket {
+  readonly object: 'packet';
+  readonly prefix: string;
+  readonly inputIndex: number | null;
+  readonly outputIndex: number | null;
+  readonly payload: Buffer;
+}
+
 export interface NativeMonitor {
   /** No event follows. Idempotent. */
   close(): void;
@@ -162,6 +171,11 @@ export interface NativeNamespace {
     tables: readonly { readonly family: number; readonly table: string }[],
     gatherMs: number,
     onEvents: (events: (NativeTransaction | Overrun | NativeFailure)[]) => void,
+  ): Promise<NativeMonitor>;
+  monitorPackets(
+    log: { readonly group: number; readonly copyBytes: number },
+    gatherMs: number,
+    onEvents: (events: (NativePacket | Overrun | NativeFailure)[]) => void,
   ): Promise<NativeMonitor>;
   /** Waits for calls in flight. Idempotent. */
   close(): Promise<void>;

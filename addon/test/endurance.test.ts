@@ -89,7 +89,9 @@ describe('memory, files and threads stay constant', () => {
         await pod.changeElements([{ set: SET, deletes: false, exclusive: false, elements: ELEMENTS }]);
         await pod.listElements(SET).catch(() => {});
         const tables = await pod.monitorTables([SET], 0, () => {});
+        const packets = await pod.monitorPackets({ group: 7, copyBytes: 64 }, 0, () => {});
         monitor.close();
+        packets.close();
         tables.close();
         if (position % 2) await pod.close();
       };

@@ -52,6 +52,7 @@ const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown
     (await namespace.changeElements([{ type: 'elements.add', set: NO_SET, elements: [{ key: ['a'] }] }])).applied,
   generation: async (namespace) => namespace.generation(),
   monitorTables: async (namespace) => (await namespace.monitorTables({ tables: [NO_SET] })).close(),
+  monitorPackets: async (namespace) => (await namespace.monitorPackets({ group: 7, copyBytes: 64 })).close(),
   monitor: async (namespace) => (await namespace.monitor({ groups: ['links'] })).close(),
 };
 
@@ -72,6 +73,7 @@ const EXPECTED: Readonly<Record<keyof typeof METHODS, unknown>> = {
   changeElements: false,
   generation: 1,
   monitorTables: undefined,
+  monitorPackets: undefined,
   monitor: undefined,
 };
 
@@ -343,6 +345,7 @@ describe('the compiled addon', () => {
     ['changes[0].set.name: must be a string', 'changeElements', [[{ ...change, set: { ...set, name: undefined } }]]],
     [TABLE_ARGUMENTS, 'monitorTables', [[], 0]],
     [TABLE_ARGUMENTS, 'monitorTables', ['inet', 0, () => undefined]],
+    ['log.copyBytes: must be a whole number of 32 bits', 'monitorPackets', [{ group: 7 }, 0, () => undefined]],
     ['tables[0].table: must be a string', 'monitorTables', [[{ family: 1 }], 0, () => undefined]],
     ['announcement: must be an object', 'announceAddress', ['::1']],
     ['announcement.address: must be an IP address', 'announceAddress', [{ index: 1, address: 'lo', router: false }]],

@@ -20,6 +20,7 @@
 #include "binding/object_reader.h"
 #include "binding/shape.h"
 #include "binding/values.h"
+#include "netfilter/packet_log.h"
 #include "netfilter/table_watch.h"
 #include "socket/subscription.h"
 #include "socket/unique_fd.h"
@@ -114,6 +115,16 @@ class Events {
       default:
         return;
     }
+  }
+
+  void Add(const LoggedPacket& packet) {
+    auto event = Named("packet");
+    const auto& [prefix, input, output, payload] = packet;
+    event.Set("prefix", Napi::String::New(env_, prefix));
+    event.Set("inputIndex", input ? Napi::Value(Napi::Number::New(env_, *input)) : env_.Null());
+    event.Set("outputIndex", output ? Napi::Value(Napi::Number::New(env_, *output)) : env_.Null());
+    event.Set("payload", Napi::Buffer<uint8_t>::Copy(env_, payload.data(), payload.size()));
+    Append(event);
   }
 
   void AddOverrun() { Append(Named("overrun")); }
@@ -282,6 +293,21 @@ Napi::Value OpenMonitor(const std::shared_ptr<const Netns>& netns, const Napi::C
   if (!listener) return {};
   listener->take = [](const Message& message, Events& events) { events.Add(message); };
   return Open(info.Env(), netns, {*groups}, *listener);
+}
+
+Napi::Value OpenPacketMonitor(const std::shared_ptr<const Netns>& netns, const Napi::CallbackInfo& info) {
+  ObjectReader reader(info[0], "log");
+  const PacketLog log{static_cast<uint16_t>(reader.Number("group")), reader.Number("copyBytes")};
+  auto listener = ReadListener(info, !reader.Failed(), "log");
+  if (!listener) return {};
+  listener->take = [](const Message& message, Events& events) {
+    if (!IsLoggedPacket(message)) return;
+    if (const auto packet = DecodeLoggedPacket(message.payload)) return events.Add(*packet);
+    events.AddOverrun();
+  };
+  MessageWriter writer;
+  WriteBinding(log, writer);
+  return Open(info.Env(), netns, {{}, std::nullopt, NETLINK_NETFILTER, writer.Bytes()}, *listener);
 }
 
 Napi::Value OpenTableMonitor(const std::shared_ptr<const Netns>& netns, const Napi::CallbackInfo& info) {

@@ -84,6 +84,7 @@ Napi::FunctionReference NamespaceHandle::Define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::ReadGeneration>("readGeneration"),
                                           InstanceMethod<&NamespaceHandle::Monitor>("monitor"),
                                           InstanceMethod<&NamespaceHandle::MonitorTables>("monitorTables"),
+                                          InstanceMethod<&NamespaceHandle::MonitorPackets>("monitorPackets"),
                                           InstanceMethod<&NamespaceHandle::Close>("close"),
                                       }));
 }
@@ -270,6 +271,10 @@ Napi::Value NamespaceHandle::Monitor(const Napi::CallbackInfo& info) {
 
 Napi::Value NamespaceHandle::MonitorTables(const Napi::CallbackInfo& info) {
   return CheckOpen(info) ? OpenTableMonitor(namespace_->GetNetns(), info) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::MonitorPackets(const Napi::CallbackInfo& info) {
+  return CheckOpen(info) ? OpenPacketMonitor(namespace_->GetNetns(), info) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::Close(const Napi::CallbackInfo& info) {

@@ -44,6 +44,7 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value ReadGeneration(const Napi::CallbackInfo& info);
   Napi::Value Monitor(const Napi::CallbackInfo& info);
   Napi::Value MonitorTables(const Napi::CallbackInfo& info);
+  Napi::Value MonitorPackets(const Napi::CallbackInfo& info);
   Napi::Value Close(const Napi::CallbackInfo& info);
 
   // All in one send; an empty value leaves a pending exception.

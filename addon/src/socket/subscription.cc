@@ -9,6 +9,9 @@
 #include <cerrno>
 #include <cstddef>
 
+#include "object/acknowledgement.h"
+#include "socket/socket.h"
+
 namespace podwire::netlink {
 
 namespace {
@@ -29,6 +32,20 @@ bool FilterType(int fd, uint16_t type) {
   };
   const sock_fprog program{static_cast<uint16_t>(sizeof code / sizeof code[0]), code};
   return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
+}
+
+// Sends a request. The kernel answers it before `send` returns, and may notify of something before that.
+std::optional<KernelError> Ask(int fd, const std::vector<uint8_t>& request) {
+  if (send(fd, request.data(), request.size(), 0) < 0) return KernelError{errno, "cannot send a request"};
+  std::vector<uint8_t> buffer(kReceiveBufferBytes);
+  while (true) {
+    const ssize_t size = recv(fd, buffer.data(), buffer.size(), 0);
+    if (size < 0 && errno != EINTR && errno != ENOBUFS) return KernelError{errno, "cannot receive an answer"};
+    MessageReader reader({buffer.data(), size < 0 ? 0 : static_cast<size_t>(size)});
+    while (const auto message = reader.Next()) {
+      if (message->type == NLMSG_ERROR) return Refusal(DecodeAcknowledgement(*message));
+    }
+  }
 }
 
 bool IsDrained(int fd) {
@@ -55,6 +72,9 @@ Result<Subscription> Subscription::Open(const SubscriptionOptions& options) {
     if (setsockopt(fd.Get(), SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof group) != 0) {
       return KernelError{errno, "cannot subscribe to notifications"};
     }
+  }
+  if (!options.request.empty()) {
+    if (auto refusal = Ask(fd.Get(), options.request)) return *refusal;
   }
   return Subscription(std::move(fd));
 }

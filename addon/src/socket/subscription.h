@@ -18,6 +18,8 @@ struct SubscriptionOptions {
   std::optional<uint16_t> only_type = std::nullopt;
   // NETLINK_ROUTE or NETLINK_NETFILTER.
   int protocol = 0;
+  // A message that asks for notifications without a group, and for an acknowledgement; empty for none.
+  std::vector<uint8_t> request = {};
 };
 
 // A socket that hears the kernel's notifications. Never waits; its owner polls `fd`. For one thread at a time.
