@@ -14,10 +14,11 @@ import { birdSettings, readPeerPlan } from './bird/settings.js';
 import { canWirePods, observeConditions, type Condition } from './conditions/conditions.js';
 import type { Config } from './config.js';
 import { ForwardPath } from './filters/forward-path.js';
-import type { Nft } from './nft/nft.js';
+import type { Nft, PacketLog } from './nft/nft.js';
 import { PolicyClient } from './network-policy/policy-client.js';
 import { NetlinkLinks } from './kernel/links.js';
 import { NetlinkNft } from './kernel/netlink-nft.js';
+import { NetlinkPacketLog } from './kernel/packet-log.js';
 import { ProgramNft } from './nft/nft-program.js';
 import { NodeNetlinkKernel } from './kernel/node-kernel.js';
 import { NodeMonitor } from './kernel/node-monitor.js';
@@ -107,7 +108,8 @@ export async function startService(
     const nodeKernel = await open(NodeNetlinkKernel.open(monitor));
     const links = await open(NetlinkLinks.open(monitor));
     const nft = await open(Promise.resolve(new NetlinkNft(new ProgramNft(), TABLES)));
-    const nodeSide = { network, kernel: nodeKernel, links, nft, peerPlan };
+    const packets = new NetlinkPacketLog(deps.clock);
+    const nodeSide = { network, kernel: nodeKernel, links, nft, packets, peerPlan };
     return await serve(kernel, { config, deps, nodeSide });
   } catch (error) {
     await Promise.all(opened.map((part) => part.close()));
@@ -128,6 +130,7 @@ export interface NodeSideKernel {
   readonly kernel: NodeKernel;
   readonly links: LinkSource;
   readonly nft: Nft;
+  readonly packets: PacketLog;
   /** BGP topology; undefined: BIRD is disabled. */
   readonly peerPlan: PeerPlan | undefined;
 }
@@ -150,13 +153,14 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   };
   const clusterPart = createClusterPart(options, { kernel, node, environment, onCheck });
   const parts = { node, environment, clusterPart, policies };
+  const served = { ...node, drops: environment?.policies?.drops, overview: () => overviewOf(config, parts), release };
   const server = new RpcServer({
     addresses: config.listen,
     log,
     clock,
     defaultCallTimeoutMs: config.callTimeoutMs,
     drainTimeoutMs: config.drainTimeoutMs,
-    services: (unary) => dataplaneServices({ ...node, overview: () => overviewOf(config, parts), release }, unary),
+    services: (unary) => dataplaneServices(served, unary),
   });
   const unobserve = [
     observeReadiness(() => server.isServing),
@@ -181,6 +185,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     clusterPart?.nodeSide.start();
     clusterPart?.sysctls.start();
     policies?.start();
+    environment?.policies?.drops.start();
     const { dataplane, garbage } = node;
     return { addresses, dataplane, garbage, isServing: () => server.isServing, stop };
   } catch (error) {
@@ -192,8 +197,8 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
 function createEnvironment(kernel: Kernel, { config, deps, nodeSide }: ServeOptions): PodEnvironment | undefined {
   if (!nodeSide) return undefined;
   const { log, clock, random } = deps;
-  const { links, nft } = nodeSide;
-  return new PodEnvironment({ config, kernel, links, nft, events: new Events(log), clock, random });
+  const { links, nft, packets } = nodeSide;
+  return new PodEnvironment({ config, kernel, links, nft, packets, events: new Events(log), clock, random });
 }
 
 type PolicyParts = NonNullable<PodEnvironment['policies']>;
@@ -339,7 +344,7 @@ function conditionsOf({ node, environment, clusterPart, policies }: OverviewPart
 }
 
 /** The parts that serve and repair this node's pods. */
-interface Node extends Omit<ServedParts, 'overview' | 'release'> {
+interface Node extends Omit<ServedParts, 'overview' | 'release' | 'drops'> {
   readonly records: () => readonly AttachmentRecord[];
   readonly keeper: AttachmentReconciler;
   readonly addresses: NodeAddressHooks;

@@ -1,3 +1,7 @@
+import {
+  NetworkPolicyServiceService,
+  type NetworkPolicyServiceServer,
+} from '@podwire/proto/podwire/dataplane/v1/network_policy';
 import { NodeServiceService, type NodeServiceServer } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService, type PodServiceServer } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { Failure } from '@podwire/shared/failure/failure';
@@ -18,10 +22,12 @@ import { NeighbourGuard } from './filters/neighbour-guard.js';
 import { PortGuard } from './filters/port-guard.js';
 import { SourceGuard } from './filters/source-guard.js';
 import { TunnelGuard } from './filters/tunnel-guard.js';
+import { listPolicyDrops } from './network-policy/drops-rpc.js';
+import { PolicyDrops } from './network-policy/drops.js';
 import { endPolicies, PolicyFilter } from './network-policy/policy-filter.js';
 import { PolicyStore } from './network-policy/policy-store.js';
 import { PolicyView } from './network-policy/policy-view.js';
-import type { Nft } from './nft/nft.js';
+import type { Nft, PacketLog } from './nft/nft.js';
 import { ClusterWatch } from './node/cluster-watch.js';
 import { ClusterEvents } from './node/events.js';
 import { connectedSubnets } from './node/address-method.js';
@@ -121,6 +127,7 @@ interface PodEnvironmentOptions {
   /** Closed at the end. */
   readonly links: LinkSource;
   readonly nft: Nft;
+  readonly packets: PacketLog;
   readonly kernel: Pick<Kernel, 'deletePortFlows'>;
   readonly events: Events;
   readonly clock: Clock;
@@ -132,6 +139,7 @@ interface PodEnvironmentOptions {
 interface PolicyPart {
   readonly view: PolicyView;
   readonly filter: PolicyFilter;
+  readonly drops: PolicyDrops;
 }
 
 /** Node-wide functions for pods: their MTU, allowed source addresses, policies, host ports, guards and masquerading. */
@@ -235,15 +243,18 @@ export class PodEnvironment {
   /** Leaves everything in force. The cluster watch stops the followers. */
   async stop(): Promise<void> {
     await Promise.all([this.#guard.stop(), this.#hostPorts.stop(), this.#neighbourGuard.stop()]);
+    await this.policies?.drops.stop();
     await this.policies?.filter.stop();
     await Promise.all(this.followers.map((follower) => follower.stop()));
     await this.#options.links.close();
   }
 }
 
-function policyPart({ nft, events, clock, random }: PodEnvironmentOptions, store: PolicyStore): PolicyPart {
+function policyPart({ nft, packets, ...options }: PodEnvironmentOptions, store: PolicyStore): PolicyPart {
+  const { events, clock, random } = options;
   const view = new PolicyView();
-  return { view, filter: new PolicyFilter({ view, store, nft, events, clock, random }) };
+  const filter = new PolicyFilter({ view, store, nft, events, clock, random });
+  return { view, filter, drops: new PolicyDrops({ packets, filter, view, events, clock, random }) };
 }
 
 /** Dependencies of the RPC methods. */
@@ -253,12 +264,16 @@ export interface ServedParts extends CniDependencies {
   readonly overview: () => NodeOverview;
   readonly recorded: RecordedNetworkLookup;
   readonly release: ProcessRelease;
+  /** Undefined: network policies are not enforced. */
+  readonly drops: PolicyDrops | undefined;
 }
 
 /** Every gRPC method that the dataplane serves. */
 export function dataplaneServices(parts: ServedParts, unary: Unary): readonly RpcService[] {
-  const { dataplane, garbage, overview, recorded, release } = parts;
+  const { dataplane, garbage, overview, recorded, release, drops } = parts;
   const node: NodeServiceServer = { getNodeStatus: unary(NodeServiceService.getNodeStatus, getNodeStatus(overview)) };
+  const { listPolicyDrops: listDrops } = NetworkPolicyServiceService;
+  const policies: NetworkPolicyServiceServer = { listPolicyDrops: unary(listDrops, listPolicyDrops(drops)) };
   const pods: PodServiceServer = {
     attachPod: unary(PodServiceService.attachPod, attachPod(dataplane)),
     detachPod: unary(PodServiceService.detachPod, detachPod(dataplane)),
@@ -271,6 +286,11 @@ export function dataplaneServices(parts: ServedParts, unary: Unary): readonly Rp
   return [
     { name: 'podwire.dataplane.v1.PodService', definition: PodServiceService, implementation: pods },
     { name: 'podwire.dataplane.v1.NodeService', definition: NodeServiceService, implementation: node },
+    {
+      name: 'podwire.dataplane.v1.NetworkPolicyService',
+      definition: NetworkPolicyServiceService,
+      implementation: policies,
+    },
     cniService(parts, unary),
     releaseService(release, unary),
   ];

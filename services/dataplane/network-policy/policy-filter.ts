@@ -75,6 +75,16 @@ export class PolicyFilter implements PodFilter {
     await this.#table.update(change);
   }
 
+  /** Whether the kernel reports dropped packets; undefined: not known yet. */
+  get logsDrops(): boolean | undefined {
+    return this.#table.hasLogs;
+  }
+
+  /** The pod at an interface with its wanted filters; undefined: no pod of this node. */
+  podAt(device: string): { readonly pod: PodName | undefined; readonly filtering: PodFiltering } | undefined {
+    return this.#pods.has(device) ? { pod: this.#pods.get(device), filtering: this.#filtering(device) } : undefined;
+  }
+
   conditions(): readonly Condition[] {
     const { failure, refused } = this.#table;
     const found: Condition[] = [];

@@ -3,7 +3,7 @@ import { DIRECTIONS, type Direction, type Profile } from '@podwire/shared/networ
 import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 
-import type { TableWatch } from '../nft/nft.js';
+import { TIMEOUT_DETAIL, type TableWatch } from '../nft/nft.js';
 import { elementTexts, listedElements } from '../nft/table-form.js';
 import type { TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
@@ -16,6 +16,7 @@ import {
   type NftSet,
 } from '../nft/table.js';
 import { TransactionReports } from '../nft/transaction-reports.js';
+import { LOG_PROBE, logs, withoutLogs } from './drop-log.js';
 import { difference } from './members.js';
 import { PendingElements, podChanges, podSets, transactions, wholeSets, type Targets } from './elements.js';
 import type { Filtering, PolicyView, ViewChange } from './policy-view.js';
@@ -82,6 +83,7 @@ export class PolicyTable {
   #lastPods: Promise<unknown> = Promise.resolve();
   #nextPods: Promise<void> | undefined;
   #failed: { readonly failure: Failure; readonly count: number } | undefined;
+  #hasLogs: boolean | undefined;
 
   constructor(view: PolicyView, options: Omit<TableReconcilerOptions, 'table'>) {
     this.#view = view;
@@ -101,6 +103,11 @@ export class PolicyTable {
   /** The failure of the last write; undefined after a success. */
   get failure(): Failure | undefined {
     return this.#failed?.failure;
+  }
+
+  /** Whether rules log the packets that they drop; undefined: not known yet. */
+  get hasLogs(): boolean | undefined {
+    return this.#hasLogs;
   }
 
   /** Profiles whose rules nft refuses, with its errors. */
@@ -472,7 +479,8 @@ export class PolicyTable {
   #isAsWritten(objects: readonly JsonObject[], { profiles, sets, pods, garbage }: Written): boolean {
     const commands = [...profiles.values(), ...garbage.profiles].flatMap(addProfile);
     const added = [...objectsOf(BASE_TABLE), ...commands.flatMap((command) => ('add' in command ? [command.add] : []))];
-    const rules = (list: readonly JsonObject[]) => list.filter((object) => 'rule' in object).length;
+    const isRule = (object: JsonObject) => 'rule' in object && (this.#hasLogs !== false || !logs(object));
+    const rules = (list: readonly JsonObject[]) => list.filter(isRule).length;
     const whole = [...[...sets].flatMap((id) => wholeSets(id, this.#view.sets.get(id))), ...podSets(pods)];
     return rules(objects) === rules(added) && whole.every((set) => hasElements(objects, set));
   }
@@ -480,9 +488,21 @@ export class PolicyTable {
   async #apply(commands: readonly NftCommand[]): Promise<void> {
     const { nft } = this.#options;
     if (commands.length === 0) return;
+    const written = (this.#hasLogs ??= await this.#canLog()) ? commands : withoutLogs(commands);
     const before = await nft.latestTransaction();
-    await nft.apply(commands);
+    await nft.apply(written);
     this.#reports.addOwn(await nft.latestTransaction(), before + 1);
+  }
+
+  /** Without nfnetlink_log in the kernel, packets are dropped without a report. */
+  async #canLog(): Promise<boolean> {
+    try {
+      await this.#options.nft.apply(LOG_PROBE);
+      return true;
+    } catch (error) {
+      if (!isRefusal(error) || TIMEOUT_DETAIL in error.details) throw error;
+      return false;
+    }
   }
 
   async #changeElements(changes: readonly ElementsChange[]): Promise<void> {

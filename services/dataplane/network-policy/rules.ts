@@ -22,6 +22,7 @@ import {
   type SetDefinition,
   type TableName,
 } from '../nft/table.js';
+import { logAt, LOGGED } from './drop-log.js';
 
 export const POLICY_TABLE: TableName = { family: 'inet', name: 'podwire_policy' };
 
@@ -43,6 +44,11 @@ export const JUMPS: Readonly<Record<Direction, SetDefinition>> = {
 export const ISOLATED = 'isolated';
 
 const INVALID = 'invalid';
+
+const SIDES = [
+  ['iifname', 'egress'],
+  ['oifname', 'ingress'],
+] as const;
 
 /** Numbers of `meta nfproto`. */
 const NFPROTO: Readonly<Record<Family, number>> = { 4: 2, 6: 10 };
@@ -93,9 +99,9 @@ export function chainName(direction: Direction, profile: string): string {
  */
 export const BASE_TABLE: NftTable = {
   ...POLICY_TABLE,
-  sets: [KNOWN, SELF, JUMPS.egress, JUMPS.ingress].map((set) => ({ ...set, elements: [] })),
+  sets: [...[KNOWN, SELF, JUMPS.egress, JUMPS.ingress].map((set) => ({ ...set, elements: [] })), LOGGED],
   chains: [
-    { name: ISOLATED, hook: undefined, rules: [COUNTED_DROP] },
+    { name: ISOLATED, hook: undefined, rules: [logAt({ kind: 'isolated' }), COUNTED_DROP] },
     {
       name: INVALID,
       hook: undefined,
@@ -115,11 +121,13 @@ export const BASE_TABLE: NftTable = {
         [match(concatJson(meta('iifname'), meta('oifname')), '==', `@${SELF.name}`), { accept: null }],
         [verdictOf('iifname', JUMPS.egress)],
         [verdictOf('oifname', JUMPS.ingress)],
-        ...['iifname', 'oifname'].map((side) => [
-          match(meta(side), '==', `${HOST_INTERFACE_PREFIX}*`),
-          match(meta(side), '!=', `@${KNOWN.name}`),
-          ...COUNTED_DROP,
-        ]),
+        ...SIDES.flatMap(([side, direction]) => {
+          const isUnwired = [
+            match(meta(side), '==', `${HOST_INTERFACE_PREFIX}*`),
+            match(meta(side), '!=', `@${KNOWN.name}`),
+          ];
+          return [logAt({ kind: 'unwired', direction }), COUNTED_DROP].map((end) => [...isUnwired, ...end]);
+        }),
       ],
     },
   ],
@@ -143,31 +151,45 @@ function profileChains(profile: Profile): readonly RuleChain[] {
   const isIsolated = isolatedBy.length > 0;
   const allowed: JsonObject = { return: null };
   const rest = isIsolated
-    ? [{ expr: COUNTED_DROP, comment: commentOf(isolatedBy.join(', ')) }]
-    : ruleOf(baseline, direction, allowed);
-  const last = [...ruleOf(rules, direction, allowed), ...rest];
+    ? [
+        { expr: logAt({ kind: 'profile', direction, profile: profile.id, rule: undefined }) },
+        { expr: COUNTED_DROP, comment: commentOf(isolatedBy.join(', ')) },
+      ]
+    : ruleOf(baseline, profile, { pass: allowed, tier: 'baseline' });
+  const last = [...ruleOf(rules, profile, { pass: allowed }), ...rest];
   if (admin.length === 0) return [{ name, rules: last }];
   const next = `${name}-np`;
   const pass: JsonObject = { goto: { target: next } };
   return [
     { name: next, rules: last },
-    { name, rules: [...ruleOf(admin, direction, pass), { expr: [pass] }] },
+    { name, rules: [...ruleOf(admin, profile, { pass, tier: 'admin' }), { expr: [pass] }] },
   ];
 }
 
-/** @param pass - what leaves the tier of the rules */
-function ruleOf(rules: readonly PolicyRule[], direction: Direction, pass: JsonObject): ChainRule[] {
+interface TierRules {
+  /** The verdict that leaves the tier. */
+  readonly pass: JsonObject;
+  /** Undefined: no rule denies. */
+  readonly tier?: 'admin' | 'baseline';
+}
+
+function ruleOf(rules: readonly PolicyRule[], { id, direction }: Profile, { pass, tier }: TierRules): ChainRule[] {
   const verdicts = { accept: { return: null }, deny: { drop: null }, pass };
-  return rules.flatMap((rule) =>
-    peerMatches(rule.peers, direction).flatMap((peer) =>
+  return rules.flatMap((rule, position) => {
+    const place = { kind: 'profile', direction, profile: id, rule: tier && { tier, position } } as const;
+    return peerMatches(rule.peers, direction).flatMap((peer) =>
       portMatches(rule.ports)
         .filter(({ family }) => !family || !peer.family || family === peer.family)
-        .map((port) => ({
-          expr: [...peer.expr, ...port.expr, { counter: { packets: 0, bytes: 0 } }, verdicts[rule.action]],
-          comment: commentOf(rule.policy),
-        })),
-    ),
-  );
+        .flatMap((port) => {
+          const isMatch = [...peer.expr, ...port.expr];
+          const verdict = [...isMatch, { counter: { packets: 0, bytes: 0 } }, verdicts[rule.action]];
+          return [
+            ...(rule.action === 'deny' ? [{ expr: [...isMatch, ...logAt(place)] }] : []),
+            { expr: verdict, comment: commentOf(rule.policy) },
+          ];
+        }),
+    );
+  });
 }
 
 /** One of several alternatives: expressions that must all match. */

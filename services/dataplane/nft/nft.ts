@@ -62,6 +62,40 @@ export interface TableWatcher {
   onEnd(): void;
 }
 
+/** A packet that a rule has logged. */
+export interface LoggedPacket {
+  readonly prefix: string;
+  /** Interfaces of the node by name; undefined: gone, or none. */
+  readonly input: string | undefined;
+  readonly output: string | undefined;
+  /** The packet from its IP header on, cut. */
+  readonly bytes: Buffer;
+}
+
+/** Packets that rules log. */
+export interface PacketLog {
+  /**
+   * Reports the packets that are logged to a group, from the moment when the promise resolves.
+   * Errors: KERNEL_REFUSED, also while another program receives the group.
+   */
+  watch(options: PacketGroup, watcher: PacketWatcher): Promise<TableWatch>;
+}
+
+export interface PacketGroup {
+  readonly group: number;
+  /** Bytes of each packet at most. */
+  readonly copyBytes: number;
+}
+
+/** No function may throw. */
+export interface PacketWatcher {
+  onPacket(packet: LoggedPacket): void;
+  /** The kernel had more packets than this process read. */
+  onLost(): void;
+  /** The reports end, with the cause. */
+  onEnd(error: unknown): void;
+}
+
 export interface TableWatch {
   /** Ends the reports. Idempotent. */
   close(): void;

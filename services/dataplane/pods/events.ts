@@ -135,6 +135,16 @@ export class Events {
     this.#log.info(`network policies: ${service} sends changes again`);
   }
 
+  /** Network policies dropped a packet. */
+  packetDropped(fields: object, message: string): void {
+    this.#log.info(fields, `network policies: ${message}`);
+  }
+
+  /** The kernel does not report dropped packets. */
+  dropsNotFollowed(error: unknown): void {
+    this.#log.warn({ err: error }, 'network policies: the kernel does not report dropped packets; tried again');
+  }
+
   /** The detected default MTU for pods that request none. */
   mtuDetected(detected: {
     readonly mtuBytes: number;
