@@ -14,6 +14,7 @@ import { leases, leasesReturn } from './commands/leases.js';
 import { policyExplain, policyList, policyStatus } from './commands/network-policies.js';
 import { nodeReady, nodeStatus } from './commands/node.js';
 import { podsCheck, podsRepair } from './commands/pods.js';
+import { policyDrops } from './commands/policy-drops.js';
 import { releaseAddress, releaseAttachment } from './commands/release.js';
 import { trace } from './commands/trace.js';
 import { version } from './commands/version.js';
@@ -48,6 +49,7 @@ export const VERBS: readonly Verb[] = [
   policyExplain,
   policyList,
   policyStatus,
+  policyDrops,
   audit,
   releaseAddress,
   releaseAttachment,

@@ -272,8 +272,9 @@ export interface ServedParts extends CniDependencies {
 export function dataplaneServices(parts: ServedParts, unary: Unary): readonly RpcService[] {
   const { dataplane, garbage, overview, recorded, release, drops } = parts;
   const node: NodeServiceServer = { getNodeStatus: unary(NodeServiceService.getNodeStatus, getNodeStatus(overview)) };
-  const { listPolicyDrops: listDrops } = NetworkPolicyServiceService;
-  const policies: NetworkPolicyServiceServer = { listPolicyDrops: unary(listDrops, listPolicyDrops(drops)) };
+  const policies: NetworkPolicyServiceServer = {
+    listPolicyDrops: unary(NetworkPolicyServiceService.listPolicyDrops, listPolicyDrops(drops)),
+  };
   const pods: PodServiceServer = {
     attachPod: unary(PodServiceService.attachPod, attachPod(dataplane)),
     detachPod: unary(PodServiceService.detachPod, detachPod(dataplane)),

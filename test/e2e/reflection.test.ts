@@ -78,6 +78,7 @@ const METHODS = {
   dataplane: [
     'cni.CniDataplane/Add',
     'cni.CniDataplane/Del',
+    'podwire.dataplane.v1.NetworkPolicyService/ListPolicyDrops',
     'podwire.dataplane.v1.NodeService/GetNodeStatus',
     'podwire.dataplane.v1.PodService/AttachPod',
     'podwire.dataplane.v1.PodService/CheckPod',

@@ -42,7 +42,7 @@ export type DropPlace =
     };
 
 /** nft refuses prefixes of more than 127 bytes; IDs of profiles have at most 100. */
-export function formatPlace(place: DropPlace): string {
+function formatPlace(place: DropPlace): string {
   if (place.kind === 'isolated') return place.kind;
   if (place.kind === 'unwired') return `${place.kind} ${place.direction}`;
   const { kind, direction, profile, rule } = place;

@@ -121,7 +121,9 @@ export class PolicyDrops {
   async #follow(): Promise<void> {
     this.#watch = await this.#options.packets.watch(DROP_LOG, {
       onPacket: (packet) => this.#take(packet),
-      onLost: () => void this.#lostCount++,
+      onLost: () => {
+        this.#lostCount++;
+      },
       onEnd: (error) => {
         this.#fail(error);
         this.#queue.request('follow', BACKOFF.baseMs);

@@ -488,7 +488,8 @@ export class PolicyTable {
   async #apply(commands: readonly NftCommand[]): Promise<void> {
     const { nft } = this.#options;
     if (commands.length === 0) return;
-    const written = (this.#hasLogs ??= await this.#canLog()) ? commands : withoutLogs(commands);
+    this.#hasLogs ??= await this.#canLog();
+    const written = this.#hasLogs ? commands : withoutLogs(commands);
     const before = await nft.latestTransaction();
     await nft.apply(written);
     this.#reports.addOwn(await nft.latestTransaction(), before + 1);

@@ -92,6 +92,25 @@ test('a pod is wired with its profile, and a pod of an unknown node state is iso
   expect(jumps('ingress')).not.toContain(device);
 });
 
+test('dropped packets are reported with their pod, and a node without policies says so', async () => {
+  await start();
+  await attach('web', '10.65.0.7');
+  run('ip', 'link', 'add', 'uplink', 'type', 'dummy');
+  run('ip', 'link', 'set', 'uplink', 'up');
+  run('ip', 'route', 'add', '198.51.100.0/24', 'dev', 'uplink');
+  const send = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('198.51.100.1', 53))";
+  run('ip', 'netns', 'exec', 'web', 'python3', '-c', send);
+  await until(async () => (await bench.policyDrops()).drops.length > 0);
+  const { drops, unavailable } = await bench.policyDrops();
+  expect([drops.length, unavailable]).toEqual([1, '']);
+  const ends = { sourceAddress: '10.65.0.7', destinationAddress: '198.51.100.1', destinationPort: 53 };
+  expect(drops).toMatchObject([
+    { ...ends, direction: 'egress', sourcePod: { namespace: 'default', name: 'web' }, reason: 'PoliciesUnknown' },
+  ]);
+  await restart(false);
+  expect((await bench.policyDrops()).unavailable).toContain('PODWIRE_NODE_NETWORK_POLICIES');
+});
+
 test('a node whose policies are turned off removes the table, and wires pods without it', async () => {
   await start();
   await attach('web', '10.65.0.7');

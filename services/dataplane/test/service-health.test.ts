@@ -77,7 +77,8 @@ async function start({
   ipamPeer?.close();
   ipamPeer = new Peer('podwire-ipam', ipamAddress);
   const network = new FakeNodeNetwork({ eth0: ['192.0.2.7/24'] });
-  const nodeSide = { network, kernel: nodeKernel, links, nft, peerPlan: undefined };
+  const packets = { watch: () => Promise.resolve({ close: () => undefined }) };
+  const nodeSide = { network, kernel: nodeKernel, links, nft, packets, peerPlan: undefined };
   const deps = { log: recordingLog().log, clock, random: Math.random, boot: BOOT, ipam: ipamPeer, openAddresses };
   service = await serve(kernel, { config: configOf(env), deps, nodeSide });
 }

@@ -2,6 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { NetworkPolicyServiceService } from '@podwire/proto/podwire/dataplane/v1/network_policy';
 import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService, type PodNetwork } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
@@ -118,6 +119,10 @@ export class ServiceFixture {
 
   nodeStatus() {
     return this.#peer.call(NodeServiceService.getNodeStatus, {}, limits());
+  }
+
+  policyDrops() {
+    return this.#peer.call(NetworkPolicyServiceService.listPolicyDrops, { namespace: '', afterNumber: 0n }, limits());
   }
 
   health() {

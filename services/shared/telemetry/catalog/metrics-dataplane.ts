@@ -81,7 +81,8 @@ export const DATAPLANE_METRICS = {
   'podwire.policy.drops': {
     kind: 'counter',
     unit: '{packet}',
-    about: 'Packets dropped by network policies, of each interface at most 5 per second; the pod’s direction and namespace',
+    about:
+      'Packets dropped by network policies, of each interface at most 5 per second; the pod’s direction and namespace',
     labels: { direction: ['ingress', 'egress'], namespace: 'of the pod; empty if it is not known' },
     when: 'with PODWIRE_NODE_NETWORK_POLICIES=true, after the first such packet',
   },
