@@ -1,8 +1,9 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
+import { LOCAL_CALLER } from '@podwire/shared/tls/caller';
 import { beforeEach, expect, test } from 'vitest';
 
-import type { LoggedPacket, PacketWatcher } from '../nft/nft.js';
+import type { PacketWatcher } from '../nft/nft.js';
 import { firstPacket, TCP } from '../testing/frames.js';
 import { accept, profile } from '../testing/policies.js';
 import type { PodFiltering } from './policy-table.js';
@@ -126,7 +127,7 @@ test('the same drop is logged once a minute, and different ones a thousand times
   ]);
   for (let port = 1000; port < 5000; port++) receive('profile ingress in', { port });
   expect(lines.length).toBe(1000);
-  await clock.advance(60_000);
+  clock.advance(60_000);
   receive('profile ingress in');
   expect(lines.length).toBe(1001);
 });
@@ -134,16 +135,16 @@ test('the same drop is logged once a minute, and different ones a thousand times
 test('a kernel that refuses is asked again, and is reported once', async () => {
   refusal = new Failure('KERNEL_REFUSED', 'another program receives the group');
   await start();
-  await clock.advance(60_000);
+  clock.advance(60_000);
   await settled();
   expect([drops.fault, lines.length]).toEqual(['another program receives the group', 1]);
   refusal = undefined;
-  await clock.advance(60_000);
+  clock.advance(60_000);
   await settled();
   expect(drops.fault).toBeUndefined();
   watcher?.onEnd(new Error('ended'));
   expect(drops.fault).toBe('ended');
-  await clock.advance(60_000);
+  clock.advance(60_000);
   await settled();
   expect(drops.fault).toBeUndefined();
 });
@@ -152,7 +153,7 @@ test('ListPolicyDrops selects by namespace, and says why there are none', async 
   await start();
   receive('profile ingress in');
   watcher?.onLost();
-  const call = { signal: new AbortController().signal };
+  const call = { signal: new AbortController().signal, caller: LOCAL_CALLER };
   const list = (namespace: string) => listPolicyDrops(drops)({ namespace, afterNumber: 0n }, call);
   expect(await list('default')).toMatchObject({
     drops: [

@@ -95,7 +95,7 @@ test('a pod is wired with its profile, and a pod of an unknown node state is iso
 test('dropped packets are reported with their pod, and a node without policies says so', async () => {
   await start();
   await attach('web', '10.65.0.7');
-  run('ip', 'link', 'add', 'uplink', 'type', 'dummy');
+  run('ip', 'link', 'add', 'uplink', 'type', 'bridge');
   run('ip', 'link', 'set', 'uplink', 'up');
   run('ip', 'route', 'add', '198.51.100.0/24', 'dev', 'uplink');
   const send = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('198.51.100.1', 53))";
