@@ -57,6 +57,8 @@ export interface ServiceDeps {
   readonly boot: Boot;
   /** podwire-ipam. It need not run yet. */
   readonly ipam: Peer;
+  /** Opens a further connection to podwire-ipam. */
+  readonly connectIpam: () => Peer;
   /** Opens the part that has podwire-ipam's addresses of this node. */
   readonly openAddresses: OpenNodeAddresses;
 }
@@ -278,10 +280,10 @@ function policyClient(
   policies: PolicyParts,
   records: () => readonly AttachmentRecord[],
 ): PolicyClient {
-  const { log, clock, random, ipam } = deps;
+  const { log, clock, random, connectIpam: connect } = deps;
   const unbound = () => records().flatMap(({ allocation }) => (allocation?.isBound === false ? [allocation] : []));
   const { nodeName: self, policyWaitMs: waitMs } = config;
-  return new PolicyClient({ ...policies, self, ipam, unbound, waitMs, events: new Events(log), clock, random });
+  return new PolicyClient({ ...policies, self, connect, unbound, waitMs, events: new Events(log), clock, random });
 }
 
 /** The records of pods with a wire. */

@@ -127,8 +127,8 @@ export class Events {
   }
 
   /** The stream of network policies ended, or was refused. */
-  policiesLost(service: string, error: unknown): void {
-    this.#log.warn({ err: error }, `network policies: ${service} sends no changes; the last ones stay in force`);
+  policiesLost(error: unknown): void {
+    this.#log.warn({ err: error }, 'network policies: podwire-ipam sends no changes; the last ones stay in force');
   }
 
   policiesFollowed(service: string): void {

@@ -75,10 +75,19 @@ async function start({
     PODWIRE_NODE_RECORDS_DIRECTORY: join(folder, 'attachments'),
   };
   ipamPeer?.close();
-  ipamPeer = new Peer('podwire-ipam', ipamAddress);
+  const peer = new Peer('podwire-ipam', ipamAddress);
+  ipamPeer = peer;
   const network = new FakeNodeNetwork({ eth0: ['192.0.2.7/24'] });
   const nodeSide = { network, kernel: nodeKernel, links, nft, peerPlan: undefined };
-  const deps = { log: recordingLog().log, clock, random: Math.random, boot: BOOT, ipam: ipamPeer, openAddresses };
+  const deps = {
+    log: recordingLog().log,
+    clock,
+    random: Math.random,
+    boot: BOOT,
+    ipam: peer,
+    connectIpam: () => peer,
+    openAddresses,
+  };
   service = await serve(kernel, { config: configOf(env), deps, nodeSide });
 }
 
