@@ -48,18 +48,19 @@ bool IsIp(uint8_t family) { return family == AF_INET || family == AF_INET6; }
 
 // Lists of all families hold some that have no place here, such as a bridge's forwarding entries.
 bool IsWanted(const Link&) { return true; }
-bool IsWanted(const Address& address) { return IsIp(address.family); }
-bool IsWanted(const Route& route) { return IsIp(route.family); }
-bool IsWanted(const Rule& rule) { return IsIp(rule.family); }
-bool IsWanted(const Neighbour& neighbour) { return IsIp(neighbour.family); }
+bool IsWanted(const Address& address) { return IsIp(address.header.ifa_family); }
+bool IsWanted(const Route& route) { return IsIp(route.header.rtm_family); }
+bool IsWanted(const Rule& rule) { return IsIp(rule.header.family); }
+bool IsWanted(const Neighbour& neighbour) { return IsIp(neighbour.header.ndm_family); }
 // Whether a route is to exactly the destination of a filter, where that has one.
 bool IsTo(const Route& route, const Filter& filter) {
   if (!filter.destination) return true;
-  if (route.family != filter.destination->family || route.destination_length != filter.prefix_length) return false;
+  if (route.header.rtm_family != filter.destination->family || route.header.rtm_dst_len != filter.prefix_length)
+    return false;
   return filter.prefix_length == 0 || (route.destination && route.destination->bytes == filter.destination->bytes);
 }
 
-bool IsFdb(const Neighbour& entry) { return entry.family == AF_BRIDGE; }
+bool IsFdb(const Neighbour& entry) { return entry.header.ndm_family == AF_BRIDGE; }
 
 template <typename Object>
 DumpRequest RequestFor(uint16_t type, Object object, const Filter& filter) {
@@ -122,24 +123,25 @@ Napi::Value DumpAddresses(JobQueue& queue, const std::shared_ptr<Namespace>& fro
   const auto filter = ReadFilter(value);
   if (!filter) return {};
   Address address;
-  address.family = filter->family;
-  address.link_index = filter->index;
+  address.header.ifa_family = filter->family;
+  address.header.ifa_index = filter->index;
   const auto request = RequestFor(RTM_GETADDR, address, *filter);
   return queue.Promise<std::vector<Address>>(
-      value.Env(), [from, request] { return Collect<Address>(*from, request, DecodeAddress); }, ToArray<Address>);
+      value.Env(), [from, request] { return Collect<Address>(*from, request, DecodeObject<Address>); },
+      ToArray<Address>);
 }
 
 Napi::Value DumpRoutes(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
   const auto filter = ReadFilter(value);
   if (!filter) return {};
   Route route;
-  route.family = filter->family;
-  route.protocol = filter->protocol;
+  route.header.rtm_family = filter->family;
+  route.header.rtm_protocol = filter->protocol;
   if (filter->table != 0) route.table = filter->table;
   if (filter->index != 0) route.output = filter->index;
   const auto request = RequestFor(RTM_GETROUTE, route, *filter);
   const auto work = [from, request, filter = *filter]() -> Result<std::vector<Route>> {
-    auto routes = Collect<Route>(*from, request, DecodeRoute);
+    auto routes = Collect<Route>(*from, request, DecodeObject<Route>);
     // A table comes into being with its first route.
     if (!routes && routes.Error().number == ENOENT && filter.table != 0) return std::vector<Route>();
     if (!routes) return routes;
@@ -154,33 +156,35 @@ Napi::Value DumpRules(JobQueue& queue, const std::shared_ptr<Namespace>& from, N
   const auto filter = ReadFilter(value);
   if (!filter) return {};
   Rule rule;
-  rule.family = filter->family;
+  rule.header.family = filter->family;
   const auto request = RequestFor(RTM_GETRULE, rule, *filter);
   return queue.Promise<std::vector<Rule>>(
-      value.Env(), [from, request] { return Collect<Rule>(*from, request, DecodeRule); }, ToArray<Rule>);
+      value.Env(), [from, request] { return Collect<Rule>(*from, request, DecodeObject<Rule>); }, ToArray<Rule>);
 }
 
 Napi::Value DumpFdb(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
   const auto filter = ReadFilter(value);
   if (!filter) return {};
   Neighbour entry;
-  entry.family = AF_BRIDGE;
+  entry.header.ndm_family = AF_BRIDGE;
   if (filter->index != 0) entry.filter_index = filter->index;
   const auto request = RequestFor(RTM_GETNEIGH, entry, *filter);
   return queue.Promise<std::vector<Neighbour>>(
-      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeNeighbour, IsFdb); }, ToFdbArray);
+      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeObject<Neighbour>, IsFdb); },
+      ToFdbArray);
 }
 
 Napi::Value DumpNeighbours(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
   const auto filter = ReadFilter(value);
   if (!filter) return {};
   Neighbour neighbour;
-  neighbour.family = filter->family;
-  neighbour.flags = filter->proxy ? NTF_PROXY : 0;
+  neighbour.header.ndm_family = filter->family;
+  neighbour.header.ndm_flags = filter->proxy ? NTF_PROXY : 0;
   if (filter->index != 0) neighbour.filter_index = filter->index;
   const auto request = RequestFor(RTM_GETNEIGH, neighbour, *filter);
   return queue.Promise<std::vector<Neighbour>>(
-      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeNeighbour); }, ToArray<Neighbour>);
+      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeObject<Neighbour>); },
+      ToArray<Neighbour>);
 }
 
 }  // namespace podwire::netlink
