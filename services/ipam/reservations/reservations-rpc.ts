@@ -12,13 +12,17 @@ import type { RpcService } from '@podwire/shared/rpc/server';
 import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { readObjectName } from '../messages/parts.js';
+import type { NamedOperations } from '../named-objects/named-objects-operations.js';
+import type { Replacement } from '../named-objects/named-objects.js';
 import type { Reservation } from '../records/config.js';
 import { subdomainFault } from '../records/names.js';
 import { versionOf } from '../records/versions.js';
-import type { Reservations } from './reservations-operations.js';
-import type { ReservationSpec, ReservationUpdate } from './reservations.js';
+import type { ReservationSpec } from './reservations.js';
 
-export function reservationService(reservations: Reservations, unary: Unary): RpcService {
+export function reservationService(
+  reservations: NamedOperations<Reservation, ReservationSpec>,
+  unary: Unary,
+): RpcService {
   return unaryService(ReservationServiceService, unary, {
     createReservation: async (message, { signal }) => {
       const spec = readCreateReservationRequest(message);
@@ -63,11 +67,11 @@ function readCreateReservationRequest({ reservation }: CreateReservationRequest)
   });
 }
 
-function readUpdateReservationRequest(message: UpdateReservationRequest): ReservationUpdate {
+function readUpdateReservationRequest(message: UpdateReservationRequest): Replacement<ReservationSpec> {
   const { name, cidrs, resourceVersion } = message;
   return readChecked('UpdateReservation', (checks) => {
     checks.check('name', subdomainFault(name));
-    return { name, prefixes: readCidrs('cidrs', cidrs, checks), resourceVersion };
+    return { spec: { name, prefixes: readCidrs('cidrs', cidrs, checks) }, resourceVersion };
   });
 }
 
