@@ -1,5 +1,3 @@
-import { NodeServiceService, type NodeServiceServer } from '@podwire/proto/podwire/dataplane/v1/node';
-import { PodServiceService, type PodServiceServer } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Peer } from '@podwire/shared/rpc/client';
 import { releaseService } from '@podwire/shared/rpc/release-service';
@@ -26,7 +24,7 @@ import { ClusterWatch } from './node/cluster-watch.js';
 import { ClusterEvents } from './node/events.js';
 import { connectedSubnets } from './node/address-method.js';
 import type { LinkSource, NodeNetwork, NodeNetworkState } from './node/links.js';
-import { getNodeStatus, type NodeOverview } from './node/node-rpc.js';
+import { nodeService, type NodeOverview } from './node/node-rpc.js';
 import { PodMtu } from './node/pod-mtu.js';
 import { Registration, type NodeNameClaim, type RegisteredAddresses } from './node/registration.js';
 import { keepAcceptingAdvertisements } from './node/router-advertisements.js';
@@ -35,16 +33,7 @@ import { cniService, type CniDependencies } from './pods/calico-cni-rpc.js';
 import type { Events } from './pods/events.js';
 import type { GarbageCollector } from './pods/garbage.js';
 import type { Kernel, PodFilter } from './pods/kernel.js';
-import {
-  attachPod,
-  checkPod,
-  collectGarbage,
-  detachPod,
-  getPod,
-  listPods,
-  repairPod,
-  type RecordedNetworkLookup,
-} from './pods/pods-rpc.js';
+import { podService, type RecordedNetworkLookup } from './pods/pods-rpc.js';
 import type { PodWiring } from './pods/pods.js';
 import { filteredPod, type AttachmentRecord, type RecordState } from './records/record.js';
 
@@ -257,21 +246,10 @@ export interface ServedParts extends CniDependencies {
 
 /** Every gRPC method that the dataplane serves. */
 export function dataplaneServices(parts: ServedParts, unary: Unary): readonly RpcService[] {
-  const { dataplane, garbage, overview, recorded, release } = parts;
-  const node: NodeServiceServer = { getNodeStatus: unary(NodeServiceService.getNodeStatus, getNodeStatus(overview)) };
-  const pods: PodServiceServer = {
-    attachPod: unary(PodServiceService.attachPod, attachPod(dataplane)),
-    detachPod: unary(PodServiceService.detachPod, detachPod(dataplane)),
-    checkPod: unary(PodServiceService.checkPod, checkPod(dataplane, recorded)),
-    repairPod: unary(PodServiceService.repairPod, repairPod(dataplane, recorded)),
-    collectGarbage: unary(PodServiceService.collectGarbage, collectGarbage(garbage)),
-    getPod: unary(PodServiceService.getPod, getPod(dataplane, recorded)),
-    listPods: unary(PodServiceService.listPods, listPods(dataplane, recorded)),
-  };
   return [
-    { name: 'podwire.dataplane.v1.PodService', definition: PodServiceService, implementation: pods },
-    { name: 'podwire.dataplane.v1.NodeService', definition: NodeServiceService, implementation: node },
+    podService(parts, unary),
+    nodeService(parts.overview, unary),
     cniService(parts, unary),
-    releaseService(release, unary),
+    releaseService(parts.release, unary),
   ];
 }

@@ -166,7 +166,7 @@ function storeDeps(
   return { clock, random, pid, newUid, kubernetes, events, signal, identity: processName(newUid) };
 }
 
-/** Names a process among those that want to lead. */
+/** Names a process among all podwire-ipam. */
 function processName(newUid: () => string): string {
   return `${hostname()}_${newUid()}`;
 }

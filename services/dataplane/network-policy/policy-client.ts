@@ -101,7 +101,7 @@ export class PolicyClient {
   }
 
   /**
-   * Tells other nodes the addresses of a pod that is being wired, as their policies may name it. Resolves when the nodes have put
+   * Announces the addresses of a pod that is being wired to other nodes, as their policies may name it. Resolves when the nodes have put
    * them in force, or after the wait. Never rejects: a pod starts without podwire-ipam, and its addresses arrive later.
    */
   async announce(allocation: RecordedAllocation): Promise<void> {
