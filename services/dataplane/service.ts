@@ -14,8 +14,10 @@ import { birdSettings, readPeerPlan } from './bird/settings.js';
 import { canWirePods, observeConditions, type Condition } from './conditions/conditions.js';
 import type { Config } from './config.js';
 import { ForwardPath } from './filters/forward-path.js';
+import type { ConnectionKernel } from './network-policy/live-connections.js';
 import type { Nft } from './nft/nft.js';
 import { PolicyClient } from './network-policy/policy-client.js';
+import { NetlinkConnections } from './kernel/connections.js';
 import { NetlinkLinks } from './kernel/links.js';
 import { NetlinkNft } from './kernel/netlink-nft.js';
 import { ProgramNft } from './nft/nft-program.js';
@@ -109,7 +111,8 @@ export async function startService(
     const nodeKernel = await open(NodeNetlinkKernel.open(monitor));
     const links = await open(NetlinkLinks.open(monitor));
     const nft = await open(Promise.resolve(new NetlinkNft(new ProgramNft(), TABLES)));
-    const nodeSide = { network, kernel: nodeKernel, links, nft, peerPlan };
+    const connections = await open(Promise.resolve(new NetlinkConnections()));
+    const nodeSide = { network, kernel: nodeKernel, links, nft, connections, peerPlan };
     return await serve(kernel, { config, deps, nodeSide });
   } catch (error) {
     await Promise.all(opened.map((part) => part.close()));
@@ -130,6 +133,7 @@ export interface NodeSideKernel {
   readonly kernel: NodeKernel;
   readonly links: LinkSource;
   readonly nft: Nft;
+  readonly connections: ConnectionKernel;
   /** BGP topology; undefined: BIRD is disabled. */
   readonly peerPlan: PeerPlan | undefined;
 }
@@ -194,8 +198,8 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
 function createEnvironment(kernel: Kernel, { config, deps, nodeSide }: ServeOptions): PodEnvironment | undefined {
   if (!nodeSide) return undefined;
   const { log, clock, random } = deps;
-  const { links, nft } = nodeSide;
-  return new PodEnvironment({ config, kernel, links, nft, events: new Events(log), clock, random });
+  const { links, nft, connections } = nodeSide;
+  return new PodEnvironment({ config, kernel, links, nft, connections, events: new Events(log), clock, random });
 }
 
 type PolicyParts = NonNullable<PodEnvironment['policies']>;

@@ -16,6 +16,7 @@ import { NeighbourGuard } from './filters/neighbour-guard.js';
 import { PortGuard } from './filters/port-guard.js';
 import { SourceGuard } from './filters/source-guard.js';
 import { TunnelGuard } from './filters/tunnel-guard.js';
+import type { ConnectionKernel } from './network-policy/live-connections.js';
 import { endPolicies, PolicyFilter } from './network-policy/policy-filter.js';
 import { PolicyStore } from './network-policy/policy-store.js';
 import { PolicyView } from './network-policy/policy-view.js';
@@ -110,6 +111,7 @@ interface PodEnvironmentOptions {
   /** Closed at the end. */
   readonly links: LinkSource;
   readonly nft: Nft;
+  readonly connections: ConnectionKernel;
   readonly kernel: Pick<Kernel, 'deletePortFlows'>;
   readonly events: Events;
   readonly clock: Clock;
@@ -230,9 +232,10 @@ export class PodEnvironment {
   }
 }
 
-function policyPart({ nft, events, clock, random }: PodEnvironmentOptions, store: PolicyStore): PolicyPart {
+function policyPart(options: PodEnvironmentOptions, store: PolicyStore): PolicyPart {
+  const { connections: kernel, nft, events, clock, random } = options;
   const view = new PolicyView();
-  return { view, filter: new PolicyFilter({ view, store, nft, events, clock, random }) };
+  return { view, filter: new PolicyFilter({ view, store, kernel, nft, events, clock, random }) };
 }
 
 /** Dependencies of the RPC methods. */

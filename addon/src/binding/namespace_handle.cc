@@ -78,6 +78,8 @@ Napi::FunctionReference NamespaceHandle::Define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::ReadSysctls>("readSysctls"),
                                           InstanceMethod<&NamespaceHandle::DeleteLink>("deleteLink"),
                                           InstanceMethod<&NamespaceHandle::DeleteConntrack>("deleteConntrack"),
+                                          InstanceMethod<&NamespaceHandle::ListConnections>("listConnections"),
+                                          InstanceMethod<&NamespaceHandle::DeleteConnections>("deleteConnections"),
                                           InstanceMethod<&NamespaceHandle::AnnounceAddress>("announceAddress"),
                                           InstanceMethod<&NamespaceHandle::ChangeElements>("changeElements"),
                                           InstanceMethod<&NamespaceHandle::ReadGeneration>("readGeneration"),
@@ -204,6 +206,16 @@ Napi::Value NamespaceHandle::DeleteLink(const Napi::CallbackInfo& info) {
 Napi::Value NamespaceHandle::DeleteConntrack(const Napi::CallbackInfo& info) {
   const auto* worker = OpenNetfilter(info);
   return worker ? netlink::DeleteConntrack(*worker, info[0]) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::ListConnections(const Napi::CallbackInfo& info) {
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::ListConnections(*worker, info[0]) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::DeleteConnections(const Napi::CallbackInfo& info) {
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::DeleteConnections(*worker, info[0]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::AnnounceAddress(const Napi::CallbackInfo& info) {

@@ -38,6 +38,8 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value ReadSysctls(const Napi::CallbackInfo& info);
   Napi::Value DeleteLink(const Napi::CallbackInfo& info);
   Napi::Value DeleteConntrack(const Napi::CallbackInfo& info);
+  Napi::Value ListConnections(const Napi::CallbackInfo& info);
+  Napi::Value DeleteConnections(const Napi::CallbackInfo& info);
   Napi::Value AnnounceAddress(const Napi::CallbackInfo& info);
   Napi::Value ChangeElements(const Napi::CallbackInfo& info);
   Napi::Value ReadGeneration(const Napi::CallbackInfo& info);

@@ -51,7 +51,7 @@ async function start(pods: readonly ProbedEnd[], recordsDirectory?: string, own:
 }
 
 const install = (node: PolicyNode, { name, device }: ProbedEnd, namespace = 'default') =>
-  node.filter.install({ hostInterfaceName: device, pod: { namespace, name, uid: `uid-${name}` } });
+  node.filter.install({ ...policyPod(name, device), pod: { namespace, name, uid: `uid-${name}` } });
 
 const packet = (from: ProbedEnd, to: ProbedEnd, sourcePort = port++) => ({
   from: from.name,
@@ -171,9 +171,10 @@ test('after lost reports the table is compared, and restored if another program 
   let lose: () => void = () => undefined;
   const deaf: Nft = {
     ...methodsOf(nft),
-    read: (name) => {
+    read: async (name) => {
+      const objects = await nft.read(name);
       reads.count++;
-      return nft.read(name);
+      return objects;
     },
     watch: (_, watcher) => {
       lose = () => watcher.onChange(undefined, false);

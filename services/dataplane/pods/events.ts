@@ -126,6 +126,16 @@ export class Events {
     );
   }
 
+  /** Network policies forbade open connections, which the kernel tracks no longer. */
+  connectionsEnded(count: number): void {
+    this.#log.info({ count }, `network policies: ${count} open connections are forbidden now, and ended`);
+  }
+
+  /** Open connections could not be judged; that is repeated. */
+  connectionsNotJudged(error: unknown): void {
+    this.#log.error({ err: error }, 'network policies: open connections that are forbidden now cannot be ended');
+  }
+
   /** The stream of network policies ended, or was refused. */
   policiesLost(error: unknown): void {
     this.#log.warn({ err: error }, 'network policies: podwire-ipam sends no changes; the last ones stay in force');

@@ -16,6 +16,7 @@ import { FakeIpam, FakeNodeNetwork, nodeMessage, poolMessage, routeMessage, vxla
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { MemoryLinks } from '../testing/memory-links.js';
 import { MemoryNft } from '../testing/memory-nft.js';
+import { NO_CONNECTIONS } from '../testing/policy-node.js';
 import { runNodeCommand } from '../testing/memory-node-commands.js';
 import { MemoryNodeKernel } from '../testing/memory-node-kernel.js';
 import { BOOT, recordingLog } from '../testing/pods.js';
@@ -78,7 +79,7 @@ async function start({
   const peer = new Peer('podwire-ipam', ipamAddress);
   ipamPeer = peer;
   const network = new FakeNodeNetwork({ eth0: ['192.0.2.7/24'] });
-  const nodeSide = { network, kernel: nodeKernel, links, nft, peerPlan: undefined };
+  const nodeSide = { network, kernel: nodeKernel, links, nft, connections: NO_CONNECTIONS, peerPlan: undefined };
   const deps = {
     log: recordingLog().log,
     clock,
