@@ -267,7 +267,7 @@ export class Namespace implements OpenNamespace {
   }
 
   /**
-   * Deletes listed entries, and resolves with the number of those that still existed. An entry that was replaced meanwhile by a new
+   * Deletes listed entries, and resolves with the number of entries that still existed. An entry that was replaced meanwhile by a new
    * connection of the same ends stays. Idempotent. Rejects as {@link deleteConntrack}.
    */
   async deleteConnections(connections: readonly TrackedConnection[]): Promise<number> {

@@ -90,13 +90,13 @@ describe('connections', () => {
     const [translated, direct, back] = [`17 ${LEFT} ${RIGHT} 53`, `17 ${LEFT} ${RIGHT} 54`, `17 ${RIGHT} ${LEFT} 55`];
     const between = [`1 ${LEFT} ${RIGHT} 0`, translated, direct, back].toSorted();
     const toRouter = `17 ${LEFT} c0000201 56`;
-    const others = ['203.0.113.1', '203.0.113.2', '203.0.113.3'];
+    const unused = ['203.0.113.1', '203.0.113.2', '203.0.113.3'];
     expect(await shown('192.0.2.2')).toEqual(between);
     expect(await shown('192.0.2.2', '192.0.2.2')).toEqual(between);
     expect(await shown('10.9.0.2', '192.0.2.2')).toEqual([...between, toRouter].toSorted());
     // More addresses than the kernel compares.
-    expect(await shown('10.9.0.2', '192.0.2.2', ...others)).toEqual([...between, toRouter].toSorted());
-    expect(await shown('198.51.100.1', ...others)).toEqual([]);
+    expect(await shown('10.9.0.2', '192.0.2.2', ...unused)).toEqual([...between, toRouter].toSorted());
+    expect(await shown('198.51.100.1', ...unused)).toEqual([]);
     expect((await shown('fd02::2')).filter((line) => line.startsWith('17'))).toEqual([`17 ${LEFT6} ${RIGHT6} 57`]);
     const chosen = (await list('10.9.0.2', 'fd02::2')).filter((each) => [53, 57].includes(each.destinationPort));
     expect(await node.deleteConnections(chosen)).toBe(2);

@@ -57,7 +57,7 @@ bool Matches(const ConntrackEntry& entry, const ConntrackFilter& filter);
 // The filters that find everything together, one for each place that the kernel has to look at.
 std::vector<ConntrackFilter> ByPlace(const ConntrackFilter& filter);
 
-// Connections with an end among some addresses. The ends are those that rules of the hook `forward` see: the source
+// Connections with an end among some addresses. The ends are as rules of the hook `forward` see them: the source
 // before its translation, and the destination after it.
 class ConntrackEnds {
  public:
@@ -79,7 +79,7 @@ class ConntrackEnds {
 
 // Entries in a form that JavaScript splits without the netlink protocol: for each entry 40 bytes, and its identity as
 // attributes. Bytes 0 to 3: size of both; 4: 4 or 6; 5: protocol; 6 and 7: port of the destination, 0 for none; 8 to
-// 23: source; 24 to 39: destination. Numbers are in network byte order, and the ends those of `ConntrackEnds`.
+// 23: source; 24 to 39: destination. Numbers are in network byte order, and the ends are as in `ConntrackEnds`.
 std::vector<uint8_t> Pack(const std::vector<ConntrackEntry>& entries);
 // Entries with the family and the identity alone; nothing when the bytes are not of that form.
 std::optional<std::vector<ConntrackEntry>> Unpack(ByteView bytes);

@@ -26,7 +26,7 @@ let connections: NetlinkConnections;
 
 beforeEach(() => {
   requireThrowawayNamespace();
-  // Of the tests before.
+  // Entries of the tests before.
   run('conntrack', '-F');
   wireEnds(ENDS);
   connectEnds(ENDS);
@@ -59,7 +59,7 @@ const OPEN = message({
 });
 
 /** Pod a receives from pod b alone, at one port; the other pods have these profiles. */
-function onlyB(port: number, others: { readonly ingress?: string; readonly egress?: string } = {}) {
+function onlyB(port: number, rest: { readonly ingress?: string; readonly egress?: string } = {}) {
   const peers = { sets: ['a-b'], networks: [] };
   const ports = { ranges: [6, 17].map((protocol) => ({ protocol, first: port, last: port })), sets: [] };
   const rules = [accept({ peers, ports })];
@@ -71,7 +71,7 @@ function onlyB(port: number, others: { readonly ingress?: string; readonly egres
       denied('in', 'ingress'),
     ],
     sets: [wholeSet('a-b', Object.values(B.addresses))],
-    pods: [podMessage(A.name, { ingress: 'from-b' }), podMessage(B.name, {}), podMessage(C.name, others)],
+    pods: [podMessage(A.name, { ingress: 'from-b' }), podMessage(B.name, {}), podMessage(C.name, rest)],
     namespaces: ['default'],
   });
 }
@@ -130,7 +130,7 @@ describe.each([4, 6] as const)('IPv%i', (family) => {
   const port = 8080;
   const via = { address: VIP[family], port: SERVICE_PORT };
 
-  test('a policy ends forbidden connections, whoever sends, and the allowed ones go on without loss', async () => {
+  test('a policy ends forbidden connections, whichever end sends, and the allowed ones go on without loss', async () => {
     translate(family, port);
     const node = await start();
     await node.receiveSnapshot(OPEN);
@@ -231,7 +231,7 @@ describe.each([4, 6] as const)('IPv%i', (family) => {
   });
 });
 
-test('after a restart the first snapshot ends what was forbidden meanwhile, and nothing ends before', async () => {
+test('after a restart the first snapshot ends connections that are forbidden since, and nothing ends before', async () => {
   const first = await start();
   await first.receiveSnapshot(OPEN);
   const common = { family: 4, kind: 'tcp', server: A, port: 8080 } as const;

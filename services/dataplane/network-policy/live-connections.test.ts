@@ -108,8 +108,8 @@ const tracked = () =>
 const snapshot = (fields: Parameters<typeof message>[0]) =>
   node.receiveSnapshot(message({ isComplete: true, namespaces: ['default'], ...fields }));
 
-const openPods = (...others: readonly ProbedEnd[]) =>
-  PODS.filter((pod) => !others.includes(pod)).map(({ name }) => podMessage(name, {}));
+const openPods = (...excluded: readonly ProbedEnd[]) =>
+  PODS.filter((pod) => !excluded.includes(pod)).map(({ name }) => podMessage(name, {}));
 
 /** Pod a receives from the members of a set, and sends to the members of no denied set. */
 const restricted = (members: readonly string[], refused: readonly string[] = []) => ({
@@ -225,7 +225,7 @@ test('a long listing is followed by a rest', async () => {
   expect(kernel.listings).toHaveLength(2);
 });
 
-test('pods whose rules nft refuses lose their connections, and a new pod those of its address', async () => {
+test('pods whose rules nft refuses lose their connections, and a new pod the ones of its address', async () => {
   nft.refused = 'i-bad';
   kernel.tracked = [connection(B, A), connection(C, B)];
   const bad = profile({ id: 'bad', direction: 'ingress' });
@@ -267,7 +267,7 @@ describe(`random changes with the seed ${seed}`, () => {
     return state;
   };
 
-  /** The verdict of a reader who looks each thing up in what was drawn. */
+  /** The verdict by the drawn values alone. */
   function isForbidden({ source, destination, ...rest }: Connection, { pods, addresses, ports }: State): boolean {
     const [from, to] = [source, destination].map((end) => formatAddress(end));
     const at = (end: string | undefined) => PODS.findIndex((pod) => Object.values(pod.addresses).includes(end ?? ''));

@@ -19,7 +19,7 @@ export interface ConnectionKernel {
   nodeAddresses(): Promise<readonly Address[]>;
 
   /**
-   * Deletes the forbidden ones of the connections with an end among these addresses, until the signal fires. The ends are those of
+   * Deletes the forbidden ones of the connections with an end among these addresses, until the signal fires. The ends are as in
    * {@link Connection}. It reads everything that the kernel tracks: 0.2 s with 100,000 connections.
    * @returns their number
    * @throws Failure KERNEL_REFUSED or KERNEL_UNSUPPORTED

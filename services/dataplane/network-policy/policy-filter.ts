@@ -134,13 +134,13 @@ export class PolicyFilter implements PodFilter {
     return this.#earlier.has(device) ? OPEN : this.#view.filtering(this.#pods.get(device)?.pod);
   }
 
-  /** The pods whose filters differ from those of the last judgement. */
+  /** The pods whose filters have changed since the last judgement. */
   #changedFilters(devices: Iterable<string>): ReadonlyMap<string, string> {
     const filters = [...devices].map((device) => [device, JSON.stringify(this.#filtering(device))] as const);
     return new Map(filters.filter(([device, filter]) => this.#judged.get(device) !== filter));
   }
 
-  /** Judges open connections by what is in force. Stored policies may be older than the table: the first snapshot follows. */
+  /** Judges open connections by the policies in force. Stored policies may be older than the table: the first snapshot follows. */
   #judge(devices: Iterable<string>, changed: ReadonlyMap<string, string> = new Map()): void {
     if (!this.#view.isCurrent) return;
     for (const [device, filter] of changed) this.#judged.set(device, filter);

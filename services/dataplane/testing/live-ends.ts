@@ -112,7 +112,7 @@ export class LiveEnds {
     return Number(await this.#ask(request));
   }
 
-  /** Of each connection: the counts of the client and of the server. */
+  /** The counts of the client and of the server, by connection. */
   async counts(): Promise<Readonly<Record<string, readonly [client: Counts, server: Counts]>>> {
     return JSON.parse(JSON.stringify(await this.#ask({ do: 'count' })));
   }
