@@ -6,7 +6,7 @@
  * notion of pods.
  */
 export { ArgumentError, NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
-export type { ConntrackFilter } from './conntrack.js';
+export type { ConntrackFilter, TrackedConnection } from './conntrack.js';
 export type { Monitor, MonitorEvent, MonitorGroup, MonitorOptions } from './monitor.js';
 export type { NftChangeKind, NftTransaction, TableMonitorOptions } from './nft-monitor.js';
 export type { LoggedPacket, PacketLogOptions } from './packet-log.js';

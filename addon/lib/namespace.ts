@@ -9,7 +9,14 @@ import {
   checkSysctlSettings,
   checkTimeout,
 } from './check.js';
-import { checkConntrackFilter, describeConntrack, type ConntrackFilter } from './conntrack.js';
+import {
+  checkConntrackFilter,
+  checkEnds,
+  describeConntrack,
+  readConnections,
+  TrackedConnection,
+  type ConntrackFilter,
+} from './conntrack.js';
 import { describe, describeSelector, describeSysctl, type Described } from './describe.js';
 import { NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 import { loadBinding } from './load.js';
@@ -248,6 +255,25 @@ export class Namespace implements OpenNamespace {
     const deletions = Promise.all(filters.map((each) => native.deleteConntrack(each)));
     const counts = await translated(described, this.#untilDone(deletions));
     return counts.reduce((sum, count) => sum + count, 0);
+  }
+
+  /**
+   * Lists connection tracking entries with an end among some addresses: their source, or their destination after translation.
+   * Entries that another connection has announced (RELATED) are left out. The kernel filters as in {@link deleteConntrack} for up
+   * to two IPv4 addresses; it is asked in a worker thread. Rejects as that method.
+   */
+  async connections(addresses: readonly string[]): Promise<Iterable<TrackedConnection>> {
+    const checked = checkEnds(addresses);
+    return readConnections(await this.#ask('conntrack.list', this.#untilDone(this.#open().listConnections(checked))));
+  }
+
+  /**
+   * Deletes listed entries, and resolves with the number of entries that still existed. An entry that was replaced meanwhile by a new
+   * connection of the same ends stays. Idempotent. Rejects as {@link deleteConntrack}.
+   */
+  async deleteConnections(connections: readonly TrackedConnection[]): Promise<number> {
+    const packed = TrackedConnection.join(connections);
+    return this.#ask('conntrack.delete', this.#untilDone(this.#open().deleteConnections(packed)));
   }
 
   /**

@@ -156,6 +156,9 @@ export interface NativeNamespace {
   readSysctls(paths: readonly string[]): Promise<NativeReading[]>;
   deleteLink(link: NativeSelector): Promise<void>;
   deleteConntrack(filter: NativeConntrackFilter): Promise<number>;
+  /** Entries in the form that src/netfilter/conntrack.h describes. */
+  listConnections(addresses: readonly string[]): Promise<Buffer>;
+  deleteConnections(connections: Buffer): Promise<number>;
   /** Rejects with EINVAL and `PATH: PROBLEM` for a field that is not of its type. */
   changeElements(changes: readonly NativeElementChange[]): Promise<NativeChangeResult>;
   readGeneration(): Promise<number>;

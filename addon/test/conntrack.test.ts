@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import type { ConntrackFilter } from '../lib/index.js';
+import type { ConntrackFilter, TrackedConnection } from '../lib/index.js';
 import { failureOf, makePod, open, run } from './ip.js';
 
 /** The flows of a family that Debian's `conntrack` lists; one line each. */
@@ -68,6 +68,67 @@ describe('deleteConntrack', () => {
     expect(flows(router, 4)).toEqual([]);
   });
 });
+
+describe('connections', () => {
+  const show = ({ protocol, source, destination, destinationPort }: TrackedConnection) =>
+    `${protocol} ${source.toString('hex')} ${destination.toString('hex')} ${destinationPort}`;
+  const [LEFT, RIGHT] = ['0a090002', 'c0000202'];
+  const [LEFT6, RIGHT6] = ['fd09', 'fd02'].map((net) => `${net}${'2'.padStart(28, '0')}`);
+
+  it('lists the ends as rules see them, once for each entry, and deletes the chosen ones alone', async () => {
+    const { left, right, path, router } = makeRouted();
+    const node = await open(path);
+    const send = (from: string, to: string, port: number) => inside(from, `bash -c echo>/dev/udp/${to}/${port}`);
+    send(left, '198.51.100.1', 53);
+    send(left, '192.0.2.2', 54);
+    send(right, '10.9.0.2', 55);
+    send(left, '192.0.2.1', 56);
+    send(left, 'fd02::2', 57);
+    inside(left, 'ping -c 1 -W 5 192.0.2.2');
+    const list = async (...addresses: string[]) => [...(await node.connections(addresses))];
+    const shown = async (...addresses: string[]) => (await list(...addresses)).map(show).toSorted();
+    const [translated, direct, back] = [`17 ${LEFT} ${RIGHT} 53`, `17 ${LEFT} ${RIGHT} 54`, `17 ${RIGHT} ${LEFT} 55`];
+    const between = [`1 ${LEFT} ${RIGHT} 0`, translated, direct, back].toSorted();
+    const toRouter = `17 ${LEFT} c0000201 56`;
+    const unused = ['203.0.113.1', '203.0.113.2', '203.0.113.3'];
+    expect(await shown('192.0.2.2')).toEqual(between);
+    expect(await shown('192.0.2.2', '192.0.2.2')).toEqual(between);
+    expect(await shown('10.9.0.2', '192.0.2.2')).toEqual([...between, toRouter].toSorted());
+    // More addresses than the kernel compares.
+    expect(await shown('10.9.0.2', '192.0.2.2', ...unused)).toEqual([...between, toRouter].toSorted());
+    expect(await shown('198.51.100.1', ...unused)).toEqual([]);
+    expect((await shown('fd02::2')).filter((line) => line.startsWith('17'))).toEqual([`17 ${LEFT6} ${RIGHT6} 57`]);
+    const chosen = (await list('10.9.0.2', 'fd02::2')).filter((each) => [53, 57].includes(each.destinationPort));
+    expect(await node.deleteConnections(chosen)).toBe(2);
+    expect(await node.deleteConnections(chosen)).toBe(0);
+    expect(await shown('10.9.0.2')).toEqual([`1 ${LEFT} ${RIGHT} 0`, direct, back, toRouter].toSorted());
+    expect(flows(router, 6).filter((line) => line.includes('udp'))).toEqual([]);
+  });
+
+  it('leaves out a connection that another one has announced', async () => {
+    const { left, right, path, router } = makeRouted();
+    const node = await open(path);
+    run('ip', 'netns', 'exec', router, 'nft', TFTP_RULES);
+    const send = (from: string, port: number, to: string, data: string) =>
+      run('ip', 'netns', 'exec', from, 'python3', '-c', SEND, String(port), ...to.split(' '), data);
+    send(left, 2000, '192.0.2.2 69', '00016600');
+    send(right, 3000, '10.9.0.2 2000', '00030001');
+    expect(flows(router, 4)).toHaveLength(2);
+    expect([...(await node.connections(['10.9.0.2']))].map((each) => each.destinationPort)).toEqual([69]);
+  });
+});
+
+const TFTP_RULES = `table inet announced {
+  ct helper files { type "tftp" protocol udp; l3proto inet; }
+  chain forwarded { type filter hook forward priority 0; udp dport 69 ct helper set "files"; }
+}`;
+
+const SEND = `
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('', int(sys.argv[1])))
+s.sendto(bytes.fromhex(sys.argv[4]), (sys.argv[2], int(sys.argv[3])))
+`;
 
 /** The UDP flows of a namespace to its own loopback addresses, made by datagrams to these ports. */
 async function makeUdp(ports: readonly number[]) {

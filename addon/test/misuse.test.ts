@@ -48,6 +48,8 @@ const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown
   announceAddress: async (namespace) =>
     codeOf(await failureOf(namespace.announceAddress({ index: 2 ** 31 - 1, address: '192.0.2.1' }))),
   deleteConntrack: async (namespace) => namespace.deleteConntrack({ address: '192.0.2.1' }),
+  connections: async (namespace) => [...(await namespace.connections(['192.0.2.1', 'fd00::1']))],
+  deleteConnections: async (namespace) => namespace.deleteConnections([]),
   changeElements: async (namespace) =>
     (await namespace.changeElements([{ type: 'elements.add', set: NO_SET, elements: [{ key: ['a'] }] }])).applied,
   generation: async (namespace) => namespace.generation(),
@@ -70,6 +72,8 @@ const EXPECTED: Readonly<Record<keyof typeof METHODS, unknown>> = {
   deleteLink: 'ENODEV',
   announceAddress: 'ENODEV',
   deleteConntrack: 0,
+  connections: [],
+  deleteConnections: 0,
   changeElements: false,
   generation: 1,
   monitorTables: undefined,
@@ -291,6 +295,8 @@ describe('the compiled addon', () => {
   const set = { family: 1, table: 't', name: 's', key: ['ifname'], data: [], intervals: false };
   const change = { set, deletes: false, elements: '' };
   const noFilter = { family: 4, address: null, protocol: null, destinationPorts: [] };
+  /** An entry without an identity, that says it has this size. */
+  const packed = (size: number) => Buffer.from([0, 0, 0, size, 4, ...new Uint8Array(35)]);
   const WRONG: readonly (readonly [string, string, unknown[]])[] = [
     ['steps: must be an array', 'run', [null, options]],
     ['steps[0]: must be an object', 'run', [[7], options]],
@@ -336,6 +342,15 @@ describe('the compiled addon', () => {
       'deleteConntrack',
       [{ ...noFilter, destinationPorts: ['x'] }],
     ],
+    ['addresses: must be an array', 'listConnections', ['pod']],
+    ['addresses[1]: must be an IP address', 'listConnections', [['192.0.2.1', 'pod']]],
+    ['addresses[0]: must be an IP address', 'listConnections', [[7]]],
+    ['connections: must be a buffer of connections', 'deleteConnections', [[]]],
+    ['connections: must be a buffer of connections', 'deleteConnections', [Buffer.alloc(39)]],
+    ['connections: must be a buffer of connections', 'deleteConnections', [packed(41)]],
+    ['connections: must be a buffer of connections', 'deleteConnections', [packed(39)]],
+    // The kernel would delete all entries.
+    ['connections: must be a buffer of connections', 'deleteConnections', [packed(40)]],
     ['changes: must be an array', 'changeElements', [{}]],
     ['changes[0]: must be an object', 'changeElements', [[7]]],
     ['changes[0].set: must be an object', 'changeElements', [[{ ...change, set: null }]]],

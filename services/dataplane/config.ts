@@ -115,7 +115,7 @@ export const DATAPLANE_SETTINGS = {
   policyWaitMs: {
     variable: 'PODWIRE_NODE_POLICY_WAIT_MS',
     schema: wholeNumber(0, 10_000),
-    default: '1000',
+    default: '5000',
     about:
       'Longest time for which a new pod waits until the nodes whose policies name it have put its addresses in force, in milliseconds; 0 for no wait. It takes some 5 ms, and more only on overloaded nodes.',
   },

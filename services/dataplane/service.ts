@@ -14,8 +14,10 @@ import { birdSettings, readPeerPlan } from './bird/settings.js';
 import { canWirePods, observeConditions, type Condition } from './conditions/conditions.js';
 import type { Config } from './config.js';
 import { ForwardPath } from './filters/forward-path.js';
+import type { ConnectionKernel } from './network-policy/live-connections.js';
 import type { Nft, PacketLog } from './nft/nft.js';
 import { PolicyClient } from './network-policy/policy-client.js';
+import { NetlinkConnections } from './kernel/connections.js';
 import { NetlinkLinks } from './kernel/links.js';
 import { NetlinkNft } from './kernel/netlink-nft.js';
 import { NetlinkPacketLog } from './kernel/packet-log.js';
@@ -58,6 +60,8 @@ export interface ServiceDeps {
   readonly boot: Boot;
   /** podwire-ipam. It need not run yet. */
   readonly ipam: Peer;
+  /** Opens a further connection to podwire-ipam. */
+  readonly connectIpam: () => Peer;
   /** Opens the part that has podwire-ipam's addresses of this node. */
   readonly openAddresses: OpenNodeAddresses;
 }
@@ -108,8 +112,9 @@ export async function startService(
     const nodeKernel = await open(NodeNetlinkKernel.open(monitor));
     const links = await open(NetlinkLinks.open(monitor));
     const nft = await open(Promise.resolve(new NetlinkNft(new ProgramNft(), TABLES)));
+    const connections = await open(Promise.resolve(new NetlinkConnections()));
     const packets = new NetlinkPacketLog(deps.clock);
-    const nodeSide = { network, kernel: nodeKernel, links, nft, packets, peerPlan };
+    const nodeSide = { network, kernel: nodeKernel, links, nft, connections, packets, peerPlan };
     return await serve(kernel, { config, deps, nodeSide });
   } catch (error) {
     await Promise.all(opened.map((part) => part.close()));
@@ -130,6 +135,7 @@ export interface NodeSideKernel {
   readonly kernel: NodeKernel;
   readonly links: LinkSource;
   readonly nft: Nft;
+  readonly connections: ConnectionKernel;
   readonly packets: PacketLog;
   /** BGP topology; undefined: BIRD is disabled. */
   readonly peerPlan: PeerPlan | undefined;
@@ -197,8 +203,9 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
 function createEnvironment(kernel: Kernel, { config, deps, nodeSide }: ServeOptions): PodEnvironment | undefined {
   if (!nodeSide) return undefined;
   const { log, clock, random } = deps;
-  const { links, nft, packets } = nodeSide;
-  return new PodEnvironment({ config, kernel, links, nft, packets, events: new Events(log), clock, random });
+  const { links, nft, connections, packets } = nodeSide;
+  const parts = { kernel, links, nft, connections, packets };
+  return new PodEnvironment({ config, ...parts, events: new Events(log), clock, random });
 }
 
 type PolicyParts = NonNullable<PodEnvironment['policies']>;
@@ -283,10 +290,10 @@ function policyClient(
   policies: PolicyParts,
   records: () => readonly AttachmentRecord[],
 ): PolicyClient {
-  const { log, clock, random, ipam } = deps;
+  const { log, clock, random, connectIpam: connect } = deps;
   const unbound = () => records().flatMap(({ allocation }) => (allocation?.isBound === false ? [allocation] : []));
   const { nodeName: self, policyWaitMs: waitMs } = config;
-  return new PolicyClient({ ...policies, self, ipam, unbound, waitMs, events: new Events(log), clock, random });
+  return new PolicyClient({ ...policies, self, connect, unbound, waitMs, events: new Events(log), clock, random });
 }
 
 /** The records of pods with a wire. */

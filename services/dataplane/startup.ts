@@ -1,9 +1,3 @@
-import {
-  NetworkPolicyServiceService,
-  type NetworkPolicyServiceServer,
-} from '@podwire/proto/podwire/dataplane/v1/network_policy';
-import { NodeServiceService, type NodeServiceServer } from '@podwire/proto/podwire/dataplane/v1/node';
-import { PodServiceService, type PodServiceServer } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Peer } from '@podwire/shared/rpc/client';
 import { releaseService } from '@podwire/shared/rpc/release-service';
@@ -22,7 +16,8 @@ import { NeighbourGuard } from './filters/neighbour-guard.js';
 import { PortGuard } from './filters/port-guard.js';
 import { SourceGuard } from './filters/source-guard.js';
 import { TunnelGuard } from './filters/tunnel-guard.js';
-import { listPolicyDrops } from './network-policy/drops-rpc.js';
+import type { ConnectionKernel } from './network-policy/live-connections.js';
+import { networkPolicyService } from './network-policy/drops-rpc.js';
 import { PolicyDrops } from './network-policy/drops.js';
 import { endPolicies, PolicyFilter } from './network-policy/policy-filter.js';
 import { PolicyStore } from './network-policy/policy-store.js';
@@ -32,7 +27,7 @@ import { ClusterWatch } from './node/cluster-watch.js';
 import { ClusterEvents } from './node/events.js';
 import { connectedSubnets } from './node/address-method.js';
 import type { LinkSource, NodeNetwork, NodeNetworkState } from './node/links.js';
-import { getNodeStatus, type NodeOverview } from './node/node-rpc.js';
+import { nodeService, type NodeOverview } from './node/node-rpc.js';
 import { PodMtu } from './node/pod-mtu.js';
 import { Registration, type NodeNameClaim, type RegisteredAddresses } from './node/registration.js';
 import { keepAcceptingAdvertisements } from './node/router-advertisements.js';
@@ -41,16 +36,7 @@ import { cniService, type CniDependencies } from './pods/calico-cni-rpc.js';
 import type { Events } from './pods/events.js';
 import type { GarbageCollector } from './pods/garbage.js';
 import type { Kernel, PodFilter } from './pods/kernel.js';
-import {
-  attachPod,
-  checkPod,
-  collectGarbage,
-  detachPod,
-  getPod,
-  listPods,
-  repairPod,
-  type RecordedNetworkLookup,
-} from './pods/pods-rpc.js';
+import { podService, type RecordedNetworkLookup } from './pods/pods-rpc.js';
 import type { PodWiring } from './pods/pods.js';
 import { filteredPod, type AttachmentRecord, type RecordState } from './records/record.js';
 
@@ -127,6 +113,7 @@ interface PodEnvironmentOptions {
   /** Closed at the end. */
   readonly links: LinkSource;
   readonly nft: Nft;
+  readonly connections: ConnectionKernel;
   readonly packets: PacketLog;
   readonly kernel: Pick<Kernel, 'deletePortFlows'>;
   readonly events: Events;
@@ -250,10 +237,10 @@ export class PodEnvironment {
   }
 }
 
-function policyPart({ nft, packets, ...options }: PodEnvironmentOptions, store: PolicyStore): PolicyPart {
-  const { events, clock, random } = options;
+function policyPart(options: PodEnvironmentOptions, store: PolicyStore): PolicyPart {
+  const { connections: kernel, packets, nft, events, clock, random } = options;
   const view = new PolicyView();
-  const filter = new PolicyFilter({ view, store, nft, events, clock, random });
+  const filter = new PolicyFilter({ view, store, kernel, nft, events, clock, random });
   return { view, filter, drops: new PolicyDrops({ packets, filter, view, events, clock, random }) };
 }
 
@@ -270,29 +257,11 @@ export interface ServedParts extends CniDependencies {
 
 /** Every gRPC method that the dataplane serves. */
 export function dataplaneServices(parts: ServedParts, unary: Unary): readonly RpcService[] {
-  const { dataplane, garbage, overview, recorded, release, drops } = parts;
-  const node: NodeServiceServer = { getNodeStatus: unary(NodeServiceService.getNodeStatus, getNodeStatus(overview)) };
-  const policies: NetworkPolicyServiceServer = {
-    listPolicyDrops: unary(NetworkPolicyServiceService.listPolicyDrops, listPolicyDrops(drops)),
-  };
-  const pods: PodServiceServer = {
-    attachPod: unary(PodServiceService.attachPod, attachPod(dataplane)),
-    detachPod: unary(PodServiceService.detachPod, detachPod(dataplane)),
-    checkPod: unary(PodServiceService.checkPod, checkPod(dataplane, recorded)),
-    repairPod: unary(PodServiceService.repairPod, repairPod(dataplane, recorded)),
-    collectGarbage: unary(PodServiceService.collectGarbage, collectGarbage(garbage)),
-    getPod: unary(PodServiceService.getPod, getPod(dataplane, recorded)),
-    listPods: unary(PodServiceService.listPods, listPods(dataplane, recorded)),
-  };
   return [
-    { name: 'podwire.dataplane.v1.PodService', definition: PodServiceService, implementation: pods },
-    { name: 'podwire.dataplane.v1.NodeService', definition: NodeServiceService, implementation: node },
-    {
-      name: 'podwire.dataplane.v1.NetworkPolicyService',
-      definition: NetworkPolicyServiceService,
-      implementation: policies,
-    },
+    podService(parts, unary),
+    nodeService(parts.overview, unary),
+    networkPolicyService(parts.drops, unary),
     cniService(parts, unary),
-    releaseService(release, unary),
+    releaseService(parts.release, unary),
   ];
 }

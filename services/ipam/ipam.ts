@@ -18,14 +18,16 @@ import { historyService } from './history/history-rpc.js';
 import { Leases } from './leases/leases-operations.js';
 import { leaseService, type LeaseServiceDeps } from './leases/leases-rpc.js';
 import { LeaseRecalls } from './leases/recall-operations.js';
+import { NamedOperations } from './named-objects/named-objects-operations.js';
 import { Nodes } from './nodes/nodes-operations.js';
 import { nodeService, type ReadPodCidrs } from './nodes/nodes-rpc.js';
 import { RequestPolicyOperations } from './request-policies/request-policies-operations.js';
 import { requestPolicyService } from './request-policies/request-policies-rpc.js';
+import type { Reservation } from './records/config.js';
 import { Pools, reportDrainedPools } from './pools/pools-operations.js';
 import { poolService } from './pools/pools-rpc.js';
-import { Reservations } from './reservations/reservations-operations.js';
 import { reservationService } from './reservations/reservations-rpc.js';
+import { RESERVATIONS, type ReservationSpec } from './reservations/reservations.js';
 
 /**
  * The operations of IPAM, by feature. Each operation hands a decision of its feature's folder to the update loop, and reports the
@@ -42,7 +44,7 @@ export class Ipam {
   readonly endpoints: Endpoints;
   readonly nodes: Nodes;
   readonly pools: Pools;
-  readonly reservations: Reservations;
+  readonly reservations: NamedOperations<Reservation, ReservationSpec>;
   readonly requestPolicies: RequestPolicyOperations;
   readonly configuration: Configuration;
   readonly blocks: Blocks;
@@ -62,7 +64,7 @@ export class Ipam {
     this.endpoints = new Endpoints(reportingOptions);
     this.nodes = new Nodes(reportingOptions, recalls, inquiry);
     this.pools = new Pools(options, inquiry);
-    this.reservations = new Reservations(reportingOptions);
+    this.reservations = new NamedOperations(reportingOptions, RESERVATIONS);
     this.requestPolicies = new RequestPolicyOperations(reportingOptions);
     this.configuration = new Configuration(reportingOptions);
     this.blocks = new Blocks(reportingOptions);

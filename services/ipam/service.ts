@@ -104,7 +104,8 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const { settlement } = opened.traits;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
   const services = serviceAddresses(config, api);
-  const policies = api && config.networkPolicies ? startNetworkPolicies(api, deps) : undefined;
+  const place = { isShared: config.store === 'etcd', identity: processName(newUid) };
+  const policies = api && config.networkPolicies ? startNetworkPolicies(api, deps, place) : undefined;
   const loading = retryUntilAvailable(
     () => loadDatastore(opened, { config, deps, events, services, policies, signal: retry.signal }),
     retry,
@@ -162,7 +163,12 @@ function storeDeps(
   { clock, random, pid, newUid, kubernetes, signal = NEVER }: ServiceDeps,
   events: Events,
 ): OpenStoreDeps {
-  return { clock, random, pid, newUid, kubernetes, events, signal, identity: `${hostname()}_${newUid()}` };
+  return { clock, random, pid, newUid, kubernetes, events, signal, identity: processName(newUid) };
+}
+
+/** Names a process among all podwire-ipam. */
+function processName(newUid: () => string): string {
+  return `${hostname()}_${newUid()}`;
 }
 
 /** @returns a function that removes the gauges */

@@ -93,10 +93,12 @@ function acquireLocks(settings: NodeSettings, { log, clock, pid, stopped }: Node
 
 function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan | undefined): Promise<Running> {
   const { clock } = deps;
-  const ipam = new Peer('podwire-ipam', settings.ipamAddress, {
+  const security = {
     tls: ipamTls(settings.ipamTls, deps),
     token: settings.ipamTls && ipamToken(PREFIX, settings, deps),
-  });
+  };
+  const connectIpam = (): Peer => new Peer('podwire-ipam', settings.ipamAddress, security);
+  const ipam = connectIpam();
   const opened: { addresses?: AddressBook } = {};
   const openAddresses: OpenNodeAddresses = async (parts) =>
     (opened.addresses = await openAddressBook(settings, { ...deps, ipam }, parts));
@@ -110,7 +112,7 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
     ipam.close();
   };
   return startBefore(close, async () => {
-    const service = await startService(settings, { ...deps, ipam, openAddresses }, peerPlan);
+    const service = await startService(settings, { ...deps, ipam, connectIpam, openAddresses }, peerPlan);
     const dataplane = inProcessDataplane(service, new LocalCalls(deps));
     return startBefore(
       // The inventory reads the kernel, which the dataplane closes.

@@ -83,7 +83,12 @@ export const DATAPLANE_ZONES = [
   // The kernel by netlink: implements the interfaces of the features.
   {
     path: `${DATAPLANE}/kernel`,
-    zones: [...BASE, ...NFT, ...at('records', 'pods', 'routes', 'node'), 'addon/lib'],
+    zones: [
+      ...BASE,
+      ...NFT,
+      ...at('records', 'pods', 'routes', 'node', 'network-policy/live-connections.ts'),
+      'addon/lib',
+    ],
     packages: ['@opentelemetry/api'],
     ...NODE,
   },

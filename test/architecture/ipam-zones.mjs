@@ -18,6 +18,7 @@ const STORED = [...RECORDS, `${IPAM}/records/json`];
  * records lie below all of them.
  */
 const FEATURES = [
+  ['named-objects'],
   ['reservations', 'configuration'],
   ['blocks'],
   ['pools', 'endpoints'],

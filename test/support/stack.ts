@@ -47,7 +47,7 @@ const COMMAND_TIMES = {
 };
 
 /** Environment of podwire-node, as the chart and the systemd units set it. */
-const NODE_ENVIRONMENT = { NODE_OPTIONS: '--max-semi-space-size=4' };
+const NODE_ENVIRONMENT = { NODE_OPTIONS: '--max-semi-space-size=4', UV_THREADPOOL_SIZE: '32' };
 
 /** The node's own address in its network namespace, from the range for benchmarks between networks (RFC 2544). */
 export const NODE_ADDRESS = '198.18.0.1';

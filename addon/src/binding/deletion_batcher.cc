@@ -14,7 +14,8 @@ namespace podwire::netlink {
 namespace {
 
 bool Matches(const Deletion& deletion, const Link& link) {
-  return deletion.name.empty() ? deletion.index == static_cast<uint32_t>(link.index) : deletion.name == link.name;
+  return deletion.name.empty() ? deletion.index == static_cast<uint32_t>(link.header.ifi_index)
+                               : deletion.name == link.name;
 }
 
 Result<Subscription> SubscribeToDeletions(const Netns& netns) {
@@ -108,7 +109,7 @@ void DeletionBatcher::OnNotifications() {
   (void)subscription_->Read([this](const Message& message) {
     const auto link = message.type == RTM_DELLINK ? DecodeLink(message.payload) : std::nullopt;
     // A bridge notifies a port that leaves with the same type, in its own family.
-    if (!link || link->family != AF_UNSPEC) return;
+    if (!link || link->header.ifi_family != AF_UNSPEC) return;
     for (auto& [id, pending] : pending_) {
       if (Matches(pending.deletion, *link)) Settle(pending, std::nullopt);
     }

@@ -3,7 +3,6 @@
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 
@@ -47,140 +46,112 @@ std::optional<Filter> ReadFilter(Napi::Value value) {
 bool IsIp(uint8_t family) { return family == AF_INET || family == AF_INET6; }
 
 // Lists of all families hold some that have no place here, such as a bridge's forwarding entries.
-bool IsWanted(const Link&) { return true; }
-bool IsWanted(const Address& address) { return IsIp(address.family); }
-bool IsWanted(const Route& route) { return IsIp(route.family); }
-bool IsWanted(const Rule& rule) { return IsIp(rule.family); }
-bool IsWanted(const Neighbour& neighbour) { return IsIp(neighbour.family); }
-// Whether a route is to exactly the destination of a filter, where that has one.
-bool IsTo(const Route& route, const Filter& filter) {
-  if (!filter.destination) return true;
-  if (route.family != filter.destination->family || route.destination_length != filter.prefix_length) return false;
-  return filter.prefix_length == 0 || (route.destination && route.destination->bytes == filter.destination->bytes);
-}
-
-bool IsFdb(const Neighbour& entry) { return entry.family == AF_BRIDGE; }
-
-template <typename Object>
-DumpRequest RequestFor(uint16_t type, Object object, const Filter& filter) {
-  return {type, std::move(object), filter.max_count, filter.timeout};
+bool IsWanted(const Link&, const Filter&) { return true; }
+bool IsWanted(const Address& address, const Filter&) { return IsIp(address.header.ifa_family); }
+bool IsWanted(const Rule& rule, const Filter&) { return IsIp(rule.header.family); }
+bool IsWanted(const Neighbour& neighbour, const Filter&) { return IsIp(neighbour.header.ndm_family); }
+bool IsFdb(const Neighbour& entry, const Filter&) { return entry.header.ndm_family == AF_BRIDGE; }
+// To exactly the destination of the filter, where that has one.
+bool IsWanted(const Route& route, const Filter& filter) {
+  const auto& destination = filter.destination;
+  if (!destination) return IsIp(route.header.rtm_family);
+  if (route.header.rtm_family != destination->family || route.header.rtm_dst_len != filter.prefix_length) return false;
+  return filter.prefix_length == 0 || (route.destination && route.destination->bytes == destination->bytes);
 }
 
 template <typename Object>
-using Decode = std::optional<Object> (*)(ByteView);
-template <typename Object>
-using Wanted = bool (*)(const Object&);
+struct Kind {
+  // RTM_GET*.
+  uint16_t type;
+  // Puts the filter into the object of the request.
+  void (*prepare)(Object& object, const Filter& filter);
+  std::optional<Object> (*decode)(ByteView) = DecodeObject<Object>;
+  bool (*is_wanted)(const Object&, const Filter&) = IsWanted;
+  Napi::Object (*convert)(Napi::Env, const Object&) = ToJs;
+};
 
 template <typename Object>
-Result<std::vector<Object>> Collect(Namespace& from, const DumpRequest& request, Decode<Object> decode,
-                                    Wanted<Object> is_wanted = IsWanted) {
+Result<std::vector<Object>> Collect(Namespace& from, const Filter& filter, const Kind<Object>& kind) {
+  Object requested;
+  kind.prepare(requested, filter);
   std::vector<Object> objects;
   bool malformed = false;
   DumpSink sink;
   sink.restart = [&] { objects.clear(); };
   sink.take = [&](const Message& message) {
-    auto object = decode(message.payload);
+    auto object = kind.decode(message.payload);
     malformed = malformed || !object;
-    if (object && is_wanted(*object)) objects.push_back(std::move(*object));
+    if (object && kind.is_wanted(*object, filter)) objects.push_back(std::move(*object));
   };
-  const auto failure = from.Dump(request, sink);
+  const auto failure = from.Dump({kind.type, std::move(requested), filter.max_count, filter.timeout}, sink);
+  // A table of routes comes into being with its first route.
+  if (failure && failure->number == ENOENT && filter.table != 0) return std::vector<Object>();
   if (failure) return *failure;
   if (malformed) return KernelError{EBADMSG, "malformed list"};
   return objects;
 }
 
-template <typename Object, typename Convert>
-Napi::Value ConvertEach(Napi::Env env, const std::vector<Object>& objects, Convert convert) {
-  auto array = Napi::Array::New(env, objects.size());
-  for (uint32_t position = 0; position < objects.size(); ++position) {
-    const Napi::HandleScope scope(env);
-    array.Set(position, convert(env, objects[position]));
-  }
-  return array;
-}
-
 template <typename Object>
-Napi::Value ToArray(Napi::Env env, std::vector<Object>& objects) {
-  return ConvertEach(env, objects, [](Napi::Env env, const Object& object) { return ToJs(env, object); });
+Napi::Value PromiseOf(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value, Kind<Object> kind) {
+  const auto filter = ReadFilter(value);
+  if (!filter) return {};
+  const auto work = [from, filter = *filter, kind] { return Collect(*from, filter, kind); };
+  const auto convert = [kind](Napi::Env env, std::vector<Object>& objects) -> Napi::Value {
+    auto array = Napi::Array::New(env, objects.size());
+    for (uint32_t position = 0; position < objects.size(); ++position) {
+      const Napi::HandleScope scope(env);
+      array.Set(position, kind.convert(env, objects[position]));
+    }
+    return array;
+  };
+  return queue.Promise<std::vector<Object>>(value.Env(), work, convert);
 }
-
-Napi::Value ToFdbArray(Napi::Env env, std::vector<Neighbour>& entries) { return ConvertEach(env, entries, FdbToJs); }
 
 }  // namespace
 
 Napi::Value DumpLinks(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
-  const auto filter = ReadFilter(value);
-  if (!filter) return {};
-  Link link;
-  link.extension_mask = RTEXT_FILTER_SKIP_STATS;
-  const auto request = RequestFor(RTM_GETLINK, link, *filter);
-  return queue.Promise<std::vector<Link>>(
-      value.Env(), [from, request] { return Collect<Link>(*from, request, DecodeLink); }, ToArray<Link>);
+  const auto prepare = [](Link& link, const Filter&) { link.extension_mask = RTEXT_FILTER_SKIP_STATS; };
+  return PromiseOf<Link>(queue, from, value, {RTM_GETLINK, prepare, DecodeLink});
 }
 
 Napi::Value DumpAddresses(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
-  const auto filter = ReadFilter(value);
-  if (!filter) return {};
-  Address address;
-  address.family = filter->family;
-  address.link_index = filter->index;
-  const auto request = RequestFor(RTM_GETADDR, address, *filter);
-  return queue.Promise<std::vector<Address>>(
-      value.Env(), [from, request] { return Collect<Address>(*from, request, DecodeAddress); }, ToArray<Address>);
+  const auto prepare = [](Address& address, const Filter& filter) {
+    address.header.ifa_family = filter.family;
+    address.header.ifa_index = filter.index;
+  };
+  return PromiseOf<Address>(queue, from, value, {RTM_GETADDR, prepare});
 }
 
 Napi::Value DumpRoutes(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
-  const auto filter = ReadFilter(value);
-  if (!filter) return {};
-  Route route;
-  route.family = filter->family;
-  route.protocol = filter->protocol;
-  if (filter->table != 0) route.table = filter->table;
-  if (filter->index != 0) route.output = filter->index;
-  const auto request = RequestFor(RTM_GETROUTE, route, *filter);
-  const auto work = [from, request, filter = *filter]() -> Result<std::vector<Route>> {
-    auto routes = Collect<Route>(*from, request, DecodeRoute);
-    // A table comes into being with its first route.
-    if (!routes && routes.Error().number == ENOENT && filter.table != 0) return std::vector<Route>();
-    if (!routes) return routes;
-    const auto is_other = [&](const Route& found) { return !IsTo(found, filter); };
-    routes->erase(std::remove_if(routes->begin(), routes->end(), is_other), routes->end());
-    return routes;
+  const auto prepare = [](Route& route, const Filter& filter) {
+    route.header.rtm_family = filter.family;
+    route.header.rtm_protocol = filter.protocol;
+    if (filter.table != 0) route.table = filter.table;
+    if (filter.index != 0) route.output = filter.index;
   };
-  return queue.Promise<std::vector<Route>>(value.Env(), work, ToArray<Route>);
+  return PromiseOf<Route>(queue, from, value, {RTM_GETROUTE, prepare});
 }
 
 Napi::Value DumpRules(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
-  const auto filter = ReadFilter(value);
-  if (!filter) return {};
-  Rule rule;
-  rule.family = filter->family;
-  const auto request = RequestFor(RTM_GETRULE, rule, *filter);
-  return queue.Promise<std::vector<Rule>>(
-      value.Env(), [from, request] { return Collect<Rule>(*from, request, DecodeRule); }, ToArray<Rule>);
+  const auto prepare = [](Rule& rule, const Filter& filter) { rule.header.family = filter.family; };
+  return PromiseOf<Rule>(queue, from, value, {RTM_GETRULE, prepare});
 }
 
 Napi::Value DumpFdb(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
-  const auto filter = ReadFilter(value);
-  if (!filter) return {};
-  Neighbour entry;
-  entry.family = AF_BRIDGE;
-  if (filter->index != 0) entry.filter_index = filter->index;
-  const auto request = RequestFor(RTM_GETNEIGH, entry, *filter);
-  return queue.Promise<std::vector<Neighbour>>(
-      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeNeighbour, IsFdb); }, ToFdbArray);
+  const auto prepare = [](Neighbour& entry, const Filter& filter) {
+    entry.header.ndm_family = AF_BRIDGE;
+    if (filter.index != 0) entry.filter_index = filter.index;
+  };
+  return PromiseOf<Neighbour>(queue, from, value, {RTM_GETNEIGH, prepare, DecodeObject<Neighbour>, IsFdb, FdbToJs});
 }
 
 Napi::Value DumpNeighbours(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value value) {
-  const auto filter = ReadFilter(value);
-  if (!filter) return {};
-  Neighbour neighbour;
-  neighbour.family = filter->family;
-  neighbour.flags = filter->proxy ? NTF_PROXY : 0;
-  if (filter->index != 0) neighbour.filter_index = filter->index;
-  const auto request = RequestFor(RTM_GETNEIGH, neighbour, *filter);
-  return queue.Promise<std::vector<Neighbour>>(
-      value.Env(), [from, request] { return Collect<Neighbour>(*from, request, DecodeNeighbour); }, ToArray<Neighbour>);
+  const auto prepare = [](Neighbour& neighbour, const Filter& filter) {
+    neighbour.header.ndm_family = filter.family;
+    neighbour.header.ndm_flags = filter.proxy ? NTF_PROXY : 0;
+    if (filter.index != 0) neighbour.filter_index = filter.index;
+  };
+  return PromiseOf<Neighbour>(queue, from, value, {RTM_GETNEIGH, prepare});
 }
 
 }  // namespace podwire::netlink

@@ -9,12 +9,14 @@
 
 namespace podwire::netlink {
 
-// Promises of lists; an empty value leaves a pending exception about the filter.
-Napi::Value DumpLinks(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
-Napi::Value DumpAddresses(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
-Napi::Value DumpRoutes(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
-Napi::Value DumpRules(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
-Napi::Value DumpFdb(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
-Napi::Value DumpNeighbours(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
+// A promise of a list; an empty value leaves a pending exception about the filter.
+using Dump = Napi::Value(JobQueue& queue, const std::shared_ptr<Namespace>& from, Napi::Value filter);
+
+Dump DumpLinks;
+Dump DumpAddresses;
+Dump DumpRoutes;
+Dump DumpRules;
+Dump DumpFdb;
+Dump DumpNeighbours;
 
 }  // namespace podwire::netlink

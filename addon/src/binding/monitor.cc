@@ -61,10 +61,10 @@ bool LoopTimer::Start(std::chrono::milliseconds delay) {
 
 bool IsIp(uint8_t family) { return family == AF_INET || family == AF_INET6; }
 // Bridges announce their ports in a family of their own.
-bool IsWanted(const Link& link) { return link.family == AF_UNSPEC; }
-bool IsWanted(const Address& address) { return IsIp(address.family); }
-bool IsWanted(const Route& route) { return IsIp(route.family); }
-bool IsWanted(const Neighbour& neighbour) { return IsIp(neighbour.family); }
+bool IsWanted(const Link& link) { return link.header.ifi_family == AF_UNSPEC; }
+bool IsWanted(const Address& address) { return IsIp(address.header.ifa_family); }
+bool IsWanted(const Route& route) { return IsIp(route.header.rtm_family); }
+bool IsWanted(const Neighbour& neighbour) { return IsIp(neighbour.header.ndm_family); }
 
 // Names of the notifications among NFT_MSG_*, in their order.
 constexpr std::array<const char*, 25> kTableChanges = {
@@ -105,13 +105,13 @@ class Events {
         return Add("link", message.type == RTM_DELLINK, DecodeLink(message.payload));
       case RTM_NEWADDR:
       case RTM_DELADDR:
-        return Add("address", message.type == RTM_DELADDR, DecodeAddress(message.payload));
+        return Add("address", message.type == RTM_DELADDR, DecodeObject<Address>(message.payload));
       case RTM_NEWROUTE:
       case RTM_DELROUTE:
-        return Add("route", message.type == RTM_DELROUTE, DecodeRoute(message.payload));
+        return Add("route", message.type == RTM_DELROUTE, DecodeObject<Route>(message.payload));
       case RTM_NEWNEIGH:
       case RTM_DELNEIGH:
-        return AddNeighbour(message.type == RTM_DELNEIGH, DecodeNeighbour(message.payload));
+        return AddNeighbour(message.type == RTM_DELNEIGH, DecodeObject<Neighbour>(message.payload));
       default:
         return;
     }
@@ -147,7 +147,7 @@ class Events {
   }
 
   void AddNeighbour(bool deleted, const std::optional<Neighbour>& neighbour) {
-    if (!neighbour || neighbour->family != AF_BRIDGE) return Add("neighbour", deleted, neighbour);
+    if (!neighbour || neighbour->header.ndm_family != AF_BRIDGE) return Add("neighbour", deleted, neighbour);
     Append("fdb", deleted, FdbToJs(env_, *neighbour));
   }
 

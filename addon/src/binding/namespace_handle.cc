@@ -1,6 +1,5 @@
 #include "binding/namespace_handle.h"
 
-#include "binding/dumps.h"
 #include "binding/monitor.h"
 #include "binding/object_reader.h"
 #include "binding/shape.h"
@@ -70,15 +69,17 @@ Napi::FunctionReference NamespaceHandle::Define(Napi::Env env) {
                                           InstanceAccessor<&NamespaceHandle::Inode>("inode"),
                                           InstanceAccessor<&NamespaceHandle::Cookie>("cookie"),
                                           InstanceMethod<&NamespaceHandle::Run>("run"),
-                                          InstanceMethod<&NamespaceHandle::DumpLinks>("dumpLinks"),
-                                          InstanceMethod<&NamespaceHandle::DumpAddresses>("dumpAddresses"),
-                                          InstanceMethod<&NamespaceHandle::DumpRoutes>("dumpRoutes"),
-                                          InstanceMethod<&NamespaceHandle::DumpRules>("dumpRules"),
-                                          InstanceMethod<&NamespaceHandle::DumpFdb>("dumpFdb"),
-                                          InstanceMethod<&NamespaceHandle::DumpNeighbours>("dumpNeighbours"),
+                                          InstanceMethod<&NamespaceHandle::List<DumpLinks>>("dumpLinks"),
+                                          InstanceMethod<&NamespaceHandle::List<DumpAddresses>>("dumpAddresses"),
+                                          InstanceMethod<&NamespaceHandle::List<DumpRoutes>>("dumpRoutes"),
+                                          InstanceMethod<&NamespaceHandle::List<DumpRules>>("dumpRules"),
+                                          InstanceMethod<&NamespaceHandle::List<DumpFdb>>("dumpFdb"),
+                                          InstanceMethod<&NamespaceHandle::List<DumpNeighbours>>("dumpNeighbours"),
                                           InstanceMethod<&NamespaceHandle::ReadSysctls>("readSysctls"),
                                           InstanceMethod<&NamespaceHandle::DeleteLink>("deleteLink"),
                                           InstanceMethod<&NamespaceHandle::DeleteConntrack>("deleteConntrack"),
+                                          InstanceMethod<&NamespaceHandle::ListConnections>("listConnections"),
+                                          InstanceMethod<&NamespaceHandle::DeleteConnections>("deleteConnections"),
                                           InstanceMethod<&NamespaceHandle::AnnounceAddress>("announceAddress"),
                                           InstanceMethod<&NamespaceHandle::ChangeElements>("changeElements"),
                                           InstanceMethod<&NamespaceHandle::ReadGeneration>("readGeneration"),
@@ -184,30 +185,6 @@ Napi::Value NamespaceHandle::RunTogether(Napi::Env env, std::vector<Step> steps,
   return queue_->Promise<Replies>(env, work, ToOutcomes);
 }
 
-Napi::Value NamespaceHandle::DumpLinks(const Napi::CallbackInfo& info) {
-  return CheckOpen(info) ? netlink::DumpLinks(*queue_, namespace_, info[0]) : Napi::Value();
-}
-
-Napi::Value NamespaceHandle::DumpAddresses(const Napi::CallbackInfo& info) {
-  return CheckOpen(info) ? netlink::DumpAddresses(*queue_, namespace_, info[0]) : Napi::Value();
-}
-
-Napi::Value NamespaceHandle::DumpRoutes(const Napi::CallbackInfo& info) {
-  return CheckOpen(info) ? netlink::DumpRoutes(*queue_, namespace_, info[0]) : Napi::Value();
-}
-
-Napi::Value NamespaceHandle::DumpRules(const Napi::CallbackInfo& info) {
-  return CheckOpen(info) ? netlink::DumpRules(*queue_, namespace_, info[0]) : Napi::Value();
-}
-
-Napi::Value NamespaceHandle::DumpFdb(const Napi::CallbackInfo& info) {
-  return CheckOpen(info) ? netlink::DumpFdb(*queue_, namespace_, info[0]) : Napi::Value();
-}
-
-Napi::Value NamespaceHandle::DumpNeighbours(const Napi::CallbackInfo& info) {
-  return CheckOpen(info) ? netlink::DumpNeighbours(*queue_, namespace_, info[0]) : Napi::Value();
-}
-
 Napi::Value NamespaceHandle::ReadSysctls(const Napi::CallbackInfo& info) {
   if (!CheckOpen(info)) return {};
   const auto paths = ReadPaths(info[0]);
@@ -230,6 +207,16 @@ Napi::Value NamespaceHandle::DeleteLink(const Napi::CallbackInfo& info) {
 Napi::Value NamespaceHandle::DeleteConntrack(const Napi::CallbackInfo& info) {
   const auto* worker = OpenNetfilter(info);
   return worker ? netlink::DeleteConntrack(*worker, info[0]) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::ListConnections(const Napi::CallbackInfo& info) {
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::ListConnections(*worker, info[0]) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::DeleteConnections(const Napi::CallbackInfo& info) {
+  const auto* worker = OpenNetfilter(info);
+  return worker ? netlink::DeleteConnections(*worker, info[0]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::AnnounceAddress(const Napi::CallbackInfo& info) {

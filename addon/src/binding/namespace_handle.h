@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "binding/deletion_batcher.h"
+#include "binding/dumps.h"
 #include "binding/job.h"
 #include "binding/netfilter.h"
 #include "socket/sequence.h"
@@ -30,15 +31,15 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value Inode(const Napi::CallbackInfo& info);
   Napi::Value Cookie(const Napi::CallbackInfo& info);
   Napi::Value Run(const Napi::CallbackInfo& info);
-  Napi::Value DumpLinks(const Napi::CallbackInfo& info);
-  Napi::Value DumpAddresses(const Napi::CallbackInfo& info);
-  Napi::Value DumpRoutes(const Napi::CallbackInfo& info);
-  Napi::Value DumpRules(const Napi::CallbackInfo& info);
-  Napi::Value DumpFdb(const Napi::CallbackInfo& info);
-  Napi::Value DumpNeighbours(const Napi::CallbackInfo& info);
+  template <Dump Function>
+  Napi::Value List(const Napi::CallbackInfo& info) {
+    return CheckOpen(info) ? Function(*queue_, namespace_, info[0]) : Napi::Value();
+  }
   Napi::Value ReadSysctls(const Napi::CallbackInfo& info);
   Napi::Value DeleteLink(const Napi::CallbackInfo& info);
   Napi::Value DeleteConntrack(const Napi::CallbackInfo& info);
+  Napi::Value ListConnections(const Napi::CallbackInfo& info);
+  Napi::Value DeleteConnections(const Napi::CallbackInfo& info);
   Napi::Value AnnounceAddress(const Napi::CallbackInfo& info);
   Napi::Value ChangeElements(const Napi::CallbackInfo& info);
   Napi::Value ReadGeneration(const Napi::CallbackInfo& info);

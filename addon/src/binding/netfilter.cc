@@ -190,6 +190,46 @@ Napi::Value DeleteConntrack(const NetfilterWorker& worker, Napi::Value value) {
       value.Env(), work, [](Napi::Env env, uint32_t& count) -> Napi::Value { return Napi::Number::New(env, count); });
 }
 
+Napi::Value ListConnections(const NetfilterWorker& worker, Napi::Value value) {
+  std::vector<IpAddress> addresses;
+  ForEach(value, "addresses", [&](Napi::Value element, const std::string& path) {
+    const auto address =
+        element.IsString() ? IpAddress::Parse(element.As<Napi::String>().Utf8Value()) : std::optional<IpAddress>();
+    if (address) {
+      addresses.push_back(*address);
+    } else {
+      Napi::TypeError::New(value.Env(), path + ": must be an IP address").ThrowAsJavaScriptException();
+    }
+  });
+  if (value.Env().IsExceptionPending()) return {};
+  using Bytes = std::vector<uint8_t>;
+  const auto work = [netfilter = worker.netfilter, ends = ConntrackEnds(std::move(addresses))]() -> Result<Bytes> {
+    auto entries = netfilter->ListConntrack(ends);
+    if (!entries) return entries.Error();
+    return Pack(*entries);
+  };
+  return worker.queue->Promise<Bytes>(value.Env(), work, [](Napi::Env env, Bytes& bytes) -> Napi::Value {
+    return Napi::Buffer<uint8_t>::Copy(env, bytes.data(), bytes.size());
+  });
+}
+
+Napi::Value DeleteConnections(const NetfilterWorker& worker, Napi::Value value) {
+  std::optional<std::vector<ConntrackEntry>> entries;
+  if (value.IsBuffer()) {
+    const auto buffer = value.As<Napi::Buffer<uint8_t>>();
+    entries = Unpack({buffer.Data(), buffer.Length()});
+  }
+  if (!entries) {
+    Napi::TypeError::New(value.Env(), "connections: must be a buffer of connections").ThrowAsJavaScriptException();
+    return {};
+  }
+  // Shared only because std::function must be copyable.
+  const auto shared = std::make_shared<std::vector<ConntrackEntry>>(std::move(*entries));
+  const auto work = [netfilter = worker.netfilter, shared] { return netfilter->DeleteConntrack(std::move(*shared)); };
+  return worker.queue->Promise<uint32_t>(
+      value.Env(), work, [](Napi::Env env, uint32_t& count) -> Napi::Value { return Napi::Number::New(env, count); });
+}
+
 Napi::Value ChangeElements(const NetfilterWorker& worker, Napi::Value value) {
   // Shared only because std::function must be copyable.
   const auto texts = std::make_shared<std::vector<TextChange>>();

@@ -22,5 +22,7 @@ struct NetfilterWorker {
 Napi::Value ChangeElements(const NetfilterWorker& worker, Napi::Value changes);
 Napi::Value ReadGeneration(const NetfilterWorker& worker, Napi::Env env);
 Napi::Value DeleteConntrack(const NetfilterWorker& worker, Napi::Value filter);
+Napi::Value ListConnections(const NetfilterWorker& worker, Napi::Value addresses);
+Napi::Value DeleteConnections(const NetfilterWorker& worker, Napi::Value connections);
 
 }  // namespace podwire::netlink

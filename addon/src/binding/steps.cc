@@ -120,8 +120,8 @@ Request ReadLinkAdd(ObjectReader& reader) {
 Request ReadLinkSet(ObjectReader& reader) {
   Link link;
   if (const auto up = reader.OptionalFlag("up")) {
-    link.flags = *up ? IFF_UP : 0;
-    link.change = IFF_UP;
+    link.header.ifi_flags = *up ? IFF_UP : 0;
+    link.header.ifi_change = IFF_UP;
   }
   link.mac = ReadMac(reader, "mac");
   link.mtu = reader.OptionalNumber("mtuBytes");
@@ -174,10 +174,10 @@ Request ReadAddressStep(ObjectReader& reader) {
   Address address;
   address.local = reader.OptionalAddress("address");
   address.address = address.local;
-  address.family = address.local ? address.local->family : AF_UNSPEC;
-  address.prefix_length = static_cast<uint8_t>(reader.Number("prefixLengthBits"));
-  address.scope = static_cast<uint8_t>(reader.Number("scope"));
-  address.header_flags = reader.Flag("noDad") ? IFA_F_NODAD : 0;
+  address.header.ifa_family = address.local ? address.local->family : AF_UNSPEC;
+  address.header.ifa_prefixlen = static_cast<uint8_t>(reader.Number("prefixLengthBits"));
+  address.header.ifa_scope = static_cast<uint8_t>(reader.Number("scope"));
+  address.header.ifa_flags = reader.Flag("noDad") ? IFA_F_NODAD : 0;
   request.object = std::move(address);
   ReadSelector(reader.Object("link"), request);
   return request;
@@ -187,19 +187,19 @@ Request ReadRouteStep(ObjectReader& reader) {
   Request request = ReadVerb(reader, RTM_NEWROUTE, RTM_DELROUTE);
   Route route;
   const auto destination = reader.OptionalAddress("destination");
-  route.family = destination ? destination->family : AF_UNSPEC;
-  route.destination_length = static_cast<uint8_t>(reader.Number("prefixLengthBits"));
-  if (route.destination_length > 0) route.destination = destination;
+  route.header.rtm_family = destination ? destination->family : AF_UNSPEC;
+  route.header.rtm_dst_len = static_cast<uint8_t>(reader.Number("prefixLengthBits"));
+  if (route.header.rtm_dst_len > 0) route.destination = destination;
   route.gateway = reader.OptionalAddress("gateway");
   route.preferred_source = reader.OptionalAddress("source");
-  route.scope = static_cast<uint8_t>(reader.Number("scope"));
-  route.protocol = static_cast<uint8_t>(reader.Number("protocol"));
-  route.type = static_cast<uint8_t>(reader.Number("routeType"));
-  route.flags = reader.Flag("onlink") ? RTNH_F_ONLINK : 0;
+  route.header.rtm_scope = static_cast<uint8_t>(reader.Number("scope"));
+  route.header.rtm_protocol = static_cast<uint8_t>(reader.Number("protocol"));
+  route.header.rtm_type = static_cast<uint8_t>(reader.Number("routeType"));
+  route.header.rtm_flags = reader.Flag("onlink") ? RTNH_F_ONLINK : 0;
   route.priority = reader.OptionalNumber("metric");
   const uint32_t table = reader.Number("table");
   if (table <= UINT8_MAX) {
-    route.header_table = static_cast<uint8_t>(table);
+    route.header.rtm_table = static_cast<uint8_t>(table);
   } else {
     route.table = table;
   }
@@ -212,15 +212,15 @@ Request ReadRuleStep(ObjectReader& reader) {
   Request request = ReadVerb(reader, RTM_NEWRULE, RTM_DELRULE);
   Rule rule;
   const auto source = reader.OptionalAddress("source");
-  rule.family = source ? source->family : AF_UNSPEC;
-  rule.source_length = static_cast<uint8_t>(reader.Number("sourceLengthBits"));
-  if (rule.source_length > 0) rule.source = source;
-  rule.action = FR_ACT_TO_TBL;
+  rule.header.family = source ? source->family : AF_UNSPEC;
+  rule.header.src_len = static_cast<uint8_t>(reader.Number("sourceLengthBits"));
+  if (rule.header.src_len > 0) rule.source = source;
+  rule.header.action = FR_ACT_TO_TBL;
   rule.priority = reader.OptionalNumber("priority");
   if (const auto protocol = reader.OptionalNumber("protocol")) rule.protocol = static_cast<uint8_t>(*protocol);
   const uint32_t table = reader.Number("table");
   if (table <= UINT8_MAX) {
-    rule.header_table = static_cast<uint8_t>(table);
+    rule.header.table = static_cast<uint8_t>(table);
   } else {
     rule.table = table;
   }
@@ -232,10 +232,10 @@ Request ReadNeighbourStep(ObjectReader& reader) {
   Request request = ReadVerb(reader, RTM_NEWNEIGH, RTM_DELNEIGH);
   Neighbour neighbour;
   neighbour.destination = reader.OptionalAddress("address");
-  neighbour.family = neighbour.destination ? neighbour.destination->family : AF_UNSPEC;
+  neighbour.header.ndm_family = neighbour.destination ? neighbour.destination->family : AF_UNSPEC;
   neighbour.mac = ReadMac(reader, "mac");
-  neighbour.state = NUD_PERMANENT;
-  neighbour.flags = reader.Flag("proxy") ? NTF_PROXY : 0;
+  neighbour.header.ndm_state = NUD_PERMANENT;
+  neighbour.header.ndm_flags = reader.Flag("proxy") ? NTF_PROXY : 0;
   request.object = std::move(neighbour);
   ReadSelector(reader.Object("link"), request);
   return request;
@@ -245,11 +245,11 @@ Request ReadNeighbourStep(ObjectReader& reader) {
 Request ReadFdbStep(ObjectReader& reader) {
   Request request = ReadVerb(reader, RTM_NEWNEIGH, RTM_DELNEIGH);
   Neighbour entry;
-  entry.family = AF_BRIDGE;
+  entry.header.ndm_family = AF_BRIDGE;
   entry.mac = ReadMac(reader, "mac");
   entry.destination = reader.OptionalAddress("destination");
-  entry.state = NUD_PERMANENT | NUD_NOARP;
-  entry.flags = NTF_SELF;
+  entry.header.ndm_state = NUD_PERMANENT | NUD_NOARP;
+  entry.header.ndm_flags = NTF_SELF;
   request.object = std::move(entry);
   ReadSelector(reader.Object("link"), request);
   return request;
@@ -257,7 +257,7 @@ Request ReadFdbStep(ObjectReader& reader) {
 
 // The root qdisc of a link.
 Request RootQdisc(ObjectReader& reader, Request request, Qdisc qdisc) {
-  qdisc.parent = TC_H_ROOT;
+  qdisc.header.tcm_parent = TC_H_ROOT;
   request.object = std::move(qdisc);
   ReadSelector(reader.Object("link"), request);
   return request;
@@ -266,7 +266,7 @@ Request RootQdisc(ObjectReader& reader, Request request, Qdisc qdisc) {
 Request ReadQdiscStep(ObjectReader& reader) {
   Request request = ReadVerb(reader, RTM_NEWQDISC, RTM_DELQDISC);
   Qdisc qdisc;
-  qdisc.handle = reader.Number("handle");
+  qdisc.header.tcm_handle = reader.Number("handle");
   if (auto options = reader.OptionalObject("tbf")) {
     Tbf tbf;
     tbf.rate_bytes_per_second = options->LongNumber("rateBytesPerSecond");

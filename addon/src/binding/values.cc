@@ -159,7 +159,7 @@ Napi::Object ToJs(Napi::Env env, const Link& link) {
   const uint8_t state = link.oper_state.value_or(0);
   return Assemble(env, Shape::kLink,
                   {
-                      {"index", Napi::Number::New(env, link.index)},
+                      {"index", Napi::Number::New(env, link.header.ifi_index)},
                       {"name", Napi::String::New(env, link.name.value_or(""))},
                       {"kind", TextOrNull(env, kind.empty() ? std::nullopt : std::optional(kind))},
                       {"mac", MacOrNull(env, link.mac)},
@@ -167,8 +167,8 @@ Napi::Object ToJs(Napi::Env env, const Link& link) {
                       {"alias", TextOrNull(env, link.alias ? std::optional(WithoutZero(*link.alias)) : std::nullopt)},
                       {"group", Napi::Number::New(env, link.group.value_or(0))},
                       {"rootQdisc", TextOrNull(env, link.root_qdisc)},
-                      {"up", Napi::Boolean::New(env, (link.flags & IFF_UP) != 0)},
-                      {"flags", Napi::Number::New(env, link.flags)},
+                      {"up", Napi::Boolean::New(env, (link.header.ifi_flags & IFF_UP) != 0)},
+                      {"flags", Napi::Number::New(env, link.header.ifi_flags)},
                       {"operState", Napi::String::New(env, kOperStates[state < kOperStates.size() ? state : 0])},
                       {"linkedIndex", NumberOrNull(env, link.linked_index)},
                       {"linkedNamespaceId", SignedOrNull(env, link.linked_namespace)},
@@ -183,86 +183,86 @@ Napi::Object ToJs(Napi::Env env, const Link& link) {
 }
 
 Napi::Object ToJs(Napi::Env env, const Address& address) {
-  const IpAddress none{address.family, {}};
+  const IpAddress none{address.header.ifa_family, {}};
   const IpAddress prefix_address = address.address.value_or(none);
   const IpAddress own = address.local.value_or(prefix_address);
   const bool has_peer = own.bytes != prefix_address.bytes;
   return Assemble(env, Shape::kAddress,
                   {
-                      {"family", Family(env, address.family)},
-                      {"linkIndex", Napi::Number::New(env, address.link_index)},
-                      {"address", Prefix(env, own, address.prefix_length)},
+                      {"family", Family(env, address.header.ifa_family)},
+                      {"linkIndex", Napi::Number::New(env, address.header.ifa_index)},
+                      {"address", Prefix(env, own, address.header.ifa_prefixlen)},
                       {"peer", AddressOrNull(env, has_peer ? std::optional(prefix_address) : std::nullopt)},
-                      {"scope", Scope(env, address.scope)},
-                      {"flags", Napi::Number::New(env, address.flags.value_or(address.header_flags))},
+                      {"scope", Scope(env, address.header.ifa_scope)},
+                      {"flags", Napi::Number::New(env, address.flags.value_or(address.header.ifa_flags))},
                       {"label", TextOrNull(env, address.label)},
                   });
 }
 
 Napi::Object ToJs(Napi::Env env, const Route& route) {
-  const IpAddress any{route.family, {}};
+  const IpAddress any{route.header.rtm_family, {}};
   return Assemble(env, Shape::kRoute,
                   {
-                      {"family", Family(env, route.family)},
-                      {"destination", Prefix(env, route.destination.value_or(any), route.destination_length)},
+                      {"family", Family(env, route.header.rtm_family)},
+                      {"destination", Prefix(env, route.destination.value_or(any), route.header.rtm_dst_len)},
                       {"outputIndex", NumberOrNull(env, route.output)},
                       {"gateway", AddressOrNull(env, route.gateway)},
                       {"source", AddressOrNull(env, route.preferred_source)},
-                      {"scope", Scope(env, route.scope)},
-                      {"protocol", Napi::Number::New(env, route.protocol)},
-                      {"table", Napi::Number::New(env, route.table.value_or(route.header_table))},
+                      {"scope", Scope(env, route.header.rtm_scope)},
+                      {"protocol", Napi::Number::New(env, route.header.rtm_protocol)},
+                      {"table", Napi::Number::New(env, route.table.value_or(route.header.rtm_table))},
                       {"metric", Napi::Number::New(env, route.priority.value_or(0))},
-                      {"routeType", RouteType(env, route.type)},
-                      {"onlink", Napi::Boolean::New(env, (route.flags & RTNH_F_ONLINK) != 0)},
-                      {"flags", Napi::Number::New(env, route.flags)},
+                      {"routeType", RouteType(env, route.header.rtm_type)},
+                      {"onlink", Napi::Boolean::New(env, (route.header.rtm_flags & RTNH_F_ONLINK) != 0)},
+                      {"flags", Napi::Number::New(env, route.header.rtm_flags)},
                   });
 }
 
 Napi::Object ToJs(Napi::Env env, const Rule& rule) {
-  const IpAddress any{rule.family, {}};
+  const IpAddress any{rule.header.family, {}};
   return Assemble(env, Shape::kRule,
                   {
-                      {"family", Family(env, rule.family)},
-                      {"source", Prefix(env, rule.source.value_or(any), rule.source_length)},
-                      {"destination", Prefix(env, rule.destination.value_or(any), rule.destination_length)},
-                      {"action", RuleAction(env, rule.action)},
-                      {"table", Napi::Number::New(env, rule.table.value_or(rule.header_table))},
+                      {"family", Family(env, rule.header.family)},
+                      {"source", Prefix(env, rule.source.value_or(any), rule.header.src_len)},
+                      {"destination", Prefix(env, rule.destination.value_or(any), rule.header.dst_len)},
+                      {"action", RuleAction(env, rule.header.action)},
+                      {"table", Napi::Number::New(env, rule.table.value_or(rule.header.table))},
                       {"priority", Napi::Number::New(env, rule.priority.value_or(0))},
                       {"protocol", Napi::Number::New(env, rule.protocol.value_or(0))},
-                      {"flags", Napi::Number::New(env, rule.flags)},
+                      {"flags", Napi::Number::New(env, rule.header.flags)},
                   });
 }
 
 Napi::Object ToJs(Napi::Env env, const Neighbour& neighbour) {
-  const IpAddress none{neighbour.family, {}};
+  const IpAddress none{neighbour.header.ndm_family, {}};
   return Assemble(env, Shape::kNeighbour,
                   {
-                      {"family", Family(env, neighbour.family)},
-                      {"linkIndex", Napi::Number::New(env, neighbour.link_index)},
+                      {"family", Family(env, neighbour.header.ndm_family)},
+                      {"linkIndex", Napi::Number::New(env, neighbour.header.ndm_ifindex)},
                       {"address", Napi::String::New(env, neighbour.destination.value_or(none).Text())},
                       {"mac", MacOrNull(env, neighbour.mac)},
-                      {"proxy", Napi::Boolean::New(env, (neighbour.flags & NTF_PROXY) != 0)},
-                      {"permanent", Napi::Boolean::New(env, (neighbour.state & NUD_PERMANENT) != 0)},
-                      {"state", Napi::Number::New(env, neighbour.state)},
+                      {"proxy", Napi::Boolean::New(env, (neighbour.header.ndm_flags & NTF_PROXY) != 0)},
+                      {"permanent", Napi::Boolean::New(env, (neighbour.header.ndm_state & NUD_PERMANENT) != 0)},
+                      {"state", Napi::Number::New(env, neighbour.header.ndm_state)},
                   });
 }
 
 Napi::Object FdbToJs(Napi::Env env, const Neighbour& entry) {
   return Assemble(env, Shape::kFdb,
                   {
-                      {"linkIndex", Napi::Number::New(env, entry.link_index)},
+                      {"linkIndex", Napi::Number::New(env, entry.header.ndm_ifindex)},
                       {"mac", MacOrNull(env, entry.mac)},
                       {"destination", AddressOrNull(env, entry.destination)},
-                      {"permanent", Napi::Boolean::New(env, (entry.state & NUD_PERMANENT) != 0)},
-                      {"self", Napi::Boolean::New(env, (entry.flags & NTF_SELF) != 0)},
-                      {"state", Napi::Number::New(env, entry.state)},
+                      {"permanent", Napi::Boolean::New(env, (entry.header.ndm_state & NUD_PERMANENT) != 0)},
+                      {"self", Napi::Boolean::New(env, (entry.header.ndm_flags & NTF_SELF) != 0)},
+                      {"state", Napi::Number::New(env, entry.header.ndm_state)},
                   });
 }
 
 Napi::Object ToJs(Napi::Env env, const Qdisc& qdisc) {
   auto object = Napi::Object::New(env);
-  object.Set("linkIndex", Napi::Number::New(env, qdisc.link_index));
-  object.Set("handle", Napi::Number::New(env, TC_H_MAJ(qdisc.handle) >> 16));
+  object.Set("linkIndex", Napi::Number::New(env, qdisc.header.tcm_ifindex));
+  object.Set("handle", Napi::Number::New(env, TC_H_MAJ(qdisc.header.tcm_handle) >> 16));
   object.Set("kind", Napi::String::New(env, qdisc.kind.value_or("")));
   const auto tbf = qdisc.tbf_options ? DecodeTbf(*qdisc.tbf_options) : std::nullopt;
   object.Set("tbf", tbf ? Napi::Value(ToJs(env, *tbf)) : env.Null());

@@ -57,6 +57,7 @@ struct Attribute {
   std::optional<uint32_t> U32() const;
   // Up to the final zero byte, which must be there and be the only one.
   std::optional<std::string> Text() const;
+  std::string RawText() const { return {reinterpret_cast<const char*>(payload.data), payload.size}; }
 };
 
 // The attributes of a message or a nest. A length that does not fit ends the iteration and sets `malformed`.

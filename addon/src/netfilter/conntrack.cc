@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstring>
+#include <tuple>
 
 namespace podwire::netlink {
 
@@ -69,6 +71,15 @@ bool Same(const std::optional<IpAddress>& one, const IpAddress& other) {
   return one && one->family == other.family && one->bytes == other.bytes;
 }
 
+bool IsBefore(const IpAddress& one, const IpAddress& other) {
+  return std::tie(one.family, one.bytes) < std::tie(other.family, other.bytes);
+}
+
+// Addresses for which filtered lists take the kernel less time than one list of everything.
+constexpr size_t kFilteredMax = 2;
+
+constexpr size_t kPackedHead = 40;
+
 }  // namespace
 
 std::optional<ConntrackEntry> DecodeConntrack(ByteView payload) {
@@ -80,6 +91,7 @@ std::optional<ConntrackEntry> DecodeConntrack(ByteView payload) {
   while (const auto attribute = reader.Next()) {
     const uint16_t type = attribute->type;
     if (type == CTA_TUPLE_ORIG || type == CTA_ZONE || type == CTA_ID) entry.identity.push_back(Keep(*attribute));
+    entry.expected = entry.expected || type == CTA_TUPLE_MASTER;
     if (type != CTA_TUPLE_ORIG && type != CTA_TUPLE_REPLY) continue;
     const auto tuple = DecodeTuple(attribute->payload);
     if (!tuple) return std::nullopt;
@@ -167,6 +179,85 @@ std::vector<ConntrackFilter> ByPlace(const ConntrackFilter& filter) {
     filters.back().place = place;
   }
   return filters;
+}
+
+ConntrackEnds::ConntrackEnds(std::vector<IpAddress> addresses) : addresses_(std::move(addresses)) {
+  std::sort(addresses_.begin(), addresses_.end(), IsBefore);
+  addresses_.erase(std::unique(addresses_.begin(), addresses_.end(), Same), addresses_.end());
+}
+
+std::vector<ConntrackFilter> ConntrackEnds::Lists() const {
+  std::vector<ConntrackFilter> lists;
+  for (const uint8_t family : {AF_INET, AF_INET6}) {
+    const auto is_of_family = [&](const IpAddress& address) { return address.family == family; };
+    const auto count = std::count_if(addresses_.begin(), addresses_.end(), is_of_family);
+    if (count == 0) continue;
+    if (family == AF_INET6 || static_cast<size_t>(count) > kFilteredMax) {
+      lists.push_back({family});
+      continue;
+    }
+    for (const auto& address : addresses_) {
+      if (address.family != family) continue;
+      for (const auto place : {Place::kOriginalSource, Place::kReplySource}) {
+        lists.push_back({family, address});
+        lists.back().place = place;
+      }
+    }
+  }
+  return lists;
+}
+
+bool ConntrackEnds::Matches(const ConntrackEntry& entry, const ConntrackFilter& list) const {
+  if (entry.expected) return false;
+  if (!list.address) return Contains(entry.original.source) || Contains(entry.reply.source);
+  if (list.place == Place::kOriginalSource) return Same(entry.original.source, *list.address);
+  return Same(entry.reply.source, *list.address) && !Contains(entry.original.source);
+}
+
+bool ConntrackEnds::Contains(const std::optional<IpAddress>& address) const {
+  return address && std::binary_search(addresses_.begin(), addresses_.end(), *address, IsBefore);
+}
+
+std::vector<uint8_t> Pack(const std::vector<ConntrackEntry>& entries) {
+  std::vector<uint8_t> bytes;
+  for (const auto& entry : entries) {
+    const auto& [source, destination] = std::tie(entry.original.source, entry.reply.source);
+    if (!source || !destination) continue;
+    MessageWriter writer;
+    WriteAttributes(writer, entry.identity);
+    const auto& identity = writer.Bytes();
+    uint8_t head[kPackedHead] = {};
+    const uint32_t size = htonl(static_cast<uint32_t>(kPackedHead + identity.size()));
+    const uint16_t port = htons(entry.reply.source_port.value_or(0));
+    std::memcpy(head, &size, sizeof size);
+    head[4] = entry.family == AF_INET ? 4 : 6;
+    head[5] = entry.original.protocol.value_or(0);
+    std::memcpy(head + 6, &port, sizeof port);
+    std::memcpy(head + 8, source->bytes.data(), source->bytes.size());
+    std::memcpy(head + 24, destination->bytes.data(), destination->bytes.size());
+    bytes.insert(bytes.end(), head, head + sizeof head);
+    bytes.insert(bytes.end(), identity.begin(), identity.end());
+  }
+  return bytes;
+}
+
+std::optional<std::vector<ConntrackEntry>> Unpack(ByteView bytes) {
+  std::vector<ConntrackEntry> entries;
+  while (bytes.size > 0) {
+    uint32_t size = 0;
+    if (bytes.size < kPackedHead) return std::nullopt;
+    std::memcpy(&size, bytes.data, sizeof size);
+    size = ntohl(size);
+    if (size < kPackedHead || size > bytes.size) return std::nullopt;
+    ConntrackEntry& entry = entries.emplace_back();
+    entry.family = bytes.data[4] == 4 ? AF_INET : AF_INET6;
+    AttributeReader reader({bytes.data + kPackedHead, size - kPackedHead});
+    while (const auto attribute = reader.Next()) entry.identity.push_back(Keep(*attribute));
+    // Without an identity the kernel would delete all entries.
+    if (reader.Malformed() || entry.identity.empty()) return std::nullopt;
+    bytes = {bytes.data + size, bytes.size - size};
+  }
+  return entries;
 }
 
 }  // namespace podwire::netlink

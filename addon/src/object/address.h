@@ -1,23 +1,20 @@
 #pragma once
 
+#include <linux/if_addr.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "object/attribute.h"
-#include "object/ip_address.h"
+#include "object/object_codec.h"
 
 namespace podwire::netlink {
 
-// RTM_NEWADDR and its kin: `ifaddrmsg` and IFA_* of linux/if_addr.h.
+// RTM_NEWADDR and its kin.
 struct Address {
-  uint8_t family = 0;
-  uint8_t prefix_length = 0;
-  // The low eight of the IFA_F_* bits; IFA_FLAGS, where it is sent, has them all.
-  uint8_t header_flags = 0;
-  uint8_t scope = 0;
-  uint32_t link_index = 0;
+  // `ifa_flags` has the low eight of the IFA_F_* bits; `flags`, where it is sent, has them all.
+  ifaddrmsg header{};
   // The node's own address; IPv6 sends it only when there is a peer.
   std::optional<IpAddress> local;
   // The prefix's address: the peer's on a point-to-point link, else the node's own.
@@ -25,10 +22,14 @@ struct Address {
   std::optional<std::string> label;
   std::optional<uint32_t> flags;
   std::vector<OtherAttribute> unknown_attributes;
-};
 
-// Nothing when the payload is malformed.
-std::optional<Address> DecodeAddress(ByteView payload);
-void Encode(const Address& address, MessageWriter& writer);
+  template <typename Self, typename Field>
+  static void Fields(Self& address, Field& field) {
+    field(IFA_LOCAL, address.local);
+    field(IFA_LABEL, address.label);
+    field(IFA_FLAGS, address.flags);
+    field(IFA_ADDRESS, address.address);
+  }
+};
 
 }  // namespace podwire::netlink

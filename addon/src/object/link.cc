@@ -1,7 +1,5 @@
 #include "object/link.h"
 
-#include <linux/if_link.h>
-#include <linux/rtnetlink.h>
 #include <linux/veth.h>
 #include <sys/socket.h>
 
@@ -21,10 +19,6 @@ std::optional<Attribute> Find(ByteView nest, uint16_t type) {
     if (attribute->type == type) return attribute;
   }
   return std::nullopt;
-}
-
-std::string RawText(const Attribute& attribute) {
-  return std::string(reinterpret_cast<const char*>(attribute.payload.data), attribute.payload.size);
 }
 
 bool DecodeData(const Attribute& attribute, LinkInfo& info, Peer peers) {
@@ -51,7 +45,7 @@ std::optional<LinkInfo> DecodeInfo(const Attribute& attribute, Peer peers) {
   LinkInfo info;
   while (const auto inner = reader.Next()) {
     bool known = false;
-    if (inner->type == IFLA_INFO_KIND) known = Assign(info.kind, std::optional(RawText(*inner)));
+    if (inner->type == IFLA_INFO_KIND) known = Assign(info.kind, std::optional(inner->RawText()));
     if (inner->type == IFLA_INFO_DATA && inner->raw_type == inner->type) known = DecodeData(*inner, info, peers);
     if (!known) info.unknown_attributes.push_back(Keep(*inner));
   }
@@ -59,71 +53,15 @@ std::optional<LinkInfo> DecodeInfo(const Attribute& attribute, Peer peers) {
   return info;
 }
 
-bool DecodeAttribute(const Attribute& attribute, Link& link, Peer peers) {
-  if (attribute.raw_type != attribute.type) return false;
-  const auto& [data, size] = attribute.payload;
-  switch (attribute.type) {
-    case IFLA_IFNAME:
-      return Assign(link.name, attribute.Text());
-    case IFLA_ADDRESS:
-      return Assign(link.mac, std::optional(std::vector<uint8_t>(data, data + size)));
-    case IFLA_MTU:
-      return Assign(link.mtu, attribute.U32());
-    case IFLA_IFALIAS:
-      return Assign(link.alias, std::optional(RawText(attribute)));
-    case IFLA_GROUP:
-      return Assign(link.group, attribute.U32());
-    case IFLA_TXQLEN:
-      return Assign(link.tx_queue_length, attribute.U32());
-    case IFLA_NUM_TX_QUEUES:
-      return Assign(link.tx_queues, attribute.U32());
-    case IFLA_NUM_RX_QUEUES:
-      return Assign(link.rx_queues, attribute.U32());
-    case IFLA_OPERSTATE:
-      return Assign(link.oper_state, attribute.U8());
-    case IFLA_LINK:
-      return Assign(link.linked_index, attribute.U32());
-    case IFLA_LINK_NETNSID:
-      return Assign(link.linked_namespace, attribute.U32());
-    case IFLA_MASTER:
-      return Assign(link.master, attribute.U32());
-    case IFLA_NET_NS_FD:
-      return Assign(link.namespace_fd, attribute.U32());
-    case IFLA_QDISC:
-      return Assign(link.root_qdisc, attribute.Text());
-    case IFLA_EXT_MASK:
-      return Assign(link.extension_mask, attribute.U32());
-    case IFLA_LINKINFO:
-      return Assign(link.info, DecodeInfo(attribute, peers));
-    default:
-      return false;
-  }
-}
-
 std::optional<Link> Decode(ByteView payload, Peer peers) {
-  const auto header = TakeHeader<ifinfomsg>(payload);
-  if (!header) return std::nullopt;
-  Link link;
-  link.family = header->ifi_family;
-  link.hardware_type = header->ifi_type;
-  link.index = header->ifi_index;
-  link.flags = header->ifi_flags;
-  link.change = header->ifi_change;
-  AttributeReader reader(payload);
-  while (const auto attribute = reader.Next()) {
-    if (!DecodeAttribute(*attribute, link, peers)) link.unknown_attributes.push_back(Keep(*attribute));
-  }
-  if (reader.Malformed()) return std::nullopt;
-  return link;
-}
-
-void WriteRawText(MessageWriter& writer, uint16_t type, const std::string& text) {
-  writer.Attribute(type, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  return DecodeObject<Link>(payload, [&](const Attribute& attribute, Link& link) {
+    return attribute.type == IFLA_LINKINFO && Assign(link.info, DecodeInfo(attribute, peers));
+  });
 }
 
 void EncodeInfo(const LinkInfo& info, MessageWriter& writer) {
   const size_t nest = writer.OpenNest(IFLA_LINKINFO);
-  if (info.kind) WriteRawText(writer, IFLA_INFO_KIND, *info.kind);
+  FieldWriter(writer).Raw(IFLA_INFO_KIND, info.kind);
   if (!info.peer.empty() || !info.data.empty()) {
     const size_t data = writer.OpenNest(IFLA_INFO_DATA);
     for (const auto& peer : info.peer) {
@@ -136,10 +74,6 @@ void EncodeInfo(const LinkInfo& info, MessageWriter& writer) {
   }
   WriteAttributes(writer, info.unknown_attributes);
   writer.CloseNest(nest);
-}
-
-void Put(MessageWriter& writer, uint16_t type, const std::optional<uint32_t>& value) {
-  if (value) writer.U32(type, *value);
 }
 
 }  // namespace
@@ -169,28 +103,7 @@ void SetAddressGeneration(Link& link, uint8_t mode) {
 std::optional<Link> DecodeLink(ByteView payload) { return Decode(payload, Peer::kDecode); }
 
 void Encode(const Link& link, MessageWriter& writer) {
-  ifinfomsg header{};
-  header.ifi_family = link.family;
-  header.ifi_type = link.hardware_type;
-  header.ifi_index = link.index;
-  header.ifi_flags = link.flags;
-  header.ifi_change = link.change;
-  writer.Header(header);
-  if (link.mac) writer.Attribute(IFLA_ADDRESS, {link.mac->data(), link.mac->size()});
-  Put(writer, IFLA_MTU, link.mtu);
-  if (link.alias) WriteRawText(writer, IFLA_IFALIAS, *link.alias);
-  Put(writer, IFLA_GROUP, link.group);
-  Put(writer, IFLA_TXQLEN, link.tx_queue_length);
-  Put(writer, IFLA_NUM_TX_QUEUES, link.tx_queues);
-  Put(writer, IFLA_NUM_RX_QUEUES, link.rx_queues);
-  if (link.oper_state) writer.U8(IFLA_OPERSTATE, *link.oper_state);
-  Put(writer, IFLA_LINK, link.linked_index);
-  Put(writer, IFLA_LINK_NETNSID, link.linked_namespace);
-  Put(writer, IFLA_MASTER, link.master);
-  Put(writer, IFLA_NET_NS_FD, link.namespace_fd);
-  if (link.name) writer.Text(IFLA_IFNAME, *link.name);
-  if (link.root_qdisc) writer.Text(IFLA_QDISC, *link.root_qdisc);
-  Put(writer, IFLA_EXT_MASK, link.extension_mask);
+  EncodeFields(link, writer);
   if (link.info) EncodeInfo(*link.info, writer);
   WriteAttributes(writer, link.unknown_attributes);
 }

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <linux/if_link.h>
+#include <linux/rtnetlink.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "object/attribute.h"
+#include "object/object_codec.h"
 
 namespace podwire::netlink {
 
@@ -28,13 +31,9 @@ struct LinkInfo {
   std::string KindName() const;
 };
 
-// RTM_NEWLINK and its kin: `ifinfomsg` and IFLA_* of linux/if_link.h.
+// RTM_NEWLINK and its kin.
 struct Link {
-  uint8_t family = 0;
-  uint16_t hardware_type = 0;
-  int32_t index = 0;
-  uint32_t flags = 0;
-  uint32_t change = 0;
+  ifinfomsg header{};
   std::optional<std::string> name;
   std::optional<std::vector<uint8_t>> mac;
   std::optional<uint32_t> mtu;
@@ -57,6 +56,26 @@ struct Link {
   std::optional<uint32_t> extension_mask;
   std::optional<LinkInfo> info;
   std::vector<OtherAttribute> unknown_attributes;
+
+  // All but `info`.
+  template <typename Self, typename Field>
+  static void Fields(Self& link, Field& field) {
+    field(IFLA_ADDRESS, link.mac);
+    field(IFLA_MTU, link.mtu);
+    field.Raw(IFLA_IFALIAS, link.alias);
+    field(IFLA_GROUP, link.group);
+    field(IFLA_TXQLEN, link.tx_queue_length);
+    field(IFLA_NUM_TX_QUEUES, link.tx_queues);
+    field(IFLA_NUM_RX_QUEUES, link.rx_queues);
+    field(IFLA_OPERSTATE, link.oper_state);
+    field(IFLA_LINK, link.linked_index);
+    field(IFLA_LINK_NETNSID, link.linked_namespace);
+    field(IFLA_MASTER, link.master);
+    field(IFLA_NET_NS_FD, link.namespace_fd);
+    field(IFLA_IFNAME, link.name);
+    field(IFLA_QDISC, link.root_qdisc);
+    field(IFLA_EXT_MASK, link.extension_mask);
+  }
 };
 
 // IN6_ADDR_GEN_MODE_*: how the link's own IPv6 addresses come about; nothing when the message does not say.

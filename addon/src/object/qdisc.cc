@@ -1,7 +1,6 @@
 #include "object/qdisc.h"
 
 #include <linux/pkt_sched.h>
-#include <linux/rtnetlink.h>
 
 #include <algorithm>
 #include <cstring>
@@ -24,18 +23,6 @@ std::optional<std::vector<OtherAttribute>> DecodeOptions(ByteView nest) {
   while (const auto option = reader.Next()) options.push_back(Keep(*option));
   if (reader.Malformed()) return std::nullopt;
   return options;
-}
-
-bool DecodeAttribute(const Attribute& attribute, Qdisc& qdisc) {
-  if (attribute.raw_type != attribute.type) return false;
-  switch (attribute.type) {
-    case TCA_KIND:
-      return Assign(qdisc.kind, attribute.Text());
-    case TCA_OPTIONS:
-      return qdisc.kind == "tbf" && Assign(qdisc.tbf_options, DecodeOptions(attribute.payload));
-    default:
-      return false;
-  }
 }
 
 }  // namespace
@@ -73,31 +60,14 @@ std::vector<OtherAttribute> EncodeTbf(const Tbf& tbf) {
 }
 
 std::optional<Qdisc> DecodeQdisc(ByteView payload) {
-  const auto header = TakeHeader<tcmsg>(payload);
-  if (!header) return std::nullopt;
-  Qdisc qdisc;
-  qdisc.family = header->tcm_family;
-  qdisc.link_index = header->tcm_ifindex;
-  qdisc.handle = header->tcm_handle;
-  qdisc.parent = header->tcm_parent;
-  qdisc.info = header->tcm_info;
-  AttributeReader reader(payload);
-  while (const auto attribute = reader.Next()) {
-    if (!DecodeAttribute(*attribute, qdisc)) qdisc.unknown_attributes.push_back(Keep(*attribute));
-  }
-  if (reader.Malformed()) return std::nullopt;
-  return qdisc;
+  return DecodeObject<Qdisc>(payload, [](const Attribute& attribute, Qdisc& qdisc) {
+    return attribute.type == TCA_OPTIONS && qdisc.kind == "tbf" &&
+           Assign(qdisc.tbf_options, DecodeOptions(attribute.payload));
+  });
 }
 
 void Encode(const Qdisc& qdisc, MessageWriter& writer) {
-  tcmsg header{};
-  header.tcm_family = qdisc.family;
-  header.tcm_ifindex = qdisc.link_index;
-  header.tcm_handle = qdisc.handle;
-  header.tcm_parent = qdisc.parent;
-  header.tcm_info = qdisc.info;
-  writer.Header(header);
-  if (qdisc.kind) writer.Text(TCA_KIND, *qdisc.kind);
+  EncodeFields(qdisc, writer);
   if (qdisc.tbf_options) {
     const size_t nest = writer.OpenNest(TCA_OPTIONS);
     WriteAttributes(writer, *qdisc.tbf_options);

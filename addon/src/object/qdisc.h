@@ -1,27 +1,30 @@
 #pragma once
 
+#include <linux/rtnetlink.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "object/attribute.h"
+#include "object/object_codec.h"
 
 namespace podwire::netlink {
 
-// RTM_NEWQDISC and its kin: `tcmsg` and TCA_* of linux/rtnetlink.h.
+// RTM_NEWQDISC and its kin.
 struct Qdisc {
-  uint8_t family = 0;
-  int32_t link_index = 0;
-  // Major number in the upper 16 bits.
-  uint32_t handle = 0;
-  // TC_H_ROOT of a link's root qdisc.
-  uint32_t parent = 0;
-  uint32_t info = 0;
+  // `tcm_handle` has the major number in its upper 16 bits, `tcm_parent` TC_H_ROOT of a link's root qdisc.
+  tcmsg header{};
   std::optional<std::string> kind;
   // TCA_OPTIONS of a tbf. Options of other kinds are not always attributes, and stay among the unknown ones.
   std::optional<std::vector<OtherAttribute>> tbf_options;
   std::vector<OtherAttribute> unknown_attributes;
+
+  // All but `tbf_options`.
+  template <typename Self, typename Field>
+  static void Fields(Self& qdisc, Field& field) {
+    field(TCA_KIND, qdisc.kind);
+  }
 };
 
 // Options of a token bucket filter: TCA_TBF_* of linux/pkt_sched.h.

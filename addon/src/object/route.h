@@ -1,26 +1,19 @@
 #pragma once
 
+#include <linux/rtnetlink.h>
+
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "object/attribute.h"
-#include "object/ip_address.h"
+#include "object/object_codec.h"
 
 namespace podwire::netlink {
 
-// RTM_NEWROUTE and its kin: `rtmsg` and RTA_* of linux/rtnetlink.h.
+// RTM_NEWROUTE and its kin.
 struct Route {
-  uint8_t family = 0;
-  uint8_t destination_length = 0;
-  uint8_t source_length = 0;
-  uint8_t type_of_service = 0;
-  // Tables up to 255; higher numbers are in `table`.
-  uint8_t header_table = 0;
-  uint8_t protocol = 0;
-  uint8_t scope = 0;
-  uint8_t type = 0;
-  uint32_t flags = 0;
+  // `rtm_table` has tables up to 255; higher numbers are in `table`.
+  rtmsg header{};
   std::optional<IpAddress> destination;
   std::optional<IpAddress> gateway;
   std::optional<IpAddress> preferred_source;
@@ -28,10 +21,16 @@ struct Route {
   std::optional<uint32_t> priority;
   std::optional<uint32_t> output;
   std::vector<OtherAttribute> unknown_attributes;
-};
 
-// Nothing when the payload is malformed.
-std::optional<Route> DecodeRoute(ByteView payload);
-void Encode(const Route& route, MessageWriter& writer);
+  template <typename Self, typename Field>
+  static void Fields(Self& route, Field& field) {
+    field(RTA_DST, route.destination);
+    field(RTA_GATEWAY, route.gateway);
+    field(RTA_PREFSRC, route.preferred_source);
+    field(RTA_TABLE, route.table);
+    field(RTA_PRIORITY, route.priority);
+    field(RTA_OIF, route.output);
+  }
+};
 
 }  // namespace podwire::netlink

@@ -16,7 +16,9 @@ constexpr uint16_t TypeOf(uint16_t message) { return static_cast<uint16_t>(NFNL_
 
 }  // namespace
 
-std::optional<KernelError> Netfilter::Collect(const ConntrackFilter& filter, std::vector<ConntrackEntry>& entries) {
+std::optional<KernelError> Netfilter::Collect(const ConntrackFilter& filter,
+                                              const std::function<bool(const ConntrackEntry&)>& matches,
+                                              std::vector<ConntrackEntry>& entries) {
   if (auto failure = Connect()) return failure;
   const size_t before = entries.size();
   bool malformed = false;
@@ -25,7 +27,7 @@ std::optional<KernelError> Netfilter::Collect(const ConntrackFilter& filter, std
   sink.take = [&](const Message& message) {
     auto entry = DecodeConntrack(message.payload);
     malformed = malformed || !entry;
-    if (entry && Matches(*entry, filter)) entries.push_back(std::move(*entry));
+    if (entry && matches(*entry)) entries.push_back(std::move(*entry));
   };
   auto failure = socket_->Dump({TypeOf(IPCTNL_MSG_CT_GET), filter}, sink);
   if (socket_->HasUnreadList()) socket_.reset();
@@ -37,8 +39,23 @@ std::optional<KernelError> Netfilter::Collect(const ConntrackFilter& filter, std
 Result<uint32_t> Netfilter::DeleteConntrack(const ConntrackFilter& filter) {
   std::vector<ConntrackEntry> entries;
   for (const auto& part : ByPlace(filter)) {
-    if (const auto failure = Collect(part, entries)) return *failure;
+    const auto matches = [&](const ConntrackEntry& entry) { return Matches(entry, part); };
+    if (const auto failure = Collect(part, matches, entries)) return *failure;
   }
+  return DeleteConntrack(std::move(entries));
+}
+
+Result<std::vector<ConntrackEntry>> Netfilter::ListConntrack(const ConntrackEnds& ends) {
+  std::vector<ConntrackEntry> entries;
+  for (const auto& list : ends.Lists()) {
+    const auto matches = [&](const ConntrackEntry& entry) { return ends.Matches(entry, list); };
+    if (const auto failure = Collect(list, matches, entries)) return *failure;
+  }
+  return entries;
+}
+
+Result<uint32_t> Netfilter::DeleteConntrack(std::vector<ConntrackEntry> entries) {
+  if (auto failure = Connect()) return *failure;
   std::vector<Request> requests(entries.size());
   for (size_t position = 0; position < requests.size(); ++position) {
     requests[position].type = TypeOf(IPCTNL_MSG_CT_DELETE);

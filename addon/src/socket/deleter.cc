@@ -38,7 +38,7 @@ std::optional<uint32_t> FreshGroup() {
 
 Request SetGroup(uint32_t index, uint32_t group) {
   Link link;
-  link.index = static_cast<int32_t>(index);
+  link.header.ifi_index = static_cast<int32_t>(index);
   link.group = group;
   Request request;
   request.type = RTM_SETLINK;
@@ -95,8 +95,8 @@ Results DeleteAll(Socket& socket, const Deletions& deletions) {
   std::vector<uint32_t> veths;
   for (size_t position = 0; position < deletions.size(); ++position) {
     const auto& link = links[position].link;
-    if (!link || errors.count(static_cast<uint32_t>(link->index)) > 0) continue;
-    const auto index = static_cast<uint32_t>(link->index);
+    if (!link || errors.count(static_cast<uint32_t>(link->header.ifi_index)) > 0) continue;
+    const auto index = static_cast<uint32_t>(link->header.ifi_index);
     errors[index] = std::nullopt;
     if (link->info && link->info->KindName() == "veth") {
       veths.push_back(index);
@@ -109,7 +109,7 @@ Results DeleteAll(Socket& socket, const Deletions& deletions) {
   for (size_t position = 0; position < deletions.size(); ++position) {
     const auto& link = links[position].link;
     results.push_back(
-        {deletions[position].id, link ? errors[static_cast<uint32_t>(link->index)] : links[position].error});
+        {deletions[position].id, link ? errors[static_cast<uint32_t>(link->header.ifi_index)] : links[position].error});
   }
   return results;
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -48,10 +49,16 @@ class Netfilter {
 
   // Deletes entries of connection tracking; how many there were.
   Result<uint32_t> DeleteConntrack(const ConntrackFilter& filter);
+  // The same with entries of a list. An entry that was replaced meanwhile by one of the same tuples stays.
+  Result<uint32_t> DeleteConntrack(std::vector<ConntrackEntry> entries);
+
+  Result<std::vector<ConntrackEntry>> ListConntrack(const ConntrackEnds& ends);
 
  private:
   std::optional<KernelError> Connect();
-  std::optional<KernelError> Collect(const ConntrackFilter& filter, std::vector<ConntrackEntry>& entries);
+  std::optional<KernelError> Collect(const ConntrackFilter& filter,
+                                     const std::function<bool(const ConntrackEntry&)>& matches,
+                                     std::vector<ConntrackEntry>& entries);
 
   std::shared_ptr<const Netns> netns_;
   std::optional<Socket> socket_;

@@ -11,11 +11,11 @@ namespace {
 
 struct IndexSetter {
   uint32_t index;
-  void operator()(Link& link) const { link.index = static_cast<int32_t>(index); }
-  void operator()(Address& address) const { address.link_index = index; }
+  void operator()(Link& link) const { link.header.ifi_index = static_cast<int32_t>(index); }
+  void operator()(Address& address) const { address.header.ifa_index = index; }
   void operator()(Route& route) const { route.output = index; }
-  void operator()(Neighbour& neighbour) const { neighbour.link_index = static_cast<int32_t>(index); }
-  void operator()(Qdisc& qdisc) const { qdisc.link_index = static_cast<int32_t>(index); }
+  void operator()(Neighbour& neighbour) const { neighbour.header.ndm_ifindex = static_cast<int32_t>(index); }
+  void operator()(Qdisc& qdisc) const { qdisc.header.tcm_ifindex = static_cast<int32_t>(index); }
   void operator()(Rule&) const {}
   void operator()(ConntrackEntry&) const {}
 };
@@ -30,7 +30,7 @@ void SetParent(Link& link, uint32_t index) {
 
 Link SelectLink(uint32_t index, const std::string& name) {
   Link link;
-  link.index = static_cast<int32_t>(index);
+  link.header.ifi_index = static_cast<int32_t>(index);
   if (!name.empty()) link.name = name;
   return link;
 }

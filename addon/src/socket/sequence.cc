@@ -16,7 +16,7 @@ namespace {
 // A name in a message that selects by index is the new one.
 bool IsRename(const Request& request) {
   const auto* link = std::get_if<Link>(&request.object);
-  return request.type == RTM_SETLINK && link && link->index != 0 && link->name;
+  return request.type == RTM_SETLINK && link && link->header.ifi_index != 0 && link->name;
 }
 
 // One run of a sequence: where it is, and the indexes of links that it has met.
@@ -99,7 +99,7 @@ class Run {
   void Learn(const Step& step, const Request& request, const Reply& reply) {
     if (request.type == RTM_DELLINK || IsRename(request)) indexes_.clear();
     if (request.type != RTM_NEWLINK || reply.error || !reply.link || !reply.link->name) return;
-    indexes_[{step.within->GetNetns().get(), *reply.link->name}] = static_cast<uint32_t>(reply.link->index);
+    indexes_[{step.within->GetNetns().get(), *reply.link->name}] = static_cast<uint32_t>(reply.link->header.ifi_index);
     for (const auto& peer : std::get<Link>(request.object).info->peer) {
       if (!reply.link->linked_index || !peer.name) continue;
       indexes_[{request.peer_namespace.get(), *peer.name}] = *reply.link->linked_index;

@@ -162,7 +162,7 @@ Result<uint32_t> Socket::LookUp(const std::string& name, Timeout timeout) {
   const auto reply = Exchange(GetLink(0, name), timeout);
   if (reply.error) return *reply.error;
   if (!reply.link) return KernelError{EBADMSG, "malformed answer"};
-  return static_cast<uint32_t>(reply.link->index);
+  return static_cast<uint32_t>(reply.link->header.ifi_index);
 }
 
 Result<Socket::DumpEnd> Socket::DumpOnce(const DumpRequest& request, const DumpSink& sink, Deadline deadline) {

@@ -170,6 +170,28 @@ void CheckConntrackFilters(const Capture& capture) {
   Check(matching({AF_INET, own, IPPROTO_ICMP, {53}}) == 0, "a port where there is none");
 }
 
+// An entry as JavaScript gets it and gives it back, also cut off anywhere.
+void CheckPacked(const Capture& capture) {
+  MessageReader reader(View(capture.bytes));
+  const auto message = reader.Next();
+  const auto entry = message ? DecodeConntrack(message->payload) : std::nullopt;
+  Check(entry.has_value(), capture.name + ": cannot be read");
+  if (!entry) return;
+  const Bytes packed = Pack({*entry, *entry});
+  const auto unpacked = Unpack(View(packed));
+  Check(unpacked && unpacked->size() == 2, "two entries are packed");
+  if (!unpacked) return;
+  MessageWriter sent;
+  MessageWriter returned;
+  Encode(*entry, sent);
+  Encode(unpacked->back(), returned);
+  Check(sent.Bytes() == returned.Bytes(), "a packed entry keeps its family and its identity");
+  for (size_t size = 1; size < packed.size(); ++size) {
+    const Bytes cut(packed.begin(), packed.begin() + static_cast<Bytes::difference_type>(size));
+    Check(Unpack(View(cut)).has_value() == (size == packed.size() / 2), "a cut entry");
+  }
+}
+
 // Cut off anywhere and with wrong bytes: the sanitizers and the fuzz entry's own conditions decide.
 void Damage(const Capture& capture, std::mt19937& random) {
   for (size_t size = 0; size <= capture.bytes.size(); ++size) {
@@ -205,6 +227,7 @@ int main(int argc, char** argv) {
     CheckCapture(capture);
     CheckUnknownSurvives(capture);
     if (capture.name == "conntrack/reply-list-ipv4") CheckConntrackFilters(capture);
+    if (capture.name.rfind("conntrack/reply-list", 0) == 0) CheckPacked(capture);
     Damage(capture, random);
   }
   std::printf("%zu captures, %d checks, %d failed, damage seed %u\n", files.size(), test::checks, test::failures,

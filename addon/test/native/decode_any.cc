@@ -86,8 +86,8 @@ std::string DescribedTwice(const Tunnel& tunnel, const Tunnel& again) {
 
 std::string Describe(const Link& link) {
   Fields fields;
-  fields.Add("index", static_cast<uint32_t>(link.index));
-  fields.Add("flags", link.flags);
+  fields.Add("index", static_cast<uint32_t>(link.header.ifi_index));
+  fields.Add("flags", link.header.ifi_flags);
   fields.Add("name", link.name);
   fields.Add("mac", link.mac);
   fields.Add("mtu", link.mtu);
@@ -115,28 +115,28 @@ std::string Describe(const Link& link) {
 
 std::string Describe(const Address& address) {
   Fields fields;
-  fields.Add("family", address.family);
-  fields.Add("length", address.prefix_length);
-  fields.Add("scope", address.scope);
-  fields.Add("link", address.link_index);
+  fields.Add("family", address.header.ifa_family);
+  fields.Add("length", address.header.ifa_prefixlen);
+  fields.Add("scope", address.header.ifa_scope);
+  fields.Add("link", address.header.ifa_index);
   fields.Add("local", address.local);
   fields.Add("address", address.address);
   fields.Add("label", address.label);
-  fields.Add("flags", address.flags.value_or(address.header_flags));
+  fields.Add("flags", address.flags.value_or(address.header.ifa_flags));
   return fields.Text();
 }
 
 std::string Describe(const Route& route) {
   Fields fields;
-  fields.Add("family", route.family);
-  fields.Add("length", route.destination_length);
-  fields.Add("protocol", route.protocol);
-  fields.Add("scope", route.scope);
-  fields.Add("type", route.type);
+  fields.Add("family", route.header.rtm_family);
+  fields.Add("length", route.header.rtm_dst_len);
+  fields.Add("protocol", route.header.rtm_protocol);
+  fields.Add("scope", route.header.rtm_scope);
+  fields.Add("type", route.header.rtm_type);
   fields.Add("destination", route.destination);
   fields.Add("gateway", route.gateway);
   fields.Add("source", route.preferred_source);
-  fields.Add("table", route.table.value_or(route.header_table));
+  fields.Add("table", route.table.value_or(route.header.rtm_table));
   fields.Add("priority", route.priority);
   fields.Add("output", route.output);
   return fields.Text();
@@ -144,25 +144,25 @@ std::string Describe(const Route& route) {
 
 std::string Describe(const Rule& rule) {
   Fields fields;
-  fields.Add("family", rule.family);
-  fields.Add("action", rule.action);
-  fields.Add("flags", rule.flags);
-  fields.Add("sourcelength", rule.source_length);
+  fields.Add("family", rule.header.family);
+  fields.Add("action", rule.header.action);
+  fields.Add("flags", rule.header.flags);
+  fields.Add("sourcelength", rule.header.src_len);
   fields.Add("source", rule.source);
-  fields.Add("destinationlength", rule.destination_length);
+  fields.Add("destinationlength", rule.header.dst_len);
   fields.Add("destination", rule.destination);
   fields.Add("priority", rule.priority);
-  fields.Add("table", rule.table.value_or(rule.header_table));
+  fields.Add("table", rule.table.value_or(rule.header.table));
   if (rule.protocol) fields.Add("protocol", *rule.protocol);
   return fields.Text();
 }
 
 std::string Describe(const Neighbour& neighbour) {
   Fields fields;
-  fields.Add("family", neighbour.family);
-  fields.Add("link", static_cast<uint32_t>(neighbour.link_index));
-  fields.Add("state", neighbour.state);
-  fields.Add("flags", neighbour.flags);
+  fields.Add("family", neighbour.header.ndm_family);
+  fields.Add("link", static_cast<uint32_t>(neighbour.header.ndm_ifindex));
+  fields.Add("state", neighbour.header.ndm_state);
+  fields.Add("flags", neighbour.header.ndm_flags);
   fields.Add("destination", neighbour.destination);
   fields.Add("mac", neighbour.mac);
   return fields.Text();
@@ -179,9 +179,9 @@ std::string Describe(const Tbf& tbf) {
 
 std::string Describe(const Qdisc& qdisc) {
   Fields fields;
-  fields.Add("link", static_cast<uint32_t>(qdisc.link_index));
-  fields.Add("handle", qdisc.handle);
-  fields.Add("parent", qdisc.parent);
+  fields.Add("link", static_cast<uint32_t>(qdisc.header.tcm_ifindex));
+  fields.Add("handle", qdisc.header.tcm_handle);
+  fields.Add("parent", qdisc.header.tcm_parent);
   fields.Add("kind", qdisc.kind);
   const auto tbf = qdisc.tbf_options ? DecodeTbf(*qdisc.tbf_options) : std::nullopt;
   if (!tbf) return fields.Text();
@@ -374,19 +374,19 @@ std::optional<Decoded> DecodeAny(const Message& message) {
     case RTM_NEWADDR:
     case RTM_DELADDR:
     case RTM_GETADDR:
-      return ThereAndBack(message, DecodeAddress(message.payload));
+      return ThereAndBack(message, DecodeObject<Address>(message.payload));
     case RTM_NEWROUTE:
     case RTM_DELROUTE:
     case RTM_GETROUTE:
-      return ThereAndBack(message, DecodeRoute(message.payload));
+      return ThereAndBack(message, DecodeObject<Route>(message.payload));
     case RTM_NEWRULE:
     case RTM_DELRULE:
     case RTM_GETRULE:
-      return ThereAndBack(message, DecodeRule(message.payload));
+      return ThereAndBack(message, DecodeObject<Rule>(message.payload));
     case RTM_NEWNEIGH:
     case RTM_DELNEIGH:
     case RTM_GETNEIGH:
-      return ThereAndBack(message, DecodeNeighbour(message.payload));
+      return ThereAndBack(message, DecodeObject<Neighbour>(message.payload));
     case RTM_NEWQDISC:
     case RTM_DELQDISC:
     case RTM_GETQDISC:

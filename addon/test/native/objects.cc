@@ -58,29 +58,29 @@ Request AddVxlan(const std::string& name, uint32_t vni) {
 
 Request SetUp(uint32_t index) {
   Link link;
-  link.index = static_cast<int32_t>(index);
-  link.flags = IFF_UP;
-  link.change = IFF_UP;
+  link.header.ifi_index = static_cast<int32_t>(index);
+  link.header.ifi_flags = IFF_UP;
+  link.header.ifi_change = IFF_UP;
   return MakeRequest(RTM_NEWLINK, 0, std::move(link));
 }
 
 Request AddAddress(uint32_t index, const std::string& text, uint8_t length) {
   Address address;
   address.local = address.address = IpAddress::Parse(text);
-  address.family = address.local->family;
-  address.prefix_length = length;
-  address.link_index = index;
-  if (address.family == AF_INET6) address.header_flags = IFA_F_NODAD;
+  address.header.ifa_family = address.local->family;
+  address.header.ifa_prefixlen = length;
+  address.header.ifa_index = index;
+  if (address.header.ifa_family == AF_INET6) address.header.ifa_flags = IFA_F_NODAD;
   return MakeRequest(RTM_NEWADDR, kCreate, std::move(address));
 }
 
 Request AddRoute(const std::string& destination, uint8_t length) {
   Route route;
   route.destination = IpAddress::Parse(destination);
-  route.family = route.destination->family;
-  route.destination_length = length;
-  route.protocol = 80;
-  route.type = RTN_BLACKHOLE;
+  route.header.rtm_family = route.destination->family;
+  route.header.rtm_dst_len = length;
+  route.header.rtm_protocol = 80;
+  route.header.rtm_type = RTN_BLACKHOLE;
   route.table = uint32_t{RT_TABLE_MAIN};
   return MakeRequest(RTM_NEWROUTE, kCreate, std::move(route));
 }
@@ -88,20 +88,20 @@ Request AddRoute(const std::string& destination, uint8_t length) {
 Request AddNeighbour(uint32_t index, const std::string& address) {
   Neighbour neighbour;
   neighbour.destination = IpAddress::Parse(address);
-  neighbour.family = neighbour.destination->family;
-  neighbour.link_index = static_cast<int32_t>(index);
-  neighbour.state = NUD_PERMANENT;
+  neighbour.header.ndm_family = neighbour.destination->family;
+  neighbour.header.ndm_ifindex = static_cast<int32_t>(index);
+  neighbour.header.ndm_state = NUD_PERMANENT;
   neighbour.mac = kMac;
   return MakeRequest(RTM_NEWNEIGH, kCreate, std::move(neighbour));
 }
 
 Request AppendFdb(uint32_t index, const std::string& destination) {
   Neighbour entry;
-  entry.family = AF_BRIDGE;
+  entry.header.ndm_family = AF_BRIDGE;
   entry.destination = IpAddress::Parse(destination);
-  entry.link_index = static_cast<int32_t>(index);
-  entry.state = NUD_NOARP | NUD_PERMANENT;
-  entry.flags = NTF_SELF;
+  entry.header.ndm_ifindex = static_cast<int32_t>(index);
+  entry.header.ndm_state = NUD_NOARP | NUD_PERMANENT;
+  entry.header.ndm_flags = NTF_SELF;
   entry.mac = kMac;
   return MakeRequest(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_APPEND, std::move(entry));
 }

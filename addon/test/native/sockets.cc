@@ -60,7 +60,7 @@ DumpRequest ListOfLinks() {
 
 DumpRequest ListOfAddresses() {
   Address address;
-  address.family = AF_INET;
+  address.header.ifa_family = AF_INET;
   return {RTM_GETADDR, address};
 }
 
@@ -326,7 +326,7 @@ void EverythingListed() {
             AddRoute("10.0.0.0", 8)},
            "objects");
   Neighbour entry;
-  entry.family = AF_BRIDGE;
+  entry.header.ndm_family = AF_BRIDGE;
   entry.filter_index = vxlan;
   Check(List(*within, ListOfLinks()).messages == 2, "links");
   Check(List(*within, {RTM_GETADDR, Address{}}).messages >= 4, "addresses");
@@ -335,7 +335,7 @@ void EverythingListed() {
   Check(List(*within, {RTM_GETNEIGH, Neighbour{}}).messages >= 2, "neighbours");
   Check(List(*within, {RTM_GETNEIGH, entry}).messages >= 1, "forwarding entries");
   Route elsewhere;
-  elsewhere.family = AF_INET;
+  elsewhere.header.rtm_family = AF_INET;
   elsewhere.table = 1234;
   Check(Number(List(*within, {RTM_GETROUTE, elsewhere}).failure) == ENOENT, "a table that is not there");
 }

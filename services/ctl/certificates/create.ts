@@ -13,24 +13,20 @@ import { ROLES, type Role } from '@podwire/shared/tls/caller';
 
 import { text, wholeNumber, type Form } from '../command-line/forms.js';
 import { previewReport, YES } from '../command-line/options.js';
-import type { Flag, Input, Option, Verb } from '../command-line/verb.js';
+import { flag, option, type Input, type Option, type Verb } from '../command-line/verb.js';
 import type { Fields, Report, Table } from '../output/report.js';
 import { readOptional, writeFile, writeNewFile } from './certificate-files.js';
 
 /** Time in RFC 3339 with seconds. */
 const timeText = (ms: number): string => new Date(ms).toISOString().replace(/\.\d+Z$/, 'Z');
 
-const DIRECTORY: Option<string> = {
-  name: '--directory',
-  form: text('DIR'),
-  about: 'where the files are written; made with mode 0700',
-};
-const AUTHORITY: Option<string> = {
-  name: '--authority',
-  form: text('DIR'),
-  about: 'directory with ca.crt and ca.key of an existing authority (the one in --directory, created if missing)',
-};
-const SERVER: Flag = { name: '--server', about: "podwire-ipam's certificate for its network listener" };
+const DIRECTORY = option('--directory', text('DIR'), 'where the files are written; made with mode 0700');
+const AUTHORITY = option(
+  '--authority',
+  text('DIR'),
+  'directory with ca.crt and ca.key of an existing authority (the one in --directory, created if missing)',
+);
+const SERVER = flag('--server', "podwire-ipam's certificate for its network listener");
 
 const NAME: Form<string> = {
   placeholder: 'NAME',
@@ -56,11 +52,11 @@ const ROLE_OPTIONS: Readonly<Record<Role, Option<string>>> = {
 const DEFAULT_DAYS = 365;
 const DAY_MS = 86_400_000;
 
-const DAYS: Option<number> = {
-  name: '--days',
-  form: wholeNumber('NUMBER', { min: 1, max: 3650 }),
-  about: `life of each certificate in days, up to the end of the authority (${DEFAULT_DAYS})`,
-};
+const DAYS = option(
+  '--days',
+  wholeNumber('NUMBER', { min: 1, max: 3650 }),
+  `life of each certificate in days, up to the end of the authority (${DEFAULT_DAYS})`,
+);
 
 export const certificatesCreate: Verb = {
   name: 'certificates create',

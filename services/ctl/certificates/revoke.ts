@@ -6,15 +6,15 @@ import { messageOf } from '@podwire/shared/failure/thrown';
 import { organizationOf, ROLES } from '@podwire/shared/tls/caller';
 
 import { text } from '../command-line/forms.js';
-import type { Positional, Verb } from '../command-line/verb.js';
+import { argument, type Verb } from '../command-line/verb.js';
 import { sentence } from '../output/report.js';
 import { readOptional } from './certificate-files.js';
 
-const CERTIFICATE: Positional<string> = {
-  form: text('FILE|SERIAL'),
-  about: 'PEM file with the certificate, or its serial number in hexadecimal digits',
-  presence: 'required',
-};
+const CERTIFICATE = argument(
+  text('FILE|SERIAL'),
+  'PEM file with the certificate, or its serial number in hexadecimal digits',
+  'required',
+);
 
 export const certificatesRevoke: Verb = {
   name: 'certificates revoke',

@@ -1,7 +1,7 @@
 import type { Report } from '../output/report.js';
 import { oneOf } from './forms.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS } from './global-options.js';
-import type { Option, Positional, Verb } from './verb.js';
+import { argument, type Option, type Verb } from './verb.js';
 
 /** The first word of a command line whose output is {@link candidates} of the words after it. */
 export const COMPLETE = '__complete';
@@ -35,11 +35,7 @@ complete -c podwirectl -f -a '(__podwirectl_complete)'
 `,
 } as const;
 
-const SHELL: Positional<string> = {
-  form: oneOf<string>(SCRIPTS),
-  about: 'the shell',
-  presence: 'required',
-};
+const SHELL = argument(oneOf<string>(SCRIPTS), 'the shell', 'required');
 
 export const completion: Verb = {
   name: 'completion',

@@ -86,7 +86,7 @@ export const ATTACHMENT: Form<Attachment> = {
   },
 };
 
-export interface PodName {
+interface PodName {
   readonly namespace: string;
   readonly name: string;
 }
@@ -136,7 +136,7 @@ export function durationMs(maxDays: number): Form<number> {
 export const DURATION_MS = durationMs(36_500);
 
 /** A point in time: absolute, or relative to now. */
-export type Moment = { readonly atMs: number } | { readonly agoMs: number };
+type Moment = { readonly atMs: number } | { readonly agoMs: number };
 
 /** @param nowMs - epoch milliseconds; a relative time counts back from it */
 export function dateOf(moment: Moment, nowMs: number): Date {

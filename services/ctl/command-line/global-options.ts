@@ -3,7 +3,7 @@ import { z } from 'zod';
 
 import type { OutputFormat } from '../output/report.js';
 import { durationMs, oneOf, text, type Form } from './forms.js';
-import type { Flag, Option } from './verb.js';
+import { flag, type Flag, type Option } from './verb.js';
 
 /** The address of a service: from an option, else from an environment variable, else the default. */
 export interface ServiceAddress extends Option<string> {
@@ -119,7 +119,7 @@ export const TIMEOUT: Option<number> = {
 
 export const DEFAULT_TIMEOUT_MS = 10_000;
 
-export const NO_HEADERS: Flag = { name: '--no-headers', about: 'print tables without their headings' };
+export const NO_HEADERS = flag('--no-headers', 'print tables without their headings');
 
 /** Options that lead to a service. */
 export const SERVICE_OPTIONS: readonly Option<string>[] = [

@@ -1,16 +1,13 @@
 import { INVALID_USAGE, type Report } from '../output/report.js';
 import { text } from './forms.js';
-import type { Flag, Option } from './verb.js';
+import { flag, option } from './verb.js';
 
-export const YES: Flag = {
-  name: '--yes',
-  about: 'execute without a question; without it, a preview is shown, and a terminal is asked',
-};
+export const YES = flag('--yes', 'execute without a question; without it, a preview is shown, and a terminal is asked');
 
-export const FORCE: Flag = {
-  name: '--force',
-  about: 'ask the nodes that run instead of refusing: addresses of their pods are kept, the rest is released',
-};
+export const FORCE = flag(
+  '--force',
+  'ask the nodes that run instead of refusing: addresses of their pods are kept, the rest is released',
+);
 
 /** Default timeout of a command with {@link FORCE}: podwire-ipam waits for the nodes for 15 s. */
 export const FORCED_TIMEOUT_MS = 30_000;
@@ -29,8 +26,8 @@ export function previewReport(
 }
 
 /** Rejects a change of an object that was modified since it was read. */
-export const RESOURCE_VERSION: Option<string> = {
-  name: '--resource-version',
-  form: text('VERSION'),
-  about: 'only if the object still has this version, as "get -o yaml" prints it',
-};
+export const RESOURCE_VERSION = option(
+  '--resource-version',
+  text('VERSION'),
+  'only if the object still has this version, as "get -o yaml" prints it',
+);

@@ -30,6 +30,26 @@ export interface Positional<Value> {
   readonly presence: 'required' | 'optional' | 'repeated' | 'any';
 }
 
+export function option<Value>(name: string, form: Form<Value>, about: string): Option<Value> {
+  return { name, form, about };
+}
+
+export function repeatedOption<Value>(name: string, form: Form<Value>, about: string): Option<Value> {
+  return { name, form, about, repeated: true };
+}
+
+export function flag(name: string, about: string): Flag {
+  return { name, about };
+}
+
+export function argument<Value>(
+  form: Form<Value>,
+  about: string,
+  presence: Positional<Value>['presence'],
+): Positional<Value> {
+  return { form, about, presence };
+}
+
 /** A command of podwirectl: its arguments for the parser and the help, and its work. */
 export interface Verb {
   /** One or two words: `pools list`. */

@@ -8,41 +8,28 @@ import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context } from '../clients/services.js';
-import { ADDRESS, LABEL, oneOf, text, type Label } from '../command-line/forms.js';
+import { ADDRESS, LABEL, oneOf, text } from '../command-line/forms.js';
 import { previewReport, YES } from '../command-line/options.js';
-import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
+import { argument, option, repeatedOption, type Input, type Verb } from '../command-line/verb.js';
 import { FAILED, sentence, type Report, type Table } from '../output/report.js';
 import { wordOf } from '../output/words.js';
 
-const ADDRESSES: Positional<string> = {
-  form: ADDRESS,
-  about: 'the addresses to assign; all of them are assigned, or none',
-  presence: 'repeated',
-};
-const HANDLE: Option<string> = {
-  name: '--handle',
-  form: text('HANDLE'),
-  about: 'the handle that gets the addresses, new or existing (required)',
-};
-const NODE: Option<string> = {
-  name: '--node',
-  form: text('NODE'),
-  about: 'the node that the addresses are for (required, except with --use=load-balancer)',
-};
-const USE: Option<AddressUse> = {
-  name: '--use',
-  form: oneOf({
+const ADDRESSES = argument(ADDRESS, 'the addresses to assign; all of them are assigned, or none', 'repeated');
+const HANDLE = option('--handle', text('HANDLE'), 'the handle that gets the addresses, new or existing (required)');
+const NODE = option(
+  '--node',
+  text('NODE'),
+  'the node that the addresses are for (required, except with --use=load-balancer)',
+);
+const USE = option(
+  '--use',
+  oneOf({
     workload: AddressUse.ADDRESS_USE_WORKLOAD,
     'load-balancer': AddressUse.ADDRESS_USE_LOAD_BALANCER,
   }),
-  about: 'the use, which the pools of the addresses must allow (workload)',
-};
-const ATTRIBUTE: Option<Label> = {
-  name: '--attribute',
-  form: LABEL,
-  about: 'an attribute of the owner, such as note=printer',
-  repeated: true,
-};
+  'the use, which the pools of the addresses must allow (workload)',
+);
+const ATTRIBUTE = repeatedOption('--attribute', LABEL, 'an attribute of the owner, such as note=printer');
 
 export const ipamAssign: Verb = {
   name: 'ipam assign',

@@ -8,15 +8,11 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context } from '../clients/services.js';
 import { ADDRESS, LABEL, text, type Label } from '../command-line/forms.js';
-import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
+import { argument, type Input, type Option, type Verb } from '../command-line/verb.js';
 import type { Report } from '../output/report.js';
 import { holderFields } from './history.js';
 
-const ADDRESS_ARGUMENT: Positional<string> = {
-  form: ADDRESS,
-  about: 'an allocated address',
-  presence: 'required',
-};
+const ADDRESS_ARGUMENT = argument(ADDRESS, 'an allocated address', 'required');
 
 /** New attributes of both owners; undefined for no change. */
 interface Change {

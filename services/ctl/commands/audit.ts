@@ -14,7 +14,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import { allPages, type Context } from '../clients/services.js';
 import { DURATION_MS, oneOf, wholeNumber } from '../command-line/forms.js';
 import { previewReport, YES } from '../command-line/options.js';
-import type { Flag, Input, Option, Verb } from '../command-line/verb.js';
+import { flag, option, type Input, type Option, type Verb } from '../command-line/verb.js';
 import { DONE, PROBLEM_FOUND, sentence, type Report, type Section, type Table } from '../output/report.js';
 import { wordOf } from '../output/words.js';
 
@@ -31,27 +31,23 @@ const KIND: Option<FindingKind> = {
   about: 'only findings of this kind, as the column KIND shows it (all)',
   repeated: true,
 };
-const GRACE: Option<number> = {
-  name: '--grace',
-  form: DURATION_MS,
-  about: 'minimum age of the allocation of an unused address, 1m to 30d (15m). No effect without --release-unused',
-};
-const LIMIT: Option<number> = {
-  name: '--limit',
-  form: wholeNumber('NUMBER', { min: 1, max: 10_000 }),
-  about: 'maximum number of findings to repair (1000). No effect without --repair',
-};
-const INFORMATION: Flag = { name: '--information', about: 'also findings that are not errors' };
-const REPAIR: Flag = {
-  name: '--repair',
-  about: 'repair the findings whose repair releases no address, once it is confirmed',
-};
-const DRY_RUN: Flag = { name: '--dry-run', about: 'with --repair: only show what would be done' };
-const RELEASE_UNUSED: Flag = {
-  name: '--release-unused',
-  about:
-    'with --repair: also release unused addresses, and remove endpoints that Calico left. Check first that their pods are gone',
-};
+const GRACE = option(
+  '--grace',
+  DURATION_MS,
+  'minimum age of the allocation of an unused address, 1m to 30d (15m). No effect without --release-unused',
+);
+const LIMIT = option(
+  '--limit',
+  wholeNumber('NUMBER', { min: 1, max: 10_000 }),
+  'maximum number of findings to repair (1000). No effect without --repair',
+);
+const INFORMATION = flag('--information', 'also findings that are not errors');
+const REPAIR = flag('--repair', 'repair the findings whose repair releases no address, once it is confirmed');
+const DRY_RUN = flag('--dry-run', 'with --repair: only show what would be done');
+const RELEASE_UNUSED = flag(
+  '--release-unused',
+  'with --repair: also release unused addresses, and remove endpoints that Calico left. Check first that their pods are gone',
+);
 
 export const audit: Verb = {
   name: 'audit',

@@ -13,63 +13,32 @@ import {
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import {
-  ADDRESS,
-  ATTACHMENT,
-  LABEL,
-  oneOf,
-  POD_NAME,
-  text,
-  wholeNumber,
-  type Label,
-  type PodName,
-} from '../command-line/forms.js';
-import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
+import { ADDRESS, ATTACHMENT, LABEL, oneOf, POD_NAME, text, wholeNumber } from '../command-line/forms.js';
+import { argument, option, repeatedOption, type Input, type Verb } from '../command-line/verb.js';
 import { DONE, PROBLEM_FOUND, sentence, type Section, type Table } from '../output/report.js';
 import { wordOf } from '../output/words.js';
 
-const NODE: Positional<string> = { form: text('NODE'), about: 'the node that the pod runs on', presence: 'required' };
+const NODE = argument(text('NODE'), 'the node that the pod runs on', 'required');
 
-const FAMILY: Option<IpFamily> = {
-  name: '--family',
-  form: oneOf({ 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 }),
-  about: 'a family to allocate (the family of --address, else 4)',
-  repeated: true,
-};
-const POOL: Option<string> = {
-  name: '--pool',
-  form: text('NAME|CIDR'),
-  about: 'a pool to allocate from (all with matching selectors)',
-  repeated: true,
-};
-const ADDRESS_OPTION: Option<string> = {
-  name: '--address',
-  form: ADDRESS,
-  about: 'an address to request',
-  repeated: true,
-};
-const POD: Option<PodName> = {
-  name: '--pod',
-  form: POD_NAME,
-  about: 'the requesting pod, for pools and policies that depend on its namespace',
-};
-const NAMESPACE_LABEL: Option<Label> = {
-  name: '--namespace-label',
-  form: LABEL,
-  about: 'a label of the pod’s namespace',
-  repeated: true,
-};
-const ATTACHMENT_OPTION: Option<Attachment> = {
-  name: '--attachment',
-  form: ATTACHMENT,
-  about:
-    'an attachment, as in the log of its ADD; one that has an address gets the same address (an attachment without one)',
-};
-const BLOCKS: Option<number> = {
-  name: '--blocks',
-  form: wholeNumber('NUMBER', { min: 1, max: 10_000 }),
-  about: 'maximum number of blocks to list; further blocks are counted (1000)',
-};
+const FAMILY = repeatedOption(
+  '--family',
+  oneOf({ 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 }),
+  'a family to allocate (the family of --address, else 4)',
+);
+const POOL = repeatedOption('--pool', text('NAME|CIDR'), 'a pool to allocate from (all with matching selectors)');
+const ADDRESS_OPTION = repeatedOption('--address', ADDRESS, 'an address to request');
+const POD = option('--pod', POD_NAME, 'the requesting pod, for pools and policies that depend on its namespace');
+const NAMESPACE_LABEL = repeatedOption('--namespace-label', LABEL, 'a label of the pod’s namespace');
+const ATTACHMENT_OPTION = option(
+  '--attachment',
+  ATTACHMENT,
+  'an attachment, as in the log of its ADD; one that has an address gets the same address (an attachment without one)',
+);
+const BLOCKS = option(
+  '--blocks',
+  wholeNumber('NUMBER', { min: 1, max: 10_000 }),
+  'maximum number of blocks to list; further blocks are counted (1000)',
+);
 
 /** A placeholder attachment that does not exist. */
 const PLACEHOLDER_ATTACHMENT: Attachment = { network: 'podwirectl', containerId: 'explain', interfaceName: 'eth0' };

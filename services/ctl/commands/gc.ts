@@ -9,18 +9,17 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { allPages, type Context, type Service } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
 import { previewReport, YES } from '../command-line/options.js';
-import type { Option, Verb } from '../command-line/verb.js';
+import { option, type Verb } from '../command-line/verb.js';
 import { DONE, FAILED, type Report, type Section } from '../output/report.js';
 import { attachmentText, failureText } from '../output/words.js';
 import { listEndpoints, podText } from '../resources/workloadendpoint.js';
 import { listPods } from '../resources/pods.js';
 
-const NETWORK: Option<string> = {
-  name: '--network',
-  form: text('NAME'),
-  about:
-    'only this network; required for a network whose addresses another IPAM plugin allocates (networks with addresses in IPAM)',
-};
+const NETWORK = option(
+  '--network',
+  text('NAME'),
+  'only this network; required for a network whose addresses another IPAM plugin allocates (networks with addresses in IPAM)',
+);
 
 /** Wires and addresses of this node that do not match. */
 interface Orphans {

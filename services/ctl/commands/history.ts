@@ -5,8 +5,8 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/history';
 
 import type { Context } from '../clients/services.js';
-import { dateOf, MOMENT, POD_NAME, wholeNumber, type Form, type Moment } from '../command-line/forms.js';
-import type { Option, Positional, Verb } from '../command-line/verb.js';
+import { dateOf, MOMENT, POD_NAME, wholeNumber, type Form } from '../command-line/forms.js';
+import { argument, option, type Verb } from '../command-line/verb.js';
 import { DONE, NOT_FOUND, type Table } from '../output/report.js';
 import { lengthOfTime, moment, podOf } from '../output/words.js';
 
@@ -23,22 +23,22 @@ const HOLDER: Form<Subject> = {
   },
 };
 
-const HOLDER_ARGUMENT: Positional<Subject> = {
-  form: HOLDER,
-  about: 'a pod, with all its sandboxes; or a handle, NETWORK.CONTAINER for containers',
-  presence: 'required',
-};
+const HOLDER_ARGUMENT = argument(
+  HOLDER,
+  'a pod, with all its sandboxes; or a handle, NETWORK.CONTAINER for containers',
+  'required',
+);
 
-const SINCE: Option<Moment> = {
-  name: '--since',
-  form: MOMENT,
-  about: 'only allocations held after this time: 2026-05-04T12:30:00Z, or 2h for two hours ago (the whole history)',
-};
-const LIMIT: Option<number> = {
-  name: '--limit',
-  form: wholeNumber('NUMBER', { min: 1, max: 1000 }),
-  about: 'maximum number of allocations, newest first (100)',
-};
+const SINCE = option(
+  '--since',
+  MOMENT,
+  'only allocations held after this time: 2026-05-04T12:30:00Z, or 2h for two hours ago (the whole history)',
+);
+const LIMIT = option(
+  '--limit',
+  wholeNumber('NUMBER', { min: 1, max: 1000 }),
+  'maximum number of allocations, newest first (100)',
+);
 const DEFAULT_LIMIT = 100;
 
 export const history: Verb = {

@@ -11,7 +11,7 @@ import type { Context } from '../clients/services.js';
 import { readTexts, writeText } from '../clients/terminal.js';
 import { ADDRESS, text, wholeNumber, YES_OR_NO } from '../command-line/forms.js';
 import { FORCE, RESOURCE_VERSION, previewReport, YES } from '../command-line/options.js';
-import type { Flag, Input, Option, Positional, Verb } from '../command-line/verb.js';
+import { argument, flag, option, type Input, type Option, type Verb } from '../command-line/verb.js';
 import { sentence, type Report, type Section, type Table } from '../output/report.js';
 import { count, podOf } from '../output/words.js';
 import { COUNT_COLUMNS, countCells } from '../resources/address-counts.js';
@@ -23,10 +23,10 @@ import { listFindings } from './audit.js';
 import { previewRelease, releaseAddresses, type Release } from './release.js';
 import { currentOwner } from './who.js';
 
-const IP: Option<string> = { name: '--ip', form: ADDRESS, about: 'whether this address is in use, and its owner' };
-const SHOW_BLOCKS: Flag = { name: '--show-blocks', about: 'also the blocks' };
-const SHOW_BORROWED: Flag = { name: '--show-borrowed', about: 'the addresses that nodes use in blocks of other nodes' };
-const SHOW_CONFIGURATION: Flag = { name: '--show-configuration', about: 'the settings of allocation' };
+const IP = option('--ip', ADDRESS, 'whether this address is in use, and its owner');
+const SHOW_BLOCKS = flag('--show-blocks', 'also the blocks');
+const SHOW_BORROWED = flag('--show-borrowed', 'the addresses that nodes use in blocks of other nodes');
+const SHOW_CONFIGURATION = flag('--show-configuration', 'the settings of allocation');
 
 export const ipamShow: Verb = {
   name: 'ipam show',
@@ -155,8 +155,8 @@ const REPORT_FILE: Option<string> = {
   ...{ name: '--output', short: '-o', form: text('FILE|FORMAT') },
   about: 'file to write a report to, for "ipam release --from-report"; or the format of the output',
 };
-const SHOW_ALL: Flag = { name: '--show-all-ips', about: 'also every address in use' };
-const SHOW_PROBLEMS: Flag = { name: '--show-problem-ips', about: 'findings with addresses; they are always shown' };
+const SHOW_ALL = flag('--show-all-ips', 'also every address in use');
+const SHOW_PROBLEMS = flag('--show-problem-ips', 'findings with addresses; they are always shown');
 
 /** Finding kinds of addresses without a user. */
 const LEAK_KINDS = [
@@ -316,13 +316,9 @@ export const ipamConfigure: Verb = {
   },
 };
 
-const NUMBER: Positional<number> = {
-  form: wholeNumber('NUMBER', { min: 2, max: 64 }),
-  about: 'number of new pools: a power of two',
-  presence: 'required',
-};
-const CIDR: Option<string> = { name: '--cidr', form: text('CIDR'), about: 'the pool, by its range' };
-const NAME: Option<string> = { name: '--name', form: text('NAME'), about: 'the pool, by its name' };
+const NUMBER = argument(wholeNumber('NUMBER', { min: 2, max: 64 }), 'number of new pools: a power of two', 'required');
+const CIDR = option('--cidr', text('CIDR'), 'the pool, by its range');
+const NAME = option('--name', text('NAME'), 'the pool, by its name');
 
 export const ipamSplit: Verb = {
   name: 'ipam split',

@@ -2,15 +2,15 @@ import { timeByPhase, PHASES, type Interval, type Phase } from '@podwire/shared/
 
 import type { Command } from '../clients/plugin-socket.js';
 import { wholeNumber } from '../command-line/forms.js';
-import type { Option, Verb } from '../command-line/verb.js';
+import { option, type Verb } from '../command-line/verb.js';
 import type { Report, Table } from '../output/report.js';
 import { percent } from '../output/words.js';
 
-const SLOWEST: Option<number> = {
-  name: '--slowest',
-  form: wholeNumber('NUMBER', { min: 0, max: 100 }),
-  about: 'how many of the slowest ADDs are listed (5)',
-};
+const SLOWEST = option(
+  '--slowest',
+  wholeNumber('NUMBER', { min: 0, max: 100 }),
+  'how many of the slowest ADDs are listed (5)',
+);
 const SLOWEST_COUNT = 5;
 
 /** Shares of the commands that take at most the listed time. */

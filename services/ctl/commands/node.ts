@@ -14,7 +14,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import type { Context } from '../clients/services.js';
 import { PLAIN_MEMBER, readNetworkConfiguration } from '../clients/network-config.js';
 import { text } from '../command-line/forms.js';
-import type { Option, Verb } from '../command-line/verb.js';
+import { option, type Verb } from '../command-line/verb.js';
 import { DONE, PROBLEM_FOUND, sentence, type Fields, type Section } from '../output/report.js';
 import { momentAndAge, wordOf } from '../output/words.js';
 
@@ -108,17 +108,17 @@ function tables({ tunnels, bgpSessions, conditions }: GetNodeStatusResponse): Se
 const DEFAULT_CONFIG = '/etc/cni/net.d/10-podwire.conflist';
 const DEFAULT_PROGRAMS = '/opt/cni/bin';
 
-const CONFIG: Option<string> = {
-  name: '--config',
-  form: text('FILE'),
-  about: `the runtime's network configuration, whose families and pools are checked (${DEFAULT_CONFIG})`,
-};
+const CONFIG = option(
+  '--config',
+  text('FILE'),
+  `the runtime's network configuration, whose families and pools are checked (${DEFAULT_CONFIG})`,
+);
 
-const PROGRAMS: Option<string> = {
-  name: '--bin-dir',
-  form: text('DIRECTORY'),
-  about: `the runtime's directory of CNI programs (${DEFAULT_PROGRAMS})`,
-};
+const PROGRAMS = option(
+  '--bin-dir',
+  text('DIRECTORY'),
+  `the runtime's directory of CNI programs (${DEFAULT_PROGRAMS})`,
+);
 
 export const nodeReady: Verb = {
   name: 'node ready',

@@ -12,7 +12,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Context, Service } from '../clients/services.js';
 import { ADDRESS, POD_NAME, text } from '../command-line/forms.js';
-import type { Input, Positional, Verb } from '../command-line/verb.js';
+import { argument, type Input, type Verb } from '../command-line/verb.js';
 import { DONE, FAILED, PROBLEM_FOUND, type Table } from '../output/report.js';
 import { attachmentText, failureText } from '../output/words.js';
 import { listEndpoints } from '../resources/workloadendpoint.js';
@@ -25,12 +25,11 @@ interface PodCheck {
   readonly fault: string | undefined;
 }
 
-const POD_ARGUMENT: Positional<string> = {
-  form: text('POD'),
-  about:
-    'NAMESPACE/NAME, an attachment, the beginning of a container ID, a host interface or an address (all pods of this node)',
-  presence: 'optional',
-};
+const POD_ARGUMENT = argument(
+  text('POD'),
+  'NAMESPACE/NAME, an attachment, the beginning of a container ID, a host interface or an address (all pods of this node)',
+  'optional',
+);
 
 export const podsCheck: Verb = {
   name: 'pods check',

@@ -12,24 +12,20 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Context, Service } from '../clients/services.js';
 import { ADDRESS, ATTACHMENT, SEQUENCE_NUMBER, text } from '../command-line/forms.js';
 import { FORCE, FORCED_TIMEOUT_MS, previewReport, YES } from '../command-line/options.js';
-import type { Option, Positional, Verb } from '../command-line/verb.js';
+import { argument, option, type Verb } from '../command-line/verb.js';
 import { DONE, FAILED, NOT_FOUND, sentence, type Report } from '../output/report.js';
 import { attachmentText, podOf } from '../output/words.js';
 import { podText } from '../resources/workloadendpoint.js';
 import { holderFields } from './history.js';
 
-const ADDRESS_ARGUMENT: Positional<string> = { form: ADDRESS, about: 'the address to release', presence: 'required' };
+const ADDRESS_ARGUMENT = argument(ADDRESS, 'the address to release', 'required');
 
-const SEQUENCE: Option<bigint> = {
-  name: '--sequence',
-  form: SEQUENCE_NUMBER,
-  about: 'only the allocation with this sequence number, as "who" shows it (the current one)',
-};
-const HANDLE: Option<string> = {
-  name: '--handle',
-  form: text('HANDLE'),
-  about: 'only if the handle holds the address',
-};
+const SEQUENCE = option(
+  '--sequence',
+  SEQUENCE_NUMBER,
+  'only the allocation with this sequence number, as "who" shows it (the current one)',
+);
+const HANDLE = option('--handle', text('HANDLE'), 'only if the handle holds the address');
 
 export const releaseAddress: Verb = {
   name: 'release address',
@@ -140,11 +136,7 @@ function holderText(holder: ReleasedAddress['holder']): string {
   return holder ? `${podOf(holder.attributes) || holder.handleId}, sequence ${holder.sequenceNumber}` : 'no owner';
 }
 
-const ATTACHMENT_ARGUMENT: Positional<Attachment> = {
-  form: ATTACHMENT,
-  about: 'the attachment, as "who" and "pods list" print it',
-  presence: 'required',
-};
+const ATTACHMENT_ARGUMENT = argument(ATTACHMENT, 'the attachment, as "who" and "pods list" print it', 'required');
 
 export const releaseAttachment: Verb = {
   name: 'release attachment',

@@ -2,16 +2,12 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Command } from '../clients/plugin-socket.js';
 import { text } from '../command-line/forms.js';
-import type { Positional, Verb } from '../command-line/verb.js';
+import { argument, type Verb } from '../command-line/verb.js';
 import type { Fields, Section, Table } from '../output/report.js';
 import { momentAndAge } from '../output/words.js';
 import { msText, subjectOf } from './latency.js';
 
-const POD: Positional<string> = {
-  form: text('POD'),
-  about: 'NAMESPACE/NAME, NAME, or the beginning of a container ID',
-  presence: 'required',
-};
+const POD = argument(text('POD'), 'NAMESPACE/NAME, NAME, or the beginning of a container ID', 'required');
 
 /** Columns of a terminal that the bars take. */
 const BAR_WIDTH = 28;

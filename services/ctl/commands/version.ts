@@ -3,11 +3,11 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { readProcessRelease } from '@podwire/shared/runtime/process-release';
 
 import type { Context, Service } from '../clients/services.js';
-import type { Flag, Verb } from '../command-line/verb.js';
+import { flag, type Verb } from '../command-line/verb.js';
 import { DONE, exitCodeOf, sentence, type Report, type Table } from '../output/report.js';
 import { failureLine, momentAndAge } from '../output/words.js';
 
-const CLIENT: Flag = { name: '--client', about: 'podwirectl only; connects to no service' };
+const CLIENT = flag('--client', 'podwirectl only; connects to no service');
 
 /** Process information of a component. */
 interface Release {

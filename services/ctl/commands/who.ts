@@ -12,8 +12,8 @@ import {
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context } from '../clients/services.js';
-import { ADDRESS, dateOf, MOMENT, wholeNumber, type Form, type Moment } from '../command-line/forms.js';
-import type { Option, Positional, Verb } from '../command-line/verb.js';
+import { ADDRESS, dateOf, MOMENT, wholeNumber, type Form } from '../command-line/forms.js';
+import { argument, option, type Verb } from '../command-line/verb.js';
 import { DONE, NOT_FOUND, sentence, type Fields, type Report } from '../output/report.js';
 import { attachmentOf, attachmentText, moment, momentAndAge, wordOf } from '../output/words.js';
 import { NAMESPACE } from '../resources/reading.js';
@@ -33,23 +33,23 @@ const SUBJECT: Form<Subject> = {
   },
 };
 
-const SUBJECT_ARGUMENT: Positional<Subject> = {
-  form: SUBJECT,
-  about: 'an address, or a pod: NAMESPACE/NAME, or NAME with --namespace',
-  presence: 'required',
-};
+const SUBJECT_ARGUMENT = argument(
+  SUBJECT,
+  'an address, or a pod: NAMESPACE/NAME, or NAME with --namespace',
+  'required',
+);
 
-const AT: Option<Moment> = {
-  name: '--at',
-  form: MOMENT,
-  about: 'the owner at this time: 2026-05-04T12:30:00Z, or 30m for thirty minutes ago (current and earlier owners)',
-};
+const AT = option(
+  '--at',
+  MOMENT,
+  'the owner at this time: 2026-05-04T12:30:00Z, or 30m for thirty minutes ago (current and earlier owners)',
+);
 
-const LIMIT: Option<number> = {
-  name: '--limit',
-  form: wholeNumber('NUMBER', { min: 1, max: 1000 }),
-  about: 'maximum number of earlier owners (10). No effect with --at',
-};
+const LIMIT = option(
+  '--limit',
+  wholeNumber('NUMBER', { min: 1, max: 1000 }),
+  'maximum number of earlier owners (10). No effect with --at',
+);
 const DEFAULT_LIMIT = 10;
 
 export const who: Verb = {

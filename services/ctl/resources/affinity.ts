@@ -10,7 +10,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { z } from 'zod';
 
 import { allPages, type Context } from '../clients/services.js';
-import type { Flag } from '../command-line/verb.js';
+import { flag } from '../command-line/verb.js';
 import { DONE, FAILED, sentence } from '../output/report.js';
 import { wordOf } from '../output/words.js';
 import { requireNamed } from './block.js';
@@ -33,10 +33,7 @@ const SPEC = z.strictObject({
   deleted: z.union([z.boolean(), z.string()]).optional(),
 });
 
-const FORCE: Flag = {
-  name: '--in-use',
-  about: 'affinities: also of a block with addresses in use, which then has no owner',
-};
+const FORCE = flag('--in-use', 'affinities: also of a block with addresses in use, which then has no owner');
 
 async function listAffinities({ node, pool }: Pick<Filter, 'node' | 'pool'>, { ipam }: Context): Promise<Affinity[]> {
   const filter = { nodeName: node, poolName: pool };

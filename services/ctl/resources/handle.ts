@@ -3,16 +3,13 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import { allPages, type Context } from '../clients/services.js';
 import { FORCE } from '../command-line/options.js';
-import type { Flag } from '../command-line/verb.js';
+import { flag } from '../command-line/verb.js';
 import { sentence, type Table } from '../output/report.js';
 import { podOf } from '../output/words.js';
 import { keptReport } from './kept.js';
 import { resource } from './resource.js';
 
-const SEARCH: Flag = {
-  name: '--search-all-blocks',
-  about: 'handles: search every block, for addresses whose handle record was lost',
-};
+const SEARCH = flag('--search-all-blocks', 'handles: search every block, for addresses whose handle record was lost');
 
 async function addressesOf(handleId: string, { ipam }: Context): Promise<HandleAddress[]> {
   try {

@@ -23,7 +23,7 @@ import { z } from 'zod';
 
 import { allPages, type Service } from '../clients/services.js';
 import { FORCE } from '../command-line/options.js';
-import type { Flag, Input } from '../command-line/verb.js';
+import { flag, type Input } from '../command-line/verb.js';
 import { sentence, type Fields, type Report } from '../output/report.js';
 import { count, moment, momentAndAge, percent, wordOf } from '../output/words.js';
 import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
@@ -128,14 +128,14 @@ function poolOf({ name, resourceVersion = '', spec }: Wanted<z.infer<typeof SPEC
   });
 }
 
-const DRAIN: Flag = {
-  name: '--drain',
-  about: 'ippools: stop allocation, and delete the pool when its last address is released. Irreversible',
-};
-const RELEASE: Flag = {
-  name: '--release-addresses',
-  about: 'ippools: release all addresses of the pool; refused while pods of nodes that run have some',
-};
+const DRAIN = flag(
+  '--drain',
+  'ippools: stop allocation, and delete the pool when its last address is released. Irreversible',
+);
+const RELEASE = flag(
+  '--release-addresses',
+  'ippools: release all addresses of the pool; refused while pods of nodes that run have some',
+);
 
 interface PoolDeletion {
   readonly mode: PoolDeletionMode;

@@ -4,15 +4,15 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import type { Journal, JournalEntry, PluginSocket } from '../clients/plugin-socket.js';
 import { text } from '../command-line/forms.js';
 import { previewReport, YES } from '../command-line/options.js';
-import type { Positional, Verb } from '../command-line/verb.js';
+import { argument, type Verb } from '../command-line/verb.js';
 import { DONE, FAILED, PROBLEM_FOUND, sentence, type Fields, type Report, type Table } from '../output/report.js';
 import { age, momentAndAge } from '../output/words.js';
 
-const ENTRY_ARGUMENT: Positional<string> = {
-  form: text('ENTRY'),
-  about: 'attachment, container ID or order of the entry, as "journal list" shows them',
-  presence: 'required',
-};
+const ENTRY_ARGUMENT = argument(
+  text('ENTRY'),
+  'attachment, container ID or order of the entry, as "journal list" shows them',
+  'required',
+);
 
 /**
  * The entries that the argument selects: several where it is the ID of a container with several interfaces.

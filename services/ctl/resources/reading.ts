@@ -1,35 +1,28 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context } from '../clients/services.js';
-import { POD_NAME, text, type PodName } from '../command-line/forms.js';
-import type { Flag, Input, Option, Positional, Verb } from '../command-line/verb.js';
+import { POD_NAME, text } from '../command-line/forms.js';
+import { argument, flag, option, type Flag, type Input, type Option, type Verb } from '../command-line/verb.js';
 import { sentence, type Report, type Table } from '../output/report.js';
 import { manifestData, plain } from './manifest.js';
 import type { Filter, Resource, ResourceObject } from './resource.js';
 import { KIND, KINDS_TEXT } from './table.js';
 
-export const NODE: Option<string> = { name: '--node', form: text('NAME'), about: 'only objects of this node (all)' };
-export const POOL: Option<string> = { name: '--pool', form: text('NAME'), about: 'only objects of this pool (all)' };
+export const NODE = option('--node', text('NAME'), 'only objects of this node (all)');
+export const POOL = option('--pool', text('NAME'), 'only objects of this pool (all)');
 export const NAMESPACE: Option<string> = {
   ...{ name: '--namespace', short: '-n', form: text('NAME') },
   about: 'namespace of workloadendpoints and pods (default)',
 };
-const POD: Option<PodName> = {
-  name: '--pod',
-  form: POD_NAME,
-  about: 'workloadendpoints: only endpoints of this pod (all)',
-};
+const POD = option('--pod', POD_NAME, 'workloadendpoints: only endpoints of this pod (all)');
 const ALL_NAMESPACES: Flag = { name: '--all-namespaces', short: '-A', about: 'workloadendpoints: of every namespace' };
 /** Alias that calicoctl has too. */
 const ALL_NAMESPACES_ALIAS: Flag = { name: '--all-the-namespaces', short: '-a', about: 'as -A' };
-const EXPORT: Flag = {
-  name: '--export',
-  about: 'manifests without fields of this cluster: version, UID and time',
-};
+const EXPORT = flag('--export', 'manifests without fields of this cluster: version, UID and time');
 const WATCH: Flag = { name: '--watch', short: '-w', about: 'keep running, and print what changes' };
 
-const KIND_ARGUMENT: Positional<Resource> = { form: KIND, about: 'a kind, listed above', presence: 'required' };
-const NAMES: Positional<string> = { form: text('NAME'), about: 'names of objects (all)', presence: 'any' };
+const KIND_ARGUMENT = argument(KIND, 'a kind, listed above', 'required');
+const NAMES = argument(text('NAME'), 'names of objects (all)', 'any');
 
 const SELECTION: Pick<Verb, 'positionals' | 'options'> = {
   positionals: [KIND_ARGUMENT, NAMES],

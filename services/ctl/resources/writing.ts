@@ -5,7 +5,7 @@ import type { Context } from '../clients/services.js';
 import { readTexts } from '../clients/terminal.js';
 import { text, type Form } from '../command-line/forms.js';
 import { FORCE, FORCED_TIMEOUT_MS, RESOURCE_VERSION, previewReport, YES } from '../command-line/options.js';
-import type { Flag, Input, Option, Positional, Verb } from '../command-line/verb.js';
+import { argument, flag, type Flag, type Input, type Option, type Verb } from '../command-line/verb.js';
 import { DONE, exitCodeOf, NOT_FOUND, sentence, type Report, type Section } from '../output/report.js';
 import { failureLine } from '../output/words.js';
 import {
@@ -25,8 +25,8 @@ const FILE: Option<string> = {
   about: 'manifests in YAML or JSON; - is the standard input, a directory all its .yaml, .yml and .json files',
 };
 const RECURSIVE: Flag = { name: '--recursive', short: '-R', about: 'with a directory: its folders too' };
-const SKIP_EMPTY: Flag = { name: '--skip-empty', about: 'succeed where the files have no object' };
-const SKIP_EXISTS: Flag = { name: '--skip-exists', about: 'skip objects that exist' };
+const SKIP_EMPTY = flag('--skip-empty', 'succeed where the files have no object');
+const SKIP_EXISTS = flag('--skip-exists', 'skip objects that exist');
 const SKIP_NOT_EXISTS: Flag = { name: '--skip-not-exists', short: '-s', about: 'skip objects that do not exist' };
 
 const FILE_ARGUMENTS: Pick<Verb, 'options' | 'flags'> = { options: [FILE], flags: [RECURSIVE, SKIP_EMPTY] };
@@ -45,17 +45,13 @@ const FIELD: Form<Field> = {
   },
 };
 
-const KIND_ARGUMENT: Positional<Resource> = {
-  form: KIND,
-  about: 'a kind, unless -f has manifests',
-  presence: 'optional',
-};
-const NAME_ARGUMENT: Positional<string> = { form: text('NAME'), about: 'name of the object', presence: 'optional' };
-const FIELDS: Positional<Field> = {
-  form: FIELD,
-  about: 'fields of its spec, with values in YAML: natOutgoing=true, reservedCIDRs=[10.65.0.0/28]',
-  presence: 'any',
-};
+const KIND_ARGUMENT = argument(KIND, 'a kind, unless -f has manifests', 'optional');
+const NAME_ARGUMENT = argument(text('NAME'), 'name of the object', 'optional');
+const FIELDS = argument(
+  FIELD,
+  'fields of its spec, with values in YAML: natOutgoing=true, reservedCIDRs=[10.65.0.0/28]',
+  'any',
+);
 
 /** A manifest with its kind, validated. */
 interface Work {
@@ -236,8 +232,8 @@ export const validate: Verb = {
     eachInTurn(await workOf(input, context), (each) => Promise.resolve(stored(each, 'valid', undefined))),
 };
 
-const REQUIRED_KIND: Positional<Resource> = { form: KIND, about: 'a kind, as "get" lists them', presence: 'required' };
-const REQUIRED_NAME: Positional<string> = { form: text('NAME'), about: 'name of the object', presence: 'required' };
+const REQUIRED_KIND = argument(KIND, 'a kind, as "get" lists them', 'required');
+const REQUIRED_NAME = argument(text('NAME'), 'name of the object', 'required');
 
 /** JSON or YAML of an object. */
 const PATCH_FORM: Form<ManifestObject[string]> = {
@@ -296,13 +292,9 @@ async function changeObject(input: Input, changes: readonly unknown[], context: 
   return eachInTurn([wanted], () => Promise.resolve(stored({ resource, manifest, wanted }, outcome, after)));
 }
 
-const OVERWRITE: Flag = { name: '--overwrite', about: 'replace labels that have another value' };
-const REMOVE: Flag = { name: '--remove', about: 'remove the label; name its KEY alone' };
-const LABELS: Positional<string> = {
-  form: text('KEY=VALUE'),
-  about: 'labels, or keys with --remove',
-  presence: 'repeated',
-};
+const OVERWRITE = flag('--overwrite', 'replace labels that have another value');
+const REMOVE = flag('--remove', 'remove the label; name its KEY alone');
+const LABELS = argument(text('KEY=VALUE'), 'labels, or keys with --remove', 'repeated');
 
 export const label: Verb = {
   name: 'label',
@@ -332,7 +324,7 @@ function labelOf(each: string, input: Input, { metadata }: Manifest): [string, s
   return [key, value];
 }
 
-const NAMES: Positional<string> = { form: text('NAME'), about: 'names of objects', presence: 'any' };
+const NAMES = argument(text('NAME'), 'names of objects', 'any');
 
 /** Kinds share flags. */
 const DELETION_FLAGS = [...new Set(RESOURCES.flatMap(({ deletion }) => deletion?.flags ?? []))];

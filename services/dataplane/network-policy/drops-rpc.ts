@@ -1,28 +1,37 @@
-import type {
-  ListPolicyDropsRequest,
-  ListPolicyDropsResponse,
-  PolicyDrop as DropMessage,
+import {
+  NetworkPolicyServiceService,
+  type ListPolicyDropsRequest,
+  type ListPolicyDropsResponse,
+  type PolicyDrop as DropMessage,
 } from '@podwire/proto/podwire/dataplane/v1/network_policy';
 import { formatAddress } from '@podwire/shared/net/address';
-import type { Handler } from '@podwire/shared/rpc/unary';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { filteredPod, messageOfDrop, type PolicyDrop, type PolicyDrops } from './drops.js';
 
 /** @param drops - undefined: network policies are not enforced */
-export function listPolicyDrops(
-  drops: Pick<PolicyDrops, 'list' | 'latestNumber' | 'lostCount' | 'fault'> | undefined,
-): Handler<ListPolicyDropsRequest, ListPolicyDropsResponse> {
-  return ({ namespace, afterNumber }) => {
-    const off = 'network policies are off on this node; set PODWIRE_NODE_NETWORK_POLICIES=true';
-    if (!drops) return Promise.resolve({ drops: [], latestNumber: 0n, unavailable: off, lostCount: 0n });
-    const { latestNumber, lostCount, fault = '' } = drops;
-    const selected = drops.list(Number(afterNumber)).filter((drop) => isOf(namespace, drop));
-    return Promise.resolve({
-      drops: selected.map(dropMessage),
-      latestNumber: BigInt(latestNumber),
-      unavailable: fault,
-      lostCount: BigInt(lostCount),
-    });
+export function networkPolicyService(drops: ReportedDrops | undefined, unary: Unary): RpcService {
+  return unaryService(NetworkPolicyServiceService, unary, {
+    listPolicyDrops: (request) => Promise.resolve(dropsMessage(drops, request)),
+  });
+}
+
+type ReportedDrops = Pick<PolicyDrops, 'list' | 'latestNumber' | 'lostCount' | 'fault'>;
+
+export function dropsMessage(
+  drops: ReportedDrops | undefined,
+  { namespace, afterNumber }: ListPolicyDropsRequest,
+): ListPolicyDropsResponse {
+  const off = 'network policies are off on this node; set PODWIRE_NODE_NETWORK_POLICIES=true';
+  if (!drops) return { drops: [], latestNumber: 0n, unavailable: off, lostCount: 0n };
+  const { latestNumber, lostCount, fault = '' } = drops;
+  const selected = drops.list(Number(afterNumber)).filter((drop) => isOf(namespace, drop));
+  return {
+    drops: selected.map(dropMessage),
+    latestNumber: BigInt(latestNumber),
+    unavailable: fault,
+    lostCount: BigInt(lostCount),
   };
 }
 

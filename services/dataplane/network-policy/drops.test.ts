@@ -1,13 +1,12 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
-import { LOCAL_CALLER } from '@podwire/shared/tls/caller';
 import { beforeEach, expect, test } from 'vitest';
 
 import type { PacketWatcher } from '../nft/nft.js';
 import { firstPacket, TCP } from '../testing/frames.js';
 import { accept, profile } from '../testing/policies.js';
 import type { PodFiltering } from './policy-table.js';
-import { listPolicyDrops } from './drops-rpc.js';
+import { dropsMessage } from './drops-rpc.js';
 import { PolicyDrops } from './drops.js';
 
 const OPEN = { ingress: undefined, egress: undefined };
@@ -153,9 +152,8 @@ test('ListPolicyDrops selects by namespace, and says why there are none', async 
   await start();
   receive('profile ingress in');
   watcher?.onLost();
-  const call = { signal: new AbortController().signal, caller: LOCAL_CALLER };
-  const list = (namespace: string) => listPolicyDrops(drops)({ namespace, afterNumber: 0n }, call);
-  expect(await list('default')).toMatchObject({
+  const list = (namespace: string) => dropsMessage(drops, { namespace, afterNumber: 0n });
+  expect(list('default')).toMatchObject({
     drops: [
       {
         number: 1n,
@@ -171,10 +169,10 @@ test('ListPolicyDrops selects by namespace, and says why there are none', async 
     lostCount: 1n,
     unavailable: '',
   });
-  expect(await list('other')).toMatchObject({ drops: [], latestNumber: 1n });
+  expect(list('other')).toMatchObject({ drops: [], latestNumber: 1n });
   logsDrops = false;
-  expect(await list('')).toMatchObject({ unavailable: expect.stringContaining('nfnetlink_log') });
-  expect(await listPolicyDrops(undefined)({ namespace: '', afterNumber: 0n }, call)).toMatchObject({
+  expect(list('')).toMatchObject({ unavailable: expect.stringContaining('nfnetlink_log') });
+  expect(dropsMessage(undefined, { namespace: '', afterNumber: 0n })).toMatchObject({
     unavailable: expect.stringContaining('PODWIRE_NODE_NETWORK_POLICIES'),
   });
 });

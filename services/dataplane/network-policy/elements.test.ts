@@ -36,7 +36,7 @@ test('a pod changes the elements that differ, and in the maps deletes before it 
   ]);
   expect(podChanges([{ device: 'podw1', from: to, to }])).toEqual([]);
   const names = podChanges([{ device: 'podw1', from: undefined, to }]).map(({ set: { name } }) => name);
-  expect(names).toEqual(['known', 'self', 'ingress']);
+  expect(names).toEqual(['known', 'self', 'filtered', 'ingress']);
 });
 
 test('many changes are several transactions', () => {

@@ -3,7 +3,7 @@ import type { Direction } from '@podwire/shared/network-policy/policy';
 
 import { concatJson, jumpTo, type ElementsChange, type Json, type NftSet, type SetDefinition } from '../nft/table.js';
 import { elementJson, familyOfKey, type ElementKey, type ElementsDelta, type MemberSet } from './members.js';
-import { FAMILIES, JUMPS, KNOWN, SELF, setDefinition } from './rules.js';
+import { FAMILIES, FILTERED, JUMPS, KNOWN, POD_SETS, SELF, setDefinition } from './rules.js';
 
 /** The chains that judge a pod's connections; undefined: they need no judgement. */
 export type Targets = Readonly<Record<Direction, string | undefined>>;
@@ -32,7 +32,7 @@ function elementsOf(family: Family, keys: readonly ElementKey[]): Json[] {
 
 /** The elements of the sets and maps of pods. */
 export function podSets(pods: ReadonlyMap<string, Targets>): NftSet[] {
-  const sets = new Map<SetDefinition, Json[]>([KNOWN, SELF, JUMPS.egress, JUMPS.ingress].map((set) => [set, []]));
+  const sets = new Map<SetDefinition, Json[]>(POD_SETS.map((set) => [set, []]));
   for (const [device, targets] of pods)
     for (const [set, element] of podElements(device, targets)) sets.get(set)?.push(element);
   return [...sets].map(([set, elements]) => ({ ...set, elements }));
@@ -65,7 +65,9 @@ function podElements(device: string, targets: Targets): PodElement[] {
     const chain = targets[direction];
     return chain === undefined ? [] : [[JUMPS[direction], [device, jumpTo(chain)]]];
   };
-  return [[KNOWN, device], [SELF, concatJson(device, device)], ...jump('egress'), ...jump('ingress')];
+  const jumps = [...jump('egress'), ...jump('ingress')];
+  const filtered: PodElement[] = jumps.length > 0 ? [[FILTERED, device]] : [];
+  return [[KNOWN, device], [SELF, concatJson(device, device)], ...filtered, ...jumps];
 }
 
 /** The changes in transactions of a size that the kernel takes. */

@@ -10,7 +10,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import type { PodName } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Address } from '@podwire/shared/net/address';
+import { fromBytes, type Address } from '@podwire/shared/net/address';
 import type {
   PolicyRule,
   PortMember,
@@ -65,7 +65,6 @@ const SET_ID = /^[ap]-[\w-]{1,100}$/;
 const PROTOCOLS: readonly number[] = [6, 17, 132];
 
 const PORT_MAX = 65_535;
-const BYTE_BITS = 8n;
 
 const ACTIONS: ReadonlyMap<PolicyAction, RuleAction> = new Map([
   [PolicyAction.POLICY_ACTION_ACCEPT, 'accept'],
@@ -102,9 +101,8 @@ function readMember({ address, sequenceNumber, protocol, port }: PolicySetMember
 }
 
 function readAddress(bytes: Buffer): Address {
-  if (bytes.length === 4) return { family: 4, value: BigInt(bytes.readUInt32BE()) };
-  if (bytes.length !== 16) throw invalid(`an address has ${bytes.length} bytes`);
-  return { family: 6, value: (bytes.readBigUInt64BE() << (8n * BYTE_BITS)) | bytes.readBigUInt64BE(8) };
+  if (bytes.length !== 4 && bytes.length !== 16) throw invalid(`an address has ${bytes.length} bytes`);
+  return fromBytes(bytes);
 }
 
 /** The inverse of reading an address. */

@@ -1,17 +1,16 @@
 import type { Family } from '@podwire/shared/net/address';
-import { isAllowed, type Connection, type SetLookup } from '@podwire/shared/network-policy/evaluate';
-import type { Direction, PolicyRule, Profile, RuleAction } from '@podwire/shared/network-policy/policy';
-import { cut, merge, type AddressRange } from '@podwire/shared/network-policy/ranges';
+import { isAllowed, type Connection } from '@podwire/shared/network-policy/evaluate';
+import type { Direction, Profile } from '@podwire/shared/network-policy/policy';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
 import { firstPacket, ICMP, ICMPV6, SCTP, TCP, UDP } from '../testing/frames.js';
 import { cleanUp, requireThrowawayNamespace } from '../testing/kernels.js';
-import { kernelNft, prefix } from '../testing/nft.js';
-import { accept, address, message, network, podMessage, wholeSet } from '../testing/policies.js';
+import { kernelNft } from '../testing/nft.js';
+import { address, message, podMessage, wholeSet } from '../testing/policies.js';
 import { PolicyNode, policyPod } from '../testing/policy-node.js';
 import { OUTSIDE, PODS, Prober, wireEnds, type ProbedEnd } from '../testing/policy-pods.js';
-import { keyOf } from './members.js';
+import { ADDRESS_SETS, policyState, PORT_SETS, PORTS } from '../testing/random-policies.js';
 
 /** Random policies: the kernel's verdict about every connection is the evaluator's. */
 
@@ -20,87 +19,6 @@ const ROUNDS = Number(process.env.POLICY_ROUNDS ?? 12);
 
 const ENDS = [...PODS, OUTSIDE];
 const FAMILIES: readonly Family[] = [4, 6];
-const PORTS = [53, 80, 8080];
-
-const ADDRESS_SETS = ['a-one', 'a-two', 'a-three'];
-const PORT_SETS = ['p-http', 'p-dns'];
-
-const nothing = prefix('10.0.0.0/8');
-const RANGES: readonly (readonly AddressRange[])[] = [
-  [network('0.0.0.0/0')],
-  [network('::/0')],
-  [network('10.65.0.2/31')],
-  [network('fd00:65::4/126'), network('10.65.0.1/32')],
-  merge([...cut(prefix('0.0.0.0/0'), [nothing]), network('2001:db8::/32')]),
-  cut(prefix('10.65.0.0/28'), [prefix('10.65.0.2/32'), prefix('10.65.0.4/31')]),
-  [],
-];
-
-const some = <Value>(values: readonly Value[], maxLength: number) => fc.subarray([...values], { maxLength });
-
-const peers = fc.option(fc.record({ sets: some(ADDRESS_SETS, 2), networks: fc.constantFrom(...RANGES).map(merge) }), {
-  nil: undefined,
-  freq: 4,
-});
-
-const portRange = fc
-  .tuple(fc.constantFrom(TCP, UDP, SCTP), fc.constantFrom([53, 53], [80, 80], [0, 65_535], [60, 8079], [79, 81]))
-  .map(([protocol, [first = 0, last = 0]]) => ({ protocol, first, last }));
-
-const ports = fc.option(fc.record({ ranges: fc.array(portRange, { maxLength: 3 }), sets: some(PORT_SETS, 1) }), {
-  nil: undefined,
-  freq: 3,
-});
-
-const ruleOf = (...actions: readonly RuleAction[]): fc.Arbitrary<PolicyRule> =>
-  fc.record({ action: fc.constantFrom(...actions), peers, ports }).map((rule) => accept(rule));
-
-const ADMIN = ruleOf('accept', 'deny', 'pass');
-
-const profileOf = (direction: Direction, round: number, at: number): fc.Arbitrary<Profile> =>
-  fc.record({
-    id: fc.constant(`${round}-${at}`),
-    direction: fc.constant(direction),
-    admin: fc.oneof(fc.constant([]), fc.array(ADMIN, { maxLength: 3 })),
-    isolatedBy: fc.constantFrom([], ['NetworkPolicy default/a'], ['NetworkPolicy default/a']),
-    rules: fc.array(ruleOf('accept'), { maxLength: 3 }),
-    baseline: fc.oneof(fc.constant([]), fc.array(ADMIN, { maxLength: 2 })),
-  });
-
-/** Profiles for each pod and direction, or none; and the members of the sets. */
-const state = (round: number) =>
-  fc.record({
-    pods: fc.tuple(
-      ...PODS.map((_, at) =>
-        fc.record({
-          ingress: fc.option(profileOf('ingress', round, 2 * at), { nil: undefined, freq: 5 }),
-          egress: fc.option(profileOf('egress', round, 2 * at + 1), { nil: undefined, freq: 5 }),
-        }),
-      ),
-    ),
-    addresses: fc.tuple(
-      ...ADDRESS_SETS.map(() =>
-        some(
-          ENDS.flatMap(({ addresses }) => Object.values(addresses)),
-          6,
-        ),
-      ),
-    ),
-    ports: fc.tuple(
-      ...PORT_SETS.map(() =>
-        fc.uniqueArray(
-          fc
-            .tuple(
-              fc.constantFrom(...PODS.flatMap(({ addresses }) => Object.values(addresses))),
-              fc.constantFrom(TCP, UDP, SCTP),
-              fc.constantFrom(...PORTS),
-            )
-            .map((fields) => fields.join(' ')),
-          { maxLength: 8 },
-        ),
-      ),
-    ),
-  });
 
 interface Case {
   readonly from: ProbedEnd;
@@ -149,7 +67,7 @@ afterAll(async () => {
 test(`random policies with the seed ${seed}: the kernel decides like the evaluator about every connection`, async () => {
   const counts = { allowed: 0, denied: 0 };
   for (let round = 0; round < ROUNDS; round++) {
-    const [drawn] = fc.sample(state(round), { seed: seed + round, numRuns: 1 });
+    const [drawn] = fc.sample(policyState(round), { seed: seed + round, numRuns: 1 });
     if (!drawn) throw new Error('a sample has one value');
     const profiles = drawn.pods
       .flatMap(({ ingress, egress }) => [ingress, egress])
@@ -171,7 +89,7 @@ test(`random policies with the seed ${seed}: the kernel decides like the evaluat
       drawn.pods[PODS.findIndex((pod) => pod.name === name)]?.[direction];
     const cases = allCases();
     const wanted = cases.map(({ from, to, connection }) =>
-      isAllowed({ egress: profileAt(from, 'egress'), ingress: profileAt(to, 'ingress') }, connection, SETS),
+      isAllowed({ egress: profileAt(from, 'egress'), ingress: profileAt(to, 'ingress') }, connection, node.view),
     );
     const probes = cases.map(({ from, to, packet }) => ({ from: from.name, to: to.name, packet }));
     const arrived = await prober.send(probes, wanted.filter(Boolean).length);
@@ -190,9 +108,3 @@ function idsOf(
   const { ingress, egress } = profiles ?? {};
   return { ...(ingress && { ingress: ingress.id }), ...(egress && { egress: egress.id }) };
 }
-
-const SETS: SetLookup = {
-  hasAddress: (set, at) => node.view.sets.get(set)?.has(keyOf({ address: at, sequenceNumber: 0n })) ?? false,
-  hasPort: (set, at, protocol, port) =>
-    node.view.sets.get(set)?.has(keyOf({ address: at, sequenceNumber: 0n, protocol, port })) ?? false,
-};

@@ -11,7 +11,6 @@ import { PolicyClient } from './policy-client.js';
 import { PolicyView, type ViewChange } from './policy-view.js';
 
 let ipam: FakePolicies;
-let peer: Peer;
 let view: PolicyView;
 let client: PolicyClient;
 let lines: string[];
@@ -23,7 +22,6 @@ let unbound: RecordedAllocation[];
 beforeEach(async () => {
   ipam = new FakePolicies();
   await ipam.start();
-  peer = new Peer('podwire-ipam', ipam.address);
   view = new PolicyView();
   lines = [];
   changes = [];
@@ -35,7 +33,7 @@ beforeEach(async () => {
 function makeClient(waitMs: number): PolicyClient {
   return new PolicyClient({
     self: 'node-1',
-    ipam: peer,
+    connect: () => new Peer('podwire-ipam', ipam.address),
     unbound: () => unbound,
     waitMs,
     view,
@@ -47,7 +45,7 @@ function makeClient(waitMs: number): PolicyClient {
     },
     events: {
       policiesFollowed: () => lines.push('followed'),
-      policiesLost: (_, error) => lines.push(`lost: ${String(error)}`),
+      policiesLost: (error) => lines.push(`lost: ${String(error)}`),
     },
     clock: systemClock,
     random: () => 0.01,
@@ -56,7 +54,6 @@ function makeClient(waitMs: number): PolicyClient {
 
 afterEach(async () => {
   await client.stop();
-  peer.close();
   await ipam.dispose();
 });
 
@@ -101,6 +98,19 @@ test('a refused stream is reported once, and opened again', async () => {
   await until(() => ipam.acknowledged.length > 0);
   expect(client.conditions()).toEqual([]);
   expect(lines).toEqual([expect.stringMatching('does not lead'), 'followed']);
+});
+
+test('a podwire-ipam that does not serve policies is left for another one, and reported after some attempts', async () => {
+  ipam.refusal = new Failure('POLICIES_NOT_SERVED', 'does not lead');
+  ipam.snapshot = SNAPSHOT;
+  client.start();
+  await until(() => ipam.acknowledged.length > 0);
+  expect([ipam.requests.length, lines]).toEqual([2, []]);
+  ipam.refusesAlways = true;
+  ipam.refusal = new Failure('POLICIES_NOT_SERVED', 'does not lead');
+  ipam.cut();
+  await until(() => ipam.requests.length > 8);
+  expect(client.conditions()).toMatchObject([{ reason: 'PoliciesNotFollowed' }]);
 });
 
 test('what the kernel refuses is tried again before it is acknowledged', async () => {

@@ -14,18 +14,21 @@ import type { Condition } from '../conditions/conditions.js';
 import type { PolicyFilter } from './policy-filter.js';
 import type { PolicyView, ViewChange } from './policy-view.js';
 
+type Connection = ReturnType<PolicyClientOptions['connect']>;
+
 /** Receives the client's events. */
 export interface ClientEvents {
   /** The policies of this node's pods are known, and in force. */
   policiesFollowed(service: string): void;
   /** The stream ended, or was refused; it is opened again. */
-  policiesLost(service: string, error: unknown): void;
+  policiesLost(error: unknown): void;
 }
 
 interface PolicyClientOptions {
   /** Name of this node. */
   readonly self: string;
-  readonly ipam: Pick<Peer, 'stream' | 'call' | 'description'>;
+  /** Opens a connection to a podwire-ipam; of several the next one may be another. */
+  readonly connect: () => Pick<Peer, 'stream' | 'call' | 'close' | 'description'>;
   readonly view: PolicyView;
   readonly filter: Pick<PolicyFilter, 'update'>;
   /** Allocations that podwire-ipam has not recorded for their pods yet. */
@@ -39,6 +42,9 @@ interface PolicyClientOptions {
 }
 
 const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5000 };
+
+/** Attempts to find the podwire-ipam that serves policies, before a failure is reported. */
+const ATTEMPTS_COUNT = 6;
 
 const ACKNOWLEDGE_TIMEOUT_MS = 5000;
 const REPEAT_AFTER_MS = 1000;
@@ -60,7 +66,10 @@ export class PolicyClient {
   readonly #options: PolicyClientOptions;
   readonly #queue: WorkQueue<'follow'>;
   readonly #stopping = new AbortController();
-  #isFollowing = false;
+  /** The podwire-ipam whose policies this node follows. */
+  #followed: Connection | undefined;
+  /** Attempts since the last stream. */
+  #failuresCount = 0;
   #lost: { readonly error: unknown } | undefined;
 
   constructor(options: PolicyClientOptions) {
@@ -72,7 +81,7 @@ export class PolicyClient {
         await this.#follow(signal);
         return { inMs: retryInMs(0) };
       },
-      onFailure: (error) => this.#lose(error),
+      onFailure: (error) => this.#fail(error),
       retryInMs,
       clock,
     });
@@ -92,13 +101,14 @@ export class PolicyClient {
   }
 
   /**
-   * Tells other nodes the addresses of a pod that is being wired, as their policies may name it. Resolves when the nodes have put
+   * Announces the addresses of a pod that is being wired to other nodes, as their policies may name it. Resolves when the nodes have put
    * them in force, or after the wait. Never rejects: a pod starts without podwire-ipam, and its addresses arrive later.
    */
   async announce(allocation: RecordedAllocation): Promise<void> {
     const { view, waitMs, clock } = this.#options;
-    if (!this.#isFollowing || !view.hasPolicies || !allocation.pod) return;
-    const announced = this.#announce(allocation).catch(() => undefined);
+    const ipam = this.#followed;
+    if (!ipam || !view.hasPolicies || !allocation.pod) return;
+    const announced = this.#announce(ipam, allocation).catch(() => undefined);
     if (waitMs === 0) return;
     await new Promise<void>((resolve) => {
       const cancel = clock.after(waitMs, resolve);
@@ -116,21 +126,25 @@ export class PolicyClient {
   }
 
   /** @throws Failure of the call */
-  async #announce({ pod, addresses }: RecordedAllocation): Promise<void> {
-    const { self: nodeName, ipam, clock, waitMs } = this.#options;
+  async #announce(ipam: Connection, { pod, addresses }: RecordedAllocation): Promise<void> {
+    const { self: nodeName, clock, waitMs } = this.#options;
     const startedAtMs = clock.monotonicMs();
-    const limits = { deadlineMs: clock.nowMs() + ANNOUNCE_TIMEOUT_MS, signal: this.#stopping.signal };
+    const limits = { deadlineMs: clock.nowMs() + Math.max(waitMs, ANNOUNCE_TIMEOUT_MS), signal: this.#stopping.signal };
     const { nodes } = await ipam.call(ANNOUNCE, { nodeName, pod, addresses: [...addresses] }, limits);
     if (nodes === 0) return;
     const tookMs = clock.monotonicMs() - startedAtMs;
     knownEverywhere().record(tookMs / 1000, { pod: tookMs <= waitMs ? 'waited' : 'started' });
   }
 
-  /** Runs one stream. @throws Failure that ended it before the snapshot was complete */
+  /**
+   * Runs one stream, on a connection of its own: of several podwire-ipam behind one address, one serves policies.
+   * @throws Failure that ended it before the snapshot was complete
+   */
   async #follow(signal: AbortSignal): Promise<void> {
-    const { self: nodeName, ipam, view } = this.#options;
+    const { self: nodeName, connect, view } = this.#options;
+    const ipam = connect();
     const sets = view.digests();
-    const acknowledgements = new Acknowledgements(this.#options, signal);
+    const acknowledgements = new Acknowledgements(ipam, this.#options, signal);
     view.beginStream();
     let isComplete = false;
     try {
@@ -138,40 +152,51 @@ export class PolicyClient {
         const change = view.apply(message);
         if (!change || signal.aborted) continue;
         void acknowledgements.enforce(change, message);
-        if (!isComplete) this.#found();
+        if (!isComplete) this.#found(ipam);
         isComplete = true;
       }
       throw new Failure('UNREACHABLE', `${ipam.description}: the stream of policies ended`);
     } catch (error) {
-      this.#isFollowing = false;
       if (!isComplete) throw error;
       if (!signal.aborted) this.#lose(error);
+    } finally {
+      this.#followed = undefined;
+      ipam.close();
     }
   }
 
-  #found(): void {
-    const { events, ipam, unbound } = this.#options;
+  /** Another podwire-ipam may serve policies. */
+  #fail(error: unknown): void {
+    this.#failuresCount += 1;
+    const isElsewhere = error instanceof Failure && error.code === 'POLICIES_NOT_SERVED';
+    if (!isElsewhere || this.#failuresCount >= ATTEMPTS_COUNT) this.#lose(error);
+  }
+
+  #found(ipam: Connection): void {
+    this.#failuresCount = 0;
+    const { events, unbound } = this.#options;
     if (this.#lost) events.policiesFollowed(ipam.description);
     this.#lost = undefined;
-    this.#isFollowing = true;
+    this.#followed = ipam;
     for (const allocation of unbound()) void this.announce(allocation);
   }
 
   #lose(error: unknown): void {
-    const { events, ipam } = this.#options;
-    if (!this.#lost) events.policiesLost(ipam.description, error);
+    if (!this.#lost) this.#options.events.policiesLost(error);
     this.#lost = { error };
   }
 }
 
 /** Acknowledges the latest message of a stream that is in force. */
 class Acknowledgements {
+  readonly #ipam: Connection;
   readonly #options: PolicyClientOptions;
   readonly #signal: AbortSignal;
   #inForce: { readonly streamId: string; readonly number: bigint } | undefined;
   #isSending = false;
 
-  constructor(options: PolicyClientOptions, signal: AbortSignal) {
+  constructor(ipam: Connection, options: PolicyClientOptions, signal: AbortSignal) {
+    this.#ipam = ipam;
     this.#options = options;
     this.#signal = signal;
   }
@@ -197,13 +222,13 @@ class Acknowledgements {
   async #send(): Promise<void> {
     if (this.#isSending) return;
     this.#isSending = true;
-    const { self: nodeName, ipam, clock } = this.#options;
+    const { self: nodeName, clock } = this.#options;
     let sent = 0n;
     for (let next = this.#inForce; next && next.number > sent && !this.#signal.aborted; next = this.#inForce) {
       sent = next.number;
       const limits = { deadlineMs: clock.nowMs() + ACKNOWLEDGE_TIMEOUT_MS, signal: this.#signal };
       // The next change is acknowledged with the ones before.
-      await ipam.call(ACKNOWLEDGE, { nodeName, ...next }, limits).catch(() => undefined);
+      await this.#ipam.call(ACKNOWLEDGE, { nodeName, ...next }, limits).catch(() => undefined);
     }
     this.#isSending = false;
   }

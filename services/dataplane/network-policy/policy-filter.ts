@@ -1,21 +1,30 @@
-import type { PodName } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
+import type { Direction } from '@podwire/shared/network-policy/policy';
 
 import { formatList, type Condition } from '../conditions/conditions.js';
 import { removal } from '../nft/table.js';
 import type { TableReconcilerOptions } from '../nft/table-reconciler.js';
 import type { FilteredPod, PodFilter } from '../pods/kernel.js';
+import {
+  LiveConnections,
+  mayForbid,
+  type ConnectionEvents,
+  type ConnectionKernel,
+  type JudgedPod,
+} from './live-connections.js';
 import type { PolicyStore } from './policy-store.js';
 import { PolicyTable, type PodFiltering } from './policy-table.js';
 import { POLICY_TABLE } from './rules.js';
-import type { PolicyView, ViewChange } from './policy-view.js';
+import type { Filtering, PolicyView, ViewChange } from './policy-view.js';
 
 /** The fields of a pod that its policies depend on. */
-type PolicyPod = Pick<FilteredPod, 'hostInterfaceName' | 'pod'>;
+type PolicyPod = Pick<FilteredPod, 'hostInterfaceName' | 'pod' | 'addresses'>;
 
 const OPEN: PodFiltering = { ingress: undefined, egress: undefined };
 
-interface PolicyFilterOptions extends Omit<TableReconcilerOptions, 'table'> {
+interface PolicyFilterOptions extends Omit<TableReconcilerOptions, 'table' | 'events'> {
+  readonly events: TableReconcilerOptions['events'] & ConnectionEvents;
+  readonly kernel: ConnectionKernel;
   readonly view: PolicyView;
   readonly store: PolicyStore;
 }
@@ -25,14 +34,21 @@ export class PolicyFilter implements PodFilter {
   readonly #view: PolicyView;
   readonly #store: PolicyStore;
   readonly #table: PolicyTable;
-  readonly #pods = new Map<string, PodName | undefined>();
+  readonly #connections: LiveConnections;
+  readonly #pods = new Map<string, PolicyPod>();
+  /** The filters by which each pod's connections were judged last, as text. */
+  readonly #judged = new Map<string, string>();
   /** Interfaces of pods that ran before policies were turned on: their connections go on until the policies are known. */
   readonly #earlier = new Set<string>();
 
-  constructor({ view, store, ...options }: PolicyFilterOptions) {
+  constructor({ view, store, kernel, ...options }: PolicyFilterOptions) {
     this.#view = view;
     this.#store = store;
-    this.#table = new PolicyTable(view, options);
+    this.#connections = new LiveConnections({ ...options, kernel, sets: view, pods: () => this.#judgedPods() });
+    this.#table = new PolicyTable(view, {
+      ...options,
+      onReplaced: () => this.#judge(this.#pods.keys()),
+    });
   }
 
   /**
@@ -41,7 +57,8 @@ export class PolicyFilter implements PodFilter {
    */
   async start(pods: readonly PolicyPod[]): Promise<void> {
     const isFirst = this.#store.load(this.#view) === 'none';
-    for (const { hostInterfaceName, pod } of pods) {
+    for (const pod of pods) {
+      const { hostInterfaceName } = pod;
       this.#pods.set(hostInterfaceName, pod);
       if (isFirst) this.#earlier.add(hostInterfaceName);
     }
@@ -50,19 +67,25 @@ export class PolicyFilter implements PodFilter {
   }
 
   /** @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; the pod is filtered with the next success, unless {@link forget} comes first */
-  install({ hostInterfaceName, pod }: PolicyPod): Promise<void> {
-    this.#pods.set(hostInterfaceName, pod);
-    return this.#table.setPod(hostInterfaceName, this.#filtering(hostInterfaceName));
+  async install(pod: PolicyPod): Promise<void> {
+    const { hostInterfaceName: device } = pod;
+    this.#pods.set(device, pod);
+    // The addresses of a new pod may still have connections of the pod before.
+    const changed = this.#changedFilters([device]);
+    await this.#table.setPod(device, this.#filtering(device));
+    this.#judge([], changed);
   }
 
   /** @throws Failure as {@link install} */
   async forget(hostInterfaceName: string): Promise<void> {
     this.#earlier.delete(hostInterfaceName);
+    this.#judged.delete(hostInterfaceName);
     if (this.#pods.delete(hostInterfaceName)) await this.#table.setPod(hostInterfaceName, undefined);
   }
 
   /**
-   * Enforces a change of the view, which the store has afterwards too. Resolves when it is in force.
+   * Enforces a change of the view, which the store has afterwards too. Resolves when it is in force for new connections; forbidden
+   * ones that are open end soon afterwards.
    * @throws Failure as {@link start}
    */
   async update(change: ViewChange): Promise<void> {
@@ -72,7 +95,10 @@ export class PolicyFilter implements PodFilter {
       for (const device of this.#pods.keys()) this.#table.notePod(device, this.#filtering(device));
     }
     if (change.sets.size > 0) this.#store.saveSetsLater();
+    const [changed, affected] = [this.#changedFilters(this.#pods.keys()), this.#affectedPods(change.sets)];
+    // After a failure the table is replaced, and all connections are judged.
     await this.#table.update(change);
+    this.#judge(affected, changed);
   }
 
   /** Whether the kernel reports dropped packets; undefined: not known yet. */
@@ -81,8 +107,9 @@ export class PolicyFilter implements PodFilter {
   }
 
   /** The pod at an interface with its wanted filters; undefined: no pod of this node. */
-  podAt(device: string): { readonly pod: PodName | undefined; readonly filtering: PodFiltering } | undefined {
-    return this.#pods.has(device) ? { pod: this.#pods.get(device), filtering: this.#filtering(device) } : undefined;
+  podAt(device: string): { readonly pod: PolicyPod['pod']; readonly filtering: PodFiltering } | undefined {
+    const filtered = this.#pods.get(device);
+    return filtered && { pod: filtered.pod, filtering: this.#filtering(device) };
   }
 
   conditions(): readonly Condition[] {
@@ -98,9 +125,10 @@ export class PolicyFilter implements PodFilter {
       const message = `pods with the policies ${this.#policiesOf(id)} are isolated, as nft refuses their rules: ${reason}`;
       found.push({ reason: 'PoliciesNotEnforced', message });
     }
+    found.push(...this.#connections.conditions());
     const unknown = [...this.#pods].filter(([device]) => this.#isUnknown(device));
     if (unknown.length > 0) {
-      const names = unknown.map(([device, pod]) => (pod ? `${pod.namespace}/${pod.name}` : device));
+      const names = unknown.map(([device, { pod }]) => (pod ? `${pod.namespace}/${pod.name}` : device));
       const message = `${names.length} pods are isolated until podwire-ipam sends their policies: ${formatList(names)}; check that it runs`;
       found.push({ reason: 'PodPolicyUnknown', message });
     }
@@ -109,12 +137,51 @@ export class PolicyFilter implements PodFilter {
 
   /** Leaves the table in force. */
   async stop(): Promise<void> {
-    await this.#table.stop();
+    await Promise.all([this.#table.stop(), this.#connections.stop()]);
     this.#store.stop();
   }
 
   #filtering(device: string): PodFiltering {
-    return this.#earlier.has(device) ? OPEN : this.#view.filtering(this.#pods.get(device));
+    return this.#earlier.has(device) ? OPEN : this.#view.filtering(this.#pods.get(device)?.pod);
+  }
+
+  /** The pods whose filters have changed since the last judgement. */
+  #changedFilters(devices: Iterable<string>): ReadonlyMap<string, string> {
+    const filters = [...devices].map((device) => [device, JSON.stringify(this.#filtering(device))] as const);
+    return new Map(filters.filter(([device, filter]) => this.#judged.get(device) !== filter));
+  }
+
+  /** Judges open connections by the policies in force. Stored policies may be older than the table: the first snapshot follows. */
+  #judge(devices: Iterable<string>, changed: ReadonlyMap<string, string> = new Map()): void {
+    if (!this.#view.isCurrent) return;
+    for (const [device, filter] of changed) this.#judged.set(device, filter);
+    this.#connections.request([...devices, ...changed.keys()]);
+  }
+
+  /** The pods of which changes of sets may forbid connections. */
+  #affectedPods(sets: ViewChange['sets']): string[] {
+    const profiles = [...this.#view.profiles.values()].filter((profile) => mayForbid(profile, sets));
+    const ids = new Set(profiles.map(({ id }) => id));
+    const isAffected = (filter: Filtering) => typeof filter === 'object' && ids.has(filter.profile);
+    return [...this.#pods.keys()].filter((device) => Object.values(this.#filtering(device)).some(isAffected));
+  }
+
+  #judgedPods(): ReadonlyMap<string, JudgedPod> {
+    const { refused } = this.#table;
+    const profileOf = (filter: Filtering, direction: Direction) => {
+      if (typeof filter !== 'object') return filter;
+      const profile = this.#view.profiles.get(filter.profile);
+      return profile?.direction === direction && !refused.has(profile.id) ? profile : 'isolated';
+    };
+    return new Map(
+      [...this.#pods].map(([device, { addresses }]) => {
+        const { ingress, egress } = this.#filtering(device);
+        return [
+          device,
+          { addresses, ingress: profileOf(ingress, 'ingress'), egress: profileOf(egress, 'egress') },
+        ] as const;
+      }),
+    );
   }
 
   #isUnknown(device: string): boolean {

@@ -20,9 +20,25 @@ import { LOG_PROBE, logs, withoutLogs } from './drop-log.js';
 import { difference } from './members.js';
 import { PendingElements, podChanges, podSets, transactions, wholeSets, type Targets } from './elements.js';
 import type { Filtering, PolicyView, ViewChange } from './policy-view.js';
-import { addProfile, addSets, BASE_TABLE, chainName, ISOLATED, POLICY_TABLE, remove, setsOf } from './rules.js';
+import {
+  addProfile,
+  addSets,
+  BASE_TABLE,
+  chainName,
+  ISOLATED,
+  KNOWN,
+  POLICY_TABLE,
+  remove,
+  SELF,
+  setsOf,
+} from './rules.js';
 
 export type PodFiltering = Readonly<Record<Direction, Filtering>>;
+
+export interface PolicyTableOptions extends Omit<TableReconcilerOptions, 'table'> {
+  /** Called when the table was written as a whole: connections may have passed that it forbids. Must not throw. */
+  readonly onReplaced: () => void;
+}
 
 /** The table as this process has written it. */
 interface Written {
@@ -63,7 +79,7 @@ const NAME = formatTableName(POLICY_TABLE);
  *   first, as it takes nft a few milliseconds.
  */
 export class PolicyTable {
-  readonly #options: Omit<TableReconcilerOptions, 'table'>;
+  readonly #options: PolicyTableOptions;
   readonly #view: PolicyView;
   readonly #queue: WorkQueue<Task>;
   readonly #wanted = new Map<string, PodFiltering>();
@@ -85,7 +101,7 @@ export class PolicyTable {
   #failed: { readonly failure: Failure; readonly count: number } | undefined;
   #hasLogs: boolean | undefined;
 
-  constructor(view: PolicyView, options: Omit<TableReconcilerOptions, 'table'>) {
+  constructor(view: PolicyView, options: PolicyTableOptions) {
     this.#view = view;
     this.#options = options;
     this.#queue = new WorkQueue({
@@ -248,6 +264,7 @@ export class PolicyTable {
     if (changedAtMs === undefined) events.tableWritten(NAME, 'found');
     else events.tableWritten(NAME, 'drift', clock.monotonicMs() - changedAtMs);
     await this.#change(written);
+    this.#options.onReplaced();
   }
 
   /** Adds sets and chains that the table lacks. */
@@ -362,7 +379,7 @@ export class PolicyTable {
       const to = filtering && targetsOf(filtering, this.#view.profiles);
       // Deletions first: an element may lead elsewhere.
       for (const change of podChanges([{ device, from: SOMEWHERE, to: undefined }]))
-        if (!to || 'valueType' in change.set) await this.#changeElements([change]).catch(() => undefined);
+        if (!to || ![KNOWN, SELF].includes(change.set)) await this.#changeElements([change]).catch(() => undefined);
       if (!to) continue;
       await this.#changeElements(podChanges([{ device, from: undefined, to }])).catch(() =>
         this.#changeElements(podChanges([{ device, from: undefined, to: SOMEWHERE }])),
@@ -405,6 +422,7 @@ export class PolicyTable {
     this.#isInherited = false;
     const gapMs = changedAtMs === undefined ? undefined : clock.monotonicMs() - changedAtMs;
     events.tableWritten(NAME, changedAtMs === undefined ? 'found' : 'drift', gapMs);
+    this.#options.onReplaced();
   }
 
   /** Writes a table in which every pod with policies is isolated. @returns it; all elements are pending */

@@ -6,6 +6,8 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import type { PodName } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
+import type { SetLookup } from '@podwire/shared/network-policy/evaluate';
+import type { Address } from '@podwire/shared/net/address';
 import type { Direction, PortMember, Profile, SetMember } from '@podwire/shared/network-policy/policy';
 
 import { difference, keyOf, MemberSet, type ElementsDelta } from './members.js';
@@ -42,7 +44,7 @@ interface Content {
  * The policies of this node's pods, as podwire-ipam has sent them. A snapshot of several messages replaces the earlier content
  * when it is complete, except for the sets that it does not repeat because the node has them.
  */
-export class PolicyView {
+export class PolicyView implements SetLookup {
   #content = emptyContent();
   #isCurrent = false;
   readonly #encoded = new Map<string, { readonly digest: bigint; readonly bytes: Uint8Array }>();
@@ -70,6 +72,14 @@ export class PolicyView {
   get hasPolicies(): boolean {
     const { all, namespaces } = this.#content.unknownPods ?? {};
     return all === true || (namespaces !== undefined && namespaces.size > 0);
+  }
+
+  hasAddress(set: string, address: Address): boolean {
+    return this.sets.get(set)?.has(keyOf({ address, sequenceNumber: 0n })) ?? false;
+  }
+
+  hasPort(set: string, address: Address, protocol: number, port: number): boolean {
+    return this.sets.get(set)?.has(keyOf({ address, sequenceNumber: 0n, protocol, port })) ?? false;
   }
 
   /** The filters of a pod's connections. Unknown pods are isolated if a policy may concern them. */

@@ -143,7 +143,23 @@ describe.each(FAMILIES)('IPv%i', (family) => {
     expect(await connects(B, C, family, UDP)).toEqual([true]);
   });
 
-  test('rule 16: a connection that has replies stays open when a policy forbids it, and no new one begins', async () => {
+  test('rule 16: a segment of a connection that is not tracked passes no pod with policies', async () => {
+    const segment = (from: ProbedEnd, to: ProbedEnd) => {
+      const packet = packetOf(from, to, family, TCP);
+      const at = family === 4 ? 20 : 40;
+      // ACK instead of SYN; the checksum changes with it.
+      packet.writeUInt8(0x10, at + 13);
+      packet.writeUInt16BE((packet.readUInt16BE(at + 16) - 0x10 + 0x02 + 0xff_ff) % 0xff_ff, at + 16);
+      return packet;
+    };
+    await receiveNothing();
+    expect(await passes(B, OUTSIDE, segment(B, OUTSIDE))).toBe(true);
+    expect(await passes(A, OUTSIDE, segment(A, OUTSIDE))).toBe(false);
+    expect(await passes(B, A, segment(B, A))).toBe(false);
+    expect(await connects(A, OUTSIDE, family, TCP)).toEqual([true]);
+  });
+
+  test('rule 16: a connection that has replies passes until connection tracking forgets it', async () => {
     await node.receiveSnapshot(message({ isComplete: true, namespaces: [] }));
     const packet = packetOf(B, A, family);
     expect(await passes(B, A, packet)).toBe(true);

@@ -34,11 +34,17 @@ export const KNOWN: SetDefinition = { name: 'known', type: 'ifname', interval: f
 /** Pairs of a pod's interface with itself. */
 export const SELF: SetDefinition = { name: 'self', type: ['ifname', 'ifname'], interval: false };
 
+/** Interfaces of pods with policies in any direction. */
+export const FILTERED: SetDefinition = { name: 'filtered', type: 'ifname', interval: false };
+
 /** Leads packets from pods and to pods to the chain of their profile; a pod without policies has no element. */
 export const JUMPS: Readonly<Record<Direction, SetDefinition>> = {
   egress: { name: 'egress', type: 'ifname', interval: false, valueType: 'verdict' },
   ingress: { name: 'ingress', type: 'ifname', interval: false, valueType: 'verdict' },
 };
+
+/** The sets and maps with elements for each pod. */
+export const POD_SETS: readonly SetDefinition[] = [KNOWN, SELF, FILTERED, JUMPS.egress, JUMPS.ingress];
 
 /** Drops every new connection of a pod. */
 export const ISOLATED = 'isolated';
@@ -99,7 +105,7 @@ export function chainName(direction: Direction, profile: string): string {
  */
 export const BASE_TABLE: NftTable = {
   ...POLICY_TABLE,
-  sets: [...[KNOWN, SELF, JUMPS.egress, JUMPS.ingress].map((set) => ({ ...set, elements: [] })), LOGGED],
+  sets: [...POD_SETS.map((set) => ({ ...set, elements: [] })), LOGGED],
   chains: [
     { name: ISOLATED, hook: undefined, rules: [logAt({ kind: 'isolated' }), COUNTED_DROP] },
     {
@@ -119,6 +125,14 @@ export const BASE_TABLE: NftTable = {
         // Several addresses of one end make packets of SCTP look invalid.
         [match(meta('l4proto'), '!=', SCTP), inStates('invalid'), jumpTo(INVALID)],
         [match(concatJson(meta('iifname'), meta('oifname')), '==', `@${SELF.name}`), { accept: null }],
+        // The kernel takes any segment of a connection that it does not track for the first one, also a reply. So a connection
+        // that was ended could go on in the opposite direction. Calico's eBPF dataplane refuses such segments too.
+        ...['iifname', 'oifname'].map((side) => [
+          match({ '&': [{ payload: { protocol: 'tcp', field: 'flags' } }, 'syn'] }, '==', 0),
+          inStates('new'),
+          match(meta(side), '==', `@${FILTERED.name}`),
+          ...COUNTED_DROP,
+        ]),
         [verdictOf('iifname', JUMPS.egress)],
         [verdictOf('oifname', JUMPS.ingress)],
         ...SIDES.flatMap(([side, direction]) => {

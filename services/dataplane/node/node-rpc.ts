@@ -1,10 +1,11 @@
 import {
+  NodeServiceService,
   RoutingState,
-  type GetNodeStatusRequest,
   type GetNodeStatusResponse,
   type Tunnel,
 } from '@podwire/proto/podwire/dataplane/v1/node';
-import type { Handler } from '@podwire/shared/rpc/unary';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import type { SessionStatus } from '../bird/sessions.js';
 import type { Condition } from '../conditions/conditions.js';
@@ -19,8 +20,8 @@ const STATES: Readonly<Record<NodeStatus['state'], RoutingState>> = {
   'as-wanted': RoutingState.ROUTING_STATE_AS_WANTED,
 };
 
-export function getNodeStatus(overview: () => NodeOverview): Handler<GetNodeStatusRequest, GetNodeStatusResponse> {
-  return () => Promise.resolve(statusMessage(overview()));
+export function nodeService(overview: () => NodeOverview, unary: Unary): RpcService {
+  return unaryService(NodeServiceService, unary, { getNodeStatus: () => Promise.resolve(statusMessage(overview())) });
 }
 
 export function statusMessage(overview: NodeOverview): GetNodeStatusResponse {

@@ -67,7 +67,7 @@ function options(): ServeOptions {
   };
   return {
     config: configOf(env),
-    deps: { log, clock: systemClock, random: Math.random, boot: BOOT, ipam, openAddresses },
+    deps: { log, clock: systemClock, random: Math.random, boot: BOOT, ipam, connectIpam: () => ipam, openAddresses },
   };
 }
 

@@ -1,11 +1,4 @@
-import {
-  AddReply,
-  CniDataplaneService,
-  type AddRequest,
-  type CniDataplaneServer,
-  type DelReply,
-  type DelRequest,
-} from '@podwire/proto/calico/cni/cnibackend';
+import { AddReply, CniDataplaneService, type AddRequest, type DelRequest } from '@podwire/proto/calico/cni/cnibackend';
 import { PodNetwork as PodNetworkMessage } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
@@ -15,7 +8,7 @@ import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/s
 import { splitCidr } from '@podwire/shared/net/prefix';
 import { readChecked, Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Handlers, type Unary } from '@podwire/shared/rpc/unary';
 
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { CALICO_NETWORK, calicoAttachment } from './calico-attachment.js';
@@ -119,7 +112,7 @@ class CalicoFieldChecks extends Checks {
   }
 }
 
-export function cniAdd({ dataplane, refused: onFailure }: CniDependencies): Handler<AddRequest, AddReply> {
+export function cniAdd({ dataplane, refused: onFailure }: CniDependencies): Handlers<CniDataplaneService>['add'] {
   return async (request, call) => {
     try {
       const network = readAdd(request);
@@ -158,7 +151,7 @@ export interface CniDependencies {
   readonly refused: (method: 'Add' | 'Del', error: unknown) => void;
 }
 
-export function cniDel({ dataplane, refused }: CniDependencies): Handler<DelRequest, DelReply> {
+export function cniDel({ dataplane, refused }: CniDependencies): Handlers<CniDataplaneService>['del'] {
   return async (request, call) => {
     try {
       const attachment = readDel(request);
@@ -193,11 +186,7 @@ async function detach({ dataplane, attachment, netns }: DetachOptions, signal: A
 
 /** Calico's contract for external dataplanes. */
 export function cniService(parts: CniDependencies, unary: Unary): RpcService {
-  const implementation: CniDataplaneServer = {
-    add: unary(CniDataplaneService.add, cniAdd(parts)),
-    del: unary(CniDataplaneService.del, cniDel(parts)),
-  };
-  return { name: 'cni.CniDataplane', definition: CniDataplaneService, implementation };
+  return unaryService(CniDataplaneService, unary, { add: cniAdd(parts), del: cniDel(parts) });
 }
 
 /** How long Calico's plugin waits for a call. */

@@ -126,9 +126,19 @@ export class Events {
     );
   }
 
+  /** Network policies forbade open connections, which the kernel tracks no longer. */
+  connectionsEnded(count: number): void {
+    this.#log.info({ count }, `network policies: ${count} open connections are forbidden now, and ended`);
+  }
+
+  /** Open connections could not be judged; that is repeated. */
+  connectionsNotJudged(error: unknown): void {
+    this.#log.error({ err: error }, 'network policies: open connections that are forbidden now cannot be ended');
+  }
+
   /** The stream of network policies ended, or was refused. */
-  policiesLost(service: string, error: unknown): void {
-    this.#log.warn({ err: error }, `network policies: ${service} sends no changes; the last ones stay in force`);
+  policiesLost(error: unknown): void {
+    this.#log.warn({ err: error }, 'network policies: podwire-ipam sends no changes; the last ones stay in force');
   }
 
   policiesFollowed(service: string): void {

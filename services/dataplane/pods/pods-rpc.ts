@@ -1,23 +1,13 @@
-import type {
-  AttachedPod,
-  AttachPodRequest,
-  AttachPodResponse,
-  Bandwidth as BandwidthMessage,
-  CheckPodRequest,
-  CheckPodResponse,
-  CollectGarbageRequest,
-  CollectGarbageResponse,
-  DetachPodRequest,
-  DetachPodResponse,
-  GetPodRequest,
-  GetPodResponse,
-  Interface,
-  ListPodsRequest,
-  ListPodsResponse,
-  PodNetwork as PodNetworkMessage,
-  RateLimit as RateLimitMessage,
-  RepairPodRequest,
-  RepairPodResponse,
+import {
+  PodServiceService,
+  type AttachedPod,
+  type Bandwidth as BandwidthMessage,
+  type CheckPodResponse,
+  type CollectGarbageRequest,
+  type DetachPodRequest,
+  type Interface,
+  type PodNetwork as PodNetworkMessage,
+  type RateLimit as RateLimitMessage,
 } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
 import {
@@ -52,7 +42,8 @@ import {
 } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
-import type { Handler } from '@podwire/shared/rpc/unary';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import { unaryService, type Handlers, type Unary } from '@podwire/shared/rpc/unary';
 
 import { GATEWAY, GATEWAY_ADDRESS } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
@@ -335,37 +326,50 @@ function interfaceMessage({ name, index, mac, mtuBytes }: ObservedLink): Interfa
   return { name, index, macAddress: mac ?? '', mtuBytes };
 }
 
-export function attachPod(dataplane: PodWiring): Handler<AttachPodRequest, AttachPodResponse> {
-  return async ({ pod }, { signal }) => {
-    const network = readChecked('AttachPod', (checks) => readPodNetwork(pod, checks));
-    const attached = await dataplane.attach(network, signal);
-    return {
-      hostInterface: interfaceMessage(attached.host),
-      podInterface: interfaceMessage(attached.pod),
-      changes: attached.changes,
-    };
-  };
+interface PodServiceDeps {
+  readonly dataplane: PodWiring;
+  readonly garbage: GarbageCollector;
+  readonly recorded: RecordedNetworkLookup;
 }
 
-export function checkPod(
-  dataplane: PodWiring,
-  recorded: RecordedNetworkLookup,
-): Handler<CheckPodRequest, CheckPodResponse> {
-  return async (request, { signal }) => {
-    const network = wantedNetwork('CheckPod', request, recorded);
-    return differencesMessage(await dataplane.check(network, signal));
-  };
+export function podService({ dataplane, garbage, recorded }: PodServiceDeps, unary: Unary): RpcService {
+  return unaryService(PodServiceService, unary, {
+    attachPod: async ({ pod }, { signal }) => {
+      const network = readChecked('AttachPod', (checks) => readPodNetwork(pod, checks));
+      const attached = await dataplane.attach(network, signal);
+      return {
+        hostInterface: interfaceMessage(attached.host),
+        podInterface: interfaceMessage(attached.pod),
+        changes: attached.changes,
+      };
+    },
+    detachPod: detachPod(dataplane),
+    checkPod: async (request, { signal }) =>
+      differencesMessage(await dataplane.check(wantedNetwork('CheckPod', request, recorded), signal)),
+    repairPod: async (request, { signal }) =>
+      differencesMessage(await dataplane.repair(wantedNetwork('RepairPod', request, recorded), signal)),
+    collectGarbage: async (message, { signal }) => {
+      const { removed, failed } = await garbage.collect(readGarbageRequest(message), signal);
+      const failures = failed.map(({ attachment, failure: { code, message: text } }) => {
+        return { attachment, code, message: text };
+      });
+      return { removed: [...removed], failures };
+    },
+    getPod: getPod(dataplane, recorded),
+    listPods: async (message) => {
+      const { limit, after } = readChecked('ListPods', (checks) => readPage(message, SCOPE, checks));
+      const following = (await dataplane.list()).filter(({ link }) => link.name > after);
+      const links = following.slice(0, limit);
+      const last = following.length > limit ? links.at(-1)?.link.name : undefined;
+      return {
+        pods: links.map((link) => attachedPodMessage(link, recorded)),
+        nextPageToken: formatPageToken(SCOPE, last),
+      };
+    },
+  });
 }
 
-export function collectGarbage(garbage: GarbageCollector): Handler<CollectGarbageRequest, CollectGarbageResponse> {
-  return async (message, { signal }) => {
-    const { removed, failed } = await garbage.collect(readGarbageRequest(message), signal);
-    return {
-      removed: [...removed],
-      failures: failed.map(({ attachment, failure: { code, message: text } }) => ({ attachment, code, message: text })),
-    };
-  };
-}
+const SCOPE: ListScope = ['pods'];
 
 function readGarbageRequest({ validAttachments, network }: CollectGarbageRequest): GarbageRequest {
   return readChecked('CollectGarbage', (check) => {
@@ -378,7 +382,7 @@ function readGarbageRequest({ validAttachments, network }: CollectGarbageRequest
   });
 }
 
-export function detachPod(dataplane: PodWiring): Handler<DetachPodRequest, DetachPodResponse> {
+export function detachPod(dataplane: PodWiring): Handlers<PodServiceService>['detachPod'] {
   return async (message, { signal }) => ({ removed: await dataplane.detach(readDetachment(message), signal) });
 }
 
@@ -394,7 +398,7 @@ export function readDetachment({ attachment, hostInterfaceName, netns }: DetachP
 }
 
 /** Fails with ATTACHMENT_NOT_FOUND when the kernel holds no pair of the attachment. */
-export function getPod(dataplane: PodWiring, recorded: RecordedNetworkLookup): Handler<GetPodRequest, GetPodResponse> {
+export function getPod(dataplane: PodWiring, recorded: RecordedNetworkLookup): Handlers<PodServiceService>['getPod'] {
   return async (message) => {
     const attachment = readChecked('GetPod', (check) =>
       readAttachment(message.attachment, { at: 'attachment', check }),
@@ -402,24 +406,6 @@ export function getPod(dataplane: PodWiring, recorded: RecordedNetworkLookup): H
     const attached = await dataplane.find(attachment);
     if (!attached) throw notFoundFailure(attachment, 'has no veth pair');
     return { pod: attachedPodMessage(attached, recorded) };
-  };
-}
-
-const SCOPE: ListScope = ['pods'];
-
-export function listPods(
-  dataplane: PodWiring,
-  recorded: RecordedNetworkLookup,
-): Handler<ListPodsRequest, ListPodsResponse> {
-  return async (message) => {
-    const { limit, after } = readChecked('ListPods', (checks) => readPage(message, SCOPE, checks));
-    const following = (await dataplane.list()).filter(({ link }) => link.name > after);
-    const links = following.slice(0, limit);
-    const last = following.length > limit ? links.at(-1)?.link.name : undefined;
-    return {
-      pods: links.map((link) => attachedPodMessage(link, recorded)),
-      nextPageToken: formatPageToken(SCOPE, last),
-    };
   };
 }
 
@@ -435,16 +421,6 @@ function attachedPodMessage(
     up: link.running,
     hostPorts: (network?.hostPorts ?? []).map(hostPortText),
     bandwidth: bandwidthMessage(network?.bandwidth),
-  };
-}
-
-export function repairPod(
-  dataplane: PodWiring,
-  recorded: RecordedNetworkLookup,
-): Handler<RepairPodRequest, RepairPodResponse> {
-  return async (request, { signal }) => {
-    const network = wantedNetwork('RepairPod', request, recorded);
-    return differencesMessage(await dataplane.repair(network, signal));
   };
 }
 

@@ -37,7 +37,7 @@ interface PodWiringOptions {
   readonly mtu?: () => number;
   /** Filters in the order of their installation. Default: none; the reverse-path filter then restricts pods to their IPv4 addresses. */
   readonly filters?: readonly PodFilter[];
-  /** Tells other nodes the addresses of a pod while it is wired. The pod's attach waits for it. Must not reject. */
+  /** Announces the addresses of a pod to other nodes while it is wired. The pod's attach waits for it. Must not reject. */
   readonly announce?: (allocation: RecordedAllocation) => Promise<void>;
   /** Called when the addresses of a record have to be bound or returned in podwire-ipam. Must not throw. */
   readonly onUnsettled?: (record: AttachmentRecord) => void;

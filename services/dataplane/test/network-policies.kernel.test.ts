@@ -33,7 +33,8 @@ afterEach(async () => {
 
 async function start(isOn = true): Promise<RunningService> {
   const config = configOf({ ...bench.env, PODWIRE_NODE_NETWORK_POLICIES: String(isOn) });
-  service = await startOn(config, { ...bench.deps(), ipam: peer });
+  const connectIpam = () => new Peer('podwire-ipam', ipam.address);
+  service = await startOn(config, { ...bench.deps(), ipam: peer, connectIpam });
   return service;
 }
 
@@ -72,8 +73,27 @@ test('a pod is wired with its profile, and a pod of an unknown node state is iso
       namespaces: ['default'],
     }),
   ];
+  const [open, ports] = [
+    ['-s', '198.51.100.9', '-d', '10.65.0.7'],
+    ['--sport', '999', '--dport', '80'],
+  ];
+  run(
+    'conntrack',
+    '-I',
+    ...open,
+    '-p',
+    'tcp',
+    ...ports,
+    '--state',
+    'ESTABLISHED',
+    '-t',
+    '100',
+    '-u',
+    'ASSURED,SEEN_REPLY',
+  );
   await ipam.start();
   await until(() => ipam.acknowledged.length > 0);
+  await until(() => !run('conntrack', '-L').includes('dst=10.65.0.7'));
   expect(ipam.acknowledged).toEqual(['node-1 stream-1 1']);
   expect(jumps('ingress')).toContain(`"${device}" : jump i-in`);
   expect(jumps('egress')).not.toContain(device);

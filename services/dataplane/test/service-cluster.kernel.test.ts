@@ -59,6 +59,7 @@ beforeEach(async () => {
     boot: BOOT,
     openAddresses,
     ipam: ipamPeer,
+    connectIpam: () => ipamPeer,
   };
   startAgain = () => startOn(configOf(env, SELF), deps);
   service = await startAgain();

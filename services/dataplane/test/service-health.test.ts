@@ -16,6 +16,7 @@ import { FakeIpam, FakeNodeNetwork, nodeMessage, poolMessage, routeMessage, vxla
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { MemoryLinks } from '../testing/memory-links.js';
 import { MemoryNft } from '../testing/memory-nft.js';
+import { NO_CONNECTIONS } from '../testing/policy-node.js';
 import { runNodeCommand } from '../testing/memory-node-commands.js';
 import { MemoryNodeKernel } from '../testing/memory-node-kernel.js';
 import { BOOT, recordingLog } from '../testing/pods.js';
@@ -75,11 +76,28 @@ async function start({
     PODWIRE_NODE_RECORDS_DIRECTORY: join(folder, 'attachments'),
   };
   ipamPeer?.close();
-  ipamPeer = new Peer('podwire-ipam', ipamAddress);
+  const peer = new Peer('podwire-ipam', ipamAddress);
+  ipamPeer = peer;
   const network = new FakeNodeNetwork({ eth0: ['192.0.2.7/24'] });
   const packets = { watch: () => Promise.resolve({ close: () => undefined }) };
-  const nodeSide = { network, kernel: nodeKernel, links, nft, packets, peerPlan: undefined };
-  const deps = { log: recordingLog().log, clock, random: Math.random, boot: BOOT, ipam: ipamPeer, openAddresses };
+  const nodeSide = {
+    network,
+    kernel: nodeKernel,
+    links,
+    nft,
+    connections: NO_CONNECTIONS,
+    packets,
+    peerPlan: undefined,
+  };
+  const deps = {
+    log: recordingLog().log,
+    clock,
+    random: Math.random,
+    boot: BOOT,
+    ipam: peer,
+    connectIpam: () => peer,
+    openAddresses,
+  };
   service = await serve(kernel, { config: configOf(env), deps, nodeSide });
 }
 

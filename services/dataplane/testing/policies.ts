@@ -139,6 +139,8 @@ export class FakePolicies {
   spread: () => Promise<number> = () => Promise.resolve(1);
   /** The failure of the next stream. */
   refusal: Failure | undefined;
+  /** The refusal is also that of every later stream. */
+  refusesAlways = false;
   #snapshot: readonly FollowPoliciesResponse[] = [];
   #streams: MessageQueue[] = [];
   #server: RpcServer | undefined;
@@ -202,7 +204,7 @@ export class FakePolicies {
   async *#follow(request: FollowPoliciesRequest, signal: AbortSignal): AsyncGenerator<FollowPoliciesResponse> {
     this.requests.push(request);
     const { refusal } = this;
-    this.refusal = undefined;
+    if (!this.refusesAlways) this.refusal = undefined;
     if (refusal) throw refusal;
     const queue = new MessageQueue(this.#snapshot);
     signal.addEventListener('abort', () => queue.end());

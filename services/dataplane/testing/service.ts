@@ -70,7 +70,15 @@ export class ServiceFixture {
 
   deps(): ServiceDeps {
     const { log } = recordingLog();
-    return { log, clock: systemClock, random: Math.random, boot: BOOT, ipam: this.#ipam, openAddresses };
+    return {
+      log,
+      clock: systemClock,
+      random: Math.random,
+      boot: BOOT,
+      ipam: this.#ipam,
+      connectIpam: () => this.#ipam,
+      openAddresses,
+    };
   }
 
   /** Replaces the connection, as another process listens now. */

@@ -3,25 +3,17 @@ import {
   AddressServiceService,
   AddressState as StateMessage,
   type AddressHolder as HolderMessage,
-  type AddressServiceServer,
   type Attributes,
-  type GetAddressRequest,
   type GetAddressResponse,
-  type GetEndpointRequest,
-  type GetEndpointResponse,
   type ReleaseAddressesRequest,
-  type ReleaseAddressesResponse,
   type ReleasedAddress,
-  type ReleaseRequest,
-  type ReleaseResponse,
   type SetAttributesRequest,
-  type SetAttributesResponse,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
 import { endpointMessage } from '../endpoints/endpoints-rpc.js';
@@ -33,7 +25,7 @@ import { handleFault } from '../records/names.js';
 import type { Addresses, Assignments } from './addresses-operations.js';
 import type { AddressHolder, AddressReport, AttributesChange } from './addresses.js';
 import { allocateHandler, explainAllocationHandler } from './allocate/allocate-rpc.js';
-import { assignAddressesHandler } from './assign-rpc.js';
+import { assignmentMessage, readAssignAddressesRequest } from './assign-rpc.js';
 import type { AddressRelease, AddressReleaseResult } from './release.js';
 
 export function addressService(
@@ -41,62 +33,44 @@ export function addressService(
   unary: Unary,
   requirePod: RequirePod,
 ): RpcService {
-  const implementation: AddressServiceServer = {
-    allocate: unary(AddressServiceService.allocate, allocateHandler(addresses, requirePod)),
-    assignAddresses: unary(AddressServiceService.assignAddresses, assignAddressesHandler(assignments)),
-    explainAllocation: unary(AddressServiceService.explainAllocation, explainAllocationHandler(assignments)),
-    release: unary(AddressServiceService.release, releaseHandler(addresses)),
-    getEndpoint: unary(AddressServiceService.getEndpoint, getEndpointHandler(addresses)),
-    releaseAddresses: unary(AddressServiceService.releaseAddresses, releaseAddressesHandler(addresses)),
-    getAddress: unary(AddressServiceService.getAddress, getAddressHandler(addresses)),
-    setAttributes: unary(AddressServiceService.setAttributes, setAttributesHandler(addresses)),
-  };
-  return { name: 'podwire.ipam.v1.AddressService', definition: AddressServiceService, implementation };
-}
-
-function releaseHandler(addresses: Addresses): Handler<ReleaseRequest, ReleaseResponse> {
-  return async (message, { signal }) => {
-    const attachment = readChecked('Release', (checks) => readAttachment(message.attachment, checks));
-    const released = await withAttachment(attachment, () => addresses.release(attachment, signal));
-    return { addresses: released.addresses.map(formatPrefix) };
-  };
-}
-
-function getEndpointHandler(addresses: Addresses): Handler<GetEndpointRequest, GetEndpointResponse> {
-  return async (message, { signal }) => {
-    const attachment = readChecked('GetEndpoint', (checks) => readAttachment(message.attachment, checks));
-    const endpoint = await withAttachment(attachment, () => addresses.getEndpoint(attachment, signal));
-    return { endpoint: endpointMessage(endpoint) };
-  };
-}
-
-function releaseAddressesHandler(addresses: Addresses): Handler<ReleaseAddressesRequest, ReleaseAddressesResponse> {
-  return async (message, { signal }) => {
-    const releases = readReleaseAddressesRequest(message);
-    const { nodeName: callingNode = '', force = false } = message;
-    const results =
-      callingNode === ''
-        ? await addresses.releaseUnused(releases, force, signal)
-        : await addresses.releaseEach(releases, signal, { callingNode });
-    const released = releases.flatMap((release, index) =>
-      results.slice(index, index + 1).map((result) => releasedAddressMessage(release, result)),
-    );
-    return { addresses: released };
-  };
-}
-
-function getAddressHandler(addresses: Addresses): Handler<GetAddressRequest, GetAddressResponse> {
-  return async (message, { signal }) => {
-    const address = readChecked('GetAddress', (checks) => readAddress('address', message.address, checks));
-    return addressMessage(await addresses.get(address, signal));
-  };
-}
-
-function setAttributesHandler(addresses: Addresses): Handler<SetAttributesRequest, SetAttributesResponse> {
-  return async (message, { signal }) => {
-    const change = readSetAttributesRequest(message);
-    return { holder: holderMessage(await addresses.setAttributes(change, signal)) };
-  };
+  return unaryService(AddressServiceService, unary, {
+    allocate: allocateHandler(addresses, requirePod),
+    assignAddresses: async (message, { signal }) => {
+      const request = readAssignAddressesRequest(message);
+      return assignmentMessage(request, await assignments.assign(request, signal));
+    },
+    explainAllocation: explainAllocationHandler(assignments),
+    release: async (message, { signal }) => {
+      const attachment = readChecked('Release', (checks) => readAttachment(message.attachment, checks));
+      const released = await withAttachment(attachment, () => addresses.release(attachment, signal));
+      return { addresses: released.addresses.map(formatPrefix) };
+    },
+    getEndpoint: async (message, { signal }) => {
+      const attachment = readChecked('GetEndpoint', (checks) => readAttachment(message.attachment, checks));
+      const endpoint = await withAttachment(attachment, () => addresses.getEndpoint(attachment, signal));
+      return { endpoint: endpointMessage(endpoint) };
+    },
+    releaseAddresses: async (message, { signal }) => {
+      const releases = readReleaseAddressesRequest(message);
+      const { nodeName: callingNode = '', force = false } = message;
+      const results =
+        callingNode === ''
+          ? await addresses.releaseUnused(releases, force, signal)
+          : await addresses.releaseEach(releases, signal, { callingNode });
+      const released = releases.flatMap((release, index) =>
+        results.slice(index, index + 1).map((result) => releasedAddressMessage(release, result)),
+      );
+      return { addresses: released };
+    },
+    getAddress: async (message, { signal }) => {
+      const address = readChecked('GetAddress', (checks) => readAddress('address', message.address, checks));
+      return addressMessage(await addresses.get(address, signal));
+    },
+    setAttributes: async (message, { signal }) => {
+      const change = readSetAttributesRequest(message);
+      return { holder: holderMessage(await addresses.setAttributes(change, signal)) };
+    },
+  });
 }
 
 const MAX_RELEASES_COUNT = 1000;

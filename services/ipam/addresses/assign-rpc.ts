@@ -11,7 +11,6 @@ import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { ADDRESS_USES } from '@podwire/shared/requests/pool-words';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
-import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { NodeLeases } from '../blocks/leased-addresses.js';
 import { FAMILY_MESSAGES, readAddresses } from '../messages/parts.js';
@@ -21,18 +20,8 @@ import type { BlockOwner } from '../records/block.js';
 import type { EndpointAddress } from '../records/endpoint.js';
 import { isLeaseHandle } from '../records/lease.js';
 import { handleFault, subdomainFault } from '../records/names.js';
-import type { Assignments } from './addresses-operations.js';
 import type { BlockVerdict, PoolExplanation } from './allocate/refusal.js';
 import type { RequestedAssignment, Assignment } from './assign.js';
-
-export function assignAddressesHandler(
-  assignments: Assignments,
-): Handler<AssignAddressesRequest, AssignAddressesResponse> {
-  return async (message, { signal }) => {
-    const request = readAssignAddressesRequest(message);
-    return assignmentMessage(request, await assignments.assign(request, signal));
-  };
-}
 
 const MAX_COUNT = 4096;
 const MAX_ADDRESSES_COUNT = 32;
@@ -49,7 +38,7 @@ function reservedHandleFault(handleId: string): string | undefined {
   return isLeaseHandle(handleId) ? 'begins as the handles of leases; choose another handle' : undefined;
 }
 
-function readAssignAddressesRequest(message: AssignAddressesRequest): RequestedAssignment {
+export function readAssignAddressesRequest(message: AssignAddressesRequest): RequestedAssignment {
   return readChecked('AssignAddresses', (checks) => {
     checks.check('handle_id', handleFault(message.handleId) ?? reservedHandleFault(message.handleId));
     const use = ADDRESS_USES.wordOf(message.use);
@@ -125,7 +114,7 @@ function readAttributes(
   return attributes;
 }
 
-function assignmentMessage(request: RequestedAssignment, assignment: Assignment): AssignAddressesResponse {
+export function assignmentMessage(request: RequestedAssignment, assignment: Assignment): AssignAddressesResponse {
   const { newAddresses, held, shortages } = assignment;
   const addresses = [
     ...newAddresses.map((address) => assigned(address, false)),

@@ -3,21 +3,16 @@ import {
   AffinityServiceService,
   OwnerKind,
   type Affinity as AffinityMessage,
-  type AffinityServiceServer,
   type BlockOwner as OwnerMessage,
-  type ClaimAffinityRequest,
-  type ClaimAffinityResponse,
   type ListAffinitiesRequest,
-  type ListAffinitiesResponse,
   type ReleaseAffinityRequest,
-  type ReleaseAffinityResponse,
   type ReleasedAffinity as ReleasedMessage,
 } from '@podwire/proto/podwire/ipam/v1/affinity';
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { AFFINITY_STATES } from '../blocks/blocks-rpc.js';
 import type { BlockOwner } from '../records/block.js';
@@ -27,30 +22,38 @@ import type {
   AffinityReleaseOutcome,
   AffinityListing,
   AffinityQuery,
-  AffinityRelease,
   AffinityScope,
   OwnedBlock,
   ReleasedAffinity,
 } from './affinities.js';
 
 export function affinityService(affinities: Affinities, unary: Unary): RpcService {
-  const implementation: AffinityServiceServer = {
-    listAffinities: unary(AffinityServiceService.listAffinities, listAffinitiesHandler(affinities)),
-    claimAffinity: unary(AffinityServiceService.claimAffinity, claimAffinityHandler(affinities)),
-    releaseAffinity: unary(AffinityServiceService.releaseAffinity, releaseAffinityHandler(affinities)),
-  };
-  return { name: 'podwire.ipam.v1.AffinityService', definition: AffinityServiceService, implementation };
-}
-
-function listAffinitiesHandler(affinities: Affinities): Handler<ListAffinitiesRequest, ListAffinitiesResponse> {
-  return async (message, { signal }) => {
-    const { items, more } = await affinities.list(readQuery(message), signal);
-    const last = items.at(-1);
-    return {
-      affinities: items.map(affinityMessage),
-      nextPageToken: formatPageToken(scopeOf(message), more && last ? formatPosition(last.affinity) : undefined),
-    };
-  };
+  return unaryService(AffinityServiceService, unary, {
+    listAffinities: async (message, { signal }) => {
+      const { items, more } = await affinities.list(readQuery(message), signal);
+      const last = items.at(-1);
+      return {
+        affinities: items.map(affinityMessage),
+        nextPageToken: formatPageToken(scopeOf(message), more && last ? formatPosition(last.affinity) : undefined),
+      };
+    },
+    claimAffinity: async (message, { signal }) => {
+      const { nodeName } = message;
+      const cidr = readChecked('ClaimAffinity', (checks) => {
+        checks.check('node_name', subdomainFault(nodeName));
+        return readCidr('cidr', message.cidr, checks);
+      });
+      const { claimed, refused } = await affinities.claim({ cidr, nodeName }, signal);
+      return {
+        claimed: claimed.map(formatPrefix),
+        refused: refused.map(({ block, reason }) => ({ cidr: formatPrefix(block), reason })),
+      };
+    },
+    releaseAffinity: async ({ scope, mustBeEmpty }, { signal }) => {
+      const release = readChecked('ReleaseAffinity', (checks) => ({ scope: readScope(scope, checks), mustBeEmpty }));
+      return { affinities: (await affinities.release(release, signal)).map(releasedAffinityMessage) };
+    },
+  });
 }
 
 function scopeOf({ nodeName, poolName }: ListAffinitiesRequest): ListScope {
@@ -79,28 +82,6 @@ function parsePosition(text: string): OwnedBlock | undefined {
   return { block: parsed.prefix, owner: { kind, name } };
 }
 
-function claimAffinityHandler(affinities: Affinities): Handler<ClaimAffinityRequest, ClaimAffinityResponse> {
-  return async (message, { signal }) => {
-    const { nodeName } = message;
-    const cidr = readChecked('ClaimAffinity', (checks) => {
-      checks.check('node_name', subdomainFault(nodeName));
-      return readCidr('cidr', message.cidr, checks);
-    });
-    const { claimed, refused } = await affinities.claim({ cidr, nodeName }, signal);
-    return {
-      claimed: claimed.map(formatPrefix),
-      refused: refused.map(({ block, reason }) => ({ cidr: formatPrefix(block), reason })),
-    };
-  };
-}
-
-function releaseAffinityHandler(affinities: Affinities): Handler<ReleaseAffinityRequest, ReleaseAffinityResponse> {
-  return async (message, { signal }) => {
-    const released = await affinities.release(readReleaseAffinityRequest(message), signal);
-    return { affinities: released.map(releasedAffinityMessage) };
-  };
-}
-
 const NO_PREFIX: Prefix = { family: 4, value: 0n, length: 0 };
 
 export function readCidr(field: string, text: string, checks: Checks): Prefix {
@@ -126,13 +107,6 @@ function readOwner(field: string, message: OwnerMessage | undefined, checks: Che
 
 function ownerMessage({ kind, name }: BlockOwner): OwnerMessage {
   return { kind: kind === 'host' ? OwnerKind.OWNER_KIND_HOST : OwnerKind.OWNER_KIND_VIRTUAL, name };
-}
-
-function readReleaseAffinityRequest({
-  scope,
-  mustBeEmpty,
-}: ReleaseAffinityRequest): Pick<AffinityRelease, 'scope' | 'mustBeEmpty'> {
-  return readChecked('ReleaseAffinity', (checks) => ({ scope: readScope(scope, checks), mustBeEmpty }));
 }
 
 function readScope(scope: ReleaseAffinityRequest['scope'], checks: Checks): AffinityScope {

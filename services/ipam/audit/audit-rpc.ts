@@ -5,18 +5,15 @@ import {
   RepairOutcome,
   Severity as SeverityMessage,
   type AuditRequest,
-  type AuditResponse,
-  type AuditServiceServer,
   type AuditSummary,
   type Finding as FindingMessage,
   type RepairRequest,
-  type RepairResponse,
   type RepairResult as RepairResultMessage,
 } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import type { Audits } from './audit-operations.js';
 import type { AuditQuery, AuditReport } from './audit.js';
@@ -24,29 +21,20 @@ import { severityOf, type Finding, type FindingKind, type Remedy, type Severity 
 import type { RepairedFinding, RepairOptions } from './repair.js';
 
 export function auditService(audits: Audits, unary: Unary): RpcService {
-  const implementation: AuditServiceServer = {
-    audit: unary(AuditServiceService.audit, audit(audits)),
-    repair: unary(AuditServiceService.repair, repair(audits)),
-  };
-  return { name: 'podwire.ipam.v1.AuditService', definition: AuditServiceService, implementation };
-}
-
-function audit(audits: Audits): Handler<AuditRequest, AuditResponse> {
-  return async (message, { signal }) => {
-    const report = await audits.audit(readAuditRequest(message), signal);
-    return {
-      findings: report.findings.map(findingMessage),
-      nextPageToken: formatPageToken(auditScope(message), report.more ? report.findings.at(-1)?.id : undefined),
-      summary: summaryMessage(report),
-    };
-  };
-}
-
-function repair(audits: Audits): Handler<RepairRequest, RepairResponse> {
-  return async (message, { signal }) => {
-    const { results, more } = await audits.repair(readRepairRequest(message), signal);
-    return { results: results.map(repairResultMessage), more };
-  };
+  return unaryService(AuditServiceService, unary, {
+    audit: async (message, { signal }) => {
+      const report = await audits.audit(readAuditRequest(message), signal);
+      return {
+        findings: report.findings.map(findingMessage),
+        nextPageToken: formatPageToken(auditScope(message), report.more ? report.findings.at(-1)?.id : undefined),
+        summary: summaryMessage(report),
+      };
+    },
+    repair: async (message, { signal }) => {
+      const { results, more } = await audits.repair(readRepairRequest(message), signal);
+      return { results: results.map(repairResultMessage), more };
+    },
+  });
 }
 
 const KINDS: Record<FindingKind, KindMessage> = {

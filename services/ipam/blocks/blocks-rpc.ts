@@ -3,16 +3,14 @@ import {
   BlockServiceService,
   type Block as BlockMessage,
   type BlockAllocation,
-  type BlockServiceServer,
   type ListBlocksRequest,
-  type ListBlocksResponse,
 } from '@podwire/proto/podwire/ipam/v1/block';
 import { formatAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { read, type IpamOptions } from '../engine/updates/operation.js';
 import { attributesAt, type AffinityState, type Block } from '../records/block.js';
@@ -21,21 +19,16 @@ import type { Page } from '../records/page.js';
 import { listBlocks, type BlockListing, type BlockQuery, type ListedBlock } from './blocks.js';
 
 export function blockService(blocks: Blocks, unary: Unary): RpcService {
-  const implementation: BlockServiceServer = {
-    listBlocks: unary(BlockServiceService.listBlocks, listBlocksHandler(blocks)),
-  };
-  return { name: 'podwire.ipam.v1.BlockService', definition: BlockServiceService, implementation };
-}
-
-function listBlocksHandler(blocks: Blocks): Handler<ListBlocksRequest, ListBlocksResponse> {
-  return async (message, { signal }) => {
-    const { items, more } = await blocks.list(readQuery(message), signal);
-    const last = items.at(-1);
-    return {
-      blocks: items.map(blockMessage),
-      nextPageToken: formatPageToken(scopeOf(message), more && last ? formatPrefix(last.block.prefix) : undefined),
-    };
-  };
+  return unaryService(BlockServiceService, unary, {
+    listBlocks: async (message, { signal }) => {
+      const { items, more } = await blocks.list(readQuery(message), signal);
+      const last = items.at(-1);
+      return {
+        blocks: items.map(blockMessage),
+        nextPageToken: formatPageToken(scopeOf(message), more && last ? formatPrefix(last.block.prefix) : undefined),
+      };
+    },
+  });
 }
 
 function scopeOf({ poolName, nodeName }: ListBlocksRequest): ListScope {

@@ -1,11 +1,10 @@
 import {
   CertificateServiceService,
-  type CertificateServiceServer,
   type RevokedCertificate as RevokedCertificateMessage,
 } from '@podwire/proto/podwire/ipam/v1/certificate';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { read, type IpamOptions } from '../engine/updates/operation.js';
 import { readSerialNumber, type RevokedCertificate } from '../records/revoked-certificate.js';
@@ -52,27 +51,26 @@ export class Revocations {
 }
 
 export function certificateService(revocations: Revocations, unary: Unary): RpcService {
-  const implementation: CertificateServiceServer = {
-    revokeCertificate: unary(CertificateServiceService.revokeCertificate, async ({ certificate }, { signal }) => {
+  return unaryService(CertificateServiceService, unary, {
+    revokeCertificate: async ({ certificate }, { signal }) => {
       const wanted = readChecked('RevokeCertificate', (checks) => ({
         serialNumber: readSerial('certificate.serial_number', certificate?.serialNumber ?? '', checks),
         name: certificate?.name ?? '',
         expiresAtMs: certificate?.expireTime?.getTime(),
       }));
       return { certificate: messageOf(await revocations.revoke(wanted, signal)) };
-    }),
-    listRevokedCertificates: unary(CertificateServiceService.listRevokedCertificates, async (_, { signal }) => ({
+    },
+    listRevokedCertificates: async (_, { signal }) => ({
       certificates: (await revocations.list(signal)).map(messageOf),
-    })),
-    restoreCertificate: unary(CertificateServiceService.restoreCertificate, async (message, { signal }) => {
+    }),
+    restoreCertificate: async (message, { signal }) => {
       const serialNumber = readChecked('RestoreCertificate', (checks) =>
         readSerial('serial_number', message.serialNumber, checks),
       );
       await revocations.restore(serialNumber, signal);
       return {};
-    }),
-  };
-  return { name: 'podwire.ipam.v1.CertificateService', definition: CertificateServiceService, implementation };
+    },
+  });
 }
 
 function readSerial(field: string, text: string, checks: Checks): string {

@@ -1,15 +1,11 @@
 import {
   ConfigServiceService,
   type Config as ConfigMessage,
-  type ConfigServiceServer,
-  type GetConfigRequest,
-  type GetConfigResponse,
   type UpdateConfigRequest,
-  type UpdateConfigResponse,
 } from '@podwire/proto/podwire/ipam/v1/config';
 import { readChecked } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { read, type IpamOptions } from '../engine/updates/operation.js';
 import type { IpamConfig } from '../records/config.js';
@@ -23,22 +19,13 @@ import {
 } from './configuration.js';
 
 export function configService(configuration: Configuration, unary: Unary): RpcService {
-  const implementation: ConfigServiceServer = {
-    getConfig: unary(ConfigServiceService.getConfig, getConfigHandler(configuration)),
-    updateConfig: unary(ConfigServiceService.updateConfig, updateConfigHandler(configuration)),
-  };
-  return { name: 'podwire.ipam.v1.ConfigService', definition: ConfigServiceService, implementation };
-}
-
-function getConfigHandler(configuration: Configuration): Handler<GetConfigRequest, GetConfigResponse> {
-  return async (_message, { signal }) => ({ config: configMessage(await configuration.get(signal)) });
-}
-
-function updateConfigHandler(configuration: Configuration): Handler<UpdateConfigRequest, UpdateConfigResponse> {
-  return async (message, { signal }) => {
-    const update = readUpdateConfigRequest(message);
-    return { config: configMessage(await configuration.update(update, signal)) };
-  };
+  return unaryService(ConfigServiceService, unary, {
+    getConfig: async (_, { signal }) => ({ config: configMessage(await configuration.get(signal)) }),
+    updateConfig: async (message, { signal }) => {
+      const update = readUpdateConfigRequest(message);
+      return { config: configMessage(await configuration.update(update, signal)) };
+    },
+  });
 }
 
 const CONFIG_LANE = 'config';

@@ -1,15 +1,13 @@
 import {
   EndpointServiceService,
   type Endpoint as EndpointMessage,
-  type EndpointServiceServer,
   type ListEndpointsRequest,
-  type ListEndpointsResponse,
 } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { read, type IpamOptions } from '../engine/updates/operation.js';
 import { endpointKey, type Endpoint } from '../records/endpoint.js';
@@ -23,20 +21,12 @@ import {
 } from './endpoints.js';
 
 export function endpointService(endpoints: Endpoints, unary: Unary): RpcService {
-  const implementation: EndpointServiceServer = {
-    listEndpoints: unary(EndpointServiceService.listEndpoints, listEndpointsHandler(endpoints)),
-  };
-  return { name: 'podwire.ipam.v1.EndpointService', definition: EndpointServiceService, implementation };
-}
-
-function listEndpointsHandler(endpoints: Endpoints): Handler<ListEndpointsRequest, ListEndpointsResponse> {
-  return async (message, { signal }) => {
-    const { items, next } = await endpoints.list(readQuery(message), signal);
-    return {
-      endpoints: items.map(listedEndpointMessage),
-      nextPageToken: formatPageToken(scopeOf(message), next),
-    };
-  };
+  return unaryService(EndpointServiceService, unary, {
+    listEndpoints: async (message, { signal }) => {
+      const { items, next } = await endpoints.list(readQuery(message), signal);
+      return { endpoints: items.map(listedEndpointMessage), nextPageToken: formatPageToken(scopeOf(message), next) };
+    },
+  });
 }
 
 function scopeOf({ nodeName, namespace, podName, poolName }: ListEndpointsRequest): ListScope {

@@ -1,14 +1,9 @@
 import {
   HandleServiceService,
   type GetHandleRequest,
-  type GetHandleResponse,
   type Handle as HandleMessage,
   type HandleAddress,
-  type HandleServiceServer,
   type ListHandlesRequest,
-  type ListHandlesResponse,
-  type ReleaseHandleRequest,
-  type ReleaseHandleResponse,
 } from '@podwire/proto/podwire/ipam/v1/handle';
 import { formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
@@ -21,7 +16,7 @@ import {
   type ListScope,
 } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { continueHandleRelease, heldByHandle, type HandleRelease } from '../addresses/release.js';
 import type { NodeInquiry } from '../blocks/running-nodes-operations.js';
@@ -34,26 +29,34 @@ import type { View } from '../records/view.js';
 import { listHandleAddresses, listHandles, type HandleAddressQuery, type HandleQuery } from './handles.js';
 
 export function handleService(handles: Handles, unary: Unary): RpcService {
-  const implementation: HandleServiceServer = {
-    listHandles: unary(HandleServiceService.listHandles, listHandlesHandler(handles)),
-    getHandle: unary(HandleServiceService.getHandle, getHandle(handles)),
-    releaseHandle: unary(HandleServiceService.releaseHandle, releaseHandle(handles)),
-  };
-  return { name: 'podwire.ipam.v1.HandleService', definition: HandleServiceService, implementation };
+  return unaryService(HandleServiceService, unary, {
+    listHandles: async (message, { signal }) => {
+      const { items, more } = await handles.list(readListQuery(message), signal);
+      return {
+        handles: items.map(handleMessage),
+        nextPageToken: formatPageToken(listScopeOf(message), more ? items.at(-1)?.id : undefined),
+      };
+    },
+    getHandle: async (message, { signal }) => {
+      const { items, more } = await handles.addresses(readQuery(message), signal);
+      const last = items.at(-1);
+      const lastAddress = last && formatAddress(addressAt(last.block.prefix, last.ordinal));
+      return {
+        addresses: items.map(handleAddressMessage),
+        nextPageToken: formatPageToken(scopeOf(message), more ? lastAddress : undefined),
+      };
+    },
+    releaseHandle: async (message, { signal }) => {
+      const handleId = cutHandle(message.handleId);
+      readChecked('ReleaseHandle', (checks) => checks.check('handle_id', handleFault(handleId)));
+      const { searchAllBlocks: searchesAllBlocks, force } = message;
+      const { addresses, kept } = await handles.release({ handleId, searchesAllBlocks, force }, signal);
+      return { addresses: addresses.map(formatPrefix), ...keptMessage(kept) };
+    },
+  });
 }
 
 const MAX_PREFIX_BYTES = 512;
-
-function listHandlesHandler(handles: Handles): Handler<ListHandlesRequest, ListHandlesResponse> {
-  return async (message, { signal }) => {
-    const query = readListQuery(message);
-    const { items, more } = await handles.list(query, signal);
-    return {
-      handles: items.map(handleMessage),
-      nextPageToken: formatPageToken(listScopeOf(message), more ? items.at(-1)?.id : undefined),
-    };
-  };
-}
 
 function listScopeOf({ prefix }: ListHandlesRequest): ListScope {
   return ['handles', prefix];
@@ -68,18 +71,6 @@ function readListQuery(message: ListHandlesRequest): HandleQuery {
   });
 }
 
-function getHandle(handles: Handles): Handler<GetHandleRequest, GetHandleResponse> {
-  return async (message, { signal }) => {
-    const { items, more } = await handles.addresses(readQuery(message), signal);
-    const last = items.at(-1);
-    const lastAddress = last && formatAddress(addressAt(last.block.prefix, last.ordinal));
-    return {
-      addresses: items.map(handleAddressMessage),
-      nextPageToken: formatPageToken(scopeOf(message), more ? lastAddress : undefined),
-    };
-  };
-}
-
 function scopeOf({ handleId }: GetHandleRequest): ListScope {
   return ['handle', handleId];
 }
@@ -90,16 +81,6 @@ function readQuery(message: GetHandleRequest): HandleAddressQuery {
     const { limit, after } = readPage(message, scopeOf(message), checks);
     return { handleId: message.handleId, limit, after: parseAddress(after) };
   });
-}
-
-function releaseHandle(handles: Handles): Handler<ReleaseHandleRequest, ReleaseHandleResponse> {
-  return async (message, { signal }) => {
-    const handleId = cutHandle(message.handleId);
-    readChecked('ReleaseHandle', (checks) => checks.check('handle_id', handleFault(handleId)));
-    const { searchAllBlocks: searchesAllBlocks, force } = message;
-    const { addresses, kept } = await handles.release({ handleId, searchesAllBlocks, force }, signal);
-    return { addresses: addresses.map(formatPrefix), ...keptMessage(kept) };
-  };
 }
 
 interface HandleReleaseRequest extends Pick<HandleRelease, 'handleId' | 'searchesAllBlocks'> {

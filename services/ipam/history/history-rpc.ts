@@ -1,10 +1,7 @@
 import {
   HistoryServiceService,
   type GetAddressHistoryRequest,
-  type GetAddressHistoryResponse,
-  type HistoryServiceServer,
   type QueryAtRequest,
-  type QueryAtResponse,
   type Tenure as TenureMessage,
 } from '@podwire/proto/podwire/ipam/v1/history';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
@@ -12,7 +9,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { dateOf, readAddress } from '../messages/parts.js';
 import { cutHandle, handleFault, labelFault, subdomainFault } from '../records/names.js';
@@ -20,29 +17,20 @@ import type { History } from './history-operations.js';
 import type { HistoryPosition, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
 
 export function historyService(history: History, unary: Unary): RpcService {
-  const implementation: HistoryServiceServer = {
-    getAddressHistory: unary(HistoryServiceService.getAddressHistory, getAddressHistory(history)),
-    queryAt: unary(HistoryServiceService.queryAt, queryAt(history)),
-  };
-  return { name: 'podwire.ipam.v1.HistoryService', definition: HistoryServiceService, implementation };
-}
-
-function getAddressHistory(history: History): Handler<GetAddressHistoryRequest, GetAddressHistoryResponse> {
-  return async (message, { signal }) => {
-    const { tenures, next } = await history.query(readHistoryRequest(message), signal);
-    return {
-      tenures: tenures.map(tenureMessage),
-      nextPageToken: formatPageToken(historyScope(message), next && formatPosition(next)),
-    };
-  };
-}
-
-function queryAt(history: History): Handler<QueryAtRequest, QueryAtResponse> {
-  return async (message, { signal }) => {
-    const { address, atMs } = readQueryAtRequest(message);
-    const { tenure, isCovered } = await history.at(address, atMs, signal);
-    return { tenure: tenure && tenureMessage(tenure), covered: isCovered };
-  };
+  return unaryService(HistoryServiceService, unary, {
+    getAddressHistory: async (message, { signal }) => {
+      const { tenures, next } = await history.query(readHistoryRequest(message), signal);
+      return {
+        tenures: tenures.map(tenureMessage),
+        nextPageToken: formatPageToken(historyScope(message), next && formatPosition(next)),
+      };
+    },
+    queryAt: async (message, { signal }) => {
+      const { address, atMs } = readQueryAtRequest(message);
+      const { tenure, isCovered } = await history.at(address, atMs, signal);
+      return { tenure: tenure && tenureMessage(tenure), covered: isCovered };
+    },
+  });
 }
 
 function readHistoryRequest(message: GetAddressHistoryRequest): TenureQuery {

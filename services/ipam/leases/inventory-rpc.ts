@@ -1,11 +1,10 @@
 import type {
+  LeaseServiceService,
   AllocationName as NameMessage,
   InventoryAttachment,
   InventoryFinding as FindingMessage,
   ReportEndpointsRequest,
-  ReportEndpointsResponse,
   ReportInventoryRequest,
-  ReportInventoryResponse,
   UnknownAllocation as UnknownMessage,
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { endpointNameFaults } from '@podwire/shared/attachment/names';
@@ -13,7 +12,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import { hostPrefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
-import type { Handler } from '@podwire/shared/rpc/unary';
+import type { Handlers } from '@podwire/shared/rpc/unary';
 
 import { dateOf, readAddress, readAttachment } from '../messages/parts.js';
 import { readPod, type RequirePod } from '../messages/request-parts.js';
@@ -24,7 +23,7 @@ import type { Leases, ReportRequest } from './leases-operations.js';
 import type { EndpointReport, ReportedEndpoint } from './reported-endpoints.js';
 import { readName, readSession } from './session-rpc.js';
 
-export function reportInventoryHandler(leases: Leases): Handler<ReportInventoryRequest, ReportInventoryResponse> {
+export function reportInventoryHandler(leases: Leases): Handlers<LeaseServiceService>['reportInventory'] {
   return async (message, { signal }) => {
     const report = await leases.report(readReportRequest(message), signal);
     return {
@@ -39,7 +38,7 @@ export function reportInventoryHandler(leases: Leases): Handler<ReportInventoryR
 export function reportEndpointsHandler(
   leases: Leases,
   requirePod: RequirePod,
-): Handler<ReportEndpointsRequest, ReportEndpointsResponse> {
+): Handlers<LeaseServiceService>['reportEndpoints'] {
   return async (message, { signal, caller }) => {
     const request = readEndpointsRequest(message);
     const check = ({ pod }: ReportedEndpoint): Promise<void> => requirePod(caller, pod, signal);

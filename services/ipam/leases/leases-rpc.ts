@@ -6,23 +6,17 @@ import {
   type AddressReturn as ReturnMessage,
   type AllocationName as NameMessage,
   type BindAddressesRequest,
-  type BindAddressesResponse,
   type BindingResult as BindingResultMessage,
   type LeaseAddressesRequest,
-  type LeaseAddressesResponse,
   type LeasedAddress,
-  type LeaseServiceServer,
-  type RecallLeasesRequest,
-  type RecallLeasesResponse,
   type ReturnAddressesRequest,
-  type ReturnAddressesResponse,
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { endpointNameFaults } from '@podwire/shared/attachment/names';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { RELEASE_RESULTS } from '../addresses/addresses-rpc.js';
 import { endpointMessage } from '../endpoints/endpoints-rpc.js';
@@ -44,71 +38,48 @@ export interface LeaseServiceDeps {
 }
 
 export function leaseService(leases: Leases, unary: Unary, { requirePod, settlement }: LeaseServiceDeps): RpcService {
-  const implementation: LeaseServiceServer = {
-    openSession: unary(LeaseServiceService.openSession, openSessionHandler(leases)),
-    reportInventory: unary(LeaseServiceService.reportInventory, reportInventoryHandler(leases)),
-    reportEndpoints: unary(LeaseServiceService.reportEndpoints, reportEndpointsHandler(leases, requirePod)),
-    leaseAddresses: unary(LeaseServiceService.leaseAddresses, leaseAddressesHandler(leases, settlement)),
-    bindAddresses: unary(LeaseServiceService.bindAddresses, bindAddressesHandler(leases, requirePod)),
-    returnAddresses: unary(LeaseServiceService.returnAddresses, returnAddressesHandler(leases)),
-    recallLeases: unary(LeaseServiceService.recallLeases, recallLeasesHandler(leases)),
-  };
-  return { name: 'podwire.ipam.v1.LeaseService', definition: LeaseServiceService, implementation };
+  return unaryService(LeaseServiceService, unary, {
+    openSession: openSessionHandler(leases),
+    reportInventory: reportInventoryHandler(leases),
+    reportEndpoints: reportEndpointsHandler(leases, requirePod),
+    leaseAddresses: async (message, { signal }) => {
+      const list = await leases.lease(readLeaseRequest(message), signal);
+      return {
+        addresses: list.leases.map(leaseMessage),
+        explanation: list.explanation,
+        limit: Math.min(list.limit, LARGEST_UINT32),
+        validFor: VALID_FOR,
+        coolDown: durationMessage(list.coolDownMs),
+        sessionRevision: BigInt(list.sessionRevision),
+        settleAfter: durationMessage(settlement.quietMs),
+        settleWithin: durationMessage(settlement.longestMs),
+      };
+    },
+    bindAddresses: async (message, { signal, caller }) => {
+      const { bindings, ...node } = readBindRequest(message);
+      const check = ({ pod }: Binding): Promise<void> => requirePod(caller, pod, signal);
+      const { results, sessionRevision } = await leases.bind(node, bindings, signal, check);
+      return { results: results.map(bindingResultMessage), sessionRevision: BigInt(sessionRevision) };
+    },
+    returnAddresses: async (message, { signal }) => {
+      const { returns, ...caller } = readReturnRequest(message);
+      const { results, leaseNumbers, sessionRevision } = await leases.giveBack(caller, returns, signal);
+      return {
+        results: results.map(({ state }) => RELEASE_RESULTS[state]),
+        leaseSequenceNumbers: [...leaseNumbers],
+        sessionRevision: BigInt(sessionRevision),
+      };
+    },
+    recallLeases: async ({ nodeName }, { signal }) => {
+      readChecked('RecallLeases', (checks) => checks.check('node_name', subdomainFault(nodeName)));
+      return { recalled: await leases.recall(nodeName, signal) };
+    },
+  });
 }
 
 const VALID_FOR = durationMessage(LEASE_VALID_MS);
 
 const LARGEST_UINT32 = 2 ** 32 - 1;
-
-function leaseAddressesHandler(
-  leases: Leases,
-  { quietMs, longestMs }: LeaseServiceDeps['settlement'],
-): Handler<LeaseAddressesRequest, LeaseAddressesResponse> {
-  return async (message, { signal }) => {
-    const list = await leases.lease(readLeaseRequest(message), signal);
-    return {
-      addresses: list.leases.map(leaseMessage),
-      explanation: list.explanation,
-      limit: Math.min(list.limit, LARGEST_UINT32),
-      validFor: VALID_FOR,
-      coolDown: durationMessage(list.coolDownMs),
-      sessionRevision: BigInt(list.sessionRevision),
-      settleAfter: durationMessage(quietMs),
-      settleWithin: durationMessage(longestMs),
-    };
-  };
-}
-
-function bindAddressesHandler(
-  leases: Leases,
-  requirePod: RequirePod,
-): Handler<BindAddressesRequest, BindAddressesResponse> {
-  return async (message, { signal, caller }) => {
-    const { bindings, ...node } = readBindRequest(message);
-    const check = ({ pod }: Binding): Promise<void> => requirePod(caller, pod, signal);
-    const { results, sessionRevision } = await leases.bind(node, bindings, signal, check);
-    return { results: results.map(bindingResultMessage), sessionRevision: BigInt(sessionRevision) };
-  };
-}
-
-function returnAddressesHandler(leases: Leases): Handler<ReturnAddressesRequest, ReturnAddressesResponse> {
-  return async (message, { signal }) => {
-    const { returns, ...caller } = readReturnRequest(message);
-    const { results, leaseNumbers, sessionRevision } = await leases.giveBack(caller, returns, signal);
-    return {
-      results: results.map(({ state }) => RELEASE_RESULTS[state]),
-      leaseSequenceNumbers: [...leaseNumbers],
-      sessionRevision: BigInt(sessionRevision),
-    };
-  };
-}
-
-function recallLeasesHandler(leases: Leases): Handler<RecallLeasesRequest, RecallLeasesResponse> {
-  return async ({ nodeName }, { signal }) => {
-    readChecked('RecallLeases', (checks) => checks.check('node_name', subdomainFault(nodeName)));
-    return { recalled: await leases.recall(nodeName, signal) };
-  };
-}
 
 /** Limit of leases of a node, and of bindings and returns in a request. */
 const MAX_COUNT = 256;

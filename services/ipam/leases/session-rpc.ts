@@ -1,11 +1,11 @@
 import type {
+  LeaseServiceService,
   AllocationName as NameMessage,
   NodeSession as SessionMessage,
   OpenSessionRequest,
-  OpenSessionResponse,
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
-import type { Handler } from '@podwire/shared/rpc/unary';
+import type { Handlers } from '@podwire/shared/rpc/unary';
 
 import { checkUuid, readAddress } from '../messages/parts.js';
 import { subdomainFault } from '../records/names.js';
@@ -13,7 +13,7 @@ import type { AllocationName } from './bindings.js';
 import type { Leases } from './leases-operations.js';
 import type { SessionName, SessionRequest } from './session.js';
 
-export function openSessionHandler(leases: Leases): Handler<OpenSessionRequest, OpenSessionResponse> {
+export function openSessionHandler(leases: Leases): Handlers<LeaseServiceService>['openSession'] {
   return async (message, { signal }) => {
     const { isOpened, generation, revision } = await leases.openSession(readSessionRequest(message), signal);
     return { opened: isOpened, generation: BigInt(generation), revision: BigInt(revision) };

@@ -3,9 +3,18 @@ import type { NetnsIdentity as NetnsMessage } from '@podwire/proto/podwire/ipam/
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
 import { attachmentFaults, type Attachment } from '@podwire/shared/attachment/attachment';
 import { parseAddress, type Address, type Family } from '@podwire/shared/net/address';
-import type { Checks } from '@podwire/shared/requests/checks';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 
 import type { NetnsIdentity } from '../records/attributes.js';
+import { subdomainFault } from '../records/names.js';
+
+/** The name of the object that a request is about. */
+export function readObjectName(method: string, name: string): string {
+  return readChecked(method, (checks) => {
+    checks.check('name', subdomainFault(name));
+    return name;
+  });
+}
 
 export const FAMILIES: Partial<Record<IpFamily, Family>> = {
   [IpFamily.IP_FAMILY_UNSPECIFIED]: 4,

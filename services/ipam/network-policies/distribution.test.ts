@@ -249,8 +249,15 @@ describe('an announcement', () => {
     await follow('n1').next();
     expect(await known).toBe(1);
     compiled.setPod(numbered(2));
-    clock.advance(2001);
+    clock.advance(2000);
     expect(await announced()).toBe(0);
+    const third = follow('n1');
+    await next(third);
+    const silent = announced();
+    clock.advance(1999);
+    expect(await isPending(silent)).toBe(true);
+    clock.advance(2000);
+    expect(await silent).toBe(1);
   });
 
   test('ends with its call', async () => {

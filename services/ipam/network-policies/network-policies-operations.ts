@@ -191,7 +191,7 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
 
     const users = this.profiles.pods.setsOf(announcement.pod).flatMap((set) => [...(this.#users.get(set) ?? [])]);
     const behind = [...new Set(users)].filter((stream) => isBehind(stream) && !this.#isLost(stream));
-    await Promise.all(behind.map((stream) => untilCaughtUp(stream, signal)));
+    await Promise.all(behind.map((stream) => this.#untilCaughtUp(stream, signal)));
     return behind.length;
   }
 
@@ -241,8 +241,43 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
     else if (users.delete(stream) && users.size === 0) this.#users.delete(set);
   }
 
+  /**
+   * Resolves when the node has put everything in force that has changed before the call; or when its stream has ended, it is lost, or
+   * the signal fires.
+   */
+  async #untilCaughtUp(stream: PolicyStream, signal: AbortSignal): Promise<void> {
+    const { clock } = this.#options;
+    // The changes are in the next update, which is one message or more, or in messages that are sent.
+    let number: number | undefined;
+    const isOver = (): boolean => {
+      number ??= stream.follower.hasChanges ? undefined : stream.sentNumber;
+      const isInForce = number !== undefined && stream.acknowledgedNumber >= number;
+      return isInForce || stream.isEnded || signal.aborted || this.#isLost(stream);
+    };
+    if (isOver()) return;
+    await new Promise<void>((resolve) => {
+      const check = (): void => {
+        if (!isOver()) return;
+        stream.waiting.delete(check);
+        signal.removeEventListener('abort', check);
+        cancel();
+        resolve();
+      };
+      let cancel = (): void => undefined;
+      const watch = (): void => {
+        cancel = clock.after(LOST_AFTER_MS, () => {
+          watch();
+          check();
+        });
+      };
+      watch();
+      stream.waiting.add(check);
+      signal.addEventListener('abort', check, { once: true });
+    });
+  }
+
   #isLost({ waitsSinceMs }: PolicyStream): boolean {
-    return this.#options.clock.monotonicMs() - waitsSinceMs > LOST_AFTER_MS;
+    return this.#options.clock.monotonicMs() - waitsSinceMs >= LOST_AFTER_MS;
   }
 
   #podChanged(nodeName: string, key: string): void {
@@ -268,25 +303,6 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
 /** Whether the node has to put something in force. */
 function isBehind({ follower, sentNumber, acknowledgedNumber }: PolicyStream): boolean {
   return follower.hasChanges || acknowledgedNumber < sentNumber;
-}
-
-/** Resolves when the node has put everything in force that has changed before the call, or the stream or the wait has ended. */
-async function untilCaughtUp(stream: PolicyStream, signal: AbortSignal): Promise<void> {
-  // The changes are in the next update, which is one message or more, or in messages that are sent.
-  let number = stream.follower.hasChanges ? undefined : stream.sentNumber;
-  await new Promise<void>((resolve) => {
-    const check = (): void => {
-      number ??= stream.follower.hasChanges ? undefined : stream.sentNumber;
-      const isInForce = number !== undefined && stream.acknowledgedNumber >= number;
-      if (!isInForce && !stream.isEnded && !signal.aborted) return;
-      stream.waiting.delete(check);
-      signal.removeEventListener('abort', check);
-      resolve();
-    };
-    stream.waiting.add(check);
-    signal.addEventListener('abort', check, { once: true });
-    check();
-  });
 }
 
 function wake(stream: PolicyStream): void {

@@ -23,7 +23,7 @@ export interface Announcement {
 /** One address of an {@link Announcement}. */
 type Announced = SetMember & Omit<Announcement, 'addresses'>;
 
-/** Of all nodes. Announcements that the datastore does not confirm are mistakes, of which the oldest are dropped. */
+/** Announced addresses of all nodes. Addresses that the datastore does not confirm are mistakes; the oldest are dropped. */
 const ANNOUNCED_COUNT_MAX = 20_000;
 
 export interface PodAddressesOptions {
@@ -48,7 +48,7 @@ export class PodAddresses {
   readonly #blocks = new Map<string, { readonly block: Block; readonly allocations: readonly Allocation[] }>();
   readonly #prefixes = new Map<string, Block>();
   readonly #byPod = new Map<string, readonly Allocation[]>();
-  /** By the address, oldest first. */
+  /** Announced addresses by their text, oldest first. */
   readonly #announced = new Map<string, Announced>();
   readonly #announcedByPod = new Map<string, ReadonlySet<Announced>>();
   #pools: readonly Pool[] = [];

@@ -2,22 +2,10 @@ import {
   NodeServiceService,
   TunnelKind as TunnelKindMessage,
   type AllocateTunnelAddressRequest,
-  type AllocateTunnelAddressResponse,
-  type DeleteNodeRequest,
-  type DeleteNodeResponse,
-  type GetNodeRequest,
-  type GetNodeResponse,
-  type ListNodesRequest,
-  type ListNodesResponse,
   type Node as NodeMessage,
   type NodeInterface as InterfaceMessage,
-  type NodeServiceServer,
   type RegisterNodeRequest,
-  type RegisterNodeResponse,
-  type ReleaseTunnelAddressRequest,
-  type ReleaseTunnelAddressResponse,
   type UpdateNodeRequest,
-  type UpdateNodeResponse,
 } from '@podwire/proto/podwire/ipam/v1/node';
 import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
@@ -32,10 +20,10 @@ import {
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { keptMessage } from '../blocks/running-nodes-rpc.js';
-import { dateOf } from '../messages/parts.js';
+import { dateOf, readObjectName } from '../messages/parts.js';
 import { labelKeyFault, labelValueFault, subdomainFault } from '../records/names.js';
 import type { Node, NodeAddress, NodeInterface, TunnelKind } from '../records/node.js';
 import { versionOf } from '../records/versions.js';
@@ -47,85 +35,54 @@ import type { TunnelKey } from './tunnels.js';
 export type ReadPodCidrs = (nodeName: string, signal: AbortSignal) => Promise<readonly string[]>;
 
 export function nodeService(nodes: Nodes, unary: Unary, readPodCidrs: ReadPodCidrs): RpcService {
-  const implementation: NodeServiceServer = {
-    registerNode: unary(NodeServiceService.registerNode, registerNode(nodes)),
-    getNode: unary(NodeServiceService.getNode, getNode(nodes, readPodCidrs)),
-    listNodes: unary(NodeServiceService.listNodes, listNodes(nodes)),
-    updateNode: unary(NodeServiceService.updateNode, updateNode(nodes)),
-    deleteNode: unary(NodeServiceService.deleteNode, deleteNode(nodes)),
-    allocateTunnelAddress: unary(NodeServiceService.allocateTunnelAddress, allocateTunnelAddress(nodes)),
-    releaseTunnelAddress: unary(NodeServiceService.releaseTunnelAddress, releaseTunnelAddress(nodes)),
-  };
-  return { name: 'podwire.ipam.v1.NodeService', definition: NodeServiceService, implementation };
-}
-
-function registerNode(nodes: Nodes): Handler<RegisterNodeRequest, RegisterNodeResponse> {
-  return async (message, { signal }) => {
-    const registration = readRegisterNodeRequest(message);
-    const { listing, outcome } = await nodes.register(registration, signal);
-    return { node: nodeMessage(listing), created: outcome === 'created' };
-  };
-}
-
-function getNode(nodes: Nodes, readPodCidrs: ReadPodCidrs): Handler<GetNodeRequest, GetNodeResponse> {
-  return async (message, { signal }) => {
-    const name = readNodeName('GetNode', message.name);
-    const node = nodeMessage(await nodes.get(name, signal));
-    return { node, podCidrs: message.withPodCidrs ? [...(await readPodCidrs(name, signal))] : [] };
-  };
+  return unaryService(NodeServiceService, unary, {
+    registerNode: async (message, { signal }) => {
+      const { listing, outcome } = await nodes.register(readRegisterNodeRequest(message), signal);
+      return { node: nodeMessage(listing), created: outcome === 'created' };
+    },
+    getNode: async (message, { signal }) => {
+      const name = readObjectName('GetNode', message.name);
+      const node = nodeMessage(await nodes.get(name, signal));
+      return { node, podCidrs: message.withPodCidrs ? [...(await readPodCidrs(name, signal))] : [] };
+    },
+    listNodes: async (message, { signal }) => {
+      const query = readChecked('ListNodes', (checks) => readPage(message, SCOPE, checks));
+      const { items, more } = await nodes.list(query, signal);
+      return {
+        nodes: items.map(nodeMessage),
+        nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.node.name : undefined),
+      };
+    },
+    updateNode: async (message, { signal }) => {
+      const update = readUpdateNodeRequest(message);
+      return { node: nodeMessage(await nodes.update(update, signal)) };
+    },
+    deleteNode: async ({ name, resourceVersion, force }, { signal }) => {
+      const deletion = { name: readObjectName('DeleteNode', name), resourceVersion, force };
+      const { addressesCount, blocksCount, kept } = await nodes.delete(deletion, signal);
+      return {
+        releasedAddresses: BigInt(addressesCount),
+        releasedBlocks: BigInt(blocksCount),
+        ...keptMessage(kept),
+      };
+    },
+    allocateTunnelAddress: async (message, { signal }) => {
+      const tunnel = readTunnelKey('AllocateTunnelAddress', message);
+      const { address, isKept, released } = await nodes.assignTunnel(tunnel, signal);
+      return {
+        address: formatPrefix(address),
+        alreadyAllocated: isKept,
+        releasedAddresses: released.map(formatPrefix),
+      };
+    },
+    releaseTunnelAddress: async (message, { signal }) => {
+      const { released } = await nodes.releaseTunnel(readTunnelKey('ReleaseTunnelAddress', message), signal);
+      return { addresses: released.map(formatPrefix) };
+    },
+  });
 }
 
 const SCOPE: ListScope = ['nodes'];
-
-function listNodes(nodes: Nodes): Handler<ListNodesRequest, ListNodesResponse> {
-  return async (message, { signal }) => {
-    const query = readChecked('ListNodes', (checks) => readPage(message, SCOPE, checks));
-    const { items, more } = await nodes.list(query, signal);
-    return {
-      nodes: items.map(nodeMessage),
-      nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.node.name : undefined),
-    };
-  };
-}
-
-function updateNode(nodes: Nodes): Handler<UpdateNodeRequest, UpdateNodeResponse> {
-  return async (message, { signal }) => {
-    const update = readUpdateNodeRequest(message);
-    return { node: nodeMessage(await nodes.update(update, signal)) };
-  };
-}
-
-function deleteNode(nodes: Nodes): Handler<DeleteNodeRequest, DeleteNodeResponse> {
-  return async (message, { signal }) => {
-    const deletion = readDeleteNodeRequest(message);
-    const { addressesCount, blocksCount, kept } = await nodes.delete(deletion, signal);
-    return {
-      releasedAddresses: BigInt(addressesCount),
-      releasedBlocks: BigInt(blocksCount),
-      ...keptMessage(kept),
-    };
-  };
-}
-
-function allocateTunnelAddress(nodes: Nodes): Handler<AllocateTunnelAddressRequest, AllocateTunnelAddressResponse> {
-  return async (message, { signal }) => {
-    const tunnel = readTunnelKey('AllocateTunnelAddress', message);
-    const { address, isKept, released } = await nodes.assignTunnel(tunnel, signal);
-    return {
-      address: formatPrefix(address),
-      alreadyAllocated: isKept,
-      releasedAddresses: released.map(formatPrefix),
-    };
-  };
-}
-
-function releaseTunnelAddress(nodes: Nodes): Handler<ReleaseTunnelAddressRequest, ReleaseTunnelAddressResponse> {
-  return async (message, { signal }) => {
-    const tunnel = readTunnelKey('ReleaseTunnelAddress', message);
-    const { released } = await nodes.releaseTunnel(tunnel, signal);
-    return { addresses: released.map(formatPrefix) };
-  };
-}
 
 const MAX_LABELS_COUNT = 256;
 const MAX_INTERFACES_COUNT = 64;
@@ -253,23 +210,11 @@ function kindOf(message: TunnelKindMessage): TunnelKind | undefined {
   return KINDS.find(([known]) => known === message)?.[1];
 }
 
-/** @param method - for the message */
-function readNodeName(method: string, name: string): string {
-  return readChecked(method, (checks) => {
-    checks.check('name', subdomainFault(name));
-    return name;
-  });
-}
-
 function readUpdateNodeRequest({ name, labels, resourceVersion }: UpdateNodeRequest): NodeUpdate {
   return readChecked('UpdateNode', (checks) => {
     checks.check('name', subdomainFault(name));
     return { name, labels: readNodeLabels(labels, checks), resourceVersion };
   });
-}
-
-function readDeleteNodeRequest({ name, resourceVersion, force }: DeleteNodeRequest) {
-  return { name: readNodeName('DeleteNode', name), resourceVersion, force };
 }
 
 /** @param method - for the message */

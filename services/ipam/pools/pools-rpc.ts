@@ -4,19 +4,11 @@ import {
   PoolServiceService,
   PoolState,
   type CreatePoolRequest,
-  type CreatePoolResponse,
   type DeletePoolRequest,
   type DeletePoolResponse,
-  type GetPoolRequest,
-  type GetPoolResponse,
-  type ListPoolsRequest,
-  type ListPoolsResponse,
   type Pool as PoolMessage,
-  type PoolServiceServer,
   type SplitPoolRequest,
-  type SplitPoolResponse,
   type UpdatePoolRequest,
-  type UpdatePoolResponse,
 } from '@podwire/proto/podwire/ipam/v1/pool';
 import { violationsFailure, type Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix, parsePrefix, type PrefixFault } from '@podwire/shared/net/prefix';
@@ -24,9 +16,10 @@ import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import { ADDRESS_USES, ASSIGNMENT_MODES, ENCAPSULATION_MODES, USE_WORDS } from '@podwire/shared/requests/pool-words';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { keptMessage } from '../blocks/running-nodes-rpc.js';
+import { readObjectName } from '../messages/parts.js';
 import { subdomainFault } from '../records/names.js';
 import { unavailableReason, poolVersion, type Pool } from '../records/pool.js';
 import { MAX_PARTS, type PoolChange, type PoolReference, type PoolSplitRequest } from './changes.js';
@@ -43,63 +36,39 @@ import {
 } from './rules.js';
 
 export function poolService(pools: Pools, unary: Unary): RpcService {
-  const implementation: PoolServiceServer = {
-    createPool: unary(PoolServiceService.createPool, createPoolHandler(pools)),
-    getPool: unary(PoolServiceService.getPool, getPoolHandler(pools)),
-    listPools: unary(PoolServiceService.listPools, listPoolsHandler(pools)),
-    updatePool: unary(PoolServiceService.updatePool, updatePoolHandler(pools)),
-    deletePool: unary(PoolServiceService.deletePool, deletePoolHandler(pools)),
-    splitPool: unary(PoolServiceService.splitPool, splitPoolHandler(pools)),
-  };
-  return { name: 'podwire.ipam.v1.PoolService', definition: PoolServiceService, implementation };
-}
-
-function createPoolHandler(pools: Pools): Handler<CreatePoolRequest, CreatePoolResponse> {
-  return async (message, { signal }) => {
-    const spec = readCreatePoolRequest(message);
-    return { pool: poolMessage(await pools.create(spec, signal)) };
-  };
-}
-
-function getPoolHandler(pools: Pools): Handler<GetPoolRequest, GetPoolResponse> {
-  return async (message, { signal }) => {
-    const name = readGetPoolRequest(message);
-    return { pool: poolMessage(await pools.get(name, signal)) };
-  };
+  return unaryService(PoolServiceService, unary, {
+    createPool: async (message, { signal }) => {
+      const spec = readCreatePoolRequest(message);
+      return { pool: poolMessage(await pools.create(spec, signal)) };
+    },
+    getPool: async (message, { signal }) => {
+      const name = readObjectName('GetPool', message.name);
+      return { pool: poolMessage(await pools.get(name, signal)) };
+    },
+    listPools: async (message, { signal }) => {
+      const query = readChecked('ListPools', (checks) => readPage(message, SCOPE, checks));
+      const { items, more } = await pools.list(query, signal);
+      return {
+        pools: items.map(poolMessage),
+        nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.pool.name : undefined),
+      };
+    },
+    updatePool: async (message, { signal }) => {
+      const updated = await pools.update(readUpdatePoolRequest(message), signal);
+      if (!updated.ok) throw poolFaultsFailure('UpdatePool', updated.faults);
+      return { pool: poolMessage(updated.listing) };
+    },
+    deletePool: async (message, { signal }) =>
+      deletePoolResponse(await pools.delete(readDeletePoolRequest(message), signal)),
+    splitPool: async (message, { signal }) => {
+      const split = await pools.split(readSplitPoolRequest(message), signal);
+      if (!split.ok) throw violationsFailure('INVALID_REQUEST', 'SplitPool refused', split.faults);
+      return { pools: split.parts.map(poolMessage) };
+    },
+  });
 }
 
 const SCOPE: ListScope = ['pools'];
-
-function listPoolsHandler(pools: Pools): Handler<ListPoolsRequest, ListPoolsResponse> {
-  return async (message, { signal }) => {
-    const query = readChecked('ListPools', (checks) => readPage(message, SCOPE, checks));
-    const { items, more } = await pools.list(query, signal);
-    return {
-      pools: items.map(poolMessage),
-      nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.pool.name : undefined),
-    };
-  };
-}
-
-function updatePoolHandler(pools: Pools): Handler<UpdatePoolRequest, UpdatePoolResponse> {
-  return async (message, { signal }) => {
-    const updated = await pools.update(readUpdatePoolRequest(message), signal);
-    if (!updated.ok) throw poolFaultsFailure('UpdatePool', updated.faults);
-    return { pool: poolMessage(updated.listing) };
-  };
-}
-
-function deletePoolHandler(pools: Pools): Handler<DeletePoolRequest, DeletePoolResponse> {
-  return async (message, { signal }) => deletePoolResponse(await pools.delete(readDeletePoolRequest(message), signal));
-}
-
-function splitPoolHandler(pools: Pools): Handler<SplitPoolRequest, SplitPoolResponse> {
-  return async (message, { signal }) => {
-    const split = await pools.split(readSplitPoolRequest(message), signal);
-    if (!split.ok) throw violationsFailure('INVALID_REQUEST', 'SplitPool refused', split.faults);
-    return { pools: split.parts.map(poolMessage) };
-  };
-}
 
 /** The name of a field in a pool's message. */
 function messageField(field: PoolFault['field']): string {
@@ -179,13 +148,6 @@ function readRules(pool: PoolMessage, faults: PoolFault[]): PoolRules {
     assignmentMode:
       known('assignmentMode', pool.assignmentMode, ASSIGNMENT_MODES.wordOf(pool.assignmentMode)) ?? 'Automatic',
   };
-}
-
-function readGetPoolRequest({ name }: GetPoolRequest): string {
-  return readChecked('GetPool', (checks) => {
-    checks.check('name', subdomainFault(name));
-    return name;
-  });
 }
 
 const DELETION_MODES: Partial<Record<PoolDeletionMode, PoolDeletionRequest['whenInUse']>> = {

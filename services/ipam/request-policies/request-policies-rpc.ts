@@ -2,31 +2,19 @@ import { RequestKind, type IpFamily, type JudgedRequest } from '@podwire/proto/p
 import {
   RequestPolicyServiceService,
   type AuthorizeRequestsRequest,
-  type AuthorizeRequestsResponse,
-  type CreateRequestPolicyRequest,
-  type CreateRequestPolicyResponse,
-  type DeleteRequestPolicyRequest,
-  type DeleteRequestPolicyResponse,
-  type GetRequestPolicyRequest,
-  type GetRequestPolicyResponse,
-  type ListRequestPoliciesRequest,
-  type ListRequestPoliciesResponse,
   type MacRule,
   type PoolRule as PoolRuleMessage,
   type RangeRule,
   type RequestPolicy as PolicyMessage,
-  type RequestPolicyServiceServer,
-  type UpdateRequestPolicyRequest,
-  type UpdateRequestPolicyResponse,
 } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
-import { checkOnePerFamily, FAMILY_MESSAGES, readAddresses, readFamilies } from '../messages/parts.js';
+import { checkOnePerFamily, FAMILY_MESSAGES, readAddresses, readFamilies, readObjectName } from '../messages/parts.js';
 import { readNamespaceLabels, readPod, readRequests } from '../messages/request-parts.js';
 import { labelFault, subdomainFault } from '../records/names.js';
 import {
@@ -44,112 +32,45 @@ import { versionOf } from '../records/versions.js';
 import { selectorFault } from '../selectors/selector.js';
 import type { RequestVerdict, PolicyInput } from './evaluation.js';
 import type { RequestPolicyOperations } from './request-policies-operations.js';
-import type { RequestPolicySpec, RequestPolicyUpdate } from './request-policies.js';
+import type { RequestPolicySpec } from './request-policies.js';
 
 export function requestPolicyService(requestPolicies: RequestPolicyOperations, unary: Unary): RpcService {
-  const implementation: RequestPolicyServiceServer = {
-    createRequestPolicy: unary(
-      RequestPolicyServiceService.createRequestPolicy,
-      createRequestPolicyHandler(requestPolicies),
-    ),
-    getRequestPolicy: unary(RequestPolicyServiceService.getRequestPolicy, getRequestPolicyHandler(requestPolicies)),
-    listRequestPolicies: unary(
-      RequestPolicyServiceService.listRequestPolicies,
-      listRequestPoliciesHandler(requestPolicies),
-    ),
-    updateRequestPolicy: unary(
-      RequestPolicyServiceService.updateRequestPolicy,
-      updateRequestPolicyHandler(requestPolicies),
-    ),
-    deleteRequestPolicy: unary(
-      RequestPolicyServiceService.deleteRequestPolicy,
-      deleteRequestPolicyHandler(requestPolicies),
-    ),
-    authorizeRequests: unary(RequestPolicyServiceService.authorizeRequests, authorizeRequestsHandler(requestPolicies)),
-  };
-  return { name: 'podwire.ipam.v1.RequestPolicyService', definition: RequestPolicyServiceService, implementation };
-}
-
-function createRequestPolicyHandler(
-  requestPolicies: RequestPolicyOperations,
-): Handler<CreateRequestPolicyRequest, CreateRequestPolicyResponse> {
-  return async (message, { signal }) => {
-    const spec = readCreateRequestPolicyRequest(message);
-    return { requestPolicy: requestPolicyMessage(await requestPolicies.create(spec, signal)) };
-  };
-}
-
-function getRequestPolicyHandler(
-  requestPolicies: RequestPolicyOperations,
-): Handler<GetRequestPolicyRequest, GetRequestPolicyResponse> {
-  return async (message, { signal }) => {
-    const name = readPolicyName('GetRequestPolicy', message.name);
-    return { requestPolicy: requestPolicyMessage(await requestPolicies.get(name, signal)) };
-  };
+  return unaryService(RequestPolicyServiceService, unary, {
+    createRequestPolicy: async (message, { signal }) => {
+      const spec = readChecked('CreateRequestPolicy', (checks) => readSpec(message.requestPolicy, checks));
+      return { requestPolicy: requestPolicyMessage(await requestPolicies.create(spec, signal)) };
+    },
+    getRequestPolicy: async (message, { signal }) => {
+      const name = readObjectName('GetRequestPolicy', message.name);
+      return { requestPolicy: requestPolicyMessage(await requestPolicies.get(name, signal)) };
+    },
+    listRequestPolicies: async (message, { signal }) => {
+      const query = readChecked('ListRequestPolicies', (checks) => readPage(message, SCOPE, checks));
+      const { items, more } = await requestPolicies.list(query, signal);
+      return {
+        requestPolicies: items.map(requestPolicyMessage),
+        nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.name : undefined),
+      };
+    },
+    updateRequestPolicy: async ({ requestPolicy }, { signal }) => {
+      const spec = readChecked('UpdateRequestPolicy', (checks) => readSpec(requestPolicy, checks));
+      const update = { spec, resourceVersion: requestPolicy?.resourceVersion ?? '' };
+      return { requestPolicy: requestPolicyMessage(await requestPolicies.update(update, signal)) };
+    },
+    deleteRequestPolicy: async ({ name, resourceVersion }, { signal }) => {
+      await requestPolicies.delete({ name: readObjectName('DeleteRequestPolicy', name), resourceVersion }, signal);
+      return {};
+    },
+    authorizeRequests: async (message, { signal }) => {
+      await requestPolicies.authorize(readAuthorizeRequestsRequest(message), signal);
+      return {};
+    },
+  });
 }
 
 const SCOPE: ListScope = ['request policies'];
 
-function listRequestPoliciesHandler(
-  requestPolicies: RequestPolicyOperations,
-): Handler<ListRequestPoliciesRequest, ListRequestPoliciesResponse> {
-  return async (message, { signal }) => {
-    const query = readChecked('ListRequestPolicies', (checks) => readPage(message, SCOPE, checks));
-    const { items, more } = await requestPolicies.list(query, signal);
-    return {
-      requestPolicies: items.map(requestPolicyMessage),
-      nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.name : undefined),
-    };
-  };
-}
-
-function updateRequestPolicyHandler(
-  requestPolicies: RequestPolicyOperations,
-): Handler<UpdateRequestPolicyRequest, UpdateRequestPolicyResponse> {
-  return async (message, { signal }) => {
-    const update = readUpdateRequestPolicyRequest(message);
-    return { requestPolicy: requestPolicyMessage(await requestPolicies.update(update, signal)) };
-  };
-}
-
-function deleteRequestPolicyHandler(
-  requestPolicies: RequestPolicyOperations,
-): Handler<DeleteRequestPolicyRequest, DeleteRequestPolicyResponse> {
-  return async ({ name, resourceVersion }, { signal }) => {
-    await requestPolicies.delete({ name: readPolicyName('DeleteRequestPolicy', name), resourceVersion }, signal);
-    return {};
-  };
-}
-
-function authorizeRequestsHandler(
-  requestPolicies: RequestPolicyOperations,
-): Handler<AuthorizeRequestsRequest, AuthorizeRequestsResponse> {
-  return async (message, { signal }) => {
-    await requestPolicies.authorize(readAuthorizeRequestsRequest(message), signal);
-    return {};
-  };
-}
-
 const MAX_ENTRIES_COUNT = 1000;
-
-function readCreateRequestPolicyRequest({ requestPolicy }: CreateRequestPolicyRequest): RequestPolicySpec {
-  return readChecked('CreateRequestPolicy', (checks) => readSpec(requestPolicy, checks));
-}
-
-function readUpdateRequestPolicyRequest({ requestPolicy }: UpdateRequestPolicyRequest): RequestPolicyUpdate {
-  return readChecked('UpdateRequestPolicy', (checks) => ({
-    spec: readSpec(requestPolicy, checks),
-    resourceVersion: requestPolicy?.resourceVersion ?? '',
-  }));
-}
-
-/** @param method - method name for the error text */
-function readPolicyName(method: string, name: string): string {
-  return readChecked(method, (checks) => {
-    checks.check('name', subdomainFault(name));
-    return name;
-  });
-}
 
 const NO_RULES: RequestRules = {
   pools: undefined,

@@ -1,90 +1,57 @@
 import {
   ReservationServiceService,
   type CreateReservationRequest,
-  type CreateReservationResponse,
-  type DeleteReservationRequest,
-  type DeleteReservationResponse,
-  type GetReservationRequest,
-  type GetReservationResponse,
-  type ListReservationsRequest,
-  type ListReservationsResponse,
   type Reservation as ReservationMessage,
-  type ReservationServiceServer,
   type UpdateReservationRequest,
-  type UpdateReservationResponse,
 } from '@podwire/proto/podwire/ipam/v1/reservation';
 import { familyBits, formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
+import { readObjectName } from '../messages/parts.js';
+import type { NamedOperations } from '../named-objects/named-objects-operations.js';
+import type { Replacement } from '../named-objects/named-objects.js';
 import type { Reservation } from '../records/config.js';
 import { subdomainFault } from '../records/names.js';
 import { versionOf } from '../records/versions.js';
-import type { Reservations } from './reservations-operations.js';
-import type { ReservationDeletion, ReservationSpec, ReservationUpdate } from './reservations.js';
+import type { ReservationSpec } from './reservations.js';
 
-export function reservationService(reservations: Reservations, unary: Unary): RpcService {
-  const implementation: ReservationServiceServer = {
-    createReservation: unary(ReservationServiceService.createReservation, createReservationHandler(reservations)),
-    getReservation: unary(ReservationServiceService.getReservation, getReservationHandler(reservations)),
-    listReservations: unary(ReservationServiceService.listReservations, listReservationsHandler(reservations)),
-    updateReservation: unary(ReservationServiceService.updateReservation, updateReservationHandler(reservations)),
-    deleteReservation: unary(ReservationServiceService.deleteReservation, deleteReservationHandler(reservations)),
-  };
-  return { name: 'podwire.ipam.v1.ReservationService', definition: ReservationServiceService, implementation };
-}
-
-function createReservationHandler(
-  reservations: Reservations,
-): Handler<CreateReservationRequest, CreateReservationResponse> {
-  return async (message, { signal }) => {
-    const spec = readCreateReservationRequest(message);
-    return { reservation: reservationMessage(await reservations.create(spec, signal)) };
-  };
-}
-
-function getReservationHandler(reservations: Reservations): Handler<GetReservationRequest, GetReservationResponse> {
-  return async (message, { signal }) => {
-    const name = readReservationName('GetReservation', message.name);
-    return { reservation: reservationMessage(await reservations.get(name, signal)) };
-  };
+export function reservationService(
+  reservations: NamedOperations<Reservation, ReservationSpec>,
+  unary: Unary,
+): RpcService {
+  return unaryService(ReservationServiceService, unary, {
+    createReservation: async (message, { signal }) => {
+      const spec = readCreateReservationRequest(message);
+      return { reservation: reservationMessage(await reservations.create(spec, signal)) };
+    },
+    getReservation: async (message, { signal }) => {
+      const name = readObjectName('GetReservation', message.name);
+      return { reservation: reservationMessage(await reservations.get(name, signal)) };
+    },
+    listReservations: async (message, { signal }) => {
+      const query = readChecked('ListReservations', (checks) => readPage(message, SCOPE, checks));
+      const { items, more } = await reservations.list(query, signal);
+      return {
+        reservations: items.map(reservationMessage),
+        nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.name : undefined),
+      };
+    },
+    updateReservation: async (message, { signal }) => {
+      const update = readUpdateReservationRequest(message);
+      return { reservation: reservationMessage(await reservations.update(update, signal)) };
+    },
+    deleteReservation: async ({ name, resourceVersion }, { signal }) => {
+      await reservations.delete({ name: readObjectName('DeleteReservation', name), resourceVersion }, signal);
+      return {};
+    },
+  });
 }
 
 const SCOPE: ListScope = ['reservations'];
-
-function listReservationsHandler(
-  reservations: Reservations,
-): Handler<ListReservationsRequest, ListReservationsResponse> {
-  return async (message, { signal }) => {
-    const query = readChecked('ListReservations', (checks) => readPage(message, SCOPE, checks));
-    const { items, more } = await reservations.list(query, signal);
-    return {
-      reservations: items.map(reservationMessage),
-      nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.name : undefined),
-    };
-  };
-}
-
-function updateReservationHandler(
-  reservations: Reservations,
-): Handler<UpdateReservationRequest, UpdateReservationResponse> {
-  return async (message, { signal }) => {
-    const update = readUpdateReservationRequest(message);
-    return { reservation: reservationMessage(await reservations.update(update, signal)) };
-  };
-}
-
-function deleteReservationHandler(
-  reservations: Reservations,
-): Handler<DeleteReservationRequest, DeleteReservationResponse> {
-  return async (message, { signal }) => {
-    await reservations.delete(readDeleteReservationRequest(message), signal);
-    return {};
-  };
-}
 
 const MAX_CIDRS_COUNT = 1000;
 
@@ -100,24 +67,11 @@ function readCreateReservationRequest({ reservation }: CreateReservationRequest)
   });
 }
 
-function readUpdateReservationRequest(message: UpdateReservationRequest): ReservationUpdate {
+function readUpdateReservationRequest(message: UpdateReservationRequest): Replacement<ReservationSpec> {
   const { name, cidrs, resourceVersion } = message;
   return readChecked('UpdateReservation', (checks) => {
     checks.check('name', subdomainFault(name));
-    return { name, prefixes: readCidrs('cidrs', cidrs, checks), resourceVersion };
-  });
-}
-
-function readDeleteReservationRequest(message: DeleteReservationRequest): ReservationDeletion {
-  const { name, resourceVersion } = message;
-  return { name: readReservationName('DeleteReservation', name), resourceVersion };
-}
-
-/** @param method - method name for the error text */
-function readReservationName(method: string, name: string): string {
-  return readChecked(method, (checks) => {
-    checks.check('name', subdomainFault(name));
-    return name;
+    return { spec: { name, prefixes: readCidrs('cidrs', cidrs, checks) }, resourceVersion };
   });
 }
 

@@ -6,22 +6,14 @@ import type { Reservation } from '../records/config.js';
 import { TestView } from '../testing/test-view.js';
 import { versionOf } from '../records/versions.js';
 import { block, failureOf, NOW_MS, prefix } from '../testing/records.js';
-import {
-  createReservation,
-  deleteReservation,
-  firstFreeOrdinal,
-  getReservation,
-  freeOrdinals,
-  hasRoom,
-  listReservations,
-  ReservedAddresses,
-  updateReservation,
-} from './reservations.js';
+import { firstFreeOrdinal, freeOrdinals, hasRoom, RESERVATIONS, ReservedAddresses } from './reservations.js';
 
 const PRINTERS = [prefix('10.0.0.0/28'), prefix('10.0.0.99/32')];
 
 function create(view: TestView, name: string): Reservation {
-  return view.apply(createReservation(view, { spec: { name, prefixes: PRINTERS }, uid: `uid-${name}`, nowMs: NOW_MS }));
+  return view.apply(
+    RESERVATIONS.create(view, { spec: { name, prefixes: PRINTERS }, uid: `uid-${name}`, nowMs: NOW_MS }),
+  );
 }
 
 describe('a reservation', () => {
@@ -34,7 +26,7 @@ describe('a reservation', () => {
       createTimeMs: Date.parse('2026-08-22T06:33:25Z'),
       prefixes: PRINTERS,
     });
-    expect(getReservation(view, 'printers')).toEqual(made);
+    expect(RESERVATIONS.get(view, 'printers')).toEqual(made);
     expect(failureOf(() => create(view, 'printers')).code).toBe('RESERVATION_EXISTS');
   });
 
@@ -42,27 +34,29 @@ describe('a reservation', () => {
     const view = new TestView();
     const made = create(view, 'printers');
     const change = { name: 'printers', prefixes: [prefix('10.1.0.0/16')] };
-    const { reservation, changed } = view.apply(
-      updateReservation(view, { ...change, resourceVersion: versionOf(made) }),
+    const { value, changed } = view.apply(
+      RESERVATIONS.update(view, { spec: change, resourceVersion: versionOf(made) }),
     );
     expect([changed, view.reservation('printers')]).toEqual([true, { ...made, prefixes: change.prefixes }]);
-    expect(updateReservation(view, { ...change, resourceVersion: '' })).toEqual({
+    expect(RESERVATIONS.update(view, { spec: change, resourceVersion: '' })).toEqual({
       changes: [],
-      outcome: { reservation, changed: false },
+      outcome: { value, changed: false },
     });
     const stale = { name: 'printers', resourceVersion: versionOf(made) };
-    expect(failureOf(() => updateReservation(view, { ...change, ...stale })).code).toBe('STALE_VERSION');
-    expect(failureOf(() => deleteReservation(view, stale)).code).toBe('STALE_VERSION');
-    view.apply(deleteReservation(view, { name: 'printers', resourceVersion: versionOf(reservation) }));
+    expect(
+      failureOf(() => RESERVATIONS.update(view, { spec: change, resourceVersion: stale.resourceVersion })).code,
+    ).toBe('STALE_VERSION');
+    expect(failureOf(() => RESERVATIONS.delete(view, stale)).code).toBe('STALE_VERSION');
+    view.apply(RESERVATIONS.delete(view, { name: 'printers', resourceVersion: versionOf(value) }));
     expect(view.reservations()).toEqual([]);
   });
 
   test('that does not exist is not found', () => {
     const view = new TestView();
     for (const work of [
-      () => getReservation(view, 'x'),
-      () => updateReservation(view, { name: 'x', prefixes: PRINTERS, resourceVersion: '' }),
-      () => deleteReservation(view, { name: 'x', resourceVersion: '' }),
+      () => RESERVATIONS.get(view, 'x'),
+      () => RESERVATIONS.update(view, { spec: { name: 'x', prefixes: PRINTERS }, resourceVersion: '' }),
+      () => RESERVATIONS.delete(view, { name: 'x', resourceVersion: '' }),
     ])
       expect(failureOf(work)).toMatchObject({ code: 'RESERVATION_NOT_FOUND', details: { reservation: 'x' } });
   });
@@ -72,7 +66,7 @@ test('reservations are listed in the order of their names, in pages', () => {
   const view = new TestView();
   for (const name of ['b', 'c', 'a']) create(view, name);
   const names = (after: string, limit: number) => {
-    const { items, more } = listReservations(view, { after, limit });
+    const { items, more } = RESERVATIONS.list(view, { after, limit });
     return [items.map(({ name }) => name).join(''), more];
   };
   expect([names('', 2), names('b', 2), names('c', 1)]).toEqual([

@@ -1,96 +1,31 @@
-import { Failure } from '@podwire/shared/failure/failure';
 import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
 import { addressAt, ordinalOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { formatCount } from '@podwire/shared/words/format-count';
 import { lastIndex } from '@podwire/shared/words/order';
 
+import { NamedObjects } from '../named-objects/named-objects.js';
 import { requireReadable } from '../records/absence.js';
-import { wholeSeconds, type Block, type Ordinal } from '../records/block.js';
+import type { Block, Ordinal } from '../records/block.js';
 import type { Reservation } from '../records/config.js';
-import { pageOf, type Page, type PageQuery } from '../records/page.js';
-import { versionOf } from '../records/versions.js';
-import type { Decision, View } from '../records/view.js';
+import type { View } from '../records/view.js';
 
 /** Reservations: addresses that are allocated only on explicit request. */
 
-/** A requested reservation. */
-export interface ReservationSpec {
-  readonly name: string;
-  readonly prefixes: readonly Prefix[];
-}
+export const RESERVATIONS = new NamedObjects<Reservation, ReservationSpec>({
+  noun: 'reservation',
+  plural: 'reservations',
+  key: 'reservation',
+  exists: 'RESERVATION_EXISTS',
+  notFound: 'RESERVATION_NOT_FOUND',
+  all: (view) => view.reservations(),
+  requireReadable: (view, name) => requireReadable(view, { kind: 'reservation', name }),
+  make: (spec, identity) => ({ ...spec, ...identity }),
+  put: (_, value) => [{ type: 'put', record: { kind: 'reservation', value } }],
+  remove: (_, value) => [{ type: 'delete', record: { kind: 'reservation', value } }],
+  describe: ({ prefixes }) => `of ${formatCount(prefixes.length, 'address or range', 'addresses or ranges')}`,
+});
 
-interface ReservationCreation {
-  readonly spec: ReservationSpec;
-  readonly uid: string;
-  readonly nowMs: number;
-}
-
-/** @throws Failure RESERVATION_EXISTS */
-export function createReservation(view: View, { spec, uid, nowMs }: ReservationCreation): Decision<Reservation> {
-  const { name } = spec;
-  if (view.reservation(name)) {
-    const text = `reservation "${name}" exists already; choose another name, or update it`;
-    throw new Failure('RESERVATION_EXISTS', text, { details: { reservation: name } });
-  }
-  const value = { ...spec, uid, createTimeMs: wholeSeconds(nowMs) };
-  return { changes: [{ type: 'put', record: { kind: 'reservation', value } }], outcome: value };
-}
-
-/** @throws Failure RESERVATION_NOT_FOUND, STORE_CORRUPT */
-export function getReservation(view: View, name: string): Reservation {
-  const reservation = view.reservation(name);
-  if (reservation) return reservation;
-  requireReadable(view, { kind: 'reservation', name });
-  const text = `there is no reservation "${name}"; list the reservations for their names`;
-  throw new Failure('RESERVATION_NOT_FOUND', text, { details: { reservation: name } });
-}
-
-/** A page of the reservations, in the order of their names. */
-export function listReservations(view: View, query: PageQuery): Page<Reservation> {
-  return pageOf(view.reservations(), query);
-}
-
-export interface ReservationUpdate extends ReservationSpec {
-  /** Change only if the reservation still is of this version; empty for any. */
-  readonly resourceVersion: string;
-}
-
-interface UpdatedReservation {
-  readonly reservation: Reservation;
-  readonly changed: boolean;
-}
-
-/**
- * Replaces the reserved ranges. Idempotent without a version.
- * @throws Failure RESERVATION_NOT_FOUND, STALE_VERSION
- */
-export function updateReservation(view: View, update: ReservationUpdate): Decision<UpdatedReservation> {
-  const stored = requireVersion(view, update);
-  const value = { ...stored, prefixes: update.prefixes };
-  const changed = versionOf(value) !== versionOf(stored);
-  return {
-    changes: changed ? [{ type: 'put', record: { kind: 'reservation', value } }] : [],
-    outcome: { reservation: value, changed },
-  };
-}
-
-export interface ReservationDeletion {
-  readonly name: string;
-  /** Delete only if the reservation still is of this version; empty for any. */
-  readonly resourceVersion: string;
-}
-
-/** @throws Failure RESERVATION_NOT_FOUND, STALE_VERSION */
-export function deleteReservation(view: View, deletion: ReservationDeletion): Decision<Reservation> {
-  const value = requireVersion(view, deletion);
-  return { changes: [{ type: 'delete', record: { kind: 'reservation', value } }], outcome: value };
-}
-
-function requireVersion(view: View, { name, resourceVersion }: ReservationDeletion): Reservation {
-  const stored = getReservation(view, name);
-  if (resourceVersion === '' || resourceVersion === versionOf(stored)) return stored;
-  const text = `reservation "${name}" was changed since resource version ${resourceVersion}; read it again and retry`;
-  throw new Failure('STALE_VERSION', text, { details: { reservation: name } });
-}
+export type ReservationSpec = Pick<Reservation, 'name' | 'prefixes'>;
 
 /**
  * The reserved addresses, as sorted ranges. Reservations may nest and repeat, and their size does not affect the cost.

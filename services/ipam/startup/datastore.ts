@@ -63,9 +63,6 @@ export interface OpenStore {
 /** Commands of the node have the processor first. */
 const SETTLEMENT: SettlementInterval = { quietMs: 250, longestMs: 1000 };
 
-/** Nodes announce pods to one podwire-ipam. The others learn of them from their bindings, before the pods' containers run. */
-const SHARED_SETTLEMENT: SettlementInterval = { quietMs: 25, longestMs: 100 };
-
 const KUBERNETES: StoreTraits = {
   // An object is one request; a transaction with more of them would make its callers wait for each other.
   maxOperationsCount: 128,
@@ -145,8 +142,7 @@ export async function openStore(config: Config, deps: OpenStoreDeps): Promise<Op
     },
   });
   const { maxOperationsCount } = store;
-  const settlement = config.networkPolicies ? SHARED_SETTLEMENT : SETTLEMENT;
-  const traits = { marksReleases: true, isExclusiveWriter: false, hasLock: true, settlement };
+  const traits = { marksReleases: true, isExclusiveWriter: false, hasLock: true, settlement: SETTLEMENT };
   const { signal: refused } = refusing;
   return { store, traits: { ...traits, maxOperationsCount }, refused, lead, close: () => store.close() };
 }

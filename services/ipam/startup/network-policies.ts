@@ -10,6 +10,7 @@ import { NetworkPolicies, type PolicyDistributor } from '../network-policies/net
 import type { PodAddresses } from '../network-policies/pod-addresses.js';
 import { listPolicies, policyStatus } from '../network-policies/status.js';
 import type { Pool } from '../records/pool.js';
+import { PolicyLease } from './policy-lease.js';
 import { PolicySource } from './policy-source.js';
 
 /** The network policies of the cluster, from the API server's objects and the addresses of the datastore. */
@@ -30,13 +31,26 @@ interface PolicyDeps {
   readonly newUid: () => string;
 }
 
+/** The choice of the process that serves. */
+export interface PolicyPlace {
+  /** Whether further processes serve the same datastore at the same time. */
+  readonly isShared: boolean;
+  /** Name of this process among them. */
+  readonly identity: string;
+}
+
 /** The caller stops it before it closes the API server. */
-export function startNetworkPolicies(api: KubernetesApi, { clock, log, random, newUid }: PolicyDeps): ServedPolicies {
-  let leads = false;
-  const refusal = (): Failure | undefined => (leads ? source.refusal : notLeading());
+export function startNetworkPolicies(
+  api: KubernetesApi,
+  { clock, log, random, newUid }: PolicyDeps,
+  { isShared, identity }: PolicyPlace,
+): ServedPolicies {
+  const lease = isShared ? new PolicyLease({ api, clock, log, identity }) : undefined;
+  let isRead = false;
+  const unread = (): Failure | undefined => (isRead ? source.refusal : notLeading(''));
+  const refusal = (): Failure | undefined => unread() ?? (lease && !lease.held ? notLeading(lease.leader) : undefined);
   const policies = new NetworkPolicies({ clock, newUid, refusal });
-  const complete = (): NetworkPolicies => {
-    const failure = refusal();
+  const complete = (failure: Failure | undefined): NetworkPolicies => {
     if (failure) throw failure;
     return policies;
   };
@@ -49,16 +63,24 @@ export function startNetworkPolicies(api: KubernetesApi, { clock, log, random, n
   });
   const records = new AddressRecords(policies.addresses);
   return {
-    follow: (request, signal) => policies.follow(request, signal),
+    async *follow(request, signal) {
+      const held = lease?.held;
+      yield* policies.follow(request, held ? AbortSignal.any([signal, held]) : signal);
+      if (lease && held?.aborted) throw notLeading(lease.leader);
+    },
     acknowledge: (acknowledgement) => policies.acknowledge(acknowledgement),
     announce: (announcement, signal) => policies.announce(announcement, signal),
-    explain: (question) => explain(question, complete()),
-    status: () => policyStatus(complete()),
-    list: (namespace) => listPolicies(complete().profiles, namespace),
+    explain: (question) => explain(question, complete(refusal())),
+    status: () => policyStatus(complete(refusal())),
+    list: (namespace) => listPolicies(complete(unread()).profiles, namespace),
     observe: (observed) => records.observe(observed),
-    lead: () => (leads = true),
+    lead: () => {
+      isRead = true;
+      lease?.start();
+    },
     stop: async () => {
       stopMetrics();
+      await lease?.stop();
       policies.close();
       await source.stop();
     },
@@ -75,11 +97,10 @@ function refuse(): never {
   throw new Failure('POLICIES_NOT_SERVED', 'network policies: podwire-ipam follows no API server; see its settings');
 }
 
-function notLeading(): Failure {
-  return new Failure(
-    'POLICIES_NOT_SERVED',
-    'network policies: this podwire-ipam does not lead; call the one that does',
-  );
+/** @param leader - its identity; empty: unknown */
+function notLeading(leader: string): Failure {
+  const which = leader === '' ? 'the one that does' : leader;
+  return new Failure('POLICIES_NOT_SERVED', `network policies: this podwire-ipam does not lead; call ${which}`);
 }
 
 /** The blocks and pools of the datastore, as the mirror reports them. */

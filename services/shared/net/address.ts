@@ -31,6 +31,11 @@ export function parseAddress(text: string): Address | undefined {
   return text.includes(':') ? parseIpv6(text) : parseIpv4(text);
 }
 
+/** The address of 4 or 16 bytes in network order. */
+export function fromBytes(bytes: Uint8Array): Address {
+  return { family: bytes.length === 4 ? 4 : 6, value: toInteger([...bytes]) };
+}
+
 /** Writes an address in its usual text form; IPv6 as RFC 5952 asks. */
 export function formatAddress({ family, value }: Address): string {
   if (family === 4) {

@@ -1,4 +1,4 @@
-import type { handleUnaryCall, MethodDefinition } from '@grpc/grpc-js';
+import type { handleUnaryCall, MethodDefinition, ServiceDefinition, UntypedServiceImplementation } from '@grpc/grpc-js';
 import { context } from '@opentelemetry/api';
 
 import type { FailureCode } from '../failure/codes.js';
@@ -66,4 +66,38 @@ export function unaryHandlers({ admission, ...options }: UnaryOptions): Unary {
       }
     });
   };
+}
+
+/** A handler for each method of a service. */
+export type Handlers<Definition> = {
+  readonly [Name in keyof Definition]: Definition[Name] extends MethodDefinition<infer Request, infer Response>
+    ? Handler<Request, Response>
+    : never;
+};
+
+interface UnaryService {
+  readonly name: string;
+  readonly definition: ServiceDefinition;
+  readonly implementation: UntypedServiceImplementation;
+}
+
+/** A service whose methods are all unary. */
+export function unaryService<Definition extends ServiceDefinition>(
+  definition: Definition,
+  unary: Unary,
+  handlers: Handlers<Definition>,
+): UnaryService;
+export function unaryService(
+  definition: ServiceDefinition,
+  unary: Unary,
+  handlers: Readonly<Record<string, Handler<unknown, unknown>>>,
+): UnaryService {
+  const implementation: UntypedServiceImplementation = {};
+  let name = '';
+  for (const [method, details] of Object.entries(definition)) {
+    const handler = handlers[method];
+    if (handler) implementation[method] = unary(details, handler);
+    [, name = ''] = details.path.split('/');
+  }
+  return { name, definition, implementation };
 }

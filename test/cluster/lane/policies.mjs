@@ -81,7 +81,7 @@ export async function firstPackets({ cluster, namespace }) {
     const pods = await cluster.running(namespace, targets.length + NEW.length * PODS_COUNT);
     const of = (app) => pods.filter(({ metadata }) => metadata.labels.app === app);
     count += NEW.length * PODS_COUNT;
-    // What is still on its way has come then.
+    // Datagrams that are still on their way have come then.
     await sleep(1000);
     const found = [];
     for (const target of targets) {

@@ -3,6 +3,9 @@
 # By default V8 keeps up to 32 MiB for new objects, even in an idle process.
 - name: NODE_OPTIONS
   value: --max-semi-space-size=4
+# Threads for requests to the kernel. Many pods at once wait for one lock there, and rules of policies must not wait behind them.
+- name: UV_THREADPOOL_SIZE
+  value: '32'
 - name: PODWIRE_NODE_NAME
   valueFrom:
     fieldRef:

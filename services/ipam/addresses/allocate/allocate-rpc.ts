@@ -1,7 +1,7 @@
 import {
   AllocateRequest,
   BlockOrigin,
-  type AllocateResponse,
+  type AddressServiceService,
   type ExplainAllocationRequest,
   type ExplainAllocationResponse,
   type ExplainedFamily as FamilyMessage,
@@ -9,7 +9,7 @@ import {
 import { endpointNameFaults } from '@podwire/shared/attachment/names';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { readChecked, Checks } from '@podwire/shared/requests/checks';
-import type { Handler } from '@podwire/shared/rpc/unary';
+import type { Handlers } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
 import type { OfferOrigin } from '../../blocks/search.js';
@@ -42,7 +42,7 @@ import type { ExplainedAllocation, ExplainedFamily } from './preview.js';
 export function allocateHandler(
   addresses: Addresses,
   requirePod: RequirePod,
-): Handler<AllocateRequest, AllocateResponse> {
+): Handlers<AddressServiceService>['allocate'] {
   return async (message, { signal, caller }) => {
     const request = readAllocateRequest(message);
     await requirePod(caller, request.pod, signal);
@@ -53,7 +53,7 @@ export function allocateHandler(
 
 export function explainAllocationHandler(
   assignments: Assignments,
-): Handler<ExplainAllocationRequest, ExplainAllocationResponse> {
+): Handlers<AddressServiceService>['explainAllocation'] {
   return async (message, { signal }) => {
     const { allocation, maxBlocksCount } = readExplainAllocationRequest(message);
     return explanationMessage(await assignments.explain(allocation, { maxBlocksCount }, signal));

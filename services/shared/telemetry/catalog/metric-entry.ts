@@ -14,6 +14,16 @@ export interface MetricEntry {
   readonly buckets?: readonly number[];
 }
 
+type MetricDetails = Omit<MetricEntry, 'kind' | 'unit' | 'about'>;
+
+const entryOf =
+  <Kind extends MetricEntry['kind']>(kind: Kind) =>
+  (unit: string, about: string, details: MetricDetails = {}) => ({ kind, unit, about, ...details });
+
+export const counter = entryOf('counter');
+export const gauge = entryOf('gauge');
+export const histogram = entryOf('histogram');
+
 export type MetricCatalog = Readonly<Record<string, MetricEntry>>;
 
 /** Close together around the usual 10 ms of an ADD, up to the longest command. In seconds. */

@@ -1,4 +1,4 @@
-import { COARSE_SECONDS, FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
+import { COARSE_SECONDS, FINE_SECONDS, counter, gauge, histogram, type MetricCatalog } from './metric-entry.js';
 
 const ROLE = { role: ['node', 'operator', 'reader', 'none'] };
 const RPC = {
@@ -10,74 +10,43 @@ const NETWORK = 'after the first request over the network';
 
 /** Metrics of every process. */
 export const PROCESS_METRICS = {
-  'podwire.build.info': {
-    kind: 'gauge',
-    unit: '',
-    about: 'Always 1; the labels name the build',
+  'podwire.build.info': gauge('', 'Always 1; the labels name the build', {
     labels: { version: 'the release', node_version: 'of Node.js' },
-  },
-  'podwire.ready': {
-    kind: 'gauge',
-    unit: '',
-    about: '1 if the service answers with success, as its gRPC health status says, else 0',
-  },
-  'process.cpu.time': {
-    kind: 'counter',
-    unit: 's',
-    about: 'Processor time',
-    labels: { 'cpu.mode': ['user', 'system'] },
-  },
-  'process.memory.usage': { kind: 'gauge', unit: 'By', about: 'Resident memory' },
-  'process.unix.file_descriptor.count': { kind: 'gauge', unit: '{file_descriptor}', about: 'Open file descriptors' },
-  'v8js.memory.heap.used': { kind: 'gauge', unit: 'By', about: 'Used JavaScript heap' },
-  'nodejs.eventloop.utilization': {
-    kind: 'gauge',
-    unit: '',
-    about: 'Share of the time since the last collection that the event loop was busy',
-  },
-  'nodejs.eventloop.delay.p99': {
-    kind: 'gauge',
-    unit: 's',
-    about: 'Delay of the event loop since the last collection, 99th percentile',
-  },
+  }),
+  'podwire.ready': gauge('', '1 if the service answers with success, as its gRPC health status says, else 0'),
+  'process.cpu.time': counter('s', 'Processor time', { labels: { 'cpu.mode': ['user', 'system'] } }),
+  'process.memory.usage': gauge('By', 'Resident memory'),
+  'process.unix.file_descriptor.count': gauge('{file_descriptor}', 'Open file descriptors'),
+  'v8js.memory.heap.used': gauge('By', 'Used JavaScript heap'),
+  'nodejs.eventloop.utilization': gauge('', 'Share of the time since the last collection that the event loop was busy'),
+  'nodejs.eventloop.delay.p99': gauge('s', 'Delay of the event loop since the last collection, 99th percentile'),
 
-  'rpc.server.call.duration': {
-    kind: 'histogram',
-    unit: 's',
-    about: 'Time of served calls',
+  'rpc.server.call.duration': histogram('s', 'Time of served calls', {
     labels: RPC,
     when: 'after the first call',
     buckets: COARSE_SECONDS,
-  },
-  'rpc.client.call.duration': {
-    kind: 'histogram',
-    unit: 's',
-    about: 'Time of calls to other services, with connecting and retries of the transport',
-    labels: RPC,
-    when: 'after the first call',
-    buckets: COARSE_SECONDS,
-  },
-  'podwire.operation.duration': {
-    kind: 'histogram',
-    unit: 's',
-    about: 'Time of kernel requests and of waits within a call',
+  }),
+  'rpc.client.call.duration': histogram(
+    's',
+    'Time of calls to other services, with connecting and retries of the transport',
+    { labels: RPC, when: 'after the first call', buckets: COARSE_SECONDS },
+  ),
+  'podwire.operation.duration': histogram('s', 'Time of kernel requests and of waits within a call', {
     labels: { operation: ['kernel.open', 'kernel.observe', 'kernel.batch', 'dataplane.lock_wait', 'ipam.lane_wait'] },
     when: 'after the first one',
     buckets: FINE_SECONDS,
-  },
-  'podwire.rpc.wait.duration': {
-    kind: 'histogram',
-    unit: 's',
-    about: 'Time for which requests over the network waited for their turn',
+  }),
+  'podwire.rpc.wait.duration': histogram('s', 'Time for which requests over the network waited for their turn', {
     labels: ROLE,
     when: NETWORK,
     buckets: COARSE_SECONDS,
-  },
-  'podwire.rpc.requests.refused': {
-    kind: 'counter',
-    unit: '{request}',
-    about: 'Refused connections and requests; identity: without a valid certificate or token',
-    labels: { ...ROLE, reason: ['connections', 'calls', 'identity', 'requests', 'streams', 'deadline'] },
-    when: NETWORK,
-  },
+  }),
+  'podwire.rpc.requests.refused': counter(
+    '{request}',
+    'Refused connections and requests; identity: without a valid certificate or token',
+    {
+      labels: { ...ROLE, reason: ['connections', 'calls', 'identity', 'requests', 'streams', 'deadline'] },
+      when: NETWORK,
+    },
+  ),
 } as const satisfies MetricCatalog;

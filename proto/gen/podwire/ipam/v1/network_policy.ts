@@ -349,10 +349,7 @@ export interface PolicyJudgement {
 export interface PolicyNode {
   /** Name of the node. */
   name: string;
-  /**
-   * Whether it follows this podwire-ipam. On etcd it may follow another replica; otherwise it enforces the last policies
-   * that it received.
-   */
+  /** Whether it follows. Otherwise it enforces the last policies that it received. */
   following: boolean;
   /** Since when it follows, or no longer does; not set: it has not followed this process. */
   since:
