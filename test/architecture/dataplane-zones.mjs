@@ -70,6 +70,12 @@ export const DATAPLANE_ZONES = [
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },
+  {
+    path: `${DATAPLANE}/policy-drops`,
+    zones: [...BASE, ...NFT, ...at('pods/kernel.ts', 'network-policy'), 'proto/gen'],
+    packages: [],
+    ...PURE,
+  },
   { path: `${DATAPLANE}/bird`, zones: BASE, packages: ['@opentelemetry/api', 'yaml', 'zod'], ...NODE },
 
   // The node itself: its registration, its addresses, its MTU, its settings.

@@ -83,7 +83,8 @@ export class PolicyStore {
   }
 
   #saveSets(): void {
-    this.#write(SETS, (view) => view.encodeSets());
+    if (this.#view?.sets.size === 0) rmSync(this.#path(SETS), { force: true });
+    else this.#write(SETS, (view) => view.encodeSets());
   }
 
   #write(name: string, encode: (view: PolicyView) => Uint8Array): void {

@@ -76,7 +76,7 @@ export class ServiceFixture {
       random: Math.random,
       boot: BOOT,
       ipam: this.#ipam,
-      connectIpam: () => this.#ipam,
+      connectIpam: () => new Peer('podwire-ipam', this.processEnv.PODWIRE_NODE_IPAM_ADDRESS),
       openAddresses,
     };
   }

@@ -7,10 +7,10 @@ import { counter, onFirstUse } from '@podwire/shared/telemetry/instruments';
 import { messageOf } from '@podwire/shared/failure/thrown';
 
 import type { LoggedPacket, PacketLog, TableWatch } from '../nft/nft.js';
-import { DROP_LOG, readPlace, type DropPlace } from './drop-log.js';
+import { DROP_LOG, readPlace, type DropPlace } from '../network-policy/drop-log.js';
 import { readHeaders, type PacketHeaders } from './packet.js';
-import type { PolicyFilter } from './policy-filter.js';
-import type { PolicyView } from './policy-view.js';
+import type { PolicyFilter } from '../network-policy/policy-filter.js';
+import type { PolicyView } from '../network-policy/policy-view.js';
 
 /** A packet that the table of policies has dropped. */
 export interface PolicyDrop extends PacketHeaders {
