@@ -12,7 +12,7 @@ export interface PacketLogOptions {
 
 export interface LoggedPacket {
   readonly object: 'packet';
-  /** Of the rule; empty for none. */
+  /** Prefix of the rule; empty for none. */
   readonly prefix: string;
   /** Index of the interface that the packet came in by; absent for packets of the node itself. */
   readonly inputIndex?: number;
