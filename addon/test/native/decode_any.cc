@@ -4,6 +4,7 @@
 #include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_conntrack.h>
+#include <linux/netfilter/nfnetlink_log.h>
 #include <linux/rtnetlink.h>
 
 #include <cstdio>
@@ -11,6 +12,7 @@
 
 #include "message/writer.h"
 #include "netfilter/conntrack.h"
+#include "netfilter/packet_log.h"
 #include "netfilter/set_element.h"
 #include "object/acknowledgement.h"
 #include "object/address.h"
@@ -348,6 +350,17 @@ std::optional<Decoded> Describe(const std::optional<Acknowledgement>& acknowledg
   return Decoded{fields.Text(), {}};
 }
 
+// Has no writer either.
+std::optional<Decoded> Describe(const std::optional<LoggedPacket>& packet) {
+  if (!packet) return std::nullopt;
+  Fields fields;
+  fields.Add("prefix", "(" + packet->prefix + ")");
+  fields.Add("input", packet->input_index);
+  fields.Add("output", packet->output_index);
+  fields.Add("bytes", static_cast<uint32_t>(packet->payload.size()));
+  return Decoded{fields.Text(), {}};
+}
+
 template <typename Object>
 std::optional<Decoded> ThereAndBack(const Message& message, const std::optional<Object>& object) {
   if (!object) return std::nullopt;
@@ -391,6 +404,8 @@ std::optional<Decoded> DecodeAny(const Message& message) {
     case RTM_DELQDISC:
     case RTM_GETQDISC:
       return ThereAndBack(message, DecodeQdisc(message.payload));
+    case NFNL_SUBSYS_ULOG << 8 | NFULNL_MSG_PACKET:
+      return Describe(DecodeLoggedPacket(message.payload));
     case NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW:
       return ThereAndBack(message, DecodeConntrack(message.payload));
     case NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWSETELEM:

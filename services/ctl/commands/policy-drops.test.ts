@@ -23,7 +23,7 @@ const drop = {
   sourcePort: 40_000,
   destinationPort: 80,
   destinationPod: web,
-  reason: 'NoRuleAllows',
+  reason: 'no-rule-allows',
   message: 'no rule allows it; isolated by NetworkPolicy default/web',
   policies: ['NetworkPolicy default/web'],
 };
@@ -60,7 +60,7 @@ test('policy drops -o json prints the contract’s message', async () => {
   await serve({ drops: [drop], latestNumber: 7n });
   const { stdout } = await fakes.podwirectl('policy', 'drops', '-o', 'json');
   expect(JSON.parse(stdout)).toMatchObject({
-    drops: [{ number: '7', reason: 'NoRuleAllows', destinationPort: 80, destinationPod: web }],
+    drops: [{ number: '7', reason: 'no-rule-allows', destinationPort: 80, destinationPod: web }],
     latestNumber: '7',
   });
 });

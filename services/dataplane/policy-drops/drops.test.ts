@@ -74,12 +74,12 @@ const reasons = () =>
   drops.list(0).map(({ direction, reason, policies }) => [direction, reason, ...policies].join(' '));
 
 test.each([
-  ['profile ingress in', 'ingress NoRuleAllows NetworkPolicy default/web'],
-  ['profile egress out admin 1', 'egress Denied ClusterNetworkPolicy c'],
+  ['profile ingress in', 'ingress no-rule-allows NetworkPolicy default/web'],
+  ['profile egress out admin 1', 'egress denied ClusterNetworkPolicy c'],
   // The table is a moment ahead of the view.
-  ['profile ingress gone', 'ingress NoRuleAllows'],
-  ['profile egress out baseline 9', 'egress Denied'],
-  ['unwired egress', 'egress InterfaceNotWired'],
+  ['profile ingress gone', 'ingress no-rule-allows'],
+  ['profile egress out baseline 9', 'egress denied'],
+  ['unwired egress', 'egress interface-not-wired'],
 ])('the prefix "%s" is: %s', async (prefix, reason) => {
   await start();
   receive(prefix);
@@ -87,11 +87,11 @@ test.each([
 });
 
 test.each<[string, PodFiltering, PodFiltering, string]>([
-  ['both ends are unknown', UNKNOWN, UNKNOWN, 'egress PoliciesUnknown'],
-  ['the destination is unknown', FILTERED, UNKNOWN, 'ingress PoliciesUnknown'],
-  ['the source is unknown', UNKNOWN, OPEN, 'egress PoliciesUnknown'],
-  ['rules of the destination are refused', OPEN, FILTERED, 'ingress RulesNotInForce'],
-  ['neither is a pod with policies any more', OPEN, OPEN, 'ingress RulesNotInForce'],
+  ['both ends are unknown', UNKNOWN, UNKNOWN, 'egress policies-unknown'],
+  ['the destination is unknown', FILTERED, UNKNOWN, 'ingress policies-unknown'],
+  ['the source is unknown', UNKNOWN, OPEN, 'egress policies-unknown'],
+  ['rules of the destination are refused', OPEN, FILTERED, 'ingress rules-not-in-force'],
+  ['neither is a pod with policies any more', OPEN, OPEN, 'ingress rules-not-in-force'],
 ])('an isolated packet, if %s', async (_, source, destination, reason) => {
   pods = { podwb: source, podwa: destination };
   await start();

@@ -29,7 +29,7 @@ export interface PolicyDrop extends PacketHeaders {
 }
 
 /** Why a packet was dropped, as the contract names it. */
-type DropReason = 'NoRuleAllows' | 'Denied' | 'PoliciesUnknown' | 'RulesNotInForce' | 'InterfaceNotWired';
+type DropReason = 'no-rule-allows' | 'denied' | 'policies-unknown' | 'rules-not-in-force' | 'interface-not-wired';
 
 /** Receives the reader's events. */
 export interface DropEvents {
@@ -160,13 +160,13 @@ export class PolicyDrops {
   }
 
   #causeOf(place: DropPlace, packet: LoggedPacket): Pick<PolicyDrop, 'direction' | 'reason' | 'policies'> {
-    if (place.kind === 'unwired') return { direction: place.direction, reason: 'InterfaceNotWired', policies: [] };
+    if (place.kind === 'unwired') return { direction: place.direction, reason: 'interface-not-wired', policies: [] };
     if (place.kind === 'isolated') return { ...this.#isolatedEnd(packet), policies: [] };
     const { direction, profile: id, rule } = place;
     const profile = this.#options.view.profiles.get(id);
-    if (!rule) return { direction, reason: 'NoRuleAllows', policies: profile?.isolatedBy ?? [] };
+    if (!rule) return { direction, reason: 'no-rule-allows', policies: profile?.isolatedBy ?? [] };
     const policy = profile?.[rule.tier][rule.position]?.policy;
-    return { direction, reason: 'Denied', policies: policy === undefined ? [] : [policy] };
+    return { direction, reason: 'denied', policies: policy === undefined ? [] : [policy] };
   }
 
   /** Both directions share the chain. Egress is judged first. */
@@ -180,7 +180,7 @@ export class PolicyDrops {
     const order = DIRECTIONS.toReversed();
     const isUnknown = (direction: Direction) => filterOf(direction) === 'isolated';
     const direction = order.find(isUnknown) ?? order.find((each) => filterOf(each) !== undefined) ?? 'ingress';
-    return { direction, reason: isUnknown(direction) ? 'PoliciesUnknown' : 'RulesNotInForce' };
+    return { direction, reason: isUnknown(direction) ? 'policies-unknown' : 'rules-not-in-force' };
   }
 
   #write(drop: PolicyDrop): void {
@@ -221,9 +221,9 @@ export function filteredPod({ direction, sourcePod, destinationPod }: PolicyDrop
 export function messageOfDrop({ reason, policies }: Pick<PolicyDrop, 'reason' | 'policies'>): string {
   // The table may be a moment ahead of the policies that this process knows.
   const names = policies.length > 0 ? policies.join(', ') : 'policies that have changed since';
-  if (reason === 'NoRuleAllows') return `no rule allows it; isolated by ${names}`;
-  if (reason === 'Denied') return `denied by ${names}`;
-  if (reason === 'PoliciesUnknown') return 'its policies are not known yet';
-  if (reason === 'RulesNotInForce') return 'its policies are not in force; see podwirectl node status';
+  if (reason === 'no-rule-allows') return `no rule allows it; isolated by ${names}`;
+  if (reason === 'denied') return `denied by ${names}`;
+  if (reason === 'policies-unknown') return 'its policies are not known yet';
+  if (reason === 'rules-not-in-force') return 'its policies are not in force; see podwirectl node status';
   return 'its interface is not wired';
 }

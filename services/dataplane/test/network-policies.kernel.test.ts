@@ -125,7 +125,7 @@ test('dropped packets are reported with their pod, and a node without policies s
   expect([drops.length, unavailable]).toEqual([1, '']);
   const ends = { sourceAddress: '10.65.0.7', destinationAddress: '198.51.100.1', destinationPort: 53 };
   expect(drops).toMatchObject([
-    { ...ends, direction: 'egress', sourcePod: { namespace: 'default', name: 'web' }, reason: 'PoliciesUnknown' },
+    { ...ends, direction: 'egress', sourcePod: { namespace: 'default', name: 'web' }, reason: 'policies-unknown' },
   ]);
   await restart(false);
   expect((await bench.policyDrops()).unavailable).toContain('PODWIRE_NODE_NETWORK_POLICIES');

@@ -72,10 +72,7 @@ export interface PolicyDrop {
   destinationPod:
     | DroppedPod
     | undefined;
-  /**
-   * One word for programs, in upper camel case: `NoRuleAllows`, `Denied`, `PoliciesUnknown`, `RulesNotInForce` or
-   * `InterfaceNotWired`.
-   */
+  /** For programs: `no-rule-allows`, `denied`, `policies-unknown`, `rules-not-in-force` or `interface-not-wired`. */
   reason: string;
   /** The reason in a sentence for people. */
   message: string;
