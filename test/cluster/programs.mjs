@@ -46,6 +46,7 @@ const GROUPS = {
   },
   collector: { packages: { otelcol: '.' } },
   kubernetes: { packages: { kubernetes: '.' }, links: KUBERNETES },
+  // The newest version that needs no newer module than Kubernetes.
   coredns: { packages: { coredns: '.' }, isForE2e: true },
   e2e: {
     packages: {
