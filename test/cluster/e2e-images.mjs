@@ -52,7 +52,7 @@ const UNUSED = ['usr/share/doc', 'usr/share/man', 'usr/share/locale', 'usr/share
 
 const ENVIRONMENT = ['PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'];
 
-/** The images by name of the repository. The tests name the tags (`e2e.test --list-images`). */
+/** The images by name of the repository. The tests name the tags. */
 const IMAGES = {
   agnhost: { layers: ['debian', 'coredns', 'agnhost'], config: { Entrypoint: ['/agnhost'], Cmd: ['pause'] } },
   'glibc-dns-testing': { layers: ['debian'], config: { Cmd: ['/bin/bash'] } },
@@ -103,8 +103,9 @@ function programLayer(work, name, program) {
   return root;
 }
 
-function agnhostLayer(work, program) {
-  const root = programLayer(work, 'agnhost', program);
+function agnhostLayer(work, programs) {
+  const root = programLayer(work, 'agnhost', join(programs.agnhost, 'agnhost'));
+  copyFileSync(join(programs.e2e, 'agnhost'), join(root, 'agnhost-upstream'));
   symlinkSync('agnhost', join(root, 'agnhost-2'));
   // Servers with TLS read /localhost.crt and /localhost.key, and no test verifies them.
   makeAuthority(root, 'localhost');
@@ -116,7 +117,7 @@ function makeLayers(work, programs) {
   return {
     debian,
     busybox: busyboxLayer(work, debian),
-    agnhost: agnhostLayer(work, join(programs.e2e, 'agnhost')),
+    agnhost: agnhostLayer(work, programs),
     coredns: programLayer(work, 'coredns', join(programs.coredns, 'coredns')),
     regression: programLayer(work, 'regression', join(programs.e2e, 'regression-issue-74839')),
     pod: programLayer(work, 'pod', join(programs.pod, 'pod')),
@@ -137,13 +138,15 @@ function imagesOf(names) {
 /** Made once for each state of this file and of the programs. @returns the path of the archive */
 export function makeE2eImages({ cache, programs }) {
   const hash = createHash('sha256').update(readFileSync(fileURLToPath(import.meta.url)));
-  for (const group of ['e2e', 'coredns', 'pod']) hash.update(basename(programs[group]));
+  for (const group of ['e2e', 'cnp', 'agnhost', 'coredns', 'pod']) hash.update(basename(programs[group]));
   const archive = join(cache, `${PREFIX}${hash.digest('hex').slice(0, 12)}.tar`);
   if (existsSync(archive)) return archive;
   const work = mkdtempSync(join(tmpdir(), 'podwire-e2e-images-'));
   try {
     step('images of the tests', () => {
-      const names = must(join(programs.e2e, 'e2e.test'), ['--list-images']).trim().split('\n');
+      const ofKubernetes = must(join(programs.e2e, 'e2e.test'), ['--list-images']).trim().split('\n');
+      const ofCnp = readFileSync(join(programs.cnp, 'manifests.yaml'), 'utf8').matchAll(/image: (\S+)/g);
+      const names = [...new Set([...ofKubernetes, ...[...ofCnp].map(([, name]) => name)])];
       const unfinished = `${archive}.${process.pid}`;
       const layers = makeLayers(work, programs);
       writeDockerArchive({ archive: unfinished, work: join(work, 'archive'), layers, images: imagesOf(names) });

@@ -2,7 +2,16 @@
 // named by a digest of its go.mod, go.sum and sources, so that a change of version builds that group alone.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs';
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+} from 'node:fs';
 import { homedir } from 'node:os';
 import { dirname, join } from 'node:path';
 import process from 'node:process';
@@ -14,7 +23,7 @@ const KUBERNETES = ['kube-apiserver', 'kube-controller-manager', 'kube-scheduler
 
 /**
  * `packages`: program → Go package. `tests`: program → Go package of tests. `links`: other names of the program. `cgo`: tags
- * of a build with the C compiler. `isForE2e`: built only for `--e2e`.
+ * of a build with the C compiler. `files`: name → file of the module `module`. `isForE2e`: built only for `--e2e`.
  */
 const GROUPS = {
   pod: { packages: { pod: '.' } },
@@ -37,6 +46,7 @@ const GROUPS = {
   },
   collector: { packages: { otelcol: '.' } },
   kubernetes: { packages: { kubernetes: '.' }, links: KUBERNETES },
+  // The newest version that needs no newer module than Kubernetes.
   coredns: { packages: { coredns: '.' }, isForE2e: true },
   e2e: {
     packages: {
@@ -45,6 +55,17 @@ const GROUPS = {
       ginkgo: 'github.com/onsi/ginkgo/v2/ginkgo',
     },
     tests: { 'e2e.test': 'k8s.io/kubernetes/test/e2e' },
+    isForE2e: true,
+  },
+  agnhost: { packages: { agnhost: '.' }, isForE2e: true },
+  cnp: {
+    tests: { 'cnp.test': 'sigs.k8s.io/network-policy-api/conformance' },
+    module: 'sigs.k8s.io/network-policy-api',
+    files: {
+      // The standard channel has no named ports.
+      'crd.yaml': 'config/crd/experimental/policy.networking.k8s.io_clusternetworkpolicies.yaml',
+      'manifests.yaml': 'conformance/base/manifests.yaml',
+    },
     isForE2e: true,
   },
 };
@@ -71,6 +92,7 @@ function go(group, args, env = {}) {
   const { status, error, stdout, stderr } = spawnSync('go', args, { ...options, maxBuffer: 64 * 1024 * 1024 });
   if (error?.code === 'ENOENT') throw new Error(GO_MISSING);
   if (status !== 0) throw new Error(`go ${args.join(' ')} failed in ${join(SOURCES, group)}:\n${stdout}${stderr}`);
+  return stdout;
 }
 
 /** runc links to libseccomp: its headers have no program that could be looked for. */
@@ -91,7 +113,7 @@ function ensureSeccomp() {
  * @returns its folder
  */
 export function buildGroup(group) {
-  const { packages, tests = {}, cgo, links = [] } = GROUPS[group];
+  const { packages = {}, tests = {}, cgo, links = [], module, files = {} } = GROUPS[group];
   const folder = folderOf(group);
   if (existsSync(folder)) return folder;
   const startMs = Date.now();
@@ -108,6 +130,8 @@ export function buildGroup(group) {
     };
     for (const each of Object.entries(packages)) build(['build'], each);
     for (const each of Object.entries(tests)) build(TEST, each);
+    const source = module && go(group, ['list', '-m', '-f', '{{.Dir}}', module]).trim();
+    for (const [name, path] of Object.entries(files)) copyFileSync(join(source, path), join(unfinished, name));
     for (const link of links) symlinkSync(Object.keys(packages)[0], join(unfinished, link));
     renameSync(unfinished, folder);
   } finally {

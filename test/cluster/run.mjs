@@ -2,7 +2,7 @@
 // `npm run test:cluster`: Podwire on a real Kubernetes cluster, in namespaces of its own. See README.md.
 // usage: run.mjs [--family=ipv4|ipv6|dual] [--store=embedded|etcd|kubernetes] [--kube-proxy=nftables|iptables] [--only=REGEXP]
 //   [--image=ARCHIVE] [--former-image=ARCHIVE --former-manifests=FOLDER]
-//   run.mjs --e2e=conformance|rest|netpol|serial,… [--family=…] [--store=embedded|kubernetes] [--kube-proxy=…] [--only=REGEXP] [--image=ARCHIVE]
+//   run.mjs --e2e=conformance|rest|netpol|serial|cnp,… [--family=…] [--store=embedded|kubernetes] [--kube-proxy=…] [--only=REGEXP] [--image=ARCHIVE]
 import { spawn, spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

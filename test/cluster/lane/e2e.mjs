@@ -1,12 +1,12 @@
 // Kubernetes' own end-to-end tests of the network (`--e2e=GROUP`), on three nodes with CoreDNS.
-import { spawn } from 'node:child_process';
-import { closeSync, existsSync, mkdirSync, openSync, readFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import process from 'node:process';
 
+import { runCnp } from './cnp.mjs';
 import { withCoreDns } from './coredns.mjs';
 import { CONTROL_PLANE, CONTROL_PLANE_IPV6, PODS } from './network.mjs';
-import { must } from './wait.mjs';
+import { must, runLogged } from './wait.mjs';
 
 /** Specs that cannot pass here: part of their names, and why. `mode`: only in this mode of kube-proxy. */
 const CANNOT_RUN = [
@@ -24,7 +24,10 @@ const CANNOT_RUN = [
   { part: '\\[Disruptive\\]', reason: 'needs ssh to the nodes' },
 ];
 
-/** `focus` and `skip` are patterns of names; `processes` run specs at the same time, except [Serial] ones. */
+/**
+ * `focus` and `skip` are patterns of names; `processes` run specs at the same time, except [Serial] ones. `run`: instead of
+ * Kubernetes' tests.
+ */
 const GROUPS = {
   conformance: {
     focus: [
@@ -48,6 +51,7 @@ const GROUPS = {
     processes: 1,
     minutes: 30,
   },
+  cnp: { focus: [], skip: [], run: runCnp },
 };
 
 export const E2E_GROUPS = Object.keys(GROUPS);
@@ -109,18 +113,14 @@ function argumentsOf({ focus, skip, processes, minutes }, { cluster, folder }) {
   return ['run', ...ginkgo, join(programs.e2e, 'e2e.test'), '--', ...suite];
 }
 
-/** Runs the tests, with their output in a file. @returns the exit code */
-function runGinkgo(group, { cluster, folder }) {
-  const log = openSync(join(folder, 'ginkgo.log'), 'a');
+/** @returns exit code, specs and the name of the log */
+async function runGinkgo({ group, cluster, folder }) {
   const { programs } = cluster;
   const env = { PATH: `${programs.kubernetes}:/usr/sbin:/usr/bin:/sbin:/bin`, HOME: folder };
-  const options = { env, cwd: folder, stdio: ['ignore', log, log] };
-  const ginkgo = spawn(join(programs.e2e, 'ginkgo'), argumentsOf(group, { cluster, folder }), options);
-  closeSync(log);
-  return new Promise((resolve, reject) => {
-    ginkgo.on('error', reject);
-    ginkgo.on('exit', resolve);
-  });
+  const options = { log: join(folder, 'ginkgo.log'), env, cwd: folder };
+  const args = argumentsOf(group, { cluster, folder });
+  const code = await runLogged(join(programs.e2e, 'ginkgo'), args, options);
+  return { code, specs: existsSync(join(folder, REPORT)) ? specsOf(folder) : [], log: 'ginkgo.log' };
 }
 
 /** Name, state, time and message of each spec, and of each setup of the suite. */
@@ -187,12 +187,13 @@ async function runGroup(name, { cluster, only }) {
     await cluster.api.patch('Node', undefined, node.name, { metadata: { labels: { [ZONE]: node.name } } });
   }
   const startMs = Date.now();
-  const run = () => runGinkgo(group, { cluster, folder });
-  const code = await withRoutesToPods(cluster, () => withCoreDns(cluster, run));
+  const { run = runGinkgo } = group;
+  const tests = () => run({ group, cluster, folder, only });
+  const { code, specs, log } = await withRoutesToPods(cluster, () => withCoreDns(cluster, tests));
   const took = `${((Date.now() - startMs) / 1000).toFixed(0)} s`;
-  const failure = new Error(`ginkgo: exit code ${code}; read e2e-${name}/ginkgo.log`);
-  if (!existsSync(join(folder, REPORT))) throw failure;
-  report(name, { group, specs: specsOf(folder), kubeProxy: cluster.kubeProxy, took });
+  const failure = new Error(`${name}: exit code ${code}; read e2e-${name}/${log}`);
+  if (specs.length === 0) throw failure;
+  report(name, { group, specs, kubeProxy: cluster.kubeProxy, took });
   if (code !== 0) throw failure;
 }
 

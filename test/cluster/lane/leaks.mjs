@@ -54,9 +54,9 @@ function rulesOf(text) {
   return lines;
 }
 
-/** The embedded datastore and locks change without pods; a renewed certificate is in a folder of another name. */
+/** Datastore, locks and stored policies change without pods; a renewed certificate is in a folder of another name. */
 function filesOf(lines) {
-  const ofPods = lines.filter((line) => !/\.(mdb|lock)$|node-ready$|\/ipam\/|\/lock$/.test(line));
+  const ofPods = lines.filter((line) => !/\.(mdb|lock)$|node-ready$|network-polic.*\.bin$|\/ipam\/|\/lock$/.test(line));
   return ofPods.map((line) => line.replace(/\/\.version-\w+\//, '/.version/'));
 }
 

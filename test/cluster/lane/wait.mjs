@@ -1,5 +1,6 @@
 // Waiting for a state, and running programs that must succeed.
-import { spawnSync } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
+import { closeSync, openSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 export { sleep };
@@ -33,6 +34,17 @@ export function must(program, args, options = {}) {
   const { status, stdout, stderr, error } = spawnSync(program, args, { encoding: 'utf8', ...options });
   if (status !== 0) throw new Error(`${program} ${args.join(' ')}: ${error?.message ?? (stderr || stdout)}`);
   return stdout;
+}
+
+/** Runs a program with its output in a file. @returns the exit code */
+export function runLogged(program, args, { log, ...options }) {
+  const output = openSync(log, 'a');
+  const child = spawn(program, args, { ...options, stdio: ['ignore', output, output] });
+  closeSync(output);
+  return new Promise((resolve, reject) => {
+    child.on('error', reject);
+    child.on('exit', resolve);
+  });
 }
 
 /** Kills a process, and restarts it after the time. `during` runs meanwhile. */

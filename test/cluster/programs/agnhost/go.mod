@@ -1,0 +1,3 @@
+module podwire-cluster/agnhost
+
+go 1.26.0
