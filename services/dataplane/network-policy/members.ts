@@ -1,5 +1,4 @@
-import { memberHash } from '@podwire/shared/network-policy/digest';
-import type { PortMember, SetMember } from '@podwire/shared/network-policy/policy';
+import { memberHash, type PortMember, type SetMember } from '@podwire/shared/network-policy/policy';
 import { formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 
 import { concatJson, type Json } from '../nft/table.js';

@@ -1,7 +1,6 @@
 import { hash } from 'node:crypto';
 
-import { memberHash } from '@podwire/shared/network-policy/digest';
-import type { PortMember, SetMember } from '@podwire/shared/network-policy/policy';
+import { memberHash, type PortMember, type SetMember } from '@podwire/shared/network-policy/policy';
 
 /** A member that several sets share, with its derived values. */
 export interface Member {

@@ -8,8 +8,7 @@ import {
   type PolicySetMember,
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import type { Address } from '@podwire/shared/net/address';
-import { memberHash } from '@podwire/shared/network-policy/digest';
-import type { PolicyRule, PortMember, Profile } from '@podwire/shared/network-policy/policy';
+import { memberHash, type PolicyRule, type PortMember, type Profile } from '@podwire/shared/network-policy/policy';
 
 import { memberText, type KnownContent, type KnownState } from './compiled.js';
 

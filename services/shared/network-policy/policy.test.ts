@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 
 import { parseAddress } from '../net/address.js';
-import { memberHash } from './digest.js';
+import { memberHash } from './policy.js';
 
 test('each part of a member changes its hash, and the hash is the same on every release', () => {
   const address = parseAddress('10.65.0.7')!;
