@@ -172,6 +172,28 @@ export const IPAM: DashboardDefinition = {
             },
           ],
         },
+        {
+          title: 'Time until other nodes know a new pod',
+          description: 'From the announcement until every node whose policies name the pod has its addresses in force.',
+          kind: 'lines',
+          unit: 's',
+          width: 12,
+          queries: percentiles('podwire_policy_known_everywhere_seconds', ''),
+        },
+        {
+          title: 'Dropped packets, a sample',
+          description:
+            'At most five a second for each pod. "podwirectl policy drops" on the node names pods and policies.',
+          kind: 'stack',
+          unit: 'pps',
+          width: 12,
+          queries: [
+            {
+              expression: 'sum by (namespace, direction) (rate(podwire_policy_drops_total[$__rate_interval]))',
+              legend: '{{namespace}} {{direction}}',
+            },
+          ],
+        },
       ],
     },
     {
