@@ -135,7 +135,10 @@ test('a table that was lost while no process ran is written from the stored poli
   for (const pod of [A, B]) await install(first, pod);
   await first.receiveSnapshot(onlyB);
   await first.filter.stop();
+  // Another process has a subscription of its own, which does not report earlier changes.
+  await nft.close();
   run('nft', 'flush', 'ruleset');
+  nft = kernelNft();
   await start([A, B], first.recordsDirectory);
   expect(await connects([OUTSIDE, A])).toEqual([false]);
   // The report of the flush may arrive now: then the table is written again, and isolates its pods meanwhile.
@@ -293,6 +296,62 @@ test('while policies change, no packet passes that neither state allows, and non
   await changes;
   expect(results).toMatchObject({ lost: 0, passed: 0 });
   expect(results.allowed).toBeGreaterThan(0);
+});
+
+test('a pod stays in its chain while nft adds the next one, though another pod is wired meanwhile', async () => {
+  let add: () => void = () => undefined;
+  const added = new Promise<void>((resolve) => (add = resolve));
+  const slow: Nft = {
+    ...methodsOf(nft),
+    apply: async (commands) => {
+      if (JSON.stringify(commands).includes('"i-next"')) await added;
+      await nft.apply(commands);
+    },
+  };
+  const node = await start([], undefined, slow);
+  for (const pod of [A, B]) await install(node, pod);
+  await node.receiveSnapshot(onlyB);
+  const rules = [accept({ peers: { sets: ['a-b'], networks: [] } })];
+  const next = profile({ id: 'next', direction: 'ingress', isolatedBy: ['NetworkPolicy default/next'], rules });
+  const changed = node.receive(
+    message({ profiles: [next], pods: [podMessage(A.name, { ingress: 'next' })], removedIds: ['from-b'] }),
+  );
+  await install(node, C, 'open');
+  const meanwhile = await connects([B, A], [OUTSIDE, A], [OUTSIDE, C]);
+  const removed = node.receive(message({ pods: [podMessage(A.name, {})], removedIds: ['next', 'a-b'] }));
+  add();
+  await Promise.all([changed, removed]);
+  expect(meanwhile).toEqual([true, false, true]);
+  expect(await connects([OUTSIDE, A])).toEqual([true]);
+  await until(() => !table().includes('from-b') && !table().includes('i-next') && !table().includes('a-b-4'));
+});
+
+test('a set that goes with its profile keeps its members until the pods have left the chain', async () => {
+  const seen: (readonly boolean[])[] = [];
+  const watched: Nft = {
+    ...methodsOf(nft),
+    changeElements: async (name, changes) => {
+      const transaction = await nft.changeElements(name, changes);
+      if (changes.some(({ set }) => set.name.startsWith('a-'))) seen.push(await connects([B, A], [OUTSIDE, A]));
+      return transaction;
+    },
+  };
+  const node = await start([], undefined, watched);
+  for (const pod of [A, B]) await install(node, pod);
+  await node.receiveSnapshot(onlyB);
+  seen.length = 0;
+  const rules = [accept({ peers: { sets: ['a-next'], networks: [] } })];
+  await node.receive(
+    message({
+      sets: [wholeSet('a-next', [B.addresses[4]])],
+      profiles: [profile({ id: 'next', direction: 'ingress', isolatedBy: ['NetworkPolicy default/next'], rules })],
+      pods: [podMessage(A.name, { ingress: 'next' })],
+      removedIds: ['from-b', 'a-b'],
+    }),
+  );
+  expect(seen).toEqual([[true, false]]);
+  expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
+  await until(() => !table().includes('from-b') && !table().includes('a-b-4'));
 });
 
 /** The methods, bound to their object. */

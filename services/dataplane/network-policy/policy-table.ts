@@ -245,7 +245,9 @@ export class PolicyTable {
     const hasOnlyElements = this.#hasOnlyElements;
     this.#hasOnlyElements = true;
     if (!hasOnlyElements) await this.#addRules(written);
-    for (const each of transactions(this.#pending.take((id) => written.sets.has(id)))) await this.#changeElements(each);
+    // A removed set keeps its members while pods are in chains that name it.
+    const changed = this.#pending.take((id) => written.sets.has(id) && this.#view.sets.has(id));
+    for (const each of transactions(changed)) await this.#changeElements(each);
     if (hasOnlyElements) return;
     for (const device of this.#wanted.keys()) this.#dirty.add(device);
     await this.#flushPods();
@@ -313,7 +315,9 @@ export class PolicyTable {
 
   #collectGarbage(written: Written): void {
     const { profiles, sets } = this.#view;
-    const unused = [...written.profiles.values()].filter(({ id }) => !profiles.has(id));
+    const targets = new Set([...written.pods.values()].flatMap(({ ingress, egress }) => [ingress, egress]));
+    const isUsed = ({ id, direction }: Profile) => profiles.has(id) || targets.has(chainName(direction, id));
+    const unused = [...written.profiles.values()].filter((profile) => !isUsed(profile));
     for (const { id } of unused) written.profiles.delete(id);
     const used = usedSets(sets, written.profiles);
     const unusedSets = [...written.sets].filter((id) => !used.has(id));
@@ -349,8 +353,8 @@ export class PolicyTable {
   }
 
   async #writePods(written: Written): Promise<void> {
-    const devices = [...this.#dirty];
-    this.#dirty.clear();
+    const devices = [...this.#dirty].filter((device) => !this.#awaitsRules(device, written));
+    for (const device of devices) this.#dirty.delete(device);
     const pods = devices.map((device) => {
       const filtering = this.#wanted.get(device);
       const to = filtering && targetsOf(filtering, written.profiles);
@@ -368,6 +372,13 @@ export class PolicyTable {
       if (to) written.pods.set(device, to);
       else written.pods.delete(device);
     }
+  }
+
+  /** Whether nft has yet to add the rules of a pod, which stays in its chains until then. */
+  #awaitsRules(device: string, { profiles, pods }: Written): boolean {
+    const wanted = Object.values(this.#wanted.get(device) ?? {});
+    const isMissing = (id: string) => this.#view.profiles.has(id) && !profiles.has(id) && !this.#refused.has(id);
+    return pods.has(device) && wanted.some((each) => typeof each === 'object' && isMissing(each.profile));
   }
 
   /** In a table of an earlier process: any element may exist, and any chain may be missing. */

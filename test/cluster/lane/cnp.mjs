@@ -61,22 +61,15 @@ function specsOf(log) {
     /^ *--- (PASS|FAIL|SKIP): [^ /]+\/([^ /]+)(?:\/(\S+))? \(([\d.]+)s\)$/gm,
   );
   const results = [...lines].map(([, result, name, part, seconds]) => ({ result, name, part, seconds }));
-  const failedParts = (test) => results.filter(({ name, part, result }) => name === test && part && result === 'FAIL');
-  const messages = {
-    FAIL: (name) =>
-      failedParts(name)
-        .map(({ part }) => part.replaceAll('_', ' '))
-        .join('; '),
-    SKIP: () => 'Podwire does not have this feature',
-    PASS: () => '',
-  };
+  const failedParts = (test) =>
+    results.flatMap(({ result, name, part }) => (name === test && result === 'FAIL' && part ? [part] : []));
   const tests = results.filter(({ part }) => part === undefined);
   return tests.map(({ result, name, seconds }) => ({
     name,
     isSpec: true,
     state: { PASS: 'passed', FAIL: 'failed', SKIP: 'skipped' }[result],
     took: `${Number(seconds).toFixed(0)} s`,
-    message: messages[result](name),
+    message: result === 'SKIP' ? 'Podwire does not have this feature' : failedParts(name).join('; '),
   }));
 }
 
