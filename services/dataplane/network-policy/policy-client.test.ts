@@ -123,6 +123,19 @@ test('what the kernel refuses is tried again before it is acknowledged', async (
   expect(ipam.acknowledged).toEqual(['node-1 stream-1 2']);
 });
 
+test('messages that fail are repeated together, and the latest is acknowledged', async () => {
+  ipam.snapshot = SNAPSHOT;
+  client.start();
+  await until(() => ipam.acknowledged.length > 0);
+  enforce = () => Promise.reject(new Failure('KERNEL_REFUSED', 'no'));
+  for (let index = 0; index < 20; index++) ipam.send(message({ removedPods: [`gone-${index}`] }));
+  await until(() => changes.length === 21);
+  enforce = () => Promise.resolve();
+  await until(() => ipam.acknowledged.length > 1);
+  expect(ipam.acknowledged.slice(1)).toEqual(['node-1 stream-1 22']);
+  expect(changes).toHaveLength(22);
+});
+
 test('an invalid message ends the stream, and changes nothing', async () => {
   ipam.snapshot = SNAPSHOT;
   client.start();

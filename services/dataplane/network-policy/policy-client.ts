@@ -187,12 +187,17 @@ export class PolicyClient {
   }
 }
 
+type MessageName = Pick<FollowPoliciesResponse, 'streamId' | 'number'>;
+
 /** Acknowledges the latest message of a stream that is in force. */
 class Acknowledgements {
   readonly #ipam: Connection;
   readonly #options: PolicyClientOptions;
   readonly #signal: AbortSignal;
-  #inForce: { readonly streamId: string; readonly number: bigint } | undefined;
+  #inForce: MessageName | undefined;
+  /** The latest message that could not be put in force. */
+  #failed: MessageName | undefined;
+  #isRepeating = false;
   #isSending = false;
 
   constructor(ipam: Connection, options: PolicyClientOptions, signal: AbortSignal) {
@@ -203,20 +208,35 @@ class Acknowledgements {
 
   /** Never throws: what fails is repeated, as the table is. */
   async enforce(change: ViewChange, { streamId, number }: FollowPoliciesResponse): Promise<void> {
+    try {
+      await this.#options.filter.update(change);
+      await this.#done({ streamId, number });
+    } catch {
+      this.#failed = { streamId, number };
+      if (!this.#isRepeating) await this.#repeat();
+    }
+  }
+
+  /** One loop for all failed messages: the table has their changes already as wanted ones. */
+  async #repeat(): Promise<void> {
     const { filter, clock } = this.#options;
-    let pending = change;
-    while (!this.#signal.aborted) {
+    this.#isRepeating = true;
+    while (this.#failed && (await clock.sleep(REPEAT_AFTER_MS, this.#signal)) === 'elapsed') {
+      const latest = this.#failed;
       try {
-        await filter.update(pending);
-        if (number > (this.#inForce?.number ?? 0n)) this.#inForce = { streamId, number };
-        await this.#send();
-        return;
+        await filter.update({ sets: new Map(), hasPods: false });
+        if (this.#failed === latest) this.#failed = undefined;
+        await this.#done(latest);
       } catch {
-        // The table has the change already as a wanted one.
-        pending = { sets: new Map(), hasPods: false };
-        await clock.sleep(REPEAT_AFTER_MS, this.#signal);
+        // The next round.
       }
     }
+    this.#isRepeating = false;
+  }
+
+  async #done(message: MessageName): Promise<void> {
+    if (message.number > (this.#inForce?.number ?? 0n)) this.#inForce = message;
+    await this.#send();
   }
 
   async #send(): Promise<void> {

@@ -3,7 +3,7 @@ import { DIRECTIONS, type Direction, type Profile } from '@podwire/shared/networ
 import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 
-import { TIMEOUT_DETAIL, type TableWatch } from '../nft/nft.js';
+import { NO_VERDICT_DETAIL, type TableWatch } from '../nft/nft.js';
 import { elementTexts, listedElements } from '../nft/table-form.js';
 import type { TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
@@ -530,7 +530,7 @@ export class PolicyTable {
       await this.#options.nft.apply(LOG_PROBE);
       return true;
     } catch (error) {
-      if (!isRefusal(error) || TIMEOUT_DETAIL in error.details) throw error;
+      if (!isRefusal(error)) throw error;
       return false;
     }
   }
@@ -589,5 +589,5 @@ function usedSets(sets: ReadonlyMap<string, unknown>, profiles: ReadonlyMap<stri
 }
 
 function isRefusal(error: unknown): error is Failure {
-  return error instanceof Failure && error.code === 'KERNEL_REFUSED';
+  return error instanceof Failure && error.code === 'KERNEL_REFUSED' && !(NO_VERDICT_DETAIL in error.details);
 }

@@ -9,7 +9,7 @@ import { parseJson } from '@podwire/shared/json/parse';
 import { killProcessGroup } from '@podwire/shared/runtime/process-group';
 import { z } from 'zod';
 
-import { TIMEOUT_DETAIL, type BaseChain, type NftProgram } from './nft.js';
+import { NO_VERDICT_DETAIL, type BaseChain, type NftProgram } from './nft.js';
 import { formatTableName, type Json, type JsonObject, type NftCommand, type TableName } from './table.js';
 
 interface ProgramNftOptions {
@@ -98,7 +98,8 @@ export class ProgramNft implements NftProgram {
       child.on('close', (exitCode, signal) => {
         clearTimeout(timeout);
         if (signal === null) resolve({ output: textOf(output), errors: textOf(errors), exitCode });
-        else reject(new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} was terminated by ${signal}`));
+        else
+          reject(new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} was terminated by ${signal}`, WITHOUT_VERDICT));
       });
     });
   }
@@ -167,18 +168,20 @@ function quoted(text: string): string {
   return line.length > MAX_QUOTED ? `${line.slice(0, MAX_QUOTED)}…` : line;
 }
 
+const WITHOUT_VERDICT = { details: { [NO_VERDICT_DETAIL]: 'true' } };
+
 /** A missing program means no nftables; any other failure to run it may be temporary. */
 const MISSING: readonly unknown[] = ['ENOENT', 'EACCES'];
 
 function startFailure(program: string, cause: unknown): Failure {
   const what = `${program} cannot be run (${messageOf(cause)})`;
-  if (!MISSING.includes(codeOf(cause))) return new Failure('KERNEL_REFUSED', what, { cause });
+  if (!MISSING.includes(codeOf(cause))) return new Failure('KERNEL_REFUSED', what, { cause, ...WITHOUT_VERDICT });
   return new Failure('KERNEL_UNSUPPORTED', `${what}: install it (apt-get install nftables)`, { cause });
 }
 
 function timeoutFailure(args: readonly string[], timeoutMs: number): Failure {
   const message = `nft ${args.join(' ')} was killed: it exceeded ${timeoutMs} ms`;
-  return new Failure('KERNEL_REFUSED', message, { details: { [TIMEOUT_DETAIL]: String(timeoutMs) } });
+  return new Failure('KERNEL_REFUSED', message, WITHOUT_VERDICT);
 }
 
 /** Texts of errno for a missing kernel feature (EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT). */

@@ -1,7 +1,7 @@
 import type { ElementsChange, JsonObject, NftCommand, TableName } from './table.js';
 
-/** Detail of the failure of a run of nft that took too long. */
-export const TIMEOUT_DETAIL = 'timeoutMs';
+/** Detail of the failure of a run of nft that did not end by itself, and so refuses nothing. */
+export const NO_VERDICT_DETAIL = 'withoutVerdict';
 
 /** A filter chain of any program that packets of pods pass on their way through the node. */
 export interface BaseChain {

@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 
 import { MemoryNft } from '../testing/memory-nft.js';
 import { reconcilerOptions, until } from '../testing/nft.js';
-import { TIMEOUT_DETAIL } from './nft.js';
+import { NO_VERDICT_DETAIL } from './nft.js';
 import { CHECK_INTERVAL_MS, TableReconciler } from './table-reconciler.js';
 import { replacement, type Json, type JsonObject, type NftCommand, type NftTable } from './table.js';
 
@@ -271,7 +271,7 @@ describe('a failure', () => {
 
   test('of reading that takes too long leads to no write', async () => {
     const { reconciler, nft } = start();
-    const slow = new Failure('KERNEL_REFUSED', 'slow', { details: { [TIMEOUT_DETAIL]: '1' } });
+    const slow = new Failure('KERNEL_REFUSED', 'slow', { details: { [NO_VERDICT_DETAIL]: '1' } });
     for (let times = 0; times < 2; times++) {
       nft.failNext('read', slow);
       await expect(reconciler.setWanted(table('a'))).rejects.toThrow('slow');

@@ -3,7 +3,7 @@ import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { TIMEOUT_DETAIL, type Nft, type TableWatch } from './nft.js';
+import { NO_VERDICT_DETAIL, type Nft, type TableWatch } from './nft.js';
 import {
   elementChanges,
   formatTableName,
@@ -266,7 +266,7 @@ export class TableReconciler {
     } catch (error) {
       const isRefused = error instanceof Failure && error.code === 'KERNEL_REFUSED';
       // A write would take too long as well, and callers wait.
-      if (this.#failed && isRefused && !(TIMEOUT_DETAIL in error.details)) return [];
+      if (this.#failed && isRefused && !(NO_VERDICT_DETAIL in error.details)) return [];
       throw error;
     }
   }

@@ -260,6 +260,19 @@ describe('an announcement', () => {
     expect(await silent).toBe(1);
   });
 
+  test('waits for a node that had nothing to do for a minute', async () => {
+    const stream = follow('n1');
+    const { streamId } = await next(stream);
+    policies.acknowledge({ nodeName: 'n1', streamId, number: 1 });
+    clock.advance(60_000);
+    compiled.setPod(numbered(1));
+    const known = announced();
+    expect(await isPending(known)).toBe(true);
+    await nextAfterBatch(stream);
+    policies.acknowledge({ nodeName: 'n1', streamId, number: 2 });
+    expect(await known).toBe(1);
+  });
+
   test('ends with its call', async () => {
     const stream = follow('n1');
     await next(stream);

@@ -85,6 +85,8 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
   /** Streams with changes since the last batch. */
   readonly #due = new Set<PolicyStream>();
   #distributedAtMs = 0;
+  /** Streams of the sets that the present announcement changes. */
+  #announced: Set<PolicyStream> | undefined;
   #cancelBatch: (() => void) | undefined;
 
   constructor(options: NetworkPoliciesOptions) {
@@ -101,6 +103,7 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
       setChanged: (set) => {
         for (const stream of this.#users.get(set) ?? []) {
           stream.follower.setChanged(set);
+          this.#announced?.add(stream);
           this.#batch(stream);
         }
       },
@@ -187,10 +190,14 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
    */
   async announce(announcement: Announcement, signal: AbortSignal): Promise<number> {
     this.#requireServing();
+    // Also the sets of an earlier pod that lose its address.
+    const users = new Set<PolicyStream>();
+    this.#announced = users;
     this.addresses.announce(announcement);
-
-    const users = this.profiles.pods.setsOf(announcement.pod).flatMap((set) => [...(this.#users.get(set) ?? [])]);
-    const behind = [...new Set(users)].filter((stream) => isBehind(stream) && !this.#isLost(stream));
+    this.#announced = undefined;
+    for (const set of this.profiles.pods.setsOf(announcement.pod))
+      for (const stream of this.#users.get(set) ?? []) users.add(stream);
+    const behind = [...users].filter((stream) => isBehind(stream) && !this.#isLost(stream));
     await Promise.all(behind.map((stream) => this.#untilCaughtUp(stream, signal)));
     return behind.length;
   }
@@ -288,8 +295,10 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
   }
 
   #batch(stream: PolicyStream): void {
-    this.#due.add(stream);
     const { clock } = this.#options;
+    const hasWaited = stream.acknowledgedNumber < stream.sentNumber || stream.isDue || this.#due.has(stream);
+    if (!hasWaited) stream.waitsSinceMs = clock.monotonicMs();
+    this.#due.add(stream);
     const delayMs = Math.max(0, this.#distributedAtMs + BATCH_MS - clock.monotonicMs());
     this.#cancelBatch ??= clock.after(delayMs, () => {
       this.#cancelBatch = undefined;

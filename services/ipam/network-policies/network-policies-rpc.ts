@@ -24,7 +24,7 @@ import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { readName } from '../leases/session-rpc.js';
-import { subdomainFault } from '../records/names.js';
+import { labelFault, subdomainFault } from '../records/names.js';
 import type { Member, SetUpdate } from './address-sets.js';
 import type { PolicyInspection } from './explanation.js';
 import { explainHandler, listHandler, statusHandler } from './inspection-rpc.js';
@@ -78,12 +78,18 @@ function announceHandler(policies: PolicyDistributor): Handler<AnnouncePodReques
   return async (message, { signal }) => ({ nodes: await policies.announce(readAnnouncement(message), signal) });
 }
 
+const ADDRESSES_COUNT_MAX = 2;
+const UID_LENGTH_MAX = 128;
+
 function readAnnouncement({ nodeName, pod, addresses }: AnnouncePodRequest): Announcement {
   return readChecked('AnnouncePod', (checks) => {
     checks.check('node_name', subdomainFault(nodeName));
     const { namespace = '', name = '', uid = '' } = pod ?? {};
-    if (namespace === '' || name === '') checks.check('pod', 'must have a namespace and a name');
-    if (addresses.length === 0) checks.check('addresses', 'must not be empty');
+    checks.check('pod.namespace', labelFault(namespace));
+    checks.check('pod.name', subdomainFault(name));
+    if (uid.length > UID_LENGTH_MAX) checks.check('pod.uid', `must have at most ${UID_LENGTH_MAX} characters`);
+    if (addresses.length === 0 || addresses.length > ADDRESSES_COUNT_MAX)
+      checks.check('addresses', 'must be one, or one of each family');
     const read = addresses.map((each, index) => readName(`addresses[${index}]`, each, checks));
     return { nodeName, pod: { namespace, name, uid }, addresses: read };
   });

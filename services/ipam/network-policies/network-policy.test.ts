@@ -79,3 +79,17 @@ test('host bits of a CIDR are ignored, and a missing spec isolates all pods of t
   expect(accepts(undefined)).toBe(false);
   expect(readNetworkPolicy({ spec: {} })).toBeUndefined();
 });
+
+test.each<[what: string, peer: (index: number) => unknown, limit: number]>([
+  ['selectors', (index) => ({ podSelector: { matchLabels: { app: `a${index}` } } }), 256],
+  ['ranges', (index) => ({ ipBlock: { cidr: `192.${index >> 8}.${index & 255}.0/25` } }), 4096],
+])('a policy with too many %s allows nothing, and is reported', (_, peer, limit) => {
+  const spec = (count: number) => ({
+    podSelector: {},
+    ingress: [{ from: Array.from({ length: count }, (_, index) => peer(index)) }],
+  });
+  expect(read(spec(limit))).toMatchObject({ faults: [], rules: { ingress: [{}] } });
+  const tooLarge = read(spec(limit + 1));
+  expect(tooLarge.rules).toEqual({ ingress: [], egress: undefined });
+  expect(tooLarge.faults).toEqual([expect.stringMatching(/more than 256 selectors .* 4096 ranges/)]);
+});

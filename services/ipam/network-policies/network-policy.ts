@@ -69,8 +69,24 @@ export function readNetworkPolicy(object: unknown): PolicySpec | undefined {
   const directions = readTypes(spec, faults);
   const rulesOf = (direction: Direction): readonly RuleSpec[] | undefined =>
     directions.includes(direction) ? readRules(spec[direction], { direction, namespace, faults }) : undefined;
-  const rules = { ingress: rulesOf('ingress'), egress: rulesOf('egress') };
+  const rules = withinLimits({ ingress: rulesOf('ingress'), egress: rulesOf('egress') }, faults);
   return { name: `NetworkPolicy ${namespace}/${name}`, namespace, tier: 'policy', priority: 0, subject, rules, faults };
+}
+
+/** Limits of one policy, as any user may write some: each selector is a set of pods in podwire-ipam and on nodes. */
+const SELECTORS_COUNT_MAX = 256;
+const RANGES_COUNT_MAX = 4096;
+
+/** A policy above the limits isolates its pods and allows nothing. */
+function withinLimits(rules: PolicySpec['rules'], faults: string[]): PolicySpec['rules'] {
+  const all = DIRECTIONS.flatMap((direction) => rules[direction] ?? []);
+  const count = (countOf: (rule: RuleSpec) => number) => all.reduce((sum, rule) => sum + countOf(rule), 0);
+  const selectors = count(({ peers, ports }) => (peers?.pods.length ?? 0) + (ports?.names.length ?? 0));
+  const ranges = count(({ peers, ports }) => (peers?.networks.length ?? 0) + (ports?.ranges.length ?? 0));
+  if (selectors <= SELECTORS_COUNT_MAX && ranges <= RANGES_COUNT_MAX) return rules;
+  const limits = `${SELECTORS_COUNT_MAX} selectors and port names, or ${RANGES_COUNT_MAX} ranges`;
+  faults.push(`the policy has more than ${limits}; it allows nothing: split it`);
+  return { ingress: rules.ingress && [], egress: rules.egress && [] };
 }
 
 /** The directions in which the policy isolates its pods; both if the types are not understood. */

@@ -145,6 +145,27 @@ describe('an announced address', () => {
     expect(texts(podOn('n1'))).toEqual([]);
   });
 
+  test('is dropped when its node announces thousands of further ones, and other nodes’ stay', () => {
+    const other = takeOrdinals(block('10.66.0.0/28', 'n2'), [3], lease('n2'));
+    addresses.setBlock('b', leased);
+    addresses.setBlock('c', other);
+    const address = addressAt(other.prefix, 3);
+    const pod = { namespace: 'default', name: 'web', uid: 'u' };
+    addresses.announce({
+      nodeName: 'n2',
+      pod,
+      addresses: [{ address, sequenceNumber: other.sequenceNumbers[3] ?? 0n }],
+    });
+    announce('web');
+    changed = [];
+    for (let value = 0n; value < 2048n; value++) {
+      const free = { address: { family: 4 as const, value: 0x0a_70_00_00n + value }, sequenceNumber: 0n };
+      addresses.announce({ nodeName: 'n1', pod: { ...pod, name: 'flood' }, addresses: [free] });
+    }
+    expect(changed).toContain('default/web');
+    expect([texts(podOn('n1')).length, texts(podOn('n2')).length]).toEqual([0, 1]);
+  });
+
   test('ends with the lease, for the next lease of the address too', () => {
     addresses.setBlock('b', leased);
     announce('web');

@@ -23,8 +23,8 @@ export interface Announcement {
 /** One address of an {@link Announcement}. */
 type Announced = SetMember & Omit<Announcement, 'addresses'>;
 
-/** Announced addresses of all nodes. Addresses that the datastore does not confirm are mistakes; the oldest are dropped. */
-const ANNOUNCED_COUNT_MAX = 20_000;
+/** Announced addresses of one node. Addresses that the datastore does not confirm are mistakes; the oldest are dropped. */
+const ANNOUNCED_COUNT_MAX = 2048;
 
 export interface PodAddressesOptions {
   /** Receives pods whose addresses may have changed. */
@@ -50,7 +50,8 @@ export class PodAddresses {
   readonly #byPod = new Map<string, readonly Allocation[]>();
   /** Announced addresses by their text, oldest first. */
   readonly #announced = new Map<string, Announced>();
-  readonly #announcedByPod = new Map<string, ReadonlySet<Announced>>();
+  readonly #announcedByPod = new Map<string, Set<Announced>>();
+  readonly #countsByNode = new Map<string, number>();
   #pools: readonly Pool[] = [];
 
   constructor(options: PodAddressesOptions) {
@@ -81,13 +82,11 @@ export class PodAddresses {
       for (const each of [earlier, holder?.pod]) if (each) changed.set(keyOf(each), each);
       const announced = { nodeName, pod, ...member };
       this.#announced.set(formatAddress(member.address), announced);
-      const known = this.#announcedByPod.get(keyOf(pod)) ?? [];
-      this.#announcedByPod.set(keyOf(pod), new Set([...known, announced]));
+      const known = this.#announcedByPod.get(keyOf(pod)) ?? new Set();
+      this.#announcedByPod.set(keyOf(pod), known.add(announced));
+      this.#countsByNode.set(nodeName, (this.#countsByNode.get(nodeName) ?? 0) + 1);
     }
-    for (const { address } of this.#announced.values()) {
-      if (this.#announced.size <= ANNOUNCED_COUNT_MAX) break;
-      this.#drop(address);
-    }
+    for (const each of this.#dropOldest(nodeName)) changed.set(keyOf(each), each);
     for (const each of changed.values()) this.#options.changed(each);
   }
 
@@ -148,15 +147,27 @@ export class PodAddresses {
     return isPod && this.#holderOf(address)?.nodeName === nodeName;
   }
 
+  /** @returns the pods of the node's announcements beyond the limit */
+  #dropOldest(nodeName: string): readonly PodName[] {
+    const excess = (this.#countsByNode.get(nodeName) ?? 0) - ANNOUNCED_COUNT_MAX;
+    if (excess <= 0) return [];
+    const oldest = [...this.#announced.values()].filter((each) => each.nodeName === nodeName).slice(0, excess);
+    for (const { address } of oldest) this.#drop(address);
+    return oldest.map(({ pod }) => pod);
+  }
+
   #drop(address: Address): Announced | undefined {
     const text = formatAddress(address);
     const announced = this.#announced.get(text);
     if (!announced) return undefined;
     this.#announced.delete(text);
     const key = keyOf(announced.pod);
-    const rest = [...(this.#announcedByPod.get(key) ?? [])].filter((each) => each !== announced);
-    if (rest.length > 0) this.#announcedByPod.set(key, new Set(rest));
-    else this.#announcedByPod.delete(key);
+    const ofPod = this.#announcedByPod.get(key);
+    ofPod?.delete(announced);
+    if (ofPod?.size === 0) this.#announcedByPod.delete(key);
+    const count = (this.#countsByNode.get(announced.nodeName) ?? 0) - 1;
+    if (count > 0) this.#countsByNode.set(announced.nodeName, count);
+    else this.#countsByNode.delete(announced.nodeName);
     return announced;
   }
 

@@ -199,7 +199,7 @@ test('an announced pod is known to other nodes before its lease is bound', async
   expect(members()).toEqual([addresses.get('back/api'), leased[0]?.address]);
   const empty = AnnouncePodRequest.fromPartial({ nodeName: 'n1' });
   const failure = failureOf(caller.peer.call(NetworkPolicyServiceService.announcePod, empty, clientLimits()));
-  expect((await failure).message).toMatch(/pod must have a namespace and a name; addresses must not be empty/);
+  expect((await failure).message).toMatch(/pod\.namespace.*pod\.name.*addresses must be one, or one of each family/);
 });
 
 test('explains connections, and lists policies and nodes', async () => {
