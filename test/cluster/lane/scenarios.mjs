@@ -357,7 +357,11 @@ const SCENARIOS = [
   { name: 'hostPort', run: hostPort },
   { name: 'hostPort through portmap, and back', run: portmap, serves: isIpv6 },
   { name: 'node port with the number of a hostPort', run: nodePort },
-  { name: 'first packets of 500 pods under network policies', run: firstPackets },
+  {
+    name: 'first packets of 500 pods under network policies',
+    run: firstPackets,
+    serves: ({ family }) => family === 'dual',
+  },
   { name: 'annotations for address and pool', run: annotations, serves: ({ family }) => family !== 'ipv6' },
   { name: 'dashboards answer from a collector and Prometheus', run: dashboards, serves: isOnEtcd },
   { name: 'DaemonSet restart while pods change', run: daemonSetRestart, serves: isDefault },
