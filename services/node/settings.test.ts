@@ -32,6 +32,7 @@ describe('the settings', () => {
       natPorts: undefined,
       firewallAccept: true,
       networkPolicies: false,
+      policyWaitMs: 5000,
       blockedPorts: [9091, 9094, 9650],
       metricsTokenFile: '',
       mtuBytes: 0,
