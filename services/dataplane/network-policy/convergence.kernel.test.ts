@@ -5,8 +5,8 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import type { NetlinkNft } from '../kernel/netlink-nft.js';
 import { cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { kernelNft, until } from '../testing/nft.js';
-import { accept, member, message, podMessage, profile, wholeSet } from '../testing/policies.js';
-import { PolicyNode, policyPod } from '../testing/policy-node.js';
+import { accept, member, message, podMessage, profile, wholeSet } from '../testing/network-policy/policies.js';
+import { PolicyNode, policyPod } from '../testing/network-policy/policy-node.js';
 
 /** Random changes that overlap: the table ends as one that is written at once. */
 

@@ -3,11 +3,11 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { NetlinkConnections } from '../kernel/connections.js';
 import type { NetlinkNft } from '../kernel/netlink-nft.js';
 import { cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { connectEnds, LiveEnds, NODE } from '../testing/live-ends.js';
+import { connectEnds, LiveEnds, NODE } from '../testing/network-policy/live-ends.js';
 import { kernelNft, until } from '../testing/nft.js';
-import { accept, denied, member, message, podMessage, profile, wholeSet } from '../testing/policies.js';
-import { PolicyNode, policyPod } from '../testing/policy-node.js';
-import { NODE_ADDRESSES, OUTSIDE, PODS, wireEnds } from '../testing/policy-pods.js';
+import { accept, denied, member, message, podMessage, profile, wholeSet } from '../testing/network-policy/policies.js';
+import { PolicyNode, policyPod } from '../testing/network-policy/policy-node.js';
+import { NODE_ADDRESSES, OUTSIDE, PODS, wireEnds } from '../testing/network-policy/policy-pods.js';
 
 /** Open connections of sockets through the table and translations, while policies change. */
 

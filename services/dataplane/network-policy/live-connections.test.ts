@@ -10,10 +10,19 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import type { Nft } from '../nft/nft.js';
 import { ICMP, ICMPV6, SCTP, TCP, UDP } from '../testing/frames.js';
-import { accept, address, denied, member, message, podMessage, profile, wholeSet } from '../testing/policies.js';
-import { PolicyNode, policyPod } from '../testing/policy-node.js';
-import { NODE_ADDRESSES, OUTSIDE, PODS, type ProbedEnd } from '../testing/policy-pods.js';
-import { ADDRESS_SETS, policyState, PORT_SETS, PORTS } from '../testing/random-policies.js';
+import {
+  accept,
+  address,
+  denied,
+  member,
+  message,
+  podMessage,
+  profile,
+  wholeSet,
+} from '../testing/network-policy/policies.js';
+import { PolicyNode, policyPod } from '../testing/network-policy/policy-node.js';
+import { NODE_ADDRESSES, OUTSIDE, PODS, type ProbedEnd } from '../testing/network-policy/policy-pods.js';
+import { ADDRESS_SETS, policyState, PORT_SETS, PORTS } from '../testing/network-policy/random-policies.js';
 import type { ConnectionKernel } from './live-connections.js';
 
 const [A, B, C] = [PODS[0]!, PODS[1]!, PODS[2]!];

@@ -7,10 +7,10 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { firstPacket, ICMP, ICMPV6, SCTP, TCP, UDP } from '../testing/frames.js';
 import { cleanUp, requireThrowawayNamespace } from '../testing/kernels.js';
 import { kernelNft } from '../testing/nft.js';
-import { address, message, podMessage, wholeSet } from '../testing/policies.js';
-import { PolicyNode, policyPod } from '../testing/policy-node.js';
-import { OUTSIDE, PODS, Prober, wireEnds, type ProbedEnd } from '../testing/policy-pods.js';
-import { ADDRESS_SETS, policyState, PORT_SETS, PORTS } from '../testing/random-policies.js';
+import { address, message, podMessage, wholeSet } from '../testing/network-policy/policies.js';
+import { PolicyNode, policyPod } from '../testing/network-policy/policy-node.js';
+import { OUTSIDE, PODS, Prober, wireEnds, type ProbedEnd } from '../testing/network-policy/policy-pods.js';
+import { ADDRESS_SETS, policyState, PORT_SETS, PORTS } from '../testing/network-policy/random-policies.js';
 
 /** Random policies: the kernel's verdict about every connection is the evaluator's. */
 

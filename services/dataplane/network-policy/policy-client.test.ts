@@ -6,7 +6,7 @@ import { Gate } from '@podwire/shared/testing/server';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { until } from '../testing/nft.js';
-import { denied, FakePolicies, message, podMessage, wholeSet } from '../testing/policies.js';
+import { denied, FakePolicies, message, podMessage, wholeSet } from '../testing/network-policy/policies.js';
 import { PolicyClient } from './policy-client.js';
 import { PolicyView, type ViewChange } from './policy-view.js';
 

@@ -9,9 +9,9 @@ import { listRuleset } from '../testing/contracts/nft-contract.js';
 import { firstPacket, UDP } from '../testing/frames.js';
 import { cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { kernelNft, until } from '../testing/nft.js';
-import { accept, denied, member, message, podMessage, profile, wholeSet } from '../testing/policies.js';
-import { PolicyNode, policyPod } from '../testing/policy-node.js';
-import { OUTSIDE, PODS, Prober, wireEnds, type ProbedEnd } from '../testing/policy-pods.js';
+import { accept, denied, member, message, podMessage, profile, wholeSet } from '../testing/network-policy/policies.js';
+import { PolicyNode, policyPod } from '../testing/network-policy/policy-node.js';
+import { OUTSIDE, PODS, Prober, wireEnds, type ProbedEnd } from '../testing/network-policy/policy-pods.js';
 
 /** A node's policies from the first start on, with the failures around them, on the kernel. */
 

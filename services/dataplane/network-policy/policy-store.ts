@@ -83,8 +83,7 @@ export class PolicyStore {
   }
 
   #saveSets(): void {
-    if (this.#view?.sets.size === 0) rmSync(this.#path(SETS), { force: true });
-    else this.#write(SETS, (view) => view.encodeSets());
+    this.#write(SETS, (view) => view.encodeSets());
   }
 
   #write(name: string, encode: (view: PolicyView) => Uint8Array): void {

@@ -1,6 +1,15 @@
 import { describe, expect, test } from 'vitest';
 
-import { accept, denied, member, message, network, podMessage, profile, wholeSet } from '../testing/policies.js';
+import {
+  accept,
+  denied,
+  member,
+  message,
+  network,
+  podMessage,
+  profile,
+  wholeSet,
+} from '../testing/network-policy/policies.js';
 import { difference, MemberSet } from './members.js';
 import { readUpdate } from './messages.js';
 import { PolicyView } from './policy-view.js';

@@ -3,9 +3,16 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { firstPacket, ICMP, ICMPV6, SCTP, TCP, UDP, unreachable } from '../testing/frames.js';
 import { cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { kernelNft, until } from '../testing/nft.js';
-import { accept, denied, message, network, podMessage, profile } from '../testing/policies.js';
-import { PolicyNode, policyPod } from '../testing/policy-node.js';
-import { NODE_ADDRESSES, OUTSIDE, PODS, Prober, wireEnds, type ProbedEnd } from '../testing/policy-pods.js';
+import { accept, denied, message, network, podMessage, profile } from '../testing/network-policy/policies.js';
+import { PolicyNode, policyPod } from '../testing/network-policy/policy-node.js';
+import {
+  NODE_ADDRESSES,
+  OUTSIDE,
+  PODS,
+  Prober,
+  wireEnds,
+  type ProbedEnd,
+} from '../testing/network-policy/policy-pods.js';
 
 /** Packets that the table lets pass besides the rules of policies, in both families; the oracle's test compares the rules. */
 

@@ -8,9 +8,9 @@ import type { Nft } from '../nft/nft.js';
 import { firstPacket, ICMP, ICMPV6, TCP, UDP } from '../testing/frames.js';
 import { cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { kernelNft, until } from '../testing/nft.js';
-import { accept, denied, message, network, podMessage, profile } from '../testing/policies.js';
-import { PolicyNode, policyPod } from '../testing/policy-node.js';
-import { OUTSIDE, PODS, Prober, wireEnds, type ProbedEnd } from '../testing/policy-pods.js';
+import { accept, denied, message, network, podMessage, profile } from '../testing/network-policy/policies.js';
+import { PolicyNode, policyPod } from '../testing/network-policy/policy-node.js';
+import { OUTSIDE, PODS, Prober, wireEnds, type ProbedEnd } from '../testing/network-policy/policy-pods.js';
 import { messageOfDrop, PolicyDrops, type PolicyDrop } from './drops.js';
 
 /** Packets that the real table drops, as the node reports them. */

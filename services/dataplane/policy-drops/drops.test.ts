@@ -4,7 +4,7 @@ import { beforeEach, expect, test } from 'vitest';
 
 import type { PacketWatcher } from '../nft/nft.js';
 import { firstPacket, TCP } from '../testing/frames.js';
-import { accept, profile } from '../testing/policies.js';
+import { accept, profile } from '../testing/network-policy/policies.js';
 import type { PodFiltering } from '../network-policy/policy-table.js';
 import { dropsMessage } from './drops-rpc.js';
 import { PolicyDrops } from './drops.js';

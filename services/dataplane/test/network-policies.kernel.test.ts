@@ -5,7 +5,7 @@ import type { RunningService } from '../service.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { until } from '../testing/nft.js';
 import { podNetwork } from '../testing/pods.js';
-import { denied, FakePolicies, message, podMessage } from '../testing/policies.js';
+import { denied, FakePolicies, message, podMessage } from '../testing/network-policy/policies.js';
 import { configOf, ServiceFixture, startOn } from '../testing/service.js';
 
 /** Network policies in the node's service: podwire-ipam's stream, a pod's wiring, restarts, and the setting. */

@@ -16,7 +16,7 @@ import { FakeIpam, FakeNodeNetwork, nodeMessage, poolMessage, routeMessage, vxla
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { MemoryLinks } from '../testing/memory-links.js';
 import { MemoryNft } from '../testing/memory-nft.js';
-import { NO_CONNECTIONS } from '../testing/policy-node.js';
+import { NO_CONNECTIONS } from '../testing/network-policy/policy-node.js';
 import { runNodeCommand } from '../testing/memory-node-commands.js';
 import { MemoryNodeKernel } from '../testing/memory-node-kernel.js';
 import { BOOT, recordingLog } from '../testing/pods.js';

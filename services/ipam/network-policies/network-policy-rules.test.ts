@@ -270,7 +270,7 @@ test('rule 18: SCTP is never read as TCP, and protocols without ports need a rul
   expect(judged([webAcceptsFrom({ podSelector: {} })], attempts)).toEqual([true, true, true]);
 });
 
-test('rule 19: ICMPv6 is denied as any protocol; only nodes know neighbour discovery, by its types', () => {
+test('rule 19: ICMPv6 is denied like every protocol; only nodes know neighbour discovery, by its types', () => {
   const echo = { source: 'fd00::2', destination: ADDRESSES.six, protocol: 'ICMP', port: 0 } as const;
   expect(judged([webAcceptsPorts({})], [echo])).toEqual([false]);
 });

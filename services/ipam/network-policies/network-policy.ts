@@ -73,7 +73,7 @@ export function readNetworkPolicy(object: unknown): PolicySpec | undefined {
   return { name: `NetworkPolicy ${namespace}/${name}`, namespace, tier: 'policy', priority: 0, subject, rules, faults };
 }
 
-/** Limits of one policy, as any user may write some: each selector is a set of pods in podwire-ipam and on nodes. */
+/** Limits of one policy, which users of a namespace write: each selector is a set of pods in podwire-ipam and on nodes. */
 const SELECTORS_COUNT_MAX = 256;
 const RANGES_COUNT_MAX = 4096;
 

@@ -50,15 +50,13 @@ function faults(came, expected) {
   return [...wrong, ...lost];
 }
 
-/** Prints how long new pods waited until the other nodes knew them. */
+/** Prints how many new pods were known to the other nodes before they started, and after. */
 function printKnown({ nodes, families }) {
   for (const node of nodes) {
     const [address] = families.pick(node);
     const text = node.machine.run('wget', ['-qO-', `${url(address, METRICS_PORT)}metrics`]);
-    const lines = text
-      .split('\n')
-      .filter((line) => /^podwire_policy_known_everywhere_seconds_(bucket|count)/.test(line));
-    process.stdout.write(`${lines.map((line) => `  ${node.name}: ${line}\n`).join('')}`);
+    const counts = text.matchAll(/^podwire_policy_known_everywhere_seconds_count\{pod="(\w+)"\} (\d+)/gm);
+    process.stdout.write(`  ${node.name}: ${[...counts].map(([, pod, count]) => `${count} ${pod}`).join(', ')}\n`);
   }
 }
 

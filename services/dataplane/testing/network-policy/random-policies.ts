@@ -2,8 +2,8 @@ import type { Direction, PolicyRule, Profile, RuleAction } from '@podwire/shared
 import { cut, merge, type AddressRange } from '@podwire/shared/network-policy/ranges';
 import fc from 'fast-check';
 
-import { SCTP, TCP, UDP } from './frames.js';
-import { prefix } from './nft.js';
+import { SCTP, TCP, UDP } from '../frames.js';
+import { prefix } from '../nft.js';
 import { accept, network } from './policies.js';
 import { OUTSIDE, PODS } from './policy-pods.js';
 

@@ -4,8 +4,8 @@ import { createInterface } from 'node:readline';
 
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 
-import { frame } from './frames.js';
-import { addPod, run } from './kernels.js';
+import { frame } from '../frames.js';
+import { addPod, run } from '../kernels.js';
 
 /** Pods of a node as namespaces, and a host outside; packets go from and to them as frames. */
 

@@ -4,7 +4,7 @@ import { createInterface } from 'node:readline';
 
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 
-import { run } from './kernels.js';
+import { run } from '../kernels.js';
 import type { ProbedEnd } from './policy-pods.js';
 
 /** Connections of sockets between wired ends, or the node itself, whose ends send all the time. */

@@ -5,12 +5,12 @@ import { join } from 'node:path';
 import type { FollowPoliciesResponse } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 
-import type { ConnectionKernel } from '../network-policy/live-connections.js';
-import { PolicyFilter } from '../network-policy/policy-filter.js';
-import { PolicyStore } from '../network-policy/policy-store.js';
-import { PolicyView } from '../network-policy/policy-view.js';
-import type { Nft } from '../nft/nft.js';
-import { RecordedEvents } from './nft.js';
+import type { ConnectionKernel } from '../../network-policy/live-connections.js';
+import { PolicyFilter } from '../../network-policy/policy-filter.js';
+import { PolicyStore } from '../../network-policy/policy-store.js';
+import { PolicyView } from '../../network-policy/policy-view.js';
+import type { Nft } from '../../nft/nft.js';
+import { RecordedEvents } from '../nft.js';
 import { address } from './policies.js';
 
 interface PolicyNodeOptions {

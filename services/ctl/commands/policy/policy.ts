@@ -11,14 +11,14 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import { allPages } from '../clients/services.js';
-import { ADDRESS, POD_NAME, text, type Form, type ReadResult } from '../command-line/forms.js';
-import type { Option, Positional, Verb } from '../command-line/verb.js';
-import { DONE, PROBLEM_FOUND, sentence, type Section, type Table } from '../output/report.js';
-import { age, wordOf } from '../output/words.js';
+import { allPages } from '../../clients/services.js';
+import { ADDRESS, POD_NAME, text, type Form, type ReadResult } from '../../command-line/forms.js';
+import type { Option, Positional, Verb } from '../../command-line/verb.js';
+import { DONE, PROBLEM_FOUND, sentence, type Section, type Table } from '../../output/report.js';
+import { age, wordOf } from '../../output/words.js';
 
 /** IANA's numbers. ICMP stands for both of its versions: no port of a policy matches either. */
-const PROTOCOLS: Readonly<Record<string, number>> = { tcp: 6, udp: 17, sctp: 132, icmp: 1 };
+export const PROTOCOLS: Readonly<Record<string, number>> = { tcp: 6, udp: 17, sctp: 132, icmp: 1 };
 
 const END: Form<PolicyEnd> = {
   placeholder: 'POD|ADDRESS',

@@ -22,8 +22,8 @@ import { RpcServer } from '@podwire/shared/rpc/server';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 
-import { addressBytes } from '../network-policy/messages.js';
-import { prefix } from './nft.js';
+import { addressBytes } from '../../network-policy/messages.js';
+import { prefix } from '../nft.js';
 
 /** Network policies for tests, as values and as podwire-ipam's messages. */
 

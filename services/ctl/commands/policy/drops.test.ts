@@ -4,7 +4,7 @@ import {
 } from '@podwire/proto/podwire/dataplane/v1/network_policy';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { fake, Fakes } from '../testing/ctl.js';
+import { fake, Fakes } from '../../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {

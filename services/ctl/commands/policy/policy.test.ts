@@ -8,7 +8,7 @@ import {
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { fake, Fakes } from '../testing/ctl.js';
+import { fake, Fakes } from '../../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {

@@ -5,11 +5,12 @@ import {
 } from '@podwire/proto/podwire/dataplane/v1/network_policy';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Context } from '../clients/services.js';
-import { text } from '../command-line/forms.js';
-import type { Flag, Option, Verb } from '../command-line/verb.js';
-import { DONE, PROBLEM_FOUND, sentence, type Report, type Table } from '../output/report.js';
-import { moment } from '../output/words.js';
+import type { Context } from '../../clients/services.js';
+import { text } from '../../command-line/forms.js';
+import type { Flag, Option, Verb } from '../../command-line/verb.js';
+import { DONE, PROBLEM_FOUND, sentence, type Report, type Table } from '../../output/report.js';
+import { moment } from '../../output/words.js';
+import { PROTOCOLS } from './policy.js';
 
 const NAMESPACE: Option<string> = {
   ...{ name: '--namespace', short: '-n', form: text('NAME') },
@@ -21,13 +22,10 @@ const FOLLOW: Flag = { name: '--follow', short: '-f', about: 'keep running, and 
 /** Interval between two reads of followed drops, in milliseconds. */
 const FOLLOW_INTERVAL_MS = 1000;
 
-/** IANA's numbers; other protocols have their number. */
-const PROTOCOLS: ReadonlyMap<number, string> = new Map([
-  [1, 'icmp'],
-  [6, 'tcp'],
-  [17, 'udp'],
+/** Names by IANA's numbers; other protocols have their number. */
+const PROTOCOL_NAMES: ReadonlyMap<number, string> = new Map([
+  ...Object.entries(PROTOCOLS).map(([name, number]): [number, string] => [number, name]),
   [58, 'icmpv6'],
-  [132, 'sctp'],
 ]);
 
 export const policyDrops: Verb = {
@@ -95,7 +93,7 @@ function tableOf(drops: readonly PolicyDrop[]): Table {
 }
 
 function destinationText({ destinationAddress: address, destinationPort: port, protocol }: PolicyDrop): string {
-  const name = PROTOCOLS.get(protocol) ?? String(protocol);
+  const name = PROTOCOL_NAMES.get(protocol) ?? String(protocol);
   if (port === undefined) return `${address}/${name}`;
   return `${address.includes(':') ? `[${address}]` : address}:${port}/${name}`;
 }
