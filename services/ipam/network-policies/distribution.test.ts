@@ -9,11 +9,12 @@ let clock: ManualClock;
 let policies: NetworkPolicies;
 let compiled: CompiledCluster;
 let stop: AbortController;
+/** Acknowledges a message of the latest stream. */
+let acknowledge: (number: number) => void;
 
 beforeEach(() => {
   clock = new ManualClock();
-  let ids = 0;
-  policies = new NetworkPolicies({ clock, newUid: () => `stream-${++ids}`, refusal: () => undefined });
+  policies = new NetworkPolicies({ clock, refusal: () => undefined });
   compiled = new CompiledCluster(undefined, policies.profiles);
   stop = new AbortController();
   compiled.setNamespace({ metadata: { name: 'default', labels: {} } });
@@ -38,7 +39,7 @@ function pod(name: string, nodeName: string, ip: string, uid = name): RawPod {
 const numbered = (index: number): RawPod => pod(`p${index}`, 'n2', `10.1.${index >> 8}.${index & 255}`);
 
 function follow(nodeName: string, sets: ReadonlyMap<string, bigint> = new Map()): AsyncGenerator<PolicyMessage> {
-  return policies.follow({ nodeName, sets }, stop.signal);
+  return policies.follow({ nodeName, sets, acknowledged: (listener) => (acknowledge = listener) }, stop.signal);
 }
 
 async function next(stream: AsyncGenerator<PolicyMessage>): Promise<PolicyMessage> {
@@ -168,7 +169,7 @@ test('a small set that has changed too often is sent whole', async () => {
 describe('the progress of a node', () => {
   test('counts messages and acknowledgements; after 10 s without any the node is behind', async () => {
     const stream = follow('n1');
-    const { streamId } = await next(stream);
+    await next(stream);
     clock.advance(10_000);
     expect(policies.nodes).toEqual({ following: 1, behind: 0 });
     clock.advance(1);
@@ -177,16 +178,15 @@ describe('the progress of a node', () => {
       ...{ isFollowing: true, forMs: 10_001, behindForMs: 10_001, isBehind: true },
       ...{ sentNumber: 1, acknowledgedNumber: 0 },
     });
-    policies.acknowledge({ nodeName: 'n1', streamId, number: 1 });
-    policies.acknowledge({ nodeName: 'n1', streamId, number: 0 });
+    acknowledge(1);
+    acknowledge(0);
     expect(policies.progressOf('n1')).toMatchObject({ acknowledgedNumber: 1, behindForMs: undefined });
-    expect(() => policies.acknowledge({ nodeName: 'n1', streamId: 'other', number: 1 })).toThrow(/another stream/);
   });
 
   test('begins to wait with the first message after an acknowledgement of all', async () => {
     const stream = follow('n1');
-    const { streamId } = await next(stream);
-    policies.acknowledge({ nodeName: 'n1', streamId, number: 1 });
+    await next(stream);
+    acknowledge(1);
     clock.advance(60_000);
     for (const index of [1, 2]) {
       compiled.setPod(numbered(index));
@@ -194,9 +194,9 @@ describe('the progress of a node', () => {
       clock.advance(3000);
     }
     expect(policies.progressOf('n1')).toMatchObject({ sentNumber: 3, behindForMs: 6005 });
-    policies.acknowledge({ nodeName: 'n1', streamId, number: 2 });
+    acknowledge(2);
     clock.advance(100);
-    policies.acknowledge({ nodeName: 'n1', streamId, number: 2 });
+    acknowledge(2);
     expect(policies.progressOf('n1')).toMatchObject({ acknowledgedNumber: 2, behindForMs: 100 });
   });
 
@@ -224,10 +224,10 @@ describe('an announcement', () => {
     Promise.race([promise.then(() => false), new Promise<boolean>((resolve) => setImmediate(resolve, true))]);
 
   test('waits for the nodes that need the pod, until they have acknowledged its addresses', async () => {
-    const [stream, other] = [follow('n1'), follow('n9')];
-    const { streamId } = await next(stream);
+    const [other, stream] = [follow('n9'), follow('n1')];
     await next(other);
-    policies.acknowledge({ nodeName: 'n1', streamId, number: 1 });
+    await next(stream);
+    acknowledge(1);
     expect(await announced()).toBe(0);
     compiled.setPod(numbered(1));
     const known = announced();
@@ -236,7 +236,7 @@ describe('an announcement', () => {
     // A later change needs no acknowledgement.
     compiled.setPod(numbered(2));
     await nextAfterBatch(stream);
-    policies.acknowledge({ nodeName: 'n1', streamId, number: 2 });
+    acknowledge(2);
     expect(await known).toBe(1);
   });
 
@@ -262,14 +262,14 @@ describe('an announcement', () => {
 
   test('waits for a node that had nothing to do for a minute', async () => {
     const stream = follow('n1');
-    const { streamId } = await next(stream);
-    policies.acknowledge({ nodeName: 'n1', streamId, number: 1 });
+    await next(stream);
+    acknowledge(1);
     clock.advance(60_000);
     compiled.setPod(numbered(1));
     const known = announced();
     expect(await isPending(known)).toBe(true);
     await nextAfterBatch(stream);
-    policies.acknowledge({ nodeName: 'n1', streamId, number: 2 });
+    acknowledge(2);
     expect(await known).toBe(1);
   });
 

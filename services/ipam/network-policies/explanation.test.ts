@@ -14,7 +14,7 @@ let clock: ManualClock;
 
 beforeEach(() => {
   clock = new ManualClock();
-  policies = new NetworkPolicies({ clock, newUid: () => 'stream', refusal: () => undefined });
+  policies = new NetworkPolicies({ clock, refusal: () => undefined });
   compiled = new CompiledCluster(undefined, policies.profiles);
   compiled.setNamespace({ metadata: { name: 'default', labels: { team: 'a' } } });
   compiled.setPod(pod('web', 'n1', ['10.0.0.1', 'fd00::1'], 'http'));
@@ -172,7 +172,8 @@ describe('operators see', () => {
   test('nodes that follow or have pods, and policies with faults', async () => {
     compiled.setPolicy(onWeb({ ingress: [{ ports: [{ protocol: 'QUIC' }] }] }));
     compiled.setClusterPolicy(onAll('Baseline', 'Accept', 'egress'));
-    await policies.follow({ nodeName: 'n9', sets: new Map() }, new AbortController().signal).next();
+    const request = { nodeName: 'n9', sets: new Map(), acknowledged: () => undefined };
+    await policies.follow(request, new AbortController().signal).next();
     const { nodes, faultyPolicies, ...counts } = policyStatus(policies);
     expect(counts).toEqual({ networkPoliciesCount: 1, clusterNetworkPoliciesCount: 1 });
     expect(nodes).toMatchObject([

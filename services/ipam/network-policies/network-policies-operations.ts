@@ -9,8 +9,6 @@ import type { NodeProgress, PolicyState } from './status.js';
 
 export interface NetworkPoliciesOptions {
   readonly clock: Clock;
-  /** Makes a UUID. */
-  readonly newUid: () => string;
   /** Why no node may follow the policies now; undefined if nodes may. */
   readonly refusal: () => Failure | undefined;
 }
@@ -19,10 +17,11 @@ export interface FollowRequest {
   readonly nodeName: string;
   /** Digests of the sets that the node has, by their IDs. */
   readonly sets: ReadonlyMap<string, bigint>;
+  /** Delivers the numbers of messages that are in force on the node, with all before them. */
+  readonly acknowledged: (listener: (number: number) => void) => void;
 }
 
 export interface PolicyMessage {
-  readonly streamId: string;
   /** From 1. */
   readonly number: number;
   /** Whether this message ends the snapshot. */
@@ -30,21 +29,13 @@ export interface PolicyMessage {
   readonly update: NodeUpdate;
 }
 
-export interface Acknowledgement {
-  readonly nodeName: string;
-  readonly streamId: string;
-  readonly number: number;
-}
-
 /** Serves network policies to nodes; undefined where podwire-ipam has no API server. */
 export interface PolicyDistributor {
   follow(request: FollowRequest, signal: AbortSignal): AsyncIterable<PolicyMessage>;
-  acknowledge(acknowledgement: Acknowledgement): void;
   announce(announcement: Announcement, signal: AbortSignal): Promise<number>;
 }
 
 interface PolicyStream {
-  readonly id: string;
   readonly follower: Follower;
   sentNumber: number;
   acknowledgedNumber: number;
@@ -148,9 +139,11 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
    * @throws Failure of the refusal; SESSION_SUPERSEDED when the node opens another stream; UNREACHABLE when the node is too far
    * behind
    */
-  async *follow({ nodeName, sets }: FollowRequest, signal: AbortSignal): AsyncGenerator<PolicyMessage, void, void> {
+  async *follow(request: FollowRequest, signal: AbortSignal): AsyncGenerator<PolicyMessage, void, void> {
     this.#requireServing();
-    const stream = this.#open(nodeName, sets);
+    const { nodeName } = request;
+    const stream = this.#open(request);
+    request.acknowledged((number) => this.#acknowledge(stream, number));
     try {
       for (let isSnapshot = true; !signal.aborted; isSnapshot = false) {
         if (stream.isEnded) throw supersededFailure(nodeName);
@@ -164,23 +157,13 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
         for (const check of stream.waiting) check();
         for (const [index, part] of parts.entries()) {
           const isComplete = isSnapshot && index === parts.length - 1;
-          yield { streamId: stream.id, number: firstNumber + index, isComplete, update: part };
+          yield { number: firstNumber + index, isComplete, update: part };
         }
         await untilDue(stream, signal);
       }
     } finally {
       this.#close(stream);
     }
-  }
-
-  /** @throws Failure SESSION_SUPERSEDED when the stream is not the node's present one */
-  acknowledge({ nodeName, streamId, number }: Acknowledgement): void {
-    const stream = this.#streams.get(nodeName);
-    if (stream?.id !== streamId) throw supersededFailure(nodeName);
-    if (number <= stream.acknowledgedNumber) return;
-    stream.acknowledgedNumber = Math.min(number, stream.sentNumber);
-    stream.waitsSinceMs = this.#options.clock.monotonicMs();
-    for (const check of stream.waiting) check();
   }
 
   /**
@@ -213,13 +196,20 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
     if (refusal) throw refusal;
   }
 
-  #open(nodeName: string, known: ReadonlyMap<string, bigint>): PolicyStream {
+  #acknowledge(stream: PolicyStream, number: number): void {
+    if (number <= stream.acknowledgedNumber) return;
+    stream.acknowledgedNumber = Math.min(number, stream.sentNumber);
+    stream.waitsSinceMs = this.#options.clock.monotonicMs();
+    for (const check of stream.waiting) check();
+  }
+
+  #open({ nodeName, sets: known }: FollowRequest): PolicyStream {
     const earlier = this.#streams.get(nodeName);
     if (earlier) this.#close(earlier);
     const onUse = (set: AddressSet, isUsed: boolean): void => this.#setUsed(set, stream, isUsed);
     const nowMs = this.#options.clock.monotonicMs();
     const stream: PolicyStream = {
-      ...{ id: this.#options.newUid(), sentNumber: 0, acknowledgedNumber: 0, openedAtMs: nowMs, waitsSinceMs: nowMs },
+      ...{ sentNumber: 0, acknowledgedNumber: 0, openedAtMs: nowMs, waitsSinceMs: nowMs },
       ...{ isEnded: false, isDue: false, wake: () => undefined, waiting: new Set() },
       follower: new Follower({ nodeName, profiles: this.profiles, known, onUse }),
     };

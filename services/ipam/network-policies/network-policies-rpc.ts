@@ -3,8 +3,6 @@ import {
   NetworkPolicyServiceService,
   PolicyAction,
   PolicyDirection,
-  type AcknowledgePoliciesRequest,
-  type AcknowledgePoliciesResponse,
   type AnnouncePodRequest,
   type AnnouncePodResponse,
   type FollowPoliciesRequest,
@@ -19,7 +17,7 @@ import { familyBits, type Address } from '@podwire/shared/net/address';
 import type { PolicyRule, Profile } from '@podwire/shared/network-policy/policy';
 import { readChecked } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
-import { preparedMethod, type StreamHandler, type Streaming } from '@podwire/shared/rpc/streaming';
+import { preparedMethod, type DuplexHandler, type Streaming } from '@podwire/shared/rpc/streaming';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -48,8 +46,7 @@ export function networkPolicyService(
     name: 'podwire.ipam.v1.NetworkPolicyService',
     definition: { ...NetworkPolicyServiceService, followPolicies: method },
     implementation: {
-      followPolicies: streaming(method, followHandler(policies)),
-      acknowledgePolicies: unary(NetworkPolicyServiceService.acknowledgePolicies, acknowledgeHandler(policies)),
+      followPolicies: streaming.duplex(method, followHandler(policies)),
       announcePod: unary(NetworkPolicyServiceService.announcePod, announceHandler(policies)),
       explainPolicy: unary(NetworkPolicyServiceService.explainPolicy, explainHandler(policies, clock)),
       getPolicyStatus: unary(NetworkPolicyServiceService.getPolicyStatus, statusHandler(policies, clock)),
@@ -58,19 +55,12 @@ export function networkPolicyService(
   };
 }
 
-function followHandler(policies: PolicyDistributor): StreamHandler<FollowPoliciesRequest, Uint8Array> {
-  return async function* (message, { signal }) {
-    for await (const each of policies.follow(readFollowRequest(message), signal)) yield encodeMessage(each);
-  };
-}
-
-function acknowledgeHandler(
-  policies: PolicyDistributor,
-): Handler<AcknowledgePoliciesRequest, AcknowledgePoliciesResponse> {
-  return ({ nodeName, streamId, number }) => {
-    readChecked('AcknowledgePolicies', (checks) => checks.check('node_name', subdomainFault(nodeName)));
-    policies.acknowledge({ nodeName, streamId, number: Number(number) });
-    return Promise.resolve({});
+function followHandler(policies: PolicyDistributor): DuplexHandler<FollowPoliciesRequest, Uint8Array> {
+  return async function* (message, { signal }, later) {
+    const acknowledged: FollowRequest['acknowledged'] = (listener) =>
+      later(({ acknowledgedNumber }) => listener(Number(acknowledgedNumber)));
+    const request = { ...readFollowRequest(message), acknowledged };
+    for await (const each of policies.follow(request, signal)) yield encodeMessage(each);
   };
 }
 
@@ -95,7 +85,7 @@ function readAnnouncement({ nodeName, pod, addresses }: AnnouncePodRequest): Ann
   });
 }
 
-function readFollowRequest({ nodeName, sets }: FollowPoliciesRequest): FollowRequest {
+function readFollowRequest({ nodeName, sets }: FollowPoliciesRequest): Pick<FollowRequest, 'nodeName' | 'sets'> {
   return readChecked('FollowPolicies', (checks) => {
     checks.check('node_name', subdomainFault(nodeName));
     return { nodeName, sets: new Map(sets.map(({ id, digest }) => [id, digest])) };
@@ -106,10 +96,10 @@ function readFollowRequest({ nodeName, sets }: FollowPoliciesRequest): FollowReq
 const encodedSets = new WeakMap<SetUpdate, Uint8Array>();
 
 /** A message as bytes. Concatenated protobuf messages form one message, so an update of a set is encoded once. */
-export function encodeMessage({ streamId, number, isComplete, update }: PolicyMessage): Uint8Array {
+export function encodeMessage({ number, isComplete, update }: PolicyMessage): Uint8Array {
   const { sets, profiles, pods, removedPods, removedIds, unknownPods } = update;
   const rest = FollowPoliciesResponse.encode({
-    ...{ streamId, number: BigInt(number), isComplete, sets: [], removedIds: [...removedIds] },
+    ...{ number: BigInt(number), isComplete, sets: [], removedIds: [...removedIds] },
     profiles: profiles.map(profileMessage),
     pods: pods.map(podMessage),
     removedPods: removedPods.map(podName),

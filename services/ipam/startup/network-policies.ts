@@ -27,8 +27,6 @@ interface PolicyDeps {
   readonly log: Logger;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
-  /** Makes a UUID. */
-  readonly newUid: () => string;
 }
 
 /** The choice of the process that serves. */
@@ -42,14 +40,14 @@ export interface PolicyPlace {
 /** The caller stops it before it closes the API server. */
 export function startNetworkPolicies(
   api: KubernetesApi,
-  { clock, log, random, newUid }: PolicyDeps,
+  { clock, log, random }: PolicyDeps,
   { isShared, identity }: PolicyPlace,
 ): ServedPolicies {
   const lease = isShared ? new PolicyLease({ api, clock, log, identity }) : undefined;
   let isRead = false;
   const unread = (): Failure | undefined => (isRead ? source.refusal : notLeading(''));
   const refusal = (): Failure | undefined => unread() ?? (lease && !lease.held ? notLeading(lease.leader) : undefined);
-  const policies = new NetworkPolicies({ clock, newUid, refusal });
+  const policies = new NetworkPolicies({ clock, refusal });
   const complete = (failure: Failure | undefined): NetworkPolicies => {
     if (failure) throw failure;
     return policies;
@@ -68,7 +66,6 @@ export function startNetworkPolicies(
       yield* policies.follow(request, held ? AbortSignal.any([signal, held]) : signal);
       if (lease && held?.aborted) throw notLeading(lease.leader);
     },
-    acknowledge: (acknowledgement) => policies.acknowledge(acknowledgement),
     announce: (announcement, signal) => policies.announce(announcement, signal),
     explain: (question) => explain(question, complete(refusal())),
     status: () => policyStatus(complete(refusal())),
@@ -89,8 +86,7 @@ export function startNetworkPolicies(
 
 /** Where podwire-ipam has no API server, or network policies are off. */
 export const NO_POLICIES: PolicyDistributor & PolicyInspection = {
-  ...{ follow: refuse, acknowledge: refuse, announce: refuse },
-  ...{ explain: refuse, status: refuse, list: refuse },
+  ...{ follow: refuse, announce: refuse, explain: refuse, status: refuse, list: refuse },
 };
 
 function refuse(): never {

@@ -1,4 +1,4 @@
-import { Metadata, status, type MethodDefinition, type ServiceError } from '@grpc/grpc-js';
+import { Metadata, status, type ClientReadableStream, type MethodDefinition, type ServiceError } from '@grpc/grpc-js';
 import {
   SpanKind,
   trace,
@@ -132,24 +132,27 @@ export class Peer {
   /**
    * Opens a stream; waits while the service is down. The iteration applies backpressure. The stream ends when the signal
    * fires or the iteration ends.
+   * @param opened - receives the function that sends later messages, of a method that takes them. After the end it does nothing
    * @throws Failure of the service, or UNREACHABLE, CANCELLED, UNIMPLEMENTED; messages received before remain valid
    */
   async *stream<Request, Response>(
     method: MethodDefinition<Request, Response>,
     request: Request,
     signal: AbortSignal,
+    opened?: (send: (request: Request) => void) => void,
   ): AsyncGenerator<Response, void, void> {
     if (this.#closed || signal.aborted) throw failureOfSignal(signal);
     const { path, requestSerialize, responseDeserialize } = method;
     const span = this.#startSpan(path);
     const metadata = this.#metadata(trace.setSpan(context.active(), span));
-    const call = this.#connection.client.makeServerStreamRequest(
-      path,
-      requestSerialize,
-      responseDeserialize,
-      request,
-      metadata,
-    );
+    const { client } = this.#connection;
+    let call: ClientReadableStream<Response>;
+    if (method.requestStream) {
+      const duplex = client.makeBidiStreamRequest(path, requestSerialize, responseDeserialize, metadata);
+      duplex.write(request);
+      opened?.((later) => void duplex.write(later));
+      call = duplex;
+    } else call = client.makeServerStreamRequest(path, requestSerialize, responseDeserialize, request, metadata);
     const cancel = (): void => call.cancel();
     signal.addEventListener('abort', cancel, { once: true });
     try {

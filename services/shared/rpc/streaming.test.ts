@@ -2,6 +2,12 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { Client, credentials, status } from '@grpc/grpc-js';
+import {
+  FollowPoliciesRequest,
+  FollowPoliciesResponse,
+  NetworkPolicyServiceService,
+} from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { WatchResponse, WatchServiceService, type WatchRequest } from '@podwire/proto/podwire/ipam/v1/watch';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -10,7 +16,7 @@ import { systemClock } from '../runtime/clock.js';
 import { Gate, recordingLog } from '../testing/server.js';
 import { Peer } from './client.js';
 import { RpcServer } from './server.js';
-import { preparedMethod, type StreamHandler } from './streaming.js';
+import { preparedMethod, type DuplexHandler, type StreamHandler } from './streaming.js';
 
 type Watch = StreamHandler<WatchRequest, WatchResponse>;
 
@@ -221,6 +227,89 @@ test('one stream beyond the server’s limit is refused, until one ends', async 
   const second = peer.stream(WATCH, REQUEST, forever);
   await expect(second.next()).resolves.toMatchObject({ value: { resumeToken: 'first' } });
   await second.return();
+});
+
+describe('a stream with messages of the caller', () => {
+  const FOLLOW = NetworkPolicyServiceService.followPolicies;
+  type Follow = DuplexHandler<FollowPoliciesRequest, FollowPoliciesResponse>;
+
+  const request = (fields: Partial<FollowPoliciesRequest>) => FollowPoliciesRequest.fromPartial(fields);
+  const response = (number: bigint) => FollowPoliciesResponse.fromPartial({ number });
+
+  async function serveDuplex(follow: Follow) {
+    const server = new RpcServer({
+      addresses: [`unix:${join(folder, 'duplex.sock')}`],
+      ...{ log: recordingLog().log, clock: systemClock, defaultCallTimeoutMs: 50, drainTimeoutMs: 5000 },
+      services: (_, streaming) => [
+        {
+          name: 'podwire.ipam.v1.NetworkPolicyService',
+          definition: { followPolicies: FOLLOW },
+          implementation: { followPolicies: streaming.duplex(FOLLOW, follow) },
+        },
+      ],
+    });
+    const [address = ''] = await server.listen();
+    servers.push(server);
+    const peer = new Peer('podwire-ipam', address);
+    peers.push(peer);
+    return { server, peer, address };
+  }
+
+  /** Answers each later message with its number. */
+  const echo: Follow = async function* ({ nodeName }, { signal }, later) {
+    const numbers = [BigInt(nodeName.length)];
+    let wake = (): void => undefined;
+    later(({ acknowledgedNumber }) => {
+      numbers.push(acknowledgedNumber);
+      wake();
+    });
+    signal.addEventListener('abort', () => wake());
+    while (!signal.aborted) {
+      for (const number of numbers.splice(0)) yield response(number);
+      if (!signal.aborted) await new Promise<void>((resolve) => (wake = resolve));
+    }
+  };
+
+  test('gets them in their order, also those before it listens, and none after its end', async () => {
+    const { peer, server } = await serveDuplex(echo);
+    let send: (message: FollowPoliciesRequest) => void = () => undefined;
+    const numbers: bigint[] = [];
+    for await (const { number } of peer.stream(FOLLOW, request({ nodeName: 'n' }), forever, (open) => (send = open))) {
+      if (number === 1n) for (let next = 2n; next <= 50n; next++) send(request({ acknowledgedNumber: next }));
+      numbers.push(number);
+      if (number === 50n) break;
+    }
+    expect(numbers).toEqual(Array.from({ length: 50 }, (_, index) => BigInt(index + 1)));
+    send(request({ acknowledgedNumber: 51n }));
+    await until(() => server.streamsCount === 0);
+  });
+
+  test('goes on when the caller sends no more, and is refused when it has sent nothing', async () => {
+    const { address } = await serveDuplex(echo);
+    const client = new Client(address, credentials.createInsecure());
+    const open = () => client.makeBidiStreamRequest(FOLLOW.path, FOLLOW.requestSerialize, FOLLOW.responseDeserialize);
+    const call = open();
+    call.end(request({ nodeName: 'node' }));
+    await expect(call[Symbol.asyncIterator]().next()).resolves.toMatchObject({ value: { number: 4n } });
+    const silent = open();
+    silent.end();
+    await expect(silent[Symbol.asyncIterator]().next()).rejects.toMatchObject({ code: status.INVALID_ARGUMENT });
+    client.close();
+  });
+
+  test('ends with the failure of a message that cannot be decoded', async () => {
+    const { peer } = await serveDuplex(echo);
+    let send: (message: FollowPoliciesRequest) => void = () => undefined;
+    const method = {
+      ...FOLLOW,
+      requestSerialize: (message: FollowPoliciesRequest) =>
+        message.nodeName === '' ? Buffer.from([0xff]) : FOLLOW.requestSerialize(message),
+    };
+    const stream = peer.stream(method, request({ nodeName: 'n' }), forever, (open) => (send = open));
+    await stream.next();
+    send(request({}));
+    await expect(stream.next()).rejects.toMatchObject({ code: 'INVALID_REQUEST' });
+  });
 });
 
 test('messages that are bytes already are sent unchanged', () => {

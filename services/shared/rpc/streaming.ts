@@ -1,4 +1,10 @@
-import type { handleServerStreamingCall, MethodDefinition, ServerWritableStream } from '@grpc/grpc-js';
+import type {
+  handleBidiStreamingCall,
+  handleServerStreamingCall,
+  MethodDefinition,
+  ServerDuplexStream,
+  ServerWritableStream,
+} from '@grpc/grpc-js';
 import { context } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
@@ -18,11 +24,30 @@ import type { QueueEvents } from './request-queue.js';
  */
 export type StreamHandler<Request, Response> = (request: Request, call: Call) => AsyncIterable<Response>;
 
-/** Converts handlers of server-streaming methods to gRPC's. One per server. */
-export type Streaming = <Request, Response>(
-  method: MethodDefinition<Request, Response>,
-  handler: StreamHandler<Request, Response>,
-) => handleServerStreamingCall<Request, Response>;
+/**
+ * Same as {@link StreamHandler} for a caller that may send more messages. The call is admitted by the first one.
+ * @param later - delivers the messages after the first one to its listener, one per turn of the event loop. Call it once. A listener
+ * that throws ends the stream
+ */
+export type DuplexHandler<Request, Response> = (
+  request: Request,
+  call: Call,
+  later: (listener: (request: Request) => void) => void,
+) => AsyncIterable<Response>;
+
+/** Converts handlers of streaming methods to gRPC's. One per server. */
+export interface Streaming {
+  <Request, Response>(
+    method: MethodDefinition<Request, Response>,
+    handler: StreamHandler<Request, Response>,
+  ): handleServerStreamingCall<Request, Response>;
+  readonly duplex: <Request, Response>(
+    method: MethodDefinition<Request, Response>,
+    handler: DuplexHandler<Request, Response>,
+  ) => handleBidiStreamingCall<Request, Response>;
+}
+
+type StreamingCall<Request, Response> = ServerWritableStream<Request, Response> | ServerDuplexStream<Request, Response>;
 
 export interface StreamsOptions {
   readonly log: Logger;
@@ -41,6 +66,12 @@ export const MAX_STREAMS_PER_CALLER = 32;
 
 /** Interval between two checks of the callers' proofs, in milliseconds. */
 const CHECK_INTERVAL_MS = 5000;
+
+interface OpenedStream<Request, Response> {
+  readonly method: MethodDefinition<Request, Response>;
+  readonly first: Promise<Request>;
+  readonly handler: (request: Request, call: ServedCall) => AsyncIterable<Response>;
+}
 
 interface OpenStream {
   /** Name of the caller. */
@@ -68,19 +99,40 @@ export class Streams {
     return this.#open.size;
   }
 
-  readonly handlers: Streaming = (method, handler) => (call) => {
+  readonly handlers: Streaming = Object.assign(
+    <Request, Response>(method: MethodDefinition<Request, Response>, handler: StreamHandler<Request, Response>) =>
+      (call: ServerWritableStream<Request, Response>): void =>
+        void this.#serve(call, { method, first: Promise.resolve(call.request), handler }),
+    {
+      duplex:
+        <Request, Response>(method: MethodDefinition<Request, Response>, handler: DuplexHandler<Request, Response>) =>
+        (call: ServerDuplexStream<Request, Response>): void => {
+          const first = firstMessage(call);
+          void this.#serve(call, {
+            ...{ method, first },
+            handler: (request, served) => handler(request, served, (listener) => readLater(call, served, listener)),
+          });
+        },
+    },
+  );
+
+  async #serve<Request, Response>(
+    call: StreamingCall<Request, Response>,
+    { method, first, handler }: OpenedStream<Request, Response>,
+  ): Promise<void> {
     const { admission, ...options } = this.#options;
     const { path, requestSerialize } = method;
     const served = openCall(call, { path, defaultTimeoutMs: undefined, ...options });
-    void context.with(served.context, async () => {
+    await context.with(served.context, async () => {
       try {
-        const encodeRequest = (): Buffer => requestSerialize(requireDecoded(call.request));
+        const request = await first;
+        const encodeRequest = (): Buffer => requestSerialize(requireDecoded(request));
         const admitted = await admitCall(admission, call, { path, encodeRequest, signal: served.signal });
         // An open stream executes only while it makes a message, at the pace of its reader.
         admitted.leave();
         this.#add(served, admitted);
-        const responses = handler(requireDecoded(call.request), served);
-        for await (const response of responses) await sendMessage(call, response, served.signal);
+        for await (const response of handler(requireDecoded(request), served))
+          await sendMessage(call, response, served.signal);
         if (served.signal.aborted) throw failureOfSignal(served.signal);
         served.succeed();
         call.end();
@@ -94,7 +146,7 @@ export class Streams {
         served.release();
       }
     });
-  };
+  }
 
   /** Ends every stream with UNREACHABLE, later ones too. */
   drain(): void {
@@ -139,12 +191,45 @@ export class Streams {
   }
 }
 
+/** Rejects when the caller ends the stream without one. */
+function firstMessage<Request>(call: ServerDuplexStream<Request, unknown>): Promise<Request> {
+  return new Promise((resolve, reject) => {
+    call.once('data', (request: Request) => {
+      call.pause();
+      resolve(request);
+    });
+    const ended = (): void => reject(new Failure('INVALID_REQUEST', 'the stream ended without a message; send one'));
+    call.once('end', ended).once('cancelled', ended);
+  });
+}
+
+function readLater<Request>(
+  call: ServerDuplexStream<Request, unknown>,
+  served: ServedCall,
+  listener: (request: Request) => void,
+): void {
+  call.on('data', (request: Request) => {
+    call.pause();
+    try {
+      listener(requireDecoded(request));
+      setImmediate(() => call.resume());
+    } catch (error) {
+      served.abort(asFailure(error));
+    }
+  });
+  call.resume();
+}
+
 async function endUnproven(served: ServedCall, check: ProvenCaller['check']): Promise<void> {
   try {
     await check();
   } catch (error) {
-    served.abort(error instanceof Failure ? error : new Failure('INTERNAL', messageOf(error), { cause: error }));
+    served.abort(asFailure(error));
   }
+}
+
+function asFailure(error: unknown): Failure {
+  return error instanceof Failure ? error : new Failure('INTERNAL', messageOf(error), { cause: error });
 }
 
 /**
@@ -152,7 +237,7 @@ async function endUnproven(served: ServedCall, check: ProvenCaller['check']): Pr
  * @throws Failure of the signal, also when the connection accepts no more messages
  */
 function sendMessage<Response>(
-  call: ServerWritableStream<unknown, Response>,
+  call: StreamingCall<unknown, Response>,
   response: Response,
   signal: AbortSignal,
 ): Promise<void> {
@@ -171,7 +256,7 @@ function sendMessage<Response>(
   });
 }
 
-/** A server-streaming method whose messages are already encoded, so that many streams can share them. */
+/** A streaming method whose messages are already encoded, so that many streams can share them. */
 export function preparedMethod<Request, Response>(
   method: MethodDefinition<Request, Response>,
 ): MethodDefinition<Request, Uint8Array> {
