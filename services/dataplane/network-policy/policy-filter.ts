@@ -95,7 +95,8 @@ export class PolicyFilter implements PodFilter {
       for (const device of this.#pods.keys()) this.#table.notePod(device, this.#filtering(device));
     }
     if (change.sets.size > 0) this.#store.saveSetsLater();
-    const [changed, affected] = [this.#changedFilters(this.#pods.keys()), this.#affectedPods(change.sets)];
+    const changed = change.hasPods ? this.#changedFilters(this.#pods.keys()) : undefined;
+    const affected = this.#affectedPods(change.sets);
     // After a failure the table is replaced, and all connections are judged.
     await this.#table.update(change);
     this.#judge(affected, changed);

@@ -50,9 +50,8 @@ async function next(stream: AsyncGenerator<PolicyMessage>): Promise<PolicyMessag
 
 /** The next message, once the present changes are due. */
 async function nextAfterBatch(stream: AsyncGenerator<PolicyMessage>): Promise<PolicyMessage> {
-  const message = next(stream);
-  await new Promise((resolve) => setImmediate(resolve));
-  clock.advance(5);
+  const turn = new Promise((resolve) => setImmediate(resolve));
+  const [message] = await Promise.all([next(stream), turn.then(() => clock.advance(5))]);
   return message;
 }
 
@@ -193,7 +192,7 @@ describe('the progress of a node', () => {
       await nextAfterBatch(stream);
       clock.advance(3000);
     }
-    expect(policies.progressOf('n1')).toMatchObject({ sentNumber: 3, behindForMs: 6005 });
+    expect(policies.progressOf('n1')).toMatchObject({ sentNumber: 3, behindForMs: 6010 });
     acknowledge(2);
     clock.advance(100);
     acknowledge(2);

@@ -289,13 +289,17 @@ export class NetworkPolicies implements PolicyDistributor, PolicyState {
     const hasWaited = stream.acknowledgedNumber < stream.sentNumber || stream.isDue || this.#due.has(stream);
     if (!hasWaited) stream.waitsSinceMs = clock.monotonicMs();
     this.#due.add(stream);
-    const delayMs = Math.max(0, this.#distributedAtMs + BATCH_MS - clock.monotonicMs());
-    this.#cancelBatch ??= clock.after(delayMs, () => {
-      this.#cancelBatch = undefined;
-      this.#distributedAtMs = clock.monotonicMs();
-      for (const each of this.#due) wake(each);
-      this.#due.clear();
-    });
+    if (this.#cancelBatch) return;
+    const delayMs = this.#distributedAtMs + BATCH_MS - clock.monotonicMs();
+    if (delayMs > 0) this.#cancelBatch = clock.after(delayMs, () => this.#distribute());
+    else this.#distribute();
+  }
+
+  #distribute(): void {
+    this.#cancelBatch = undefined;
+    this.#distributedAtMs = this.#options.clock.monotonicMs();
+    for (const each of this.#due) wake(each);
+    this.#due.clear();
   }
 }
 
