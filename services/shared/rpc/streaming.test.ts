@@ -265,8 +265,9 @@ describe('a stream with messages of the caller', () => {
     });
     signal.addEventListener('abort', () => wake());
     while (!signal.aborted) {
-      for (const number of numbers.splice(0)) yield response(number);
-      if (!signal.aborted) await new Promise<void>((resolve) => (wake = resolve));
+      const [number] = numbers.splice(0, 1);
+      if (number === undefined) await new Promise<void>((resolve) => (wake = resolve));
+      else yield response(number);
     }
   };
 

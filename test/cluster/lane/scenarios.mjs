@@ -8,7 +8,7 @@ import { expectHostPort, hostPort, nodePort, portmap } from './host-ports.mjs';
 import { deletedBlock, deletedPool, leaderLost, moveOfDatastore, withoutApiServer } from './kubernetes-store.mjs';
 import { expectUntouched } from './leaks.mjs';
 import { EXTRA_PODS, OUTSIDE } from './network.mjs';
-import { firstPackets } from './policies.mjs';
+import { firstPackets, policiesThroughFaults } from './policies.mjs';
 import { sleep, until } from './wait.mjs';
 
 const PODS_COUNT = 40;
@@ -340,6 +340,7 @@ async function withMovedDatastore({ cluster, namespace, untouched }) {
 const isDefault = ({ family, store }) => family === 'ipv4' && store === 'embedded';
 const isOnEtcd = ({ store }) => store === 'etcd';
 const isOnKubernetes = ({ store }) => store === 'kubernetes';
+const isDual = ({ family }) => family === 'dual';
 /** Cases that no setting of Podwire changes: this cluster has time, beside the one on etcd. */
 const isIpv6 = ({ family }) => family === 'ipv6';
 
@@ -360,8 +361,9 @@ const SCENARIOS = [
   {
     name: 'first packets of 500 pods under network policies',
     run: firstPackets,
-    serves: ({ family }) => family === 'dual',
+    serves: isDual,
   },
+  { name: 'network policies while processes fail and pods start', run: policiesThroughFaults, serves: isDual },
   { name: 'annotations for address and pool', run: annotations, serves: ({ family }) => family !== 'ipv6' },
   { name: 'dashboards answer from a collector and Prometheus', run: dashboards, serves: isOnEtcd },
   { name: 'DaemonSet restart while pods change', run: daemonSetRestart, serves: isDefault },

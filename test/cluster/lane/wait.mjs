@@ -29,11 +29,12 @@ export async function until(what, condition, timeoutSeconds, describe = () => ''
   }
 }
 
-/** @returns the standard output. @throws Error when the program fails */
+/** @returns the standard output. @throws Error with `stdout` when the program fails */
 export function must(program, args, options = {}) {
   const { status, stdout, stderr, error } = spawnSync(program, args, { encoding: 'utf8', ...options });
-  if (status !== 0) throw new Error(`${program} ${args.join(' ')}: ${error?.message ?? (stderr || stdout)}`);
-  return stdout;
+  if (status === 0) return stdout;
+  const text = error?.message ?? (stderr || stdout);
+  throw Object.assign(new Error(`${program} ${args.join(' ')}: ${text}`), { stdout });
 }
 
 /** Runs a program with its output in a file. @returns the exit code */

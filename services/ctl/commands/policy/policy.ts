@@ -201,8 +201,8 @@ export const policyStatus: Verb = {
   name: 'policy status',
   about: 'whether nodes enforce the network policies, and which policies have invalid parts',
   details:
-    'Lists nodes that follow, and nodes with pods. MESSAGES: acknowledged of sent. With the store etcd each replica serves\n' +
-    'a part of the nodes. Exit code 4: a node does not follow or is behind, or a policy has invalid parts.',
+    'Lists nodes that follow, and nodes with pods. MESSAGES: acknowledged of sent. Of several podwire-ipam one serves\n' +
+    'policies, and the others name it. Exit code 4: a node does not follow or is behind, or a policy has invalid parts.',
   examples: ['policy status', 'policy status -o json'],
   run: async (_, { ipam, json, clock }) => {
     const answer = await ipam.call(NetworkPolicyServiceService.getPolicyStatus, {});
