@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // `npm run test:cluster`: Podwire on a real Kubernetes cluster, in namespaces of its own. See README.md.
 // usage: run.mjs [--family=ipv4|ipv6|dual] [--store=embedded|etcd|kubernetes] [--kube-proxy=nftables|iptables] [--only=REGEXP]
-//   [--image=ARCHIVE] [--former-image=ARCHIVE --former-manifests=FOLDER]
+//   [--image=ARCHIVE] [--keep] [--former-image=ARCHIVE --former-manifests=FOLDER]
 //   run.mjs --e2e=conformance|rest|netpol|serial|cnp,… [--family=…] [--store=embedded|kubernetes] [--kube-proxy=…] [--only=REGEXP] [--image=ARCHIVE]
 import { spawn, spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
@@ -110,8 +110,10 @@ function readOptions() {
   const text = { type: 'string' };
   const former = { 'former-image': text, 'former-manifests': text };
   const cluster = { family: text, store: text, 'kube-proxy': text };
-  const { values } = parseArgs({ options: { ...cluster, e2e: text, only: text, image: text, ...former } });
-  const { family, store, 'kube-proxy': kubeProxy, only, image } = values;
+  const { values } = parseArgs({
+    options: { ...cluster, e2e: text, only: text, image: text, keep: { type: 'boolean' }, ...former },
+  });
+  const { family, store, 'kube-proxy': kubeProxy, only, image, keep } = values;
   const check = (name, value, known) => {
     if (value !== undefined && !known.includes(value))
       fail(`--${name}=${value}: unknown; use one of ${known.join(', ')}`);
@@ -121,7 +123,9 @@ function readOptions() {
   check('kube-proxy', kubeProxy, [...new Set(Object.values(PROXY_OF))]);
   const e2e = values.e2e?.split(',');
   for (const group of e2e ?? []) check('e2e', group, E2E_GROUPS);
-  return { rounds: roundsOf({ family, store, kubeProxy, e2e }), e2e, only, image, former: readFormer(values) };
+  const rounds = roundsOf({ family, store, kubeProxy, e2e });
+  if (keep && rounds.length > 1) fail('--keep: keeps one cluster; name it with --family or --store');
+  return { rounds, e2e, only, image, keep, former: readFormer(values) };
 }
 
 /** One cluster if an option names it, otherwise all. */
@@ -155,7 +159,7 @@ async function runCluster(cluster, settings) {
 }
 
 async function main() {
-  const { rounds, e2e: groups, only, image, former } = readOptions();
+  const { rounds, e2e: groups, only, image, keep, former } = readOptions();
   if (process.platform !== 'linux' || process.getuid() !== 0) fail('needs root on Linux, as container runtimes do');
   const fault = ensurePrograms(PROGRAMS) ?? cgroupFault();
   if (fault) fail(fault);
@@ -164,7 +168,7 @@ async function main() {
   const e2e = groups && { groups, images: makeE2eImages({ cache: CACHE, programs }) };
   const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
   const imageArchive = image === undefined ? imageOf(version) : resolve(image);
-  const settings = { programs, image: `localhost/podwire:${version}`, imageArchive, former, only, e2e };
+  const settings = { programs, image: `localhost/podwire:${version}`, imageArchive, former, only, keep, e2e };
   const startMs = Date.now();
   const results = [];
   for (const clusters of rounds) {

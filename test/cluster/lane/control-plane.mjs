@@ -150,6 +150,13 @@ export class ControlPlane {
     return must('kubectl', args, { ...this.#options(), input });
   }
 
+  /** Variables of a shell with kubectl and helm. */
+  get commandPrefix() {
+    return Object.entries(this.#options().env)
+      .map(([name, value]) => `${name}=${value}`)
+      .join(' ');
+  }
+
   #options() {
     const env = { PATH: `${this.#path}:/usr/bin:/bin`, HOME: this.#folder, KUBECONFIG: this.kubeconfig };
     return { env, cwd: this.#folder, maxBuffer: 64 * 1024 * 1024 };

@@ -1,5 +1,5 @@
 // Runs scenarios on a cluster, inside the namespaces of test/support/isolated.mjs.
-// usage: main.mjs SETTINGS (JSON: folder, programs, image, imageArchive, former, family, store, kubeProxy, e2e, only)
+// usage: main.mjs SETTINGS (JSON: folder, programs, image, imageArchive, former, family, store, kubeProxy, e2e, only, keep)
 import process from 'node:process';
 
 import { Cluster } from './cluster.mjs';
@@ -42,7 +42,7 @@ function guideRows({ podwire }) {
   });
 }
 
-async function main({ only, family, ...settings }) {
+async function main({ only, keep, family, ...settings }) {
   const { store, former, kubeProxy, e2e } = settings;
   const families = familiesOf(family);
   const cgroup = process.env.ISOLATED_CGROUP.slice(1);
@@ -79,6 +79,11 @@ async function main({ only, family, ...settings }) {
   if (only === undefined && e2e === undefined) rows.push(...guideRows(cluster));
   const failed = rows.filter(({ result }) => result !== 'ok').length;
   print(`\n${table(rows)}\n${rows.length - failed} passed, ${failed} failed\n\n`);
+  if (keep) {
+    const { commandPrefix } = cluster.controlPlane;
+    print(`kept until Ctrl-C. A shell: nsenter --all -t $(pgrep -nf lane/main.mjs) env ${commandPrefix} bash\n`);
+    await new Promise((resolve) => process.once('SIGTERM', resolve));
+  }
   return failed === 0 ? 0 : 1;
 }
 
