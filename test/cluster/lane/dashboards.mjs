@@ -1,6 +1,7 @@
 // The dashboards against the truth: every panel has data, and questions of an operator are answered by panels alone.
 import { NAMESPACE } from '../../../deploy/kubernetes/checksum.mjs';
 import { DASHBOARDS, panelQueries } from '../../../deploy/observability/dist/dashboards.js';
+import { restrictedLoad } from './policies.mjs';
 import { expectExemplars, expectOneTrace, expectSamplingKeepsFailures } from './traces.mjs';
 import { sleep, until } from './wait.mjs';
 
@@ -18,7 +19,12 @@ const REQUESTS_POOL = { [IPV4_POOLS]: JSON.stringify(['pods-ipv4']) };
 /** More pods than a node has leases. */
 const MANY_PODS_COUNT = 30;
 
-const QUERIES = panelQueries(INTERVAL).filter(({ language }) => language === 'promql');
+/** Metrics of the store `kubernetes`; the dashboards run beside etcd. */
+const OTHER_STORE = /\bpodwire_ipam_(leader|kubernetes_\w+)\b/;
+
+const QUERIES = panelQueries(INTERVAL).filter(
+  ({ language, expression }) => language === 'promql' && !OTHER_STORE.test(expression),
+);
 
 /** The series of a panel's only query. */
 async function panel({ observability }, title) {
@@ -206,6 +212,8 @@ export async function dashboards(context) {
   await fillingPool(context);
   await leakedAddress(context);
   await load(context, 'last');
+  await allocatedPod(context);
+  await restrictedLoad(context);
   await everyPanelHasData(context);
   const unreachable = await cluster.observability.unreachableTargets();
   if (unreachable.length > 0) throw new Error(`not scraped: ${unreachable.join('; ')}`);

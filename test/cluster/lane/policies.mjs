@@ -137,6 +137,13 @@ export async function firstPackets({ cluster, namespace }) {
   }
 }
 
+/** Some pods that wait until other nodes know them. */
+export async function restrictedLoad({ cluster, namespace }) {
+  const targets = new Targets({ cluster, namespace });
+  await targets.start();
+  await targets.round(4);
+}
+
 const IPAM = /podwire-ipam/;
 const NODE = /podwire-node/;
 const SILENT_MS = 8000;
