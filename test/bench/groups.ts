@@ -6,6 +6,7 @@ import { measureIpamFlood } from './groups/ipam-flood.js';
 import { measureIpamScale } from './groups/ipam-scale.js';
 import { measureIpam } from './groups/ipam.js';
 import { measureNode } from './groups/node.js';
+import { measurePolicies } from './groups/policies.js';
 import { measureRuntime } from './groups/runtime.js';
 
 /** The groups of measurements, each alternating in one run with its comparison. */
@@ -20,5 +21,6 @@ export const GROUPS: Readonly<Record<string, (report: (line: string) => void) =>
   'ipam-flood': measureIpamFlood,
   'ipam-scale': measureIpamScale,
   node: measureNode,
+  policies: measurePolicies,
   runtime: measureRuntime,
 };
