@@ -43,7 +43,6 @@ const METHODS = {
     'podwire.ipam.v1.LeaseService/ReportInventory',
     'podwire.ipam.v1.LeaseService/RecallLeases',
     'podwire.ipam.v1.LeaseService/ReturnAddresses',
-    'podwire.ipam.v1.NetworkPolicyService/AcknowledgePolicies',
     'podwire.ipam.v1.NetworkPolicyService/AnnouncePod',
     'podwire.ipam.v1.NetworkPolicyService/ExplainPolicy',
     'podwire.ipam.v1.NetworkPolicyService/FollowPolicies',

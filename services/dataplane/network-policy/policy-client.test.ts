@@ -69,7 +69,7 @@ test('a complete snapshot is enforced once, and acknowledged when it is in force
   client.start();
   await until(() => changes.length > 0);
   expect([ipam.acknowledged, client.conditions()]).toEqual([[], []]);
-  expect(ipam.requests).toEqual([{ nodeName: 'node-1', sets: [] }]);
+  expect(ipam.requests).toEqual([{ nodeName: 'node-1', sets: [], acknowledgedNumber: 0n }]);
   gate.open();
   await until(() => ipam.acknowledged.length > 0);
   expect(ipam.acknowledged).toEqual(['node-1 stream-1 2']);

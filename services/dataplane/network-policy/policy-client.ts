@@ -1,7 +1,4 @@
-import {
-  NetworkPolicyServiceService,
-  type FollowPoliciesResponse,
-} from '@podwire/proto/podwire/ipam/v1/network_policy';
+import { NetworkPolicyServiceService, type FollowPoliciesRequest } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
 import { exponentialBackoff, WorkQueue } from '@podwire/shared/reconcile/work-queue';
@@ -15,6 +12,9 @@ import type { PolicyFilter } from './policy-filter.js';
 import type { PolicyView, ViewChange } from './policy-view.js';
 
 type Connection = ReturnType<PolicyClientOptions['connect']>;
+
+/** Receives the function that sends further requests of a stream. */
+type Opened = (send: (request: FollowPoliciesRequest) => void) => void;
 
 /** Receives the client's events. */
 export interface ClientEvents {
@@ -46,13 +46,12 @@ const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5000 };
 /** Attempts to find the podwire-ipam that serves policies, before a failure is reported. */
 const ATTEMPTS_COUNT = 6;
 
-const ACKNOWLEDGE_TIMEOUT_MS = 5000;
 const REPEAT_AFTER_MS = 1000;
 
 /** Time for other nodes to put a pod's addresses in force, beyond the wait: it is measured. */
 const ANNOUNCE_TIMEOUT_MS = 5000;
 
-const { followPolicies: FOLLOW, acknowledgePolicies: ACKNOWLEDGE, announcePod: ANNOUNCE } = NetworkPolicyServiceService;
+const { followPolicies: FOLLOW, announcePod: ANNOUNCE } = NetworkPolicyServiceService;
 
 const knownEverywhere = onFirstUse(() => histogram('podwire.policy.known_everywhere'));
 
@@ -144,14 +143,16 @@ export class PolicyClient {
     const { self: nodeName, connect, view } = this.#options;
     const ipam = connect();
     const sets = view.digests();
-    const acknowledgements = new Acknowledgements(ipam, this.#options, signal);
+    const acknowledgements = new Acknowledgements(this.#options, signal);
+    const opened: Opened = (send) =>
+      acknowledgements.sendWith((acknowledgedNumber) => send({ nodeName: '', sets: [], acknowledgedNumber }));
     view.beginStream();
     let isComplete = false;
     try {
-      for await (const message of ipam.stream(FOLLOW, { nodeName, sets }, signal)) {
+      for await (const message of ipam.stream(FOLLOW, { nodeName, sets, acknowledgedNumber: 0n }, signal, opened)) {
         const change = view.apply(message);
         if (!change || signal.aborted) continue;
-        void acknowledgements.enforce(change, message);
+        void acknowledgements.enforce(change, message.number);
         if (!isComplete) this.#found(ipam);
         isComplete = true;
       }
@@ -187,32 +188,33 @@ export class PolicyClient {
   }
 }
 
-type MessageName = Pick<FollowPoliciesResponse, 'streamId' | 'number'>;
-
 /** Acknowledges the latest message of a stream that is in force. */
 class Acknowledgements {
-  readonly #ipam: Connection;
   readonly #options: PolicyClientOptions;
   readonly #signal: AbortSignal;
-  #inForce: MessageName | undefined;
+  #send: (number: bigint) => void = () => undefined;
+  #inForceNumber = 0n;
   /** The latest message that could not be put in force. */
-  #failed: MessageName | undefined;
+  #failedNumber: bigint | undefined;
   #isRepeating = false;
-  #isSending = false;
 
-  constructor(ipam: Connection, options: PolicyClientOptions, signal: AbortSignal) {
-    this.#ipam = ipam;
+  constructor(options: PolicyClientOptions, signal: AbortSignal) {
     this.#options = options;
     this.#signal = signal;
   }
 
+  /** @param send - sends an acknowledgement in the stream */
+  sendWith(send: (number: bigint) => void): void {
+    this.#send = send;
+  }
+
   /** Never throws: what fails is repeated, as the table is. */
-  async enforce(change: ViewChange, { streamId, number }: FollowPoliciesResponse): Promise<void> {
+  async enforce(change: ViewChange, number: bigint): Promise<void> {
     try {
       await this.#options.filter.update(change);
-      await this.#done({ streamId, number });
+      this.#done(number);
     } catch {
-      this.#failed = { streamId, number };
+      this.#failedNumber = number;
       if (!this.#isRepeating) await this.#repeat();
     }
   }
@@ -221,12 +223,12 @@ class Acknowledgements {
   async #repeat(): Promise<void> {
     const { filter, clock } = this.#options;
     this.#isRepeating = true;
-    while (this.#failed && (await clock.sleep(REPEAT_AFTER_MS, this.#signal)) === 'elapsed') {
-      const latest = this.#failed;
+    while (this.#failedNumber !== undefined && (await clock.sleep(REPEAT_AFTER_MS, this.#signal)) === 'elapsed') {
+      const latest = this.#failedNumber;
       try {
         await filter.update({ sets: new Map(), hasPods: false });
-        if (this.#failed === latest) this.#failed = undefined;
-        await this.#done(latest);
+        if (this.#failedNumber === latest) this.#failedNumber = undefined;
+        this.#done(latest);
       } catch {
         // The next round.
       }
@@ -234,22 +236,9 @@ class Acknowledgements {
     this.#isRepeating = false;
   }
 
-  async #done(message: MessageName): Promise<void> {
-    if (message.number > (this.#inForce?.number ?? 0n)) this.#inForce = message;
-    await this.#send();
-  }
-
-  async #send(): Promise<void> {
-    if (this.#isSending) return;
-    this.#isSending = true;
-    const { self: nodeName, clock } = this.#options;
-    let sent = 0n;
-    for (let next = this.#inForce; next && next.number > sent && !this.#signal.aborted; next = this.#inForce) {
-      sent = next.number;
-      const limits = { deadlineMs: clock.nowMs() + ACKNOWLEDGE_TIMEOUT_MS, signal: this.#signal };
-      // The next change is acknowledged with the ones before.
-      await this.#ipam.call(ACKNOWLEDGE, { nodeName, ...next }, limits).catch(() => undefined);
-    }
-    this.#isSending = false;
+  #done(number: bigint): void {
+    if (number <= this.#inForceNumber) return;
+    this.#inForceNumber = number;
+    this.#send(number);
   }
 }

@@ -90,7 +90,6 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
     ...returns.flatMap(({ attachment }) => attachmentSubject(attachment)),
   ]),
   nodeMethod(NetworkPolicyServiceService.followPolicies, ({ nodeName }) => [nodeSubject(nodeName)]),
-  nodeMethod(NetworkPolicyServiceService.acknowledgePolicies, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NetworkPolicyServiceService.announcePod, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NodeServiceService.getNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.registerNode, ({ name }) => [nodeSubject(name)]),

@@ -298,13 +298,6 @@ describe('a node', () => {
       },
     ],
     [
-      'AcknowledgePolicies',
-      (node) => {
-        const request = { nodeName: 'worker-2', streamId: '', number: 1n };
-        return node.call(NetworkPolicyServiceService.acknowledgePolicies, request, clientLimits());
-      },
-    ],
-    [
       'AnnouncePod',
       (node) => {
         const request = AnnouncePodRequest.fromPartial({ nodeName: 'worker-2' });

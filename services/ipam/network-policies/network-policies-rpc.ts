@@ -3,8 +3,6 @@ import {
   NetworkPolicyServiceService,
   PolicyAction,
   PolicyDirection,
-  type AcknowledgePoliciesRequest,
-  type AcknowledgePoliciesResponse,
   type AnnouncePodRequest,
   type AnnouncePodResponse,
   type FollowPoliciesRequest,
@@ -49,7 +47,6 @@ export function networkPolicyService(
     definition: { ...NetworkPolicyServiceService, followPolicies: method },
     implementation: {
       followPolicies: streaming(method, followHandler(policies)),
-      acknowledgePolicies: unary(NetworkPolicyServiceService.acknowledgePolicies, acknowledgeHandler(policies)),
       announcePod: unary(NetworkPolicyServiceService.announcePod, announceHandler(policies)),
       explainPolicy: unary(NetworkPolicyServiceService.explainPolicy, explainHandler(policies, clock)),
       getPolicyStatus: unary(NetworkPolicyServiceService.getPolicyStatus, statusHandler(policies, clock)),
@@ -59,18 +56,17 @@ export function networkPolicyService(
 }
 
 function followHandler(policies: PolicyDistributor): StreamHandler<FollowPoliciesRequest, Uint8Array> {
-  return async function* (message, { signal }) {
-    for await (const each of policies.follow(readFollowRequest(message), signal)) yield encodeMessage(each);
-  };
-}
-
-function acknowledgeHandler(
-  policies: PolicyDistributor,
-): Handler<AcknowledgePoliciesRequest, AcknowledgePoliciesResponse> {
-  return ({ nodeName, streamId, number }) => {
-    readChecked('AcknowledgePolicies', (checks) => checks.check('node_name', subdomainFault(nodeName)));
-    policies.acknowledge({ nodeName, streamId, number: Number(number) });
-    return Promise.resolve({});
+  return async function* (message, { signal, onRequest }) {
+    const request = readFollowRequest(message);
+    const { nodeName } = request;
+    let streamId = '';
+    onRequest(({ acknowledgedNumber }) =>
+      policies.acknowledge({ nodeName, streamId, number: Number(acknowledgedNumber) }),
+    );
+    for await (const each of policies.follow(request, signal)) {
+      ({ streamId } = each);
+      yield encodeMessage(each);
+    }
   };
 }
 
@@ -106,10 +102,10 @@ function readFollowRequest({ nodeName, sets }: FollowPoliciesRequest): FollowReq
 const encodedSets = new WeakMap<SetUpdate, Uint8Array>();
 
 /** A message as bytes. Concatenated protobuf messages form one message, so an update of a set is encoded once. */
-export function encodeMessage({ streamId, number, isComplete, update }: PolicyMessage): Uint8Array {
+export function encodeMessage({ number, isComplete, update }: Omit<PolicyMessage, 'streamId'>): Uint8Array {
   const { sets, profiles, pods, removedPods, removedIds, unknownPods } = update;
   const rest = FollowPoliciesResponse.encode({
-    ...{ streamId, number: BigInt(number), isComplete, sets: [], removedIds: [...removedIds] },
+    ...{ number: BigInt(number), isComplete, sets: [], removedIds: [...removedIds] },
     profiles: profiles.map(profileMessage),
     pods: pods.map(podMessage),
     removedPods: removedPods.map(podName),

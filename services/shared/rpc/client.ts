@@ -1,4 +1,4 @@
-import { Metadata, status, type MethodDefinition, type ServiceError } from '@grpc/grpc-js';
+import { Metadata, status, type ClientReadableStream, type MethodDefinition, type ServiceError } from '@grpc/grpc-js';
 import {
   SpanKind,
   trace,
@@ -132,24 +132,32 @@ export class Peer {
   /**
    * Opens a stream; waits while the service is down. The iteration applies backpressure. The stream ends when the signal
    * fires or the iteration ends.
+   * @param opened - receives a function that sends further requests, for a method with a stream of requests
    * @throws Failure of the service, or UNREACHABLE, CANCELLED, UNIMPLEMENTED; messages received before remain valid
    */
   async *stream<Request, Response>(
     method: MethodDefinition<Request, Response>,
     request: Request,
     signal: AbortSignal,
+    opened?: (send: (request: Request) => void) => void,
   ): AsyncGenerator<Response, void, void> {
     if (this.#closed || signal.aborted) throw failureOfSignal(signal);
     const { path, requestSerialize, responseDeserialize } = method;
     const span = this.#startSpan(path);
     const metadata = this.#metadata(trace.setSpan(context.active(), span));
-    const call = this.#connection.client.makeServerStreamRequest(
-      path,
-      requestSerialize,
-      responseDeserialize,
-      request,
-      metadata,
-    );
+    const { client } = this.#connection;
+    let isOpen = true;
+    const open = (): ClientReadableStream<Response> => {
+      if (!method.requestStream)
+        return client.makeServerStreamRequest(path, requestSerialize, responseDeserialize, request, metadata);
+      const exchange = client.makeBidiStreamRequest(path, requestSerialize, responseDeserialize, metadata);
+      exchange.write(request);
+      opened?.((next) => {
+        if (isOpen) exchange.write(next);
+      });
+      return exchange;
+    };
+    const call = open();
     const cancel = (): void => call.cancel();
     signal.addEventListener('abort', cancel, { once: true });
     try {
@@ -158,6 +166,7 @@ export class Peer {
     } catch (error) {
       throw this.#failed(span, isServiceError(error) ? this.#failureOf(error, span) : failureOfSignal(signal));
     } finally {
+      isOpen = false;
       signal.removeEventListener('abort', cancel);
       call.cancel();
     }

@@ -1,4 +1,4 @@
-import type { handleServerStreamingCall, MethodDefinition, ServerWritableStream } from '@grpc/grpc-js';
+import type { MethodDefinition, ServerDuplexStream, ServerWritableStream } from '@grpc/grpc-js';
 import { context } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
@@ -11,18 +11,31 @@ import { admitCall, type Admission, type ProvenCaller } from './access.js';
 import { openCall, requireDecoded, type Call, type ServedCall } from './border.js';
 import type { QueueEvents } from './request-queue.js';
 
+/** A call of a streaming method. */
+export interface StreamCall<Request> extends Call {
+  /**
+   * Calls a function with each further request, if the method has a stream of requests. An error that it throws ends the call.
+   * To be called once.
+   */
+  readonly onRequest: (act: (request: Request) => void) => void;
+}
+
 /**
- * Answers one request with any number of messages. The next message is pulled only after the previous one was handed to
+ * Answers a first request with any number of messages. The next message is pulled only after the previous one was handed to
  * the connection, so a slow reader slows the sender, and at most one message is buffered. The handler ends when the
  * signal fires. Its iterator is closed when the stream ends.
  */
-export type StreamHandler<Request, Response> = (request: Request, call: Call) => AsyncIterable<Response>;
+export type StreamHandler<Request, Response> = (request: Request, call: StreamCall<Request>) => AsyncIterable<Response>;
 
-/** Converts handlers of server-streaming methods to gRPC's. One per server. */
+/** A call of a method with one request, or with a stream of requests. */
+type IncomingStream<Request, Response> =
+  ServerWritableStream<Request, Response> | ServerDuplexStream<Request, Response>;
+
+/** Converts handlers of methods with a stream of responses to gRPC's. One per server. */
 export type Streaming = <Request, Response>(
   method: MethodDefinition<Request, Response>,
   handler: StreamHandler<Request, Response>,
-) => handleServerStreamingCall<Request, Response>;
+) => (call: IncomingStream<Request, Response>) => void;
 
 export interface StreamsOptions {
   readonly log: Logger;
@@ -55,6 +68,8 @@ interface OpenStream {
 export class Streams {
   readonly #options: StreamsOptions;
   readonly #open = new Map<ServedCall, OpenStream>();
+  /** Calls without a request yet. */
+  readonly #waiting = new Set<ServedCall>();
   #draining = false;
   /** Cancels the next check; undefined without a stream over the network. */
   #cancelCheck: (() => void) | undefined;
@@ -74,12 +89,14 @@ export class Streams {
     const served = openCall(call, { path, defaultTimeoutMs: undefined, ...options });
     void context.with(served.context, async () => {
       try {
-        const encodeRequest = (): Buffer => requestSerialize(requireDecoded(call.request));
+        const request = 'request' in call ? call.request : await this.#firstRequest(call, served);
+        const encodeRequest = (): Buffer => requestSerialize(requireDecoded(request));
         const admitted = await admitCall(admission, call, { path, encodeRequest, signal: served.signal });
         // An open stream executes only while it makes a message, at the pace of its reader.
         admitted.leave();
         this.#add(served, admitted);
-        const responses = handler(requireDecoded(call.request), served);
+        const onRequest: StreamCall<typeof request>['onRequest'] = (act) => actOnRequests(call, served, act);
+        const responses = handler(requireDecoded(request), { signal: served.signal, onRequest });
         for await (const response of responses) await sendMessage(call, response, served.signal);
         if (served.signal.aborted) throw failureOfSignal(served.signal);
         served.succeed();
@@ -99,7 +116,20 @@ export class Streams {
   /** Ends every stream with UNREACHABLE, later ones too. */
   drain(): void {
     this.#draining = true;
-    for (const served of this.#open.keys()) served.abort(stoppingFailure());
+    for (const served of [...this.#waiting, ...this.#open.keys()]) served.abort(stoppingFailure());
+  }
+
+  async #firstRequest<Request, Response>(
+    call: ServerDuplexStream<Request, Response>,
+    served: ServedCall,
+  ): Promise<Request> {
+    if (this.#draining) throw stoppingFailure();
+    this.#waiting.add(served);
+    try {
+      return await firstRequest(call, served.signal);
+    } finally {
+      this.#waiting.delete(served);
+    }
   }
 
   /** @throws Failure TOO_MANY_STREAMS, or UNREACHABLE while the server drains */
@@ -139,11 +169,50 @@ export class Streams {
   }
 }
 
+/** @throws Failure of the signal, or INVALID_REQUEST for a call that ends without a request */
+function firstRequest<Request, Response>(
+  call: ServerDuplexStream<Request, Response>,
+  signal: AbortSignal,
+): Promise<Request> {
+  return new Promise((resolve, reject) => {
+    const onAbort = (): void => reject(failureOfSignal(signal));
+    if (signal.aborted) onAbort();
+    signal.addEventListener('abort', onAbort, { once: true });
+    call.once('end', () => reject(new Failure('INVALID_REQUEST', 'the call ended without a request; send one')));
+    call.once('data', (request: Request) => {
+      // Further requests wait for the handler.
+      call.pause();
+      signal.removeEventListener('abort', onAbort);
+      resolve(request);
+    });
+  });
+}
+
+function actOnRequests<Request, Response>(
+  call: IncomingStream<Request, Response>,
+  served: ServedCall,
+  act: (request: Request) => void,
+): void {
+  if ('request' in call) return;
+  call.on('data', (request: Request) => {
+    try {
+      act(requireDecoded(request));
+    } catch (error) {
+      served.abort(streamFailure(error));
+    }
+  });
+  call.resume();
+}
+
+function streamFailure(error: unknown): Failure {
+  return error instanceof Failure ? error : new Failure('INTERNAL', messageOf(error), { cause: error });
+}
+
 async function endUnproven(served: ServedCall, check: ProvenCaller['check']): Promise<void> {
   try {
     await check();
   } catch (error) {
-    served.abort(error instanceof Failure ? error : new Failure('INTERNAL', messageOf(error), { cause: error }));
+    served.abort(streamFailure(error));
   }
 }
 
@@ -152,7 +221,7 @@ async function endUnproven(served: ServedCall, check: ProvenCaller['check']): Pr
  * @throws Failure of the signal, also when the connection accepts no more messages
  */
 function sendMessage<Response>(
-  call: ServerWritableStream<unknown, Response>,
+  call: Pick<ServerWritableStream<unknown, Response>, 'write'>,
   response: Response,
   signal: AbortSignal,
 ): Promise<void> {
@@ -171,7 +240,7 @@ function sendMessage<Response>(
   });
 }
 
-/** A server-streaming method whose messages are already encoded, so that many streams can share them. */
+/** A method with a stream of responses, whose messages are already encoded, so that many streams can share them. */
 export function preparedMethod<Request, Response>(
   method: MethodDefinition<Request, Response>,
 ): MethodDefinition<Request, Uint8Array> {

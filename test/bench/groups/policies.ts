@@ -77,14 +77,18 @@ export async function measurePolicies(report: (line: string) => void): Promise<F
     await sleep(3000);
     report(`after the nodes ${ipam.process.residentOwnMib().toFixed(0)} MiB`);
     if (PARTS.includes('announce'))
-      for (const rate of (process.env.RATES ?? "1,20,100").split(",").map(Number)) {
+      for (const rate of (process.env.RATES ?? '1,20,100').split(',').map(Number)) {
         const result = await announcements.run({ rate, count: Math.max(10, rate * 4), isShared: false });
-        report(`${rate}/s: answer ${q(result.answersMs)}; last ${q(result.lastMs)}; nodes ${result.nodes}, receivers ${result.receivers}, cpu ${((100 * result.processorMs) / result.seconds / 1000).toFixed(0)} %`);
+        report(
+          `${rate}/s: answer ${q(result.answersMs)}; last ${q(result.lastMs)}; nodes ${result.nodes}, receivers ${result.receivers}, cpu ${((100 * result.processorMs) / result.seconds / 1000).toFixed(0)} %`,
+        );
       }
     if (PARTS.includes('shared'))
       for (const rate of [1, 5]) {
         const result = await announcements.run({ rate, count: rate * 10, isShared: true });
-        report(`shared ${rate}/s: answer ${q(result.answersMs)}; last ${q(result.lastMs)}; nodes ${result.nodes}, receivers ${result.receivers}, cpu ${((100 * result.processorMs) / result.seconds / 1000).toFixed(0)} %, per pod ${(result.processorMs / (rate * 10)).toFixed(0)} ms`);
+        report(
+          `shared ${rate}/s: answer ${q(result.answersMs)}; last ${q(result.lastMs)}; nodes ${result.nodes}, receivers ${result.receivers}, cpu ${((100 * result.processorMs) / result.seconds / 1000).toFixed(0)} %, per pod ${(result.processorMs / (rate * 10)).toFixed(0)} ms`,
+        );
       }
     if (PARTS.includes('beside'))
       for (const round of [0, 1, 2]) {
@@ -113,7 +117,9 @@ export async function measurePolicies(report: (line: string) => void): Promise<F
         times.push(last - startMs);
         counts.push(count);
       }
-      report(`policy change: ${q(times)}, nodes ${quantile(counts, 0.5)}, cpu ${(ipam.process.processorMs() - cpu) / 40} ms each`);
+      report(
+        `policy change: ${q(times)}, nodes ${quantile(counts, 0.5)}, cpu ${(ipam.process.processorMs() - cpu) / 40} ms each`,
+      );
     }
     nodes.close();
     other.close();

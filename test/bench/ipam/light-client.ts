@@ -35,20 +35,36 @@ export class LightClient {
     return new Promise((resolve, reject) => {
       let answer: Buffer | undefined;
       const failure = (): Error => new Error(`${method} failed; the service's log says why`);
-      this.stream(method, message, {
+      this.#begin(method, message, true, {
         received: (bytes) => (answer = bytes),
         ended: (error) => (answer && !error ? resolve(answer) : reject(error ?? failure())),
       });
     });
   }
 
-  /** Calls a method whose answer is any number of messages. */
-  stream(method: string, message: Uint8Array, { received, ended }: StreamEvents): void {
+  /**
+   * Calls a method with a stream of requests and of answers.
+   * @returns a function that sends a further request
+   */
+  exchange(method: string, first: Uint8Array, events: StreamEvents): (message: Uint8Array) => void {
+    const stream = this.#begin(method, first, false, events);
+    return (message) => this.#push(dataFrame(stream, message, false));
+  }
+
+  /** @returns the stream's number */
+  #begin(method: string, message: Uint8Array, isLast: boolean, { received, ended }: StreamEvents): number {
     const stream = this.#nextStream;
     this.#nextStream += 2;
     this.#calls.set(stream, { messages: new MessageReader(received), ended });
+    const payload = this.#headersOf(method);
+    this.#push(makeFrame({ type: FRAME.headers, flags: FLAG.endHeaders, stream, payload }));
+    this.#push(dataFrame(stream, message, isLast));
+    return stream;
+  }
+
+  #push(frame: Buffer): void {
     if (this.#unsent.length === 0) setImmediate(() => this.#flush());
-    this.#unsent.push(requestFrames(stream, this.#headersOf(method), message));
+    this.#unsent.push(frame);
   }
 
   close(): void {
@@ -64,7 +80,7 @@ export class LightClient {
     return made;
   }
 
-  /** One write for all calls of an event loop turn. */
+  /** One write for all requests of an event loop turn. */
   #flush(): void {
     this.#socket.write(Buffer.concat(this.#unsent));
     this.#unsent = [];
@@ -201,12 +217,9 @@ function literal(text: string): Buffer {
   return Buffer.concat([Buffer.from([text.length]), Buffer.from(text)]);
 }
 
-function requestFrames(stream: number, headers: Buffer, message: Uint8Array): Buffer {
+function dataFrame(stream: number, message: Uint8Array, isLast: boolean): Buffer {
   const payload = Buffer.alloc(GRPC_PREFIX_BYTES + message.length);
   payload.writeUInt32BE(message.length, 1);
   payload.set(message, GRPC_PREFIX_BYTES);
-  return Buffer.concat([
-    makeFrame({ type: FRAME.headers, flags: FLAG.endHeaders, stream, payload: headers }),
-    makeFrame({ type: FRAME.data, flags: FLAG.endStream, stream, payload }),
-  ]);
+  return makeFrame({ type: FRAME.data, flags: isLast ? FLAG.endStream : 0, stream, payload });
 }

@@ -135,16 +135,19 @@ export async function startIpam(
   const run = place.path('run');
   mkdirSync(run, { recursive: true, mode: 0o700 });
   const socket = join(run, `${name}.sock`);
-  const process_ = await ServingProcess.start([...launcher, process.execPath, join(ROOT, 'services/ipam/dist/main.js')], {
-    endpoint: socket,
-    logFile: place.path(`${name}.log`),
-    env: {
-      // The socket last, as it is waited for.
-      PODWIRE_IPAM_LISTEN: [...(network === undefined ? [] : [network]), `unix:${socket}`].join(','),
-      PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/8',
-      PODWIRE_IPAM_UNKNOWN_NODES: 'register',
-      ...env,
+  const process_ = await ServingProcess.start(
+    [...launcher, process.execPath, join(ROOT, 'services/ipam/dist/main.js')],
+    {
+      endpoint: socket,
+      logFile: place.path(`${name}.log`),
+      env: {
+        // The socket last, as it is waited for.
+        PODWIRE_IPAM_LISTEN: [...(network === undefined ? [] : [network]), `unix:${socket}`].join(','),
+        PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/8',
+        PODWIRE_IPAM_UNKNOWN_NODES: 'register',
+        ...env,
+      },
     },
-  });
+  );
   return { process: process_, socket };
 }

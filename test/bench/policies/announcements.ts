@@ -90,8 +90,14 @@ export class Announcements {
     return {
       answersMs: results.map(({ answerMs }) => answerMs),
       lastMs: results.map(({ announced }) => announced.lastMs - announced.startMs),
-      nodes: quantile(results.map((each) => each.nodes), 0.5),
-      receivers: quantile(results.map(({ announced }) => announced.receivers), 0.5),
+      nodes: quantile(
+        results.map((each) => each.nodes),
+        0.5,
+      ),
+      receivers: quantile(
+        results.map(({ announced }) => announced.receivers),
+        0.5,
+      ),
       processorMs: spentMs,
       seconds,
     };
@@ -110,7 +116,10 @@ export class Announcements {
     api.notify(PODS, 'MODIFIED', podObject(placed, 'creating'));
     await sleep(KUBELET_MS / 2);
     const announced: Announced = { startMs: performance.now(), lastMs: 0, receivers: 0 };
-    this.#pending.set(lease.address.split('.').reduce((sum, part) => sum * 256 + Number(part), 0), announced);
+    this.#pending.set(
+      lease.address.split('.').reduce((sum, part) => sum * 256 + Number(part), 0),
+      announced,
+    );
     const nodes = await node.announce(pod, lease);
     const answerMs = performance.now() - announced.startMs;
     await sleep(BIND_AFTER_MS);

@@ -45,7 +45,12 @@ export function podPlace(
   name: string,
   rest: Pick<PodPlace, 'node' | 'address' | 'isFrontend'>,
 ): PodPlace {
-  return { namespace, name, uid: `00000000-0000-4000-8000-${digits(hashOf(`${namespace}/${name}`)).padStart(12, '0')}`, ...rest };
+  return {
+    namespace,
+    name,
+    uid: `00000000-0000-4000-8000-${digits(hashOf(`${namespace}/${name}`)).padStart(12, '0')}`,
+    ...rest,
+  };
 }
 
 export function* podsOf(size: ClusterSize): Generator<PodPlace, void, void> {
@@ -94,7 +99,10 @@ function policy(namespace: string, name: string, rules: object): ApiObject {
 }
 
 /** A pod of an ordinary Deployment as the API server sends it: about 4 KiB, most of which podwire-ipam ignores. */
-export function podObject(pod: PodPlace, stage: 'pending' | 'scheduled' | 'creating' | 'running' = 'running'): ApiObject {
+export function podObject(
+  pod: PodPlace,
+  stage: 'pending' | 'scheduled' | 'creating' | 'running' = 'running',
+): ApiObject {
   const { namespace, name, uid, node, address, isFrontend } = pod;
   const set = name.replace(/-[0-9a-f]+$/, '');
   const time = '2026-11-20T10:00:00Z';
@@ -106,12 +114,24 @@ export function podObject(pod: PodPlace, stage: 'pending' | 'scheduled' | 'creat
       ...{ name, namespace },
       ...{ generateName: `${set}-`, uid, resourceVersion: '900000', generation: 1, creationTimestamp: time },
       ...{
-        labels: { app: set, role: isFrontend ? 'frontend' : 'backend', 'pod-template-hash': digits(hashOf(set)), team: namespace },
-        annotations: { 'prometheus.io/scrape': 'true', 'prometheus.io/port': '9090', 'kubectl.kubernetes.io/restartedAt': time },
+        labels: {
+          app: set,
+          role: isFrontend ? 'frontend' : 'backend',
+          'pod-template-hash': digits(hashOf(set)),
+          team: namespace,
+        },
+        annotations: {
+          'prometheus.io/scrape': 'true',
+          'prometheus.io/port': '9090',
+          'kubectl.kubernetes.io/restartedAt': time,
+        },
         ownerReferences: [
           { apiVersion: 'apps/v1', kind: 'ReplicaSet', name: set, uid, controller: true, blockOwnerDeletion: true },
         ],
-        managedFields: [managedFields('kube-controller-manager', MANAGED_SPEC), managedFields('kubelet', MANAGED_STATUS)],
+        managedFields: [
+          managedFields('kube-controller-manager', MANAGED_SPEC),
+          managedFields('kubelet', MANAGED_STATUS),
+        ],
       },
     },
     ...{
@@ -121,8 +141,14 @@ export function podObject(pod: PodPlace, stage: 'pending' | 'scheduled' | 'creat
           {
             name: 'web',
             image: `registry.example.com/${namespace}/web:v1.42.7`,
-            ports: [{ name: 'http', containerPort: 8080, protocol: 'TCP' }, { name: 'metrics', containerPort: 9090, protocol: 'TCP' }],
-            env: Array.from({ length: 6 }, (_, index) => ({ name: `SETTING_${index}`, value: `value of setting ${index}` })),
+            ports: [
+              { name: 'http', containerPort: 8080, protocol: 'TCP' },
+              { name: 'metrics', containerPort: 9090, protocol: 'TCP' },
+            ],
+            env: Array.from({ length: 6 }, (_, index) => ({
+              name: `SETTING_${index}`,
+              value: `value of setting ${index}`,
+            })),
             resources: { limits: { cpu: '1', memory: '512Mi' }, requests: { cpu: '100m', memory: '128Mi' } },
             volumeMounts: [
               { name: 'config', mountPath: '/etc/web', readOnly: true },
@@ -130,22 +156,42 @@ export function podObject(pod: PodPlace, stage: 'pending' | 'scheduled' | 'creat
             ],
             livenessProbe: PROBE,
             readinessProbe: PROBE,
-            ...{ terminationMessagePath: '/dev/termination-log', terminationMessagePolicy: 'File', imagePullPolicy: 'IfNotPresent' },
+            ...{
+              terminationMessagePath: '/dev/termination-log',
+              terminationMessagePolicy: 'File',
+              imagePullPolicy: 'IfNotPresent',
+            },
           },
         ],
-        ...{ restartPolicy: 'Always', terminationGracePeriodSeconds: 30, dnsPolicy: 'ClusterFirst', serviceAccountName: 'default' },
+        ...{
+          restartPolicy: 'Always',
+          terminationGracePeriodSeconds: 30,
+          dnsPolicy: 'ClusterFirst',
+          serviceAccountName: 'default',
+        },
         ...(stage === 'pending' ? {} : { nodeName: nodeNameOf(node) }),
-        ...{ securityContext: {}, schedulerName: 'default-scheduler', priority: 0, enableServiceLinks: true, preemptionPolicy: 'PreemptLowerPriority' },
+        ...{
+          securityContext: {},
+          schedulerName: 'default-scheduler',
+          priority: 0,
+          enableServiceLinks: true,
+          preemptionPolicy: 'PreemptLowerPriority',
+        },
         tolerations: ['not-ready', 'unreachable'].map((key) => {
           return { key: `node.kubernetes.io/${key}`, operator: 'Exists', effect: 'NoExecute', tolerationSeconds: 300 };
         }),
       },
       status: {
         phase: isRunning ? 'Running' : 'Pending',
-        conditions: stage === 'pending' ? [] : conditions.map((type) => {
-          return { type, status: isRunning ? 'True' : 'False', lastProbeTime: null, lastTransitionTime: time };
-        }),
-        ...(isRunning ? { podIP: address, podIPs: [{ ip: address }], hostIP: '192.168.0.1', hostIPs: [{ ip: '192.168.0.1' }] } : {}),
+        conditions:
+          stage === 'pending'
+            ? []
+            : conditions.map((type) => {
+                return { type, status: isRunning ? 'True' : 'False', lastProbeTime: null, lastTransitionTime: time };
+              }),
+        ...(isRunning
+          ? { podIP: address, podIPs: [{ ip: address }], hostIP: '192.168.0.1', hostIPs: [{ ip: '192.168.0.1' }] }
+          : {}),
         startTime: time,
         containerStatuses:
           stage === 'creating' || isRunning
@@ -172,7 +218,11 @@ const TOKEN_VOLUME = {
     sources: [
       { serviceAccountToken: { expirationSeconds: 3607, path: 'token' } },
       { configMap: { name: 'kube-root-ca.crt', items: [{ key: 'ca.crt', path: 'ca.crt' }] } },
-      { downwardAPI: { items: [{ path: 'namespace', fieldRef: { apiVersion: 'v1', fieldPath: 'metadata.namespace' } }] } },
+      {
+        downwardAPI: {
+          items: [{ path: 'namespace', fieldRef: { apiVersion: 'v1', fieldPath: 'metadata.namespace' } }],
+        },
+      },
     ],
     defaultMode: 420,
   },
@@ -183,8 +233,26 @@ const PROBE = {
   ...{ initialDelaySeconds: 5, timeoutSeconds: 1, periodSeconds: 10, successThreshold: 1, failureThreshold: 3 },
 };
 
-const MANAGED_SPEC = ['f:containers', 'f:dnsPolicy', 'f:enableServiceLinks', 'f:restartPolicy', 'f:schedulerName', 'f:securityContext', 'f:terminationGracePeriodSeconds', 'f:volumes'];
-const MANAGED_STATUS = ['f:conditions', 'f:containerStatuses', 'f:hostIP', 'f:hostIPs', 'f:phase', 'f:podIP', 'f:podIPs', 'f:startTime'];
+const MANAGED_SPEC = [
+  'f:containers',
+  'f:dnsPolicy',
+  'f:enableServiceLinks',
+  'f:restartPolicy',
+  'f:schedulerName',
+  'f:securityContext',
+  'f:terminationGracePeriodSeconds',
+  'f:volumes',
+];
+const MANAGED_STATUS = [
+  'f:conditions',
+  'f:containerStatuses',
+  'f:hostIP',
+  'f:hostIPs',
+  'f:phase',
+  'f:podIP',
+  'f:podIPs',
+  'f:startTime',
+];
 
 function managedFields(manager: string, fields: readonly string[]): object {
   const entries = fields.map((field) => [field, { '.': {}, 'k:{"type":"Ready"}': { 'f:status': {} } }]);

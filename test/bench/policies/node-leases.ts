@@ -43,7 +43,13 @@ export class NodeLeases {
       this.#generation = OpenSessionResponse.decode(opened).generation;
     }
     const session = { bootId, generation: this.#generation };
-    const request = LeaseAddressesRequest.fromPartial({ nodeName, bootId, family: IpFamily.IP_FAMILY_IPV4, count, session });
+    const request = LeaseAddressesRequest.fromPartial({
+      nodeName,
+      bootId,
+      family: IpFamily.IP_FAMILY_IPV4,
+      count,
+      session,
+    });
     const { addresses } = LeaseAddressesResponse.decode(
       await this.#client.call(`${SERVICE}/LeaseAddresses`, LeaseAddressesRequest.encode(request).finish()),
     );
@@ -57,7 +63,10 @@ export class NodeLeases {
   }
 
   /** @throws Error when the binding is refused */
-  async bind(pod: { readonly namespace: string; readonly name: string; readonly uid: string }, lease: Lease): Promise<void> {
+  async bind(
+    pod: { readonly namespace: string; readonly name: string; readonly uid: string },
+    lease: Lease,
+  ): Promise<void> {
     const request = BindAddressesRequest.fromPartial({
       nodeName: this.nodeName,
       session: { bootId: this.#bootId, generation: this.#generation },

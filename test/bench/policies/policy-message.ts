@@ -1,10 +1,9 @@
 /** Fields of FollowPoliciesResponse, PolicySet and PolicySetMember (network_policy.proto). */
-const FIELD = { streamId: 1, number: 2, isComplete: 3, sets: 4, isWhole: 2, added: 3, address: 1 } as const;
+const FIELD = { number: 1, isComplete: 2, sets: 3, isWhole: 2, added: 3, address: 1 } as const;
 
 const WIRE = { varint: 0, fixed64: 1, bytes: 2, fixed32: 5 } as const;
 
 interface PolicyMessageHead {
-  readonly streamId: string;
   readonly number: number;
   readonly isComplete: boolean;
 }
@@ -14,10 +13,9 @@ interface PolicyMessageHead {
  * @param added - receives the IPv4 addresses that changes of its sets add; undefined to skip the sets
  */
 export function parsePolicyMessage(bytes: Buffer, added: ((address: number) => void) | undefined): PolicyMessageHead {
-  let [streamId, number, isComplete] = ['', 0, false];
+  let [number, isComplete] = [0, false];
   eachField(bytes, (field, value, content) => {
-    if (field === FIELD.streamId) streamId = content.toString('latin1');
-    else if (field === FIELD.number) number = value;
+    if (field === FIELD.number) number = value;
     else if (field === FIELD.isComplete) isComplete = value === 1;
     else if (field === FIELD.sets && added) {
       let isWhole = false;
@@ -30,7 +28,7 @@ export function parsePolicyMessage(bytes: Buffer, added: ((address: number) => v
       });
     }
   });
-  return { streamId, number, isComplete };
+  return { number, isComplete };
 }
 
 const NO_BYTES = Buffer.alloc(0);

@@ -2,7 +2,6 @@ import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import {
-  AcknowledgePoliciesRequest,
   AnnouncePodRequest,
   AnnouncePodResponse,
   FollowPoliciesRequest,
@@ -76,9 +75,7 @@ export class PolicyNode {
   readonly #connect: () => Promise<LightClient>;
   #client: LightClient | undefined;
   readonly #events: NodeEvents;
-  #streamId = '';
-  #number = 0;
-  #isSending = false;
+  #send: (request: Uint8Array) => void = () => undefined;
 
   constructor(node: number, connect: () => Promise<LightClient>, events: NodeEvents) {
     this.name = nodeNameOf(node);
@@ -95,8 +92,8 @@ export class PolicyNode {
 
   async follow(): Promise<void> {
     this.#client = await this.#connect();
-    const request = FollowPoliciesRequest.encode({ nodeName: this.name, sets: [] }).finish();
-    this.client.stream(`${SERVICE}/FollowPolicies`, request, {
+    const request = encodeRequest({ nodeName: this.name });
+    this.#send = this.client.exchange(`${SERVICE}/FollowPolicies`, request, {
       received: (message) => this.#read(message),
       ended: (error) => (this.failure = error?.message ?? 'by podwire-ipam'),
     });
@@ -119,24 +116,13 @@ export class PolicyNode {
   #read(bytes: Buffer): void {
     this.bytes += bytes.length;
     this.messages++;
-    const { streamId, number, isComplete } = parsePolicyMessage(bytes, this.isComplete ? this.#events.added : undefined);
-    this.#streamId = streamId;
-    this.#number = number;
+    const { number, isComplete } = parsePolicyMessage(bytes, this.isComplete ? this.#events.added : undefined);
     this.isComplete ||= isComplete;
     this.#events.received(this.#node);
-    if (!this.#isSending) void this.#acknowledge();
+    this.#send(encodeRequest({ acknowledgedNumber: BigInt(number) }));
   }
+}
 
-  /** One call at a time, as podwire-node does. */
-  async #acknowledge(): Promise<void> {
-    this.#isSending = true;
-    for (let sent = 0; sent < this.#number;) {
-      sent = this.#number;
-      const request = { nodeName: this.name, streamId: this.#streamId, number: BigInt(sent) };
-      await this.client
-        .call(`${SERVICE}/AcknowledgePolicies`, AcknowledgePoliciesRequest.encode(request).finish())
-        .catch((error: unknown) => (this.failure ??= String(error)));
-    }
-    this.#isSending = false;
-  }
+function encodeRequest(fields: Partial<FollowPoliciesRequest>): Uint8Array {
+  return FollowPoliciesRequest.encode(FollowPoliciesRequest.fromPartial(fields)).finish();
 }

@@ -12,7 +12,16 @@ import { IpamCaller, untilServing } from '../ipam/load.js';
 import { nodeNameOf, populate } from '../ipam/population.js';
 import { Place, startIpam, type IpamProcess } from '../ipam/processes.js';
 import { CLUSTER_UID, PagedApiServer } from './api-server.js';
-import { namespaceObjects, nodeObjects, podAt, podObject, podsOf, policyObjects, POOL, type ClusterSize } from './cluster.js';
+import {
+  namespaceObjects,
+  nodeObjects,
+  podAt,
+  podObject,
+  podsOf,
+  policyObjects,
+  POOL,
+  type ClusterSize,
+} from './cluster.js';
 import { PolicyNode } from './policy-nodes.js';
 
 export const PODS = '/api/v1/pods';
@@ -51,9 +60,19 @@ export class Scene {
   async start(env: Readonly<Record<string, string>> = {}): Promise<IpamProcess> {
     this.#port = await freePort();
     const network = `127.0.0.1:${this.#port}`;
-    const own = { PODWIRE_IPAM_STORE_DIRECTORY: this.#place.path('store'), PODWIRE_IPAM_NODE_CONTROLLER: 'true', PODWIRE_IPAM_DEFAULT_POOL_CIDR: POOL };
-    const options = { IPAM_NODE_FLAGS: env.PODWIRE_IPAM_NETWORK_POLICIES === undefined ? (process.env.IPAM_NODE_OPTIONS ?? '') : '' };
-    return startIpam(this.#place, { ...own, ...this.api.env, ...options, ...(await this.#certificates.serverSettings()), ...env }, { network, launcher: this.api.launcher });
+    const own = {
+      PODWIRE_IPAM_STORE_DIRECTORY: this.#place.path('store'),
+      PODWIRE_IPAM_NODE_CONTROLLER: 'true',
+      PODWIRE_IPAM_DEFAULT_POOL_CIDR: POOL,
+    };
+    const options = {
+      IPAM_NODE_FLAGS: env.PODWIRE_IPAM_NETWORK_POLICIES === undefined ? (process.env.IPAM_NODE_OPTIONS ?? '') : '',
+    };
+    return startIpam(
+      this.#place,
+      { ...own, ...this.api.env, ...options, ...(await this.#certificates.serverSettings()), ...env },
+      { network, launcher: this.api.launcher },
+    );
   }
 
   /** Issues the certificates of all nodes, and of further callers. */
@@ -70,7 +89,11 @@ export class Scene {
   }
 
   logs(): string {
-    return readdirSync(this.#place.folder).filter((name) => name.endsWith('.log')).map((name) => readFileSync(this.#place.path(name), 'utf8').split('\n').slice(-6).join('\n')).slice(-1).join('\n');
+    return readdirSync(this.#place.folder)
+      .filter((name) => name.endsWith('.log'))
+      .map((name) => readFileSync(this.#place.path(name), 'utf8').split('\n').slice(-6).join('\n'))
+      .slice(-1)
+      .join('\n');
   }
 
   async remove(): Promise<void> {
@@ -87,7 +110,14 @@ export class Scene {
     const store = await EmbeddedStore.open({ directory: this.#place.path('store'), pid: process.pid });
     const { nodes, podsPerNode: containersPerNode } = this.size;
     const podOf = (node: number, container: number) => podAt(this.size, node, container);
-    await populate(store, { nodes, containersPerNode, pool: POOL, nodesPerTransaction: 50, podOf, kubernetesCluster: CLUSTER_UID });
+    await populate(store, {
+      nodes,
+      containersPerNode,
+      pool: POOL,
+      nodesPerTransaction: 50,
+      podOf,
+      kubernetesCluster: CLUSTER_UID,
+    });
     await store.close();
   }
 }

@@ -113,7 +113,6 @@ interface MessageFields {
 export function message(fields: MessageFields): FollowPoliciesResponse {
   const { number = 1n, isComplete = false, profiles = [], namespaces } = fields;
   return FollowPoliciesResponse.fromPartial({
-    streamId: 'stream',
     number,
     isComplete,
     sets: [...(fields.sets ?? [])],
@@ -158,10 +157,10 @@ export class FakePolicies {
           name: 'podwire.ipam.v1.NetworkPolicyService',
           definition: service,
           implementation: {
-            followPolicies: streaming(service.followPolicies, (request, { signal }) => this.#follow(request, signal)),
-            acknowledgePolicies: unary(service.acknowledgePolicies, ({ nodeName, streamId, number }) => {
-              this.acknowledged.push(`${nodeName} ${streamId} ${number}`);
-              return Promise.resolve({});
+            followPolicies: streaming(service.followPolicies, (request, { signal, onRequest }) => {
+              const stream = `${request.nodeName} stream-${this.requests.length + 1}`;
+              onRequest(({ acknowledgedNumber }) => this.acknowledged.push(`${stream} ${acknowledgedNumber}`));
+              return this.#follow(request, signal);
             }),
             announcePod: unary(service.announcePod, async ({ nodeName, pod, addresses }) => {
               const texts = addresses.map(({ address, sequenceNumber }) => `${address} ${sequenceNumber}`);
@@ -209,9 +208,8 @@ export class FakePolicies {
     const queue = new MessageQueue(this.#snapshot);
     signal.addEventListener('abort', () => queue.end());
     this.#streams.push(queue);
-    const streamId = `stream-${this.requests.length}`;
     let number = 0n;
-    for await (const each of queue) yield { ...each, streamId, number: ++number };
+    for await (const each of queue) yield { ...each, number: ++number };
     this.#streams = this.#streams.filter((stream) => stream !== queue);
   }
 }

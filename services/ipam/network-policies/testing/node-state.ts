@@ -29,7 +29,6 @@ export class NodeState implements KnownState {
   unknownPods = { all: false, namespaces: Array<string>() };
   isComplete = false;
   number = 0;
-  streamId = '';
 
   /** @param addressesOf - as the node assigned them, by `<namespace>/<name>` */
   constructor(addressesOf: (pod: string) => readonly string[]) {
@@ -59,7 +58,6 @@ export class NodeState implements KnownState {
   apply(message: FollowPoliciesResponse): void {
     if (message.number !== BigInt(this.number + 1)) throw new Error(`message ${message.number} after ${this.number}`);
     this.number++;
-    this.streamId = message.streamId;
     this.isComplete ||= message.isComplete;
     message.sets.forEach((set) => this.#applySet(set));
     for (const profile of message.profiles) {

@@ -10,10 +10,10 @@ import {
   type CallOptions,
   type ChannelCredentials,
   Client,
+  type ClientDuplexStream,
   type ClientOptions,
-  type ClientReadableStream,
   type ClientUnaryCall,
-  type handleServerStreamingCall,
+  type handleBidiStreamingCall,
   type handleUnaryCall,
   makeGenericClientConstructor,
   type Metadata,
@@ -61,15 +61,17 @@ export enum PolicyTier {
   UNRECOGNIZED = -1,
 }
 
-/** FollowPoliciesRequest names the node. */
+/** FollowPoliciesRequest names the node, or acknowledges a message. */
 export interface FollowPoliciesRequest {
-  /** Name of the calling node. */
+  /** Name of the calling node; only in the first request. */
   nodeName: string;
   /**
-   * The sets that the node has of an earlier stream. Sets with the same digest are not sent again; the snapshot names the
+   * Only in the first request. The sets that the node has of an earlier stream. Sets with the same digest are not sent again; the snapshot names the
    * ones that no profile uses in `removed_ids`.
    */
   sets: PolicySetDigest[];
+  /** Number of the acknowledged message; 0 in the first request. */
+  acknowledgedNumber: bigint;
 }
 
 /** PolicySetDigest identifies the content of a set. */
@@ -85,8 +87,6 @@ export interface PolicySetDigest {
 
 /** FollowPoliciesResponse is one message of the stream. */
 export interface FollowPoliciesResponse {
-  /** Identifies the stream, for acknowledgements. */
-  streamId: string;
   /** Number of the message in the stream, from 1. */
   number: bigint;
   /** Last message of the snapshot. Every later message is a change. */
@@ -221,20 +221,6 @@ export interface PolicyPod {
   ingressProfile: string;
   /** ID of its profile for connections from it; empty: no policy restricts them. */
   egressProfile: string;
-}
-
-/** AcknowledgePoliciesRequest names a message of the node's stream. */
-export interface AcknowledgePoliciesRequest {
-  /** Name of the calling node. */
-  nodeName: string;
-  /** Identifies the stream. */
-  streamId: string;
-  /** Number of the message. */
-  number: bigint;
-}
-
-/** AcknowledgePoliciesResponse is empty. */
-export interface AcknowledgePoliciesResponse {
 }
 
 /** AnnouncePodRequest names a pod that is being wired, and its addresses. */
@@ -428,7 +414,7 @@ export interface ListPoliciesResponse {
 }
 
 function createBaseFollowPoliciesRequest(): FollowPoliciesRequest {
-  return { nodeName: "", sets: [] };
+  return { nodeName: "", sets: [], acknowledgedNumber: 0n };
 }
 
 export const FollowPoliciesRequest: MessageFns<FollowPoliciesRequest> = {
@@ -438,6 +424,12 @@ export const FollowPoliciesRequest: MessageFns<FollowPoliciesRequest> = {
     }
     for (const v of message.sets) {
       PolicySetDigest.encode(v!, writer.uint32(18).fork()).join();
+    }
+    if (message.acknowledgedNumber !== 0n) {
+      if (BigInt.asUintN(64, message.acknowledgedNumber) !== message.acknowledgedNumber) {
+        throw new globalThis.Error("value provided for field message.acknowledgedNumber of type uint64 too large");
+      }
+      writer.uint32(24).uint64(message.acknowledgedNumber);
     }
     return writer;
   },
@@ -471,6 +463,14 @@ export const FollowPoliciesRequest: MessageFns<FollowPoliciesRequest> = {
             message.sets.push(PolicySetDigest.decode(reader, reader.uint32()));
             continue;
           }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.acknowledgedNumber = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -490,6 +490,9 @@ export const FollowPoliciesRequest: MessageFns<FollowPoliciesRequest> = {
     const message = createBaseFollowPoliciesRequest();
     message.nodeName = object.nodeName ?? "";
     message.sets = object.sets?.map((e) => PolicySetDigest.fromPartial(e)) || [];
+    message.acknowledgedNumber = (object.acknowledgedNumber !== undefined && object.acknowledgedNumber !== null)
+      ? BigInt(object.acknowledgedNumber)
+      : 0n;
     return message;
   },
 };
@@ -566,7 +569,6 @@ export const PolicySetDigest: MessageFns<PolicySetDigest> = {
 
 function createBaseFollowPoliciesResponse(): FollowPoliciesResponse {
   return {
-    streamId: "",
     number: 0n,
     isComplete: false,
     sets: [],
@@ -580,35 +582,32 @@ function createBaseFollowPoliciesResponse(): FollowPoliciesResponse {
 
 export const FollowPoliciesResponse: MessageFns<FollowPoliciesResponse> = {
   encode(message: FollowPoliciesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.streamId !== "") {
-      writer.uint32(10).string(message.streamId);
-    }
     if (message.number !== 0n) {
       if (BigInt.asUintN(64, message.number) !== message.number) {
         throw new globalThis.Error("value provided for field message.number of type uint64 too large");
       }
-      writer.uint32(16).uint64(message.number);
+      writer.uint32(8).uint64(message.number);
     }
     if (message.isComplete !== false) {
-      writer.uint32(24).bool(message.isComplete);
+      writer.uint32(16).bool(message.isComplete);
     }
     for (const v of message.sets) {
-      PolicySet.encode(v!, writer.uint32(34).fork()).join();
+      PolicySet.encode(v!, writer.uint32(26).fork()).join();
     }
     for (const v of message.profiles) {
-      PolicyProfile.encode(v!, writer.uint32(42).fork()).join();
+      PolicyProfile.encode(v!, writer.uint32(34).fork()).join();
     }
     for (const v of message.pods) {
-      PolicyPod.encode(v!, writer.uint32(50).fork()).join();
+      PolicyPod.encode(v!, writer.uint32(42).fork()).join();
     }
     for (const v of message.removedPods) {
-      PolicyPodName.encode(v!, writer.uint32(58).fork()).join();
+      PolicyPodName.encode(v!, writer.uint32(50).fork()).join();
     }
     for (const v of message.removedIds) {
-      writer.uint32(66).string(v!);
+      writer.uint32(58).string(v!);
     }
     if (message.unknownPods !== undefined) {
-      UnknownPods.encode(message.unknownPods, writer.uint32(74).fork()).join();
+      UnknownPods.encode(message.unknownPods, writer.uint32(66).fork()).join();
     }
     return writer;
   },
@@ -627,11 +626,11 @@ export const FollowPoliciesResponse: MessageFns<FollowPoliciesResponse> = {
         const tag = reader.uint32();
         switch (tag >>> 3) {
           case 1: {
-            if (tag !== 10) {
+            if (tag !== 8) {
               break;
             }
 
-            message.streamId = reader.string();
+            message.number = reader.uint64() as bigint;
             continue;
           }
           case 2: {
@@ -639,15 +638,15 @@ export const FollowPoliciesResponse: MessageFns<FollowPoliciesResponse> = {
               break;
             }
 
-            message.number = reader.uint64() as bigint;
+            message.isComplete = reader.bool();
             continue;
           }
           case 3: {
-            if (tag !== 24) {
+            if (tag !== 26) {
               break;
             }
 
-            message.isComplete = reader.bool();
+            message.sets.push(PolicySet.decode(reader, reader.uint32()));
             continue;
           }
           case 4: {
@@ -655,7 +654,7 @@ export const FollowPoliciesResponse: MessageFns<FollowPoliciesResponse> = {
               break;
             }
 
-            message.sets.push(PolicySet.decode(reader, reader.uint32()));
+            message.profiles.push(PolicyProfile.decode(reader, reader.uint32()));
             continue;
           }
           case 5: {
@@ -663,7 +662,7 @@ export const FollowPoliciesResponse: MessageFns<FollowPoliciesResponse> = {
               break;
             }
 
-            message.profiles.push(PolicyProfile.decode(reader, reader.uint32()));
+            message.pods.push(PolicyPod.decode(reader, reader.uint32()));
             continue;
           }
           case 6: {
@@ -671,7 +670,7 @@ export const FollowPoliciesResponse: MessageFns<FollowPoliciesResponse> = {
               break;
             }
 
-            message.pods.push(PolicyPod.decode(reader, reader.uint32()));
+            message.removedPods.push(PolicyPodName.decode(reader, reader.uint32()));
             continue;
           }
           case 7: {
@@ -679,19 +678,11 @@ export const FollowPoliciesResponse: MessageFns<FollowPoliciesResponse> = {
               break;
             }
 
-            message.removedPods.push(PolicyPodName.decode(reader, reader.uint32()));
+            message.removedIds.push(reader.string());
             continue;
           }
           case 8: {
             if (tag !== 66) {
-              break;
-            }
-
-            message.removedIds.push(reader.string());
-            continue;
-          }
-          case 9: {
-            if (tag !== 74) {
               break;
             }
 
@@ -715,7 +706,6 @@ export const FollowPoliciesResponse: MessageFns<FollowPoliciesResponse> = {
   },
   fromPartial(object: DeepPartial<FollowPoliciesResponse>): FollowPoliciesResponse {
     const message = createBaseFollowPoliciesResponse();
-    message.streamId = object.streamId ?? "";
     message.number = (object.number !== undefined && object.number !== null) ? BigInt(object.number) : 0n;
     message.isComplete = object.isComplete ?? false;
     message.sets = object.sets?.map((e) => PolicySet.fromPartial(e)) || [];
@@ -1628,131 +1618,6 @@ export const PolicyPod: MessageFns<PolicyPod> = {
     message.pod = (object.pod !== undefined && object.pod !== null) ? PolicyPodName.fromPartial(object.pod) : undefined;
     message.ingressProfile = object.ingressProfile ?? "";
     message.egressProfile = object.egressProfile ?? "";
-    return message;
-  },
-};
-
-function createBaseAcknowledgePoliciesRequest(): AcknowledgePoliciesRequest {
-  return { nodeName: "", streamId: "", number: 0n };
-}
-
-export const AcknowledgePoliciesRequest: MessageFns<AcknowledgePoliciesRequest> = {
-  encode(message: AcknowledgePoliciesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.nodeName !== "") {
-      writer.uint32(10).string(message.nodeName);
-    }
-    if (message.streamId !== "") {
-      writer.uint32(18).string(message.streamId);
-    }
-    if (message.number !== 0n) {
-      if (BigInt.asUintN(64, message.number) !== message.number) {
-        throw new globalThis.Error("value provided for field message.number of type uint64 too large");
-      }
-      writer.uint32(24).uint64(message.number);
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): AcknowledgePoliciesRequest {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseAcknowledgePoliciesRequest();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.nodeName = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 18) {
-              break;
-            }
-
-            message.streamId = reader.string();
-            continue;
-          }
-          case 3: {
-            if (tag !== 24) {
-              break;
-            }
-
-            message.number = reader.uint64() as bigint;
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<AcknowledgePoliciesRequest>): AcknowledgePoliciesRequest {
-    return AcknowledgePoliciesRequest.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<AcknowledgePoliciesRequest>): AcknowledgePoliciesRequest {
-    const message = createBaseAcknowledgePoliciesRequest();
-    message.nodeName = object.nodeName ?? "";
-    message.streamId = object.streamId ?? "";
-    message.number = (object.number !== undefined && object.number !== null) ? BigInt(object.number) : 0n;
-    return message;
-  },
-};
-
-function createBaseAcknowledgePoliciesResponse(): AcknowledgePoliciesResponse {
-  return {};
-}
-
-export const AcknowledgePoliciesResponse: MessageFns<AcknowledgePoliciesResponse> = {
-  encode(_: AcknowledgePoliciesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): AcknowledgePoliciesResponse {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseAcknowledgePoliciesResponse();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<AcknowledgePoliciesResponse>): AcknowledgePoliciesResponse {
-    return AcknowledgePoliciesResponse.fromPartial(base ?? {});
-  },
-  fromPartial(_: DeepPartial<AcknowledgePoliciesResponse>): AcknowledgePoliciesResponse {
-    const message = createBaseAcknowledgePoliciesResponse();
     return message;
   },
 };
@@ -3052,6 +2917,9 @@ export const NetworkPolicyServiceService = {
    * earlier state until then, and drops what the snapshot does not have. Every later message is a change. Apply each
    * message as a whole, in order: added sets and profiles before pods that use them.
    *
+   * The first request names the node. Each further one acknowledges a message: it and all before it are in force in the
+   * node's kernel. A number below an earlier one changes nothing.
+   *
    * A node has one stream; a new one ends the earlier one. After any error, call again.
    *
    * Errors: INVALID_ARGUMENT (no node name), PERMISSION_DENIED (the name of another node), FAILED_PRECONDITION (this
@@ -3059,7 +2927,7 @@ export const NetworkPolicyServiceService = {
    */
   followPolicies: {
     path: "/podwire.ipam.v1.NetworkPolicyService/FollowPolicies" as const,
-    requestStream: false as const,
+    requestStream: true as const,
     responseStream: true as const,
     requestSerialize: (value: FollowPoliciesRequest): Buffer =>
       Buffer.from(FollowPoliciesRequest.encode(value).finish()),
@@ -3067,24 +2935,6 @@ export const NetworkPolicyServiceService = {
     responseSerialize: (value: FollowPoliciesResponse): Buffer =>
       Buffer.from(FollowPoliciesResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): FollowPoliciesResponse => FollowPoliciesResponse.decode(value),
-  },
-  /**
-   * AcknowledgePolicies reports that a message of the node's stream, and all before it, are in force in its kernel.
-   * Idempotent; a number below an earlier one changes nothing.
-   *
-   * Errors: INVALID_ARGUMENT (no node name), PERMISSION_DENIED (the name of another node), FAILED_PRECONDITION (the
-   * stream is not the node's present one).
-   */
-  acknowledgePolicies: {
-    path: "/podwire.ipam.v1.NetworkPolicyService/AcknowledgePolicies" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: AcknowledgePoliciesRequest): Buffer =>
-      Buffer.from(AcknowledgePoliciesRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): AcknowledgePoliciesRequest => AcknowledgePoliciesRequest.decode(value),
-    responseSerialize: (value: AcknowledgePoliciesResponse): Buffer =>
-      Buffer.from(AcknowledgePoliciesResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): AcknowledgePoliciesResponse => AcknowledgePoliciesResponse.decode(value),
   },
   /**
    * AnnouncePod says that a pod of the node has addresses, before the datastore does: other nodes get them at once. An
@@ -3165,20 +3015,15 @@ export interface NetworkPolicyServiceServer extends UntypedServiceImplementation
    * earlier state until then, and drops what the snapshot does not have. Every later message is a change. Apply each
    * message as a whole, in order: added sets and profiles before pods that use them.
    *
+   * The first request names the node. Each further one acknowledges a message: it and all before it are in force in the
+   * node's kernel. A number below an earlier one changes nothing.
+   *
    * A node has one stream; a new one ends the earlier one. After any error, call again.
    *
    * Errors: INVALID_ARGUMENT (no node name), PERMISSION_DENIED (the name of another node), FAILED_PRECONDITION (this
    * podwire-ipam has no API server, or does not lead), UNAVAILABLE (it stops, or the policies are not read yet).
    */
-  followPolicies: handleServerStreamingCall<FollowPoliciesRequest, FollowPoliciesResponse>;
-  /**
-   * AcknowledgePolicies reports that a message of the node's stream, and all before it, are in force in its kernel.
-   * Idempotent; a number below an earlier one changes nothing.
-   *
-   * Errors: INVALID_ARGUMENT (no node name), PERMISSION_DENIED (the name of another node), FAILED_PRECONDITION (the
-   * stream is not the node's present one).
-   */
-  acknowledgePolicies: handleUnaryCall<AcknowledgePoliciesRequest, AcknowledgePoliciesResponse>;
+  followPolicies: handleBidiStreamingCall<FollowPoliciesRequest, FollowPoliciesResponse>;
   /**
    * AnnouncePod says that a pod of the node has addresses, before the datastore does: other nodes get them at once. An
    * address counts while it is leased or bound to the node in the datastore, and the pod is scheduled to the node in the
@@ -3222,42 +3067,20 @@ export interface NetworkPolicyServiceClient extends Client {
    * earlier state until then, and drops what the snapshot does not have. Every later message is a change. Apply each
    * message as a whole, in order: added sets and profiles before pods that use them.
    *
+   * The first request names the node. Each further one acknowledges a message: it and all before it are in force in the
+   * node's kernel. A number below an earlier one changes nothing.
+   *
    * A node has one stream; a new one ends the earlier one. After any error, call again.
    *
    * Errors: INVALID_ARGUMENT (no node name), PERMISSION_DENIED (the name of another node), FAILED_PRECONDITION (this
    * podwire-ipam has no API server, or does not lead), UNAVAILABLE (it stops, or the policies are not read yet).
    */
+  followPolicies(): ClientDuplexStream<FollowPoliciesRequest, FollowPoliciesResponse>;
+  followPolicies(options: Partial<CallOptions>): ClientDuplexStream<FollowPoliciesRequest, FollowPoliciesResponse>;
   followPolicies(
-    request: FollowPoliciesRequest,
-    options?: Partial<CallOptions>,
-  ): ClientReadableStream<FollowPoliciesResponse>;
-  followPolicies(
-    request: FollowPoliciesRequest,
-    metadata?: Metadata,
-    options?: Partial<CallOptions>,
-  ): ClientReadableStream<FollowPoliciesResponse>;
-  /**
-   * AcknowledgePolicies reports that a message of the node's stream, and all before it, are in force in its kernel.
-   * Idempotent; a number below an earlier one changes nothing.
-   *
-   * Errors: INVALID_ARGUMENT (no node name), PERMISSION_DENIED (the name of another node), FAILED_PRECONDITION (the
-   * stream is not the node's present one).
-   */
-  acknowledgePolicies(
-    request: AcknowledgePoliciesRequest,
-    callback: (error: ServiceError | null, response: AcknowledgePoliciesResponse) => void,
-  ): ClientUnaryCall;
-  acknowledgePolicies(
-    request: AcknowledgePoliciesRequest,
     metadata: Metadata,
-    callback: (error: ServiceError | null, response: AcknowledgePoliciesResponse) => void,
-  ): ClientUnaryCall;
-  acknowledgePolicies(
-    request: AcknowledgePoliciesRequest,
-    metadata: Metadata,
-    options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: AcknowledgePoliciesResponse) => void,
-  ): ClientUnaryCall;
+    options?: Partial<CallOptions>,
+  ): ClientDuplexStream<FollowPoliciesRequest, FollowPoliciesResponse>;
   /**
    * AnnouncePod says that a pod of the node has addresses, before the datastore does: other nodes get them at once. An
    * address counts while it is leased or bound to the node in the datastore, and the pod is scheduled to the node in the
