@@ -1,50 +1,57 @@
 import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { quantile } from '../figure.js';
-import { IpamCaller, newContainerId } from '../ipam/load.js';
+import { median } from '../figure.js';
 import type { IpamProcess } from '../ipam/processes.js';
-import { namespaceName, podObject, podPlace, SHARED_NAMESPACES, type PodPlace } from './cluster.js';
+import { namespaceName, SHARED_NAMESPACES, uidOf, type ClusterPod } from './cluster.js';
 import { NodeLeases } from './node-leases.js';
 import type { PolicyNodes } from './policy-nodes.js';
-import { PODS, type Scene } from './scene.js';
+import type { Scene } from './scene.js';
 
-/** Time between the scheduling of a pod and its announcement: the kubelet's. */
+/** Time from a pod's scheduling to its announcement, and from there to the binding of its address. */
 const KUBELET_MS = 100;
+const BINDING_MS = 250;
 
-const BIND_AFTER_MS = 250;
+/** Every announced address has arrived after such a time without an arrival. */
+const QUIET_MS = 300;
 
-export interface Phase {
-  /** Pods per second. */
-  readonly rate: number;
-  readonly count: number;
-  /** Whether all nodes need the addresses. */
-  readonly isShared: boolean;
-}
-
-export interface PhaseResult {
-  readonly answersMs: readonly number[];
-  readonly lastMs: readonly number[];
-  readonly nodes: number;
-  readonly receivers: number;
-  readonly processorMs: number;
+export interface Arrivals {
+  readonly podsPerSecond: number;
   readonly seconds: number;
+  /** Whether all nodes need the addresses, or the nodes of the pod's namespace. */
+  readonly audience: 'namespace' | 'all nodes';
 }
 
-interface Announced {
+/** Times are in milliseconds, one of each pod. */
+export interface AnnouncementTimes {
+  /** Until AnnouncePod was answered. */
+  readonly answered: readonly number[];
+  /** Until the last node had the address. */
+  readonly known: readonly number[];
+  /** Nodes that podwire-ipam waited for, and nodes that got the address; medians. */
+  readonly awaitedNodes: number;
+  readonly reachedNodes: number;
+  /** Processor time of podwire-ipam for a pod, with the events of the pod and its binding, in milliseconds. */
+  readonly processorMsPerPod: number;
+  /** Share of a processor that podwire-ipam took meanwhile. */
+  readonly processorShare: number;
+}
+
+interface Announcement {
   readonly startMs: number;
   lastMs: number;
-  receivers: number;
+  reachedNodes: number;
 }
 
-let pods = 0;
-
+/** New pods: scheduled by the API server, announced by their nodes with a leased address, and bound. */
 export class Announcements {
   readonly #scene: Scene;
   readonly #nodes: PolicyNodes;
   readonly #ipam: IpamProcess;
   readonly #leases = new Map<number, NodeLeases>();
-  readonly #pending = new Map<number, Announced>();
+  /** Announcements by their address. */
+  readonly #announced = new Map<number, Announcement>();
+  #podsCount = 0;
 
   constructor(scene: Scene, nodes: PolicyNodes, ipam: IpamProcess) {
     this.#scene = scene;
@@ -52,104 +59,101 @@ export class Announcements {
     this.#ipam = ipam;
   }
 
-  added(address: number): void {
-    const pending = this.#pending.get(address);
-    if (!pending) return;
-    pending.lastMs = performance.now();
-    pending.receivers++;
+  /** Leases the addresses. @returns a function that lets the pods arrive, and returns their times */
+  async prepare({ podsPerSecond, seconds, audience }: Arrivals): Promise<() => Promise<AnnouncementTimes>> {
+    const pods = Array.from({ length: podsPerSecond * seconds }, () => this.#newPod(audience));
+    await this.#lease(pods);
+    return () => this.#measure(pods, podsPerSecond);
   }
 
-  async run({ rate, count, isShared }: Phase): Promise<PhaseResult> {
-    const { namespaces, nodes } = this.#scene.size;
-    const places = Array.from({ length: count }, (_, index) => {
-      const own = SHARED_NAMESPACES + Math.floor(Math.random() * (namespaces - SHARED_NAMESPACES));
-      const namespace = namespaceName(isShared ? index % SHARED_NAMESPACES : own);
-      const rest = { node: Math.floor(Math.random() * nodes), address: '', isFrontend: true };
-      return podPlace(namespace, `new-${pods++}-00000000`, rest);
-    });
-    const leases = this.#leases;
-    for (const node of new Set(places.map((place) => place.node))) {
-      const following = this.#nodes.nodes[node];
-      if (!following) throw new Error('there is no such node');
-      const each = leases.get(node) ?? new NodeLeases(following.name, following.client);
-      leases.set(node, each);
-      await each.hold(places.filter((place) => place.node === node).length);
-    }
-    await sleep(3000);
+  async #measure(pods: readonly ClusterPod[], podsPerSecond: number): Promise<AnnouncementTimes> {
+    this.#nodes.events.added = (address) => this.#addedTo(address);
     const [startMs, processorMs] = [performance.now(), this.#ipam.process.processorMs()];
     const results = await Promise.all(
-      places.map(async (place, index) => {
-        await sleep((index / rate) * 1000);
-        return this.#start(place, leases.get(place.node));
+      pods.map(async (pod, index) => {
+        await sleep((index * 1000) / podsPerSecond);
+        return this.#run(pod);
       }),
     );
-    const seconds = (performance.now() - startMs) / 1000;
-    const spentMs = this.#ipam.process.processorMs() - processorMs;
-    await sleep(1000);
-    this.#pending.clear();
+    const [tookMs, spentMs] = [performance.now() - startMs, this.#ipam.process.processorMs() - processorMs];
+    await this.#untilQuiet();
+    this.#announced.clear();
+    this.#nodes.events.added = () => undefined;
     return {
-      answersMs: results.map(({ answerMs }) => answerMs),
-      lastMs: results.map(({ announced }) => announced.lastMs - announced.startMs),
-      nodes: quantile(
-        results.map((each) => each.nodes),
-        0.5,
-      ),
-      receivers: quantile(
-        results.map(({ announced }) => announced.receivers),
-        0.5,
-      ),
-      processorMs: spentMs,
-      seconds,
+      answered: results.map(({ answeredMs }) => answeredMs),
+      known: results.map(({ announcement: { startMs: sinceMs, lastMs } }) => lastMs - sinceMs),
+      awaitedNodes: median(results.map(({ awaitedNodes }) => awaitedNodes)),
+      reachedNodes: median(results.map(({ announcement }) => announcement.reachedNodes)),
+      processorMsPerPod: spentMs / pods.length,
+      processorShare: spentMs / tookMs,
     };
   }
 
-  async #start(pod: PodPlace, leases: NodeLeases | undefined) {
-    const { api } = this.#scene;
-    const node = this.#nodes.nodes[pod.node];
-    if (!leases || !node) throw new Error('no node');
+  async #untilQuiet(): Promise<void> {
+    const count = () => [...this.#announced.values()].reduce((sum, { reachedNodes }) => sum + reachedNodes, 0);
+    for (let before = -1; before !== count();) {
+      before = count();
+      await sleep(QUIET_MS);
+    }
+  }
+
+  #newPod(audience: Arrivals['audience']): ClusterPod {
+    const { nodes, namespaces, podsPerNode } = this.#scene.size;
+    const number = this.#podsCount++;
+    const others = namespaces - SHARED_NAMESPACES;
+    const index = audience === 'all nodes' ? number % SHARED_NAMESPACES : SHARED_NAMESPACES + ((number * 7) % others);
+    const uid = uidOf(nodes * podsPerNode + number);
+    const rest = { node: (number * 37) % nodes, address: '', isFrontend: true };
+    return { namespace: namespaceName(index), name: `new-${number}`, uid, ...rest };
+  }
+
+  async #lease(pods: readonly ClusterPod[]): Promise<void> {
+    for (const node of new Set(pods.map((pod) => pod.node)))
+      await this.#leasesOf(node).hold(pods.filter((pod) => pod.node === node).length);
+  }
+
+  #leasesOf(node: number): NodeLeases {
+    const { name, client } = this.#node(node);
+    const leases = this.#leases.get(node) ?? new NodeLeases(name, client);
+    this.#leases.set(node, leases);
+    return leases;
+  }
+
+  #node(number: number) {
+    const node = this.#nodes.nodes[number];
+    if (!node) throw new Error(`there is no node ${number}`);
+    return node;
+  }
+
+  async #run(pod: ClusterPod) {
+    const leases = this.#leasesOf(pod.node);
     const lease = leases.take();
-    const placed = { ...pod, address: lease.address };
-    api.notify(PODS, 'ADDED', podObject(placed, 'pending'));
-    await sleep(5);
-    api.notify(PODS, 'MODIFIED', podObject(placed, 'scheduled'));
+    this.#scene.reportPod(pod, 'pending');
+    this.#scene.reportPod(pod, 'scheduled');
     await sleep(KUBELET_MS / 2);
-    api.notify(PODS, 'MODIFIED', podObject(placed, 'creating'));
+    this.#scene.reportPod(pod, 'creating');
     await sleep(KUBELET_MS / 2);
-    const announced: Announced = { startMs: performance.now(), lastMs: 0, receivers: 0 };
-    this.#pending.set(
-      lease.address.split('.').reduce((sum, part) => sum * 256 + Number(part), 0),
-      announced,
-    );
-    const nodes = await node.announce(pod, lease);
-    const answerMs = performance.now() - announced.startMs;
-    await sleep(BIND_AFTER_MS);
-    await leases.bind(pod, lease);
-    api.notify(PODS, 'MODIFIED', podObject(placed, 'running'));
-    return { answerMs, nodes, announced };
+    const attachTime = new Date(Date.now());
+    const startMs = performance.now();
+    const announcement: Announcement = { startMs, lastMs: Infinity, reachedNodes: 0 };
+    this.#announced.set(numberOf(lease.address), announcement);
+    const awaitedNodes = await this.#node(pod.node).announce(pod, lease);
+    const answeredMs = performance.now() - startMs;
+    await sleep(BINDING_MS);
+    await leases.bind(pod, lease, attachTime);
+    this.#scene.reportPod({ ...pod, address: lease.address }, 'running');
+    return { answeredMs, awaitedNodes, announcement };
+  }
+
+  #addedTo(address: number): void {
+    const announcement = this.#announced.get(address);
+    if (!announcement) return;
+    announcement.lastMs = performance.now();
+    announcement.reachedNodes++;
   }
 }
 
-/** Allocations of another caller, at a steady rate. @returns a function that stops them and returns the times */
-export function allocateSteadily(caller: IpamCaller, perSecond: number): () => Promise<number[]> {
-  const times: number[] = [];
-  let stopped = false;
-  const running = (async () => {
-    const calls: Promise<void>[] = [];
-    for (let call = 0; !stopped; call++) {
-      calls.push(
-        (async () => {
-          const startMs = performance.now();
-          await caller.allocate(newContainerId(), 'other');
-          times.push(performance.now() - startMs);
-        })(),
-      );
-      await sleep(1000 / perSecond);
-    }
-    await Promise.all(calls);
-  })();
-  return async () => {
-    stopped = true;
-    await running;
-    return times;
-  };
+/** An IPv4 address as a number. */
+function numberOf(address: string): number {
+  return address.split('.').reduce((value, part) => value * 256 + Number(part), 0);
 }

@@ -7,9 +7,10 @@ import { join } from 'node:path';
 import { SERVICE_ACCOUNT_DIRECTORY } from '@podwire/ipam/api-server/api';
 import { CertificateAuthority } from '@podwire/ipam/engine/testing/etcd-server';
 
-/** An object of the API server, as far as it is looked at here. */
+/** An object of the API server. */
 export interface ApiObject {
-  readonly metadata: { readonly name: string; readonly namespace?: string };
+  readonly metadata: { readonly name: string; readonly namespace?: string; readonly [field: string]: unknown };
+  readonly [field: string]: unknown;
 }
 
 /** UID of the namespace kube-system. */
@@ -20,12 +21,12 @@ const PAGE_SIZE = 100;
 
 const FIRST_VERSION = 1_000_000;
 
-/** Enters a mount namespace with a service account where the kubelet mounts one. */
-const ENTER = `mount -t tmpfs tmpfs /run && mkdir -p ${SERVICE_ACCOUNT_DIRECTORY} && cp "$1"/* ${SERVICE_ACCOUNT_DIRECTORY} && shift && p=$1 && shift && exec "$p" $IPAM_NODE_FLAGS "$@"`;
+/** Executes a program in a mount namespace that has the service account where the kubelet mounts one. */
+const ENTER = `mount -t tmpfs tmpfs /run && mkdir -p ${SERVICE_ACCOUNT_DIRECTORY} && cp "$1"/* ${SERVICE_ACCOUNT_DIRECTORY} && shift && exec "$@"`;
 
 /**
- * An API server of lists that are encoded before they are requested, so that it takes little of the processors that it shares with
- * podwire-ipam, and of watches. A list stays as it was; a watch reports events from its beginning on.
+ * An API server of lists, encoded before they are requested so that it takes little of the processors that it shares with
+ * podwire-ipam, and of watches. A list stays as it was; a watch reports what happens after its beginning.
  */
 export class PagedApiServer {
   readonly #server: Server;

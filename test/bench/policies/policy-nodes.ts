@@ -5,10 +5,12 @@ import {
   AnnouncePodRequest,
   AnnouncePodResponse,
   FollowPoliciesRequest,
+  type PolicyPodName,
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
 
+import type { LightClient } from '../ipam/light-client.js';
 import { nodeNameOf } from '../ipam/population.js';
-import { LightClient } from '../ipam/light-client.js';
+import type { Lease } from './node-leases.js';
 import { parsePolicyMessage } from './policy-message.js';
 
 const SERVICE = '/podwire.ipam.v1.NetworkPolicyService';
@@ -16,47 +18,40 @@ const SERVICE = '/podwire.ipam.v1.NetworkPolicyService';
 const MAX_WAIT_MS = 300_000;
 
 export interface NodeEvents {
-  /** A set of a node has got an address, as a number. */
-  readonly added: (address: number) => void;
-  /** A node has got a message. */
-  readonly received: (node: number) => void;
+  /** A node has got a message, after its snapshot. */
+  received: () => void;
+  /** The message adds an IPv4 address to a set. */
+  added: (address: number) => void;
 }
 
 /**
- * Nodes that follow the policies and acknowledge each message at once, each over a connection of its own. Their messages are
- * parsed no further than needed: 5,000 clients that decode would be the load.
+ * Nodes that follow the policies and acknowledge each message at once, each over a connection of its own. They parse their
+ * messages no further than necessary: 5,000 clients that decode would be the load.
  */
 export class PolicyNodes {
   readonly nodes: readonly PolicyNode[];
-  readonly events: NodeEvents;
+  /** Replaced by the measurement that runs. */
+  readonly events: NodeEvents = { received: () => undefined, added: () => undefined };
 
-  constructor(count: number, connect: (node: number) => Promise<LightClient>, events: NodeEvents) {
-    this.events = events;
-    this.nodes = Array.from({ length: count }, (_, node) => new PolicyNode(node, () => connect(node), events));
+  /** @param connect - connects the node of a number */
+  constructor(count: number, connect: (node: number) => Promise<LightClient>) {
+    this.nodes = Array.from({ length: count }, (_, node) => new PolicyNode(node, () => connect(node), this.events));
   }
 
-  /** Connects all nodes, and follows over each connection at once. */
+  /** Connects all nodes at once, and waits until each has its snapshot. */
   async follow(): Promise<void> {
     await Promise.all(this.nodes.map((node) => node.follow()));
-  }
-
-  /** Waits until each node has its snapshot. */
-  async untilComplete(): Promise<void> {
     for (const startMs = performance.now(); this.nodes.some(({ isComplete }) => !isComplete);) {
-      const ended = this.nodes.find(({ failure }) => failure !== undefined);
-      if (ended) throw new Error(`a stream was ended: ${ended.failure}`);
+      const failed = this.nodes.find(({ failure }) => failure !== undefined);
+      if (failed) throw new Error(`${failed.name}: its stream was ended: ${failed.failure}`);
       if (performance.now() - startMs > MAX_WAIT_MS) throw new Error('the nodes do not get their policies');
       await sleep(5);
     }
   }
 
-  /** Bytes that all nodes have received. */
-  get bytes(): number {
-    return this.nodes.reduce((sum, { bytes }) => sum + bytes, 0);
-  }
-
-  get messages(): number {
-    return this.nodes.reduce((sum, { messages }) => sum + messages, 0);
+  /** Bytes of all snapshots. */
+  get snapshotBytes(): number {
+    return this.nodes.reduce((sum, node) => sum + node.snapshotBytes, 0);
   }
 
   close(): void {
@@ -66,45 +61,39 @@ export class PolicyNodes {
 
 export class PolicyNode {
   readonly name: string;
+  /** Whether it has its snapshot. */
   isComplete = false;
-  bytes = 0;
-  messages = 0;
-  /** Why the stream has ended. */
+  snapshotBytes = 0;
+  /** Why its stream has ended. */
   failure: string | undefined;
-  readonly #node: number;
   readonly #connect: () => Promise<LightClient>;
-  #client: LightClient | undefined;
   readonly #events: NodeEvents;
+  #client: LightClient | undefined;
   #send: (request: Uint8Array) => void = () => undefined;
 
   constructor(node: number, connect: () => Promise<LightClient>, events: NodeEvents) {
     this.name = nodeNameOf(node);
-    this.#node = node;
     this.#connect = connect;
     this.#events = events;
   }
 
-  /** The node's connection. @throws Error before it follows */
+  /** Its connection. @throws Error before it follows */
   get client(): LightClient {
-    if (!this.#client) throw new Error(`${this.name}: is not connected`);
+    if (!this.#client) throw new Error(`${this.name}: it is not connected`);
     return this.#client;
   }
 
   async follow(): Promise<void> {
     this.#client = await this.#connect();
-    const request = encodeRequest({ nodeName: this.name });
-    this.#send = this.client.exchange(`${SERVICE}/FollowPolicies`, request, {
+    this.#send = this.#client.exchange(`${SERVICE}/FollowPolicies`, encodeRequest({ nodeName: this.name }), {
       received: (message) => this.#read(message),
-      ended: (error) => (this.failure = error?.message ?? 'by podwire-ipam'),
+      ended: (error) => (this.failure = error?.message ?? 'see the log of podwire-ipam'),
     });
   }
 
   /** @returns the number of nodes that podwire-ipam has waited for */
-  async announce(
-    pod: { readonly namespace: string; readonly name: string; readonly uid: string },
-    allocation: { readonly address: string; readonly sequenceNumber: bigint },
-  ): Promise<number> {
-    const request = AnnouncePodRequest.fromPartial({ nodeName: this.name, pod, addresses: [allocation] });
+  async announce(pod: PolicyPodName, lease: Lease): Promise<number> {
+    const request = AnnouncePodRequest.fromPartial({ nodeName: this.name, pod, addresses: [lease] });
     const answer = await this.client.call(`${SERVICE}/AnnouncePod`, AnnouncePodRequest.encode(request).finish());
     return AnnouncePodResponse.decode(answer).nodes;
   }
@@ -114,11 +103,11 @@ export class PolicyNode {
   }
 
   #read(bytes: Buffer): void {
-    this.bytes += bytes.length;
-    this.messages++;
-    const { number, isComplete } = parsePolicyMessage(bytes, this.isComplete ? this.#events.added : undefined);
+    const { received, added } = this.#events;
+    const { number, isComplete } = parsePolicyMessage(bytes, this.isComplete ? added : undefined);
+    if (this.isComplete) received();
+    else this.snapshotBytes += bytes.length;
     this.isComplete ||= isComplete;
-    this.#events.received(this.#node);
     this.#send(encodeRequest({ acknowledgedNumber: BigInt(number) }));
   }
 }
