@@ -6,6 +6,8 @@ import { measureIpamFlood } from './groups/ipam-flood.js';
 import { measureIpamScale } from './groups/ipam-scale.js';
 import { measureIpam } from './groups/ipam.js';
 import { measureNode } from './groups/node.js';
+import { measurePolicies } from './groups/policies.js';
+import { measurePolicyCost } from './groups/policy-cost.js';
 import { measureRuntime } from './groups/runtime.js';
 
 /** The groups of measurements, each alternating in one run with its comparison. */
@@ -20,5 +22,7 @@ export const GROUPS: Readonly<Record<string, (report: (line: string) => void) =>
   'ipam-flood': measureIpamFlood,
   'ipam-scale': measureIpamScale,
   node: measureNode,
+  policies: measurePolicies,
+  'policy-cost': measurePolicyCost,
   runtime: measureRuntime,
 };

@@ -3,7 +3,6 @@ import type { IncomingMessage } from 'node:http';
 import { Agent, request as httpsRequest } from 'node:https';
 import { join } from 'node:path';
 import { StringDecoder } from 'node:string_decoder';
-import { setImmediate } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
@@ -176,11 +175,7 @@ export class KubernetesApi {
       else if (status !== OK) throw await this.#refusal(request, response, parse(await readText(response)));
       if (status !== OK) return;
       opened?.();
-      for await (const line of linesOf(response)) {
-        yield eventOf(line);
-        // Node.js reads a burst of events in one turn of the event loop. The lease must be renewed meanwhile.
-        await setImmediate(undefined, { signal });
-      }
+      for await (const line of linesOf(response)) yield eventOf(line);
     } catch (error) {
       throw this.#failureOf(request, error);
     }

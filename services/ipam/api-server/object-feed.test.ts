@@ -91,14 +91,17 @@ test('a kind without a definition has an empty list, and is looked up again', as
   await optional.stop();
 });
 
-test('a burst of events leaves a turn of the event loop after each event to other work', async () => {
+test('a burst of events leaves a turn of the event loop to other work every two milliseconds', async () => {
   let turn = 0;
   const turns: number[] = [];
   const busy = new ObjectFeed({
     ...{ api: new KubernetesApi(server.options), clock, path: NODES, random: () => 0.5, report: () => undefined },
     read: (object) => readName(object)?.name,
     listed: () => undefined,
-    changed: () => turns.push(turn),
+    changed: () => {
+      turns.push(turn);
+      clock.advance(1);
+    },
   });
   await expect.poll(() => busy.isCurrent).toBe(true);
   const next = (): void => {
@@ -108,6 +111,7 @@ test('a burst of events leaves a turn of the event loop after each event to othe
   for (let index = 0; index < 500; index++) server.put(NODES, { metadata: { name: `node-${index}` } });
   next();
   await expect.poll(() => turns.length).toBe(500);
-  expect(new Set(turns).size).toBe(500);
+  const counts = Array.from({ length: turn + 1 }, (_, index) => turns.filter((each) => each === index).length);
+  expect(Math.max(...counts)).toBe(2);
   await busy.stop();
 });

@@ -12,6 +12,11 @@ let stop: AbortController;
 /** Acknowledges a message of the latest stream. */
 let acknowledge: (number: number) => void;
 
+const WEB_POLICY = {
+  metadata: { name: 'web', namespace: 'default' },
+  spec: { podSelector: { matchLabels: { app: 'web' } }, ingress: [{ from: [{ podSelector: {} }] }] },
+};
+
 beforeEach(() => {
   clock = new ManualClock();
   policies = new NetworkPolicies({ clock, refusal: () => undefined });
@@ -19,10 +24,7 @@ beforeEach(() => {
   stop = new AbortController();
   compiled.setNamespace({ metadata: { name: 'default', labels: {} } });
   compiled.setPod(pod('web', 'n1', '10.0.0.1'));
-  compiled.setPolicy({
-    metadata: { name: 'web', namespace: 'default' },
-    spec: { podSelector: { matchLabels: { app: 'web' } }, ingress: [{ from: [{ podSelector: {} }] }] },
-  });
+  compiled.setPolicy(WEB_POLICY);
   clock.advance(5);
 });
 
@@ -88,6 +90,16 @@ describe('a stream', () => {
     const { number, update } = await nextAfterBatch(stream);
     expect(number).toBe(2);
     expect(update.sets.map(({ added, removed }) => [added.length, removed.length])).toEqual([[1, 0]]);
+  });
+
+  test('gets the change of a set whose policy was created again before it was sent', async () => {
+    const stream = follow('n1');
+    await next(stream);
+    compiled.setPod(numbered(1));
+    policies.profiles.removePolicy('NetworkPolicy default/web');
+    compiled.setPolicy(WEB_POLICY);
+    const { update } = await nextAfterBatch(stream);
+    expect(update.sets.map(({ isWhole, added }) => [isWhole, added.length])).toEqual([[true, 2]]);
   });
 
   test('replaces a pod that was created again under its name', async () => {

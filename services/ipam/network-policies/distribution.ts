@@ -174,7 +174,8 @@ export class Follower {
 
 /** The update of a set that rules of the node use, and so must not be without a part of it; undefined if there is none. */
 function replacement({ set, version }: SentSet, after: AddressSet): readonly SetUpdate[] | undefined {
-  if (set !== after && set.digest === after.digest) return [];
+  // The earlier set may have changed since the node's version.
+  if (set !== after && version === set.track() && set.digest === after.digest) return [];
   const change = set === after ? set.since(version) : undefined;
   if (change) return change.added.length + change.removed.length > 0 ? [change] : [];
   const whole = after.whole();

@@ -37,7 +37,7 @@ class DataplaneCaller {
     this.#client = new LightClient(socket);
   }
 
-  attach({ attachment, netns, address }: WantedPod): Promise<void> {
+  async attach({ attachment, netns, address }: WantedPod): Promise<void> {
     const pod = {
       attachment,
       netns,
@@ -45,15 +45,15 @@ class DataplaneCaller {
       macAddress: podMac(attachment),
       addresses: [address],
     };
-    return this.#client.call(
+    await this.#client.call(
       `${SERVICE}/AttachPod`,
       AttachPodRequest.encode(AttachPodRequest.fromPartial({ pod })).finish(),
     );
   }
 
-  detach({ attachment }: WantedPod): Promise<void> {
+  async detach({ attachment }: WantedPod): Promise<void> {
     const request = { attachment, hostInterfaceName: hostInterfaceName(attachment) };
-    return this.#client.call(`${SERVICE}/DetachPod`, DetachPodRequest.encode(request).finish());
+    await this.#client.call(`${SERVICE}/DetachPod`, DetachPodRequest.encode(request).finish());
   }
 
   /** A pod that no other call of this process used. */

@@ -27,8 +27,8 @@ export async function measureIpamFlood(report: (line: string) => void): Promise<
     const certificates = await Certificates.create(place);
     const port = await freePort();
     const settings = { PODWIRE_IPAM_STORE_DIRECTORY: place.path('store'), ...(await certificates.serverSettings()) };
-    const ipam = await startIpam(place, settings, `127.0.0.1:${port}`);
-    const caller = new IpamCaller(await connectTls(port, await certificates.node('worker-2')));
+    const ipam = await startIpam(place, settings, { network: `127.0.0.1:${port}` });
+    const caller = new IpamCaller(await connectTls(port, await certificates.identity('worker-2')));
     const flooderFiles = await certificates.node('worker-1');
     await allocationTimes(caller, WARM_UP_CALLS);
     const rounds: { readonly idle: number[]; readonly flooded: number[] }[] = [];

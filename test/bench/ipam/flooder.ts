@@ -1,7 +1,7 @@
 import process from 'node:process';
 
 import { IpamCaller, newContainerId } from './load.js';
-import { connectTls } from './network.js';
+import { connectTls, readIdentity } from './network.js';
 
 /**
  * A program that sends Allocate and Release for one node, as many at once and as fast as they are answered, until it is
@@ -22,7 +22,7 @@ async function flood(caller: IpamCaller): Promise<never> {
 }
 
 for (let connection = 0; connection < Number(connectionsCount); connection++) {
-  const caller = new IpamCaller(await connectTls(Number(port), { caPath, certificatePath, keyPath }));
+  const caller = new IpamCaller(await connectTls(Number(port), readIdentity({ caPath, certificatePath, keyPath })));
   for (let call = 0; call < Number(callsCount); call++) void flood(caller);
 }
 process.stdout.write('flooding\n');

@@ -1,9 +1,9 @@
 import { connect, type Socket } from 'node:net';
 
 /**
- * A gRPC client for load, which takes little of the processors that it shares with the service. Unary calls over
- * one HTTP/2 connection (RFC 9113), with header blocks encoded once and answers parsed only for success: a server that
- * fails a call sends no message.
+ * A gRPC client for load, which takes little of the processors that it shares with the service. Calls over one HTTP/2
+ * connection (RFC 9113), with header blocks encoded once and answers parsed only for success: a server that fails a unary
+ * call sends no message.
  *
  * It sends less than the 65,535 bytes that a connection allows at first between two of the server's window updates, so it
  * need not count them, and opens its own window as far as it goes.
@@ -26,15 +26,45 @@ export class LightClient {
     this.#socket.write(Buffer.concat([PREFACE, OWN_SETTINGS, OWN_WINDOW]));
   }
 
-  /** Calls a method, `/package.Service/Method`, with an encoded message. @throws Error when the server fails the call */
-  call(method: string, message: Uint8Array): Promise<void> {
+  /**
+   * Calls a method, `/package.Service/Method`, with an encoded message.
+   * @returns the encoded answer
+   * @throws Error when the server fails the call
+   */
+  call(method: string, message: Uint8Array): Promise<Buffer> {
     return new Promise((resolve, reject) => {
-      const stream = this.#nextStream;
-      this.#nextStream += 2;
-      this.#calls.set(stream, { method, resolve, reject, hasMessage: false });
-      if (this.#unsent.length === 0) setImmediate(() => this.#flush());
-      this.#unsent.push(requestFrames(stream, this.#headersOf(method), message));
+      let answer: Buffer | undefined;
+      const failure = (): Error => new Error(`${method} failed; the service's log says why`);
+      this.#begin(method, message, true, {
+        received: (bytes) => (answer = bytes),
+        ended: (error) => (answer && !error ? resolve(answer) : reject(error ?? failure())),
+      });
     });
+  }
+
+  /**
+   * Calls a method with a stream of requests and of answers.
+   * @returns a function that sends a further request
+   */
+  exchange(method: string, first: Uint8Array, events: StreamEvents): (message: Uint8Array) => void {
+    const stream = this.#begin(method, first, false, events);
+    return (message) => this.#push(dataFrame(stream, message, false));
+  }
+
+  /** @returns the stream's number */
+  #begin(method: string, message: Uint8Array, isLast: boolean, { received, ended }: StreamEvents): number {
+    const stream = this.#nextStream;
+    this.#nextStream += 2;
+    this.#calls.set(stream, { messages: new MessageReader(received), ended });
+    const payload = this.#headersOf(method);
+    this.#push(makeFrame({ type: FRAME.headers, flags: FLAG.endHeaders, stream, payload }));
+    this.#push(dataFrame(stream, message, isLast));
+    return stream;
+  }
+
+  #push(frame: Buffer): void {
+    if (this.#unsent.length === 0) setImmediate(() => this.#flush());
+    this.#unsent.push(frame);
   }
 
   close(): void {
@@ -50,7 +80,7 @@ export class LightClient {
     return made;
   }
 
-  /** One write for all calls of an event loop turn. */
+  /** One write for all requests of an event loop turn. */
   #flush(): void {
     this.#socket.write(Buffer.concat(this.#unsent));
     this.#unsent = [];
@@ -72,13 +102,12 @@ export class LightClient {
     const [type, flags] = [frame.readUInt8(3), frame.readUInt8(4)];
     const stream = frame.readUInt32BE(5) & 0x7fffffff;
     const call = this.#calls.get(stream);
-    if (type === FRAME.data && call) call.hasMessage = true;
+    if (type === FRAME.data) call?.messages.read(frame.subarray(FRAME_HEADER_BYTES));
     if ((type === FRAME.settings || type === FRAME.ping) && (flags & FLAG.ack) === 0) this.#acknowledge(type, frame);
     const ended = type === FRAME.reset || ((flags & FLAG.endStream) !== 0 && type <= FRAME.headers);
     if (!call || !ended) return;
     this.#calls.delete(stream);
-    if (call.hasMessage && type !== FRAME.reset) call.resolve();
-    else call.reject(new Error(`${call.method} failed; the service's log says why`));
+    call.ended(type === FRAME.reset ? new Error('the server reset the stream') : undefined);
   }
 
   #acknowledge(type: number, frame: Buffer): void {
@@ -87,16 +116,53 @@ export class LightClient {
   }
 
   #failAll(error: Error): void {
-    for (const { reject } of this.#calls.values()) reject(error);
+    for (const { ended } of this.#calls.values()) ended(error);
     this.#calls.clear();
   }
 }
 
+interface StreamEvents {
+  /** Receives each encoded message. */
+  readonly received: (message: Buffer) => void;
+  /** @param error - undefined if the server ended the stream, with whatever status */
+  readonly ended: (error: Error | undefined) => void;
+}
+
 interface Call {
-  readonly method: string;
-  readonly resolve: () => void;
-  readonly reject: (error: Error) => void;
-  hasMessage: boolean;
+  readonly messages: MessageReader;
+  readonly ended: StreamEvents['ended'];
+}
+
+/** A message is a byte, four of its length, and the message (gRPC over HTTP/2). */
+const GRPC_PREFIX_BYTES = 5;
+
+/** Joins the messages of a stream: a large one has many frames. */
+class MessageReader {
+  readonly #received: (message: Buffer) => void;
+  #chunks: Buffer[] = [];
+  #bytes = 0;
+  /** Bytes of the present message with its prefix. */
+  #needed = GRPC_PREFIX_BYTES;
+
+  constructor(received: (message: Buffer) => void) {
+    this.#received = received;
+  }
+
+  read(chunk: Buffer): void {
+    this.#chunks.push(chunk);
+    this.#bytes += chunk.length;
+    while (this.#bytes >= this.#needed) {
+      const bytes = this.#chunks.length === 1 ? (this.#chunks[0] ?? chunk) : Buffer.concat(this.#chunks);
+      const end = GRPC_PREFIX_BYTES + bytes.readUInt32BE(1);
+      this.#chunks = [bytes];
+      this.#needed = end;
+      if (bytes.length < end) return;
+      this.#received(bytes.subarray(GRPC_PREFIX_BYTES, end));
+      this.#chunks = [bytes.subarray(end)];
+      this.#bytes -= end;
+      this.#needed = GRPC_PREFIX_BYTES;
+    }
+  }
 }
 
 const FRAME_HEADER_BYTES = 9;
@@ -151,14 +217,9 @@ function literal(text: string): Buffer {
   return Buffer.concat([Buffer.from([text.length]), Buffer.from(text)]);
 }
 
-const GRPC_PREFIX_BYTES = 5;
-
-function requestFrames(stream: number, headers: Buffer, message: Uint8Array): Buffer {
+function dataFrame(stream: number, message: Uint8Array, isLast: boolean): Buffer {
   const payload = Buffer.alloc(GRPC_PREFIX_BYTES + message.length);
   payload.writeUInt32BE(message.length, 1);
   payload.set(message, GRPC_PREFIX_BYTES);
-  return Buffer.concat([
-    makeFrame({ type: FRAME.headers, flags: FLAG.endHeaders, stream, payload: headers }),
-    makeFrame({ type: FRAME.data, flags: FLAG.endStream, stream, payload }),
-  ]);
+  return makeFrame({ type: FRAME.data, flags: isLast ? FLAG.endStream : 0, stream, payload });
 }

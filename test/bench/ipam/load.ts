@@ -17,22 +17,22 @@ export class IpamCaller {
     this.#client = new LightClient(endpoint);
   }
 
-  allocate(containerId: string, nodeName: string): Promise<void> {
+  async allocate(containerId: string, nodeName: string): Promise<void> {
     const request = { attachment: attachmentOf(containerId), nodeName, pod: undefined, families: [], netns: undefined };
-    return this.#client.call(
+    await this.#client.call(
       `${SERVICE}/Allocate`,
       AllocateRequest.encode(AllocateRequest.fromPartial(request)).finish(),
     );
   }
 
-  release(containerId: string): Promise<void> {
+  async release(containerId: string): Promise<void> {
     const request = { attachment: attachmentOf(containerId) };
-    return this.#client.call(`${SERVICE}/Release`, ReleaseRequest.encode(ReleaseRequest.fromPartial(request)).finish());
+    await this.#client.call(`${SERVICE}/Release`, ReleaseRequest.encode(ReleaseRequest.fromPartial(request)).finish());
   }
 
   /** An empty call (grpc.health.v1): the cost of gRPC itself, on both sides. */
-  checkHealth(): Promise<void> {
-    return this.#client.call('/grpc.health.v1.Health/Check', new Uint8Array());
+  async checkHealth(): Promise<void> {
+    await this.#client.call('/grpc.health.v1.Health/Check', new Uint8Array());
   }
 
   close(): void {
@@ -40,7 +40,7 @@ export class IpamCaller {
   }
 }
 
-function attachmentOf(containerId: string) {
+export function attachmentOf(containerId: string) {
   return { network: 'podwire', containerId, interfaceName: 'eth0' };
 }
 
@@ -92,7 +92,7 @@ export function allocationRate(services: readonly IpamCaller[], load: Load): Pro
  */
 export async function callRate(
   { callers: count, warmUpMs, measureMs }: Omit<Load, 'nodes'>,
-  call: (caller: number) => Promise<void>,
+  call: (caller: number) => Promise<unknown>,
 ): Promise<number> {
   let called = 0;
   let stopped = false;

@@ -1,5 +1,6 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { once } from 'node:events';
+import { connect as connectTcp } from 'node:net';
 import { connect, type TLSSocket } from 'node:tls';
 
 import { Authority, type IssuedCertificate } from '@podwire/shared/tls/authority';
@@ -14,6 +15,13 @@ export interface CertificateFiles {
   readonly caPath: string;
   readonly certificatePath: string;
   readonly keyPath: string;
+}
+
+/** A certificate with its key, and the authority of the server's, in PEM. */
+export interface Identity {
+  readonly ca: string;
+  readonly cert: string;
+  readonly key: string;
 }
 
 /** An authority for one measurement, and the files of what it issues. */
@@ -52,6 +60,12 @@ export class Certificates {
     return this.#write(name, await this.#authority.issueClient('node', name, this.#validity));
   }
 
+  /** A node's certificate, without files. */
+  async identity(name: string): Promise<Identity> {
+    const { certificate: cert, key } = await this.#authority.issueClient('node', name, this.#validity);
+    return { ca: readFileSync(this.#place.path('ca.crt'), 'utf8'), cert, key };
+  }
+
   #write(name: string, { certificate, key }: IssuedCertificate): CertificateFiles {
     const [certificatePath, keyPath] = [this.#place.path(`${name}.crt`), this.#place.path(`${name}.key`)];
     writeFileSync(certificatePath, certificate);
@@ -60,12 +74,21 @@ export class Certificates {
   }
 }
 
-/** A connection to podwire-ipam over TLS, for a light client. */
-export async function connectTls(port: number, files: CertificateFiles): Promise<TLSSocket> {
-  const [ca, cert, key] = [files.caPath, files.certificatePath, files.keyPath].map((path) => readFileSync(path));
+export function readIdentity(files: CertificateFiles): Identity {
+  const [ca = '', cert = '', key = ''] = [files.caPath, files.certificatePath, files.keyPath].map((path) =>
+    readFileSync(path, 'utf8'),
+  );
+  return { ca, cert, key };
+}
+
+/**
+ * A connection to podwire-ipam over TLS, for a light client.
+ * @param localAddress - of the client; podwire-ipam limits the connections of an address
+ */
+export async function connectTls(port: number, identity: Identity, localAddress = '127.0.0.1'): Promise<TLSSocket> {
   const names = { servername: IPAM_SERVER_NAME, ALPNProtocols: ['h2'] };
-  const socket = connect({ host: '127.0.0.1', port, ca, cert, key, ...names });
-  socket.setNoDelay(true);
+  const tcp = connectTcp({ host: '127.0.0.1', port, localAddress, noDelay: true });
+  const socket = connect({ socket: tcp, ...identity, ...names });
   await once(socket, 'secureConnect');
   return socket;
 }

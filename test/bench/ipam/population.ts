@@ -1,12 +1,16 @@
+import { randomUUID } from 'node:crypto';
+
 import { attributesFor } from '@podwire/ipam/addresses/allocate/allocate';
 import type { Store } from '@podwire/ipam/engine/store';
 import { makeBlock, type Block } from '@podwire/ipam/records/block';
 import { endpointKey, makeEndpoint, type EndpointAddress } from '@podwire/ipam/records/endpoint';
+import { makeNode } from '@podwire/ipam/records/node';
 import { RecordKeys } from '@podwire/ipam/records/json/keys';
 import { writeRecord } from '@podwire/ipam/records/json/registry';
 import type { RecordValue } from '@podwire/ipam/records/view';
 import { takeAddress } from '@podwire/ipam/testing/records';
 import { handleId } from '@podwire/shared/attachment/names';
+import { formatAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 /** A datastore with that many nodes and that many containers on each. */
@@ -17,6 +21,26 @@ export interface Population {
   readonly pool: string;
   /** The number of nodes whose records are written in one transaction: as many as the store accepts, for it syncs each to the disk. */
   readonly nodesPerTransaction: number;
+  /** The pod of a container. Default: none. */
+  readonly podOf?: (node: number, container: number) => PodIdentity;
+  /** UID of the nodes' Kubernetes cluster. Default: no node is registered. */
+  readonly kubernetesCluster?: string;
+}
+
+interface PodIdentity {
+  readonly namespace: string;
+  readonly name: string;
+  readonly uid: string;
+}
+
+/** Name of a populated node. */
+export function nodeNameOf(node: number): string {
+  return `populated-${node}`;
+}
+
+/** The address of a populated container. */
+export function addressOf(pool: string, node: number, container: number): string {
+  return formatAddress(addressAt(blockPrefix(pool, node), container));
 }
 
 const BLOCK_BITS = 26;
@@ -40,8 +64,9 @@ export async function populate(store: Store, population: Population): Promise<vo
   }
 }
 
-function recordsOf(node: number, { containersPerNode, pool, nowMs }: Population & { nowMs: number }): RecordValue[] {
-  const nodeName = `populated-${node}`;
+function recordsOf(node: number, population: Population & { nowMs: number }): RecordValue[] {
+  const { containersPerNode, pool, podOf, kubernetesCluster, nowMs } = population;
+  const nodeName = nodeNameOf(node);
   const owner = { kind: 'host', name: nodeName } as const;
   const prefix = blockPrefix(pool, node);
   let block: Block = makeBlock({ prefix, owner, nowMs });
@@ -49,7 +74,7 @@ function recordsOf(node: number, { containersPerNode, pool, nowMs }: Population 
   for (let container = 0; container < containersPerNode; container++) {
     const containerId = `${node}-${container}-`.padEnd(64, 'f');
     const attachment = { network: 'podwire', containerId, interfaceName: 'eth0' };
-    const identity = { attachment, nodeName, pod: undefined, netns: undefined };
+    const identity = { attachment, nodeName, pod: podOf?.(node, container), netns: undefined };
     const taken = takeAddress(block, attributesFor(identity, nowMs));
     if (!taken) throw new Error('a block has too few addresses for a node');
     block = taken.block;
@@ -64,6 +89,10 @@ function recordsOf(node: number, { containersPerNode, pool, nowMs }: Population 
     records.push({ kind: 'handle', value: { id: handleId(attachment), blocks } });
     const endpoint = makeEndpoint({ ...identity, createdAtMs: nowMs }, [address]);
     records.push({ kind: 'endpoint', key: endpointKey(identity), value: endpoint });
+  }
+  if (kubernetesCluster !== undefined) {
+    const registered = makeNode({ name: nodeName, uid: randomUUID(), nowMs });
+    records.push({ kind: 'node', value: { ...registered, kubernetesCluster } });
   }
   return [...records, { kind: 'block', value: block }];
 }

@@ -118,29 +118,36 @@ export interface IpamProcess {
   readonly socket: string;
 }
 
-/**
- * Starts podwire-ipam with a pool larger than any measurement needs.
- * @param network - `host:port` to listen at besides the socket
- */
+export interface IpamPlace {
+  /** `host:port` to listen at besides the socket. */
+  readonly network?: string;
+  /** A program with arguments that executes podwire-ipam in its place. */
+  readonly launcher?: readonly string[];
+}
+
+/** Starts podwire-ipam with a pool larger than any measurement needs. */
 export async function startIpam(
   place: Place,
   env: Readonly<Record<string, string>>,
-  network?: string,
+  { network, launcher = [] }: IpamPlace = {},
 ): Promise<IpamProcess> {
   const name = `ipam-${services++}`;
   const run = place.path('run');
   mkdirSync(run, { recursive: true, mode: 0o700 });
   const socket = join(run, `${name}.sock`);
-  const process_ = await ServingProcess.start([process.execPath, join(ROOT, 'services/ipam/dist/main.js')], {
-    endpoint: socket,
-    logFile: place.path(`${name}.log`),
-    env: {
-      // The socket last, as it is waited for.
-      PODWIRE_IPAM_LISTEN: [...(network === undefined ? [] : [network]), `unix:${socket}`].join(','),
-      PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/8',
-      PODWIRE_IPAM_UNKNOWN_NODES: 'register',
-      ...env,
+  const process_ = await ServingProcess.start(
+    [...launcher, process.execPath, join(ROOT, 'services/ipam/dist/main.js')],
+    {
+      endpoint: socket,
+      logFile: place.path(`${name}.log`),
+      env: {
+        // The socket last, as it is waited for.
+        PODWIRE_IPAM_LISTEN: [...(network === undefined ? [] : [network]), `unix:${socket}`].join(','),
+        PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/8',
+        PODWIRE_IPAM_UNKNOWN_NODES: 'register',
+        ...env,
+      },
     },
-  });
+  );
   return { process: process_, socket };
 }
