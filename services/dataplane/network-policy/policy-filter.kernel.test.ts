@@ -130,6 +130,45 @@ test('a restart without podwire-ipam changes nothing, and filters new pods by th
   expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
 });
 
+/** Ends a process, and its subscription. */
+async function end(node: PolicyNode): Promise<void> {
+  await node.filter.stop();
+  await nft.close();
+  nft = kernelNft();
+}
+
+test('a pod that was recorded before its filter was written is not open after a restart', async () => {
+  const first = await start([]);
+  await install(first, B);
+  await first.receiveSnapshot(onlyB);
+  await end(first);
+  const node = await start([A, B], first.recordsDirectory);
+  expect(await connects([OUTSIDE, A], [OUTSIDE, B])).toEqual([false, true]);
+  await install(node, A);
+  expect(await connects([OUTSIDE, A], [B, A])).toEqual([false, true]);
+});
+
+test('a repair without podwire-ipam opens a pod at no moment', async () => {
+  const first = await start([]);
+  for (const pod of [A, B]) await install(first, pod);
+  await first.receiveSnapshot(onlyB);
+  await end(first);
+  const seen: boolean[] = [];
+  const watched: Nft = {
+    ...methodsOf(nft),
+    changeElements: async (name, changes) => {
+      const transaction = await nft.changeElements(name, changes);
+      seen.push(...(await connects([OUTSIDE, A])));
+      return transaction;
+    },
+  };
+  const node = await start([A, B], first.recordsDirectory, watched);
+  await install(node, A);
+  expect(seen.length).toBeGreaterThan(0);
+  expect(seen).not.toContain(true);
+  expect(await connects([B, A])).toEqual([true]);
+});
+
 test('a table that was lost while no process ran is written from the stored policies', async () => {
   const first = await start([]);
   for (const pod of [A, B]) await install(first, pod);

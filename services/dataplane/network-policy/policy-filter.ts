@@ -13,7 +13,7 @@ import {
   type JudgedPod,
 } from './live-connections.js';
 import type { PolicyStore } from './policy-store.js';
-import { PolicyTable, type PodFiltering } from './policy-table.js';
+import { PolicyTable, type PodFiltering, type TablePod } from './policy-table.js';
 import { POLICY_TABLE } from './rules.js';
 import type { Filtering, PolicyView, ViewChange } from './policy-view.js';
 
@@ -63,7 +63,7 @@ export class PolicyFilter implements PodFilter {
       if (isFirst) this.#earlier.add(hostInterfaceName);
     }
     this.#store.save();
-    await this.#table.start(new Map([...this.#pods.keys()].map((device) => [device, this.#filtering(device)])));
+    await this.#table.start(new Map([...this.#pods].map(([device, each]) => [device, this.#tablePod(device, each)])));
   }
 
   /** @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; the pod is filtered with the next success, unless {@link forget} comes first */
@@ -72,7 +72,7 @@ export class PolicyFilter implements PodFilter {
     this.#pods.set(device, pod);
     // The addresses of a new pod may still have connections of the pod before.
     const changed = this.#changedFilters([device]);
-    await this.#table.setPod(device, this.#filtering(device));
+    await this.#table.setPod(device, this.#tablePod(device, pod));
     this.#judge([], changed);
   }
 
@@ -92,7 +92,7 @@ export class PolicyFilter implements PodFilter {
     if (this.#view.isCurrent) this.#earlier.clear();
     if (change.hasPods) {
       this.#store.save();
-      for (const device of this.#pods.keys()) this.#table.notePod(device, this.#filtering(device));
+      for (const [device, pod] of this.#pods) this.#table.notePod(device, this.#tablePod(device, pod));
     }
     if (change.sets.size > 0) this.#store.saveSetsLater();
     const [changed, affected] = [this.#changedFilters(this.#pods.keys()), this.#affectedPods(change.sets)];
@@ -139,6 +139,10 @@ export class PolicyFilter implements PodFilter {
   async stop(): Promise<void> {
     await Promise.all([this.#table.stop(), this.#connections.stop()]);
     this.#store.stop();
+  }
+
+  #tablePod(device: string, { addresses }: PolicyPod): TablePod {
+    return { addresses, filtering: this.#filtering(device) };
   }
 
   #filtering(device: string): PodFiltering {
