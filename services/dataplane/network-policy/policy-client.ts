@@ -143,9 +143,8 @@ export class PolicyClient {
   async #follow(signal: AbortSignal): Promise<void> {
     const { self: nodeName, connect, view } = this.#options;
     const ipam = connect();
-    const sets = view.digests();
+    const sets = view.beginStream();
     const acknowledgements = new Acknowledgements(ipam, this.#options, signal);
-    view.beginStream();
     let isComplete = false;
     try {
       for await (const message of ipam.stream(FOLLOW, { nodeName, sets }, signal)) {

@@ -278,8 +278,26 @@ function sharedProfile(direction: Direction, policies: readonly CompiledPolicy[]
   const used = [...admin, ...own, ...(own.length > 0 ? [] : baseline)];
   const hashes = used.map(({ spec, directions }) => `${spec.tier} ${spec.name} ${directions[direction]?.hash}`);
   const id = contentHash([direction, ...hashes].join('\n'));
+  if (profileSize(content) > PROFILE_SIZE_MAX) {
+    const isolatedBy = [
+      `${used[0]?.spec.name} and others with more than ${PROFILE_SIZE_MAX} peers, ports and rules together`,
+    ];
+    return { profile: { id, direction, admin: [], isolatedBy, rules: [], baseline: [] }, sets: [] };
+  }
   const sets = new Set(used.flatMap((each) => each.directions[direction]?.sets ?? []));
   return { profile: { id, ...content }, sets: [...sets] };
+}
+
+/** A larger profile isolates its pods: policies of one namespace must not keep a node from the policies of another one. */
+const PROFILE_SIZE_MAX = 8000;
+
+/** Size of a profile's message and, but for a small factor, number of its rules in nftables. */
+export function profileSize({ admin, rules, baseline, isolatedBy }: Omit<Profile, 'id'>): number {
+  return [...admin, ...rules, ...baseline].reduce((sum, { peers, ports }) => {
+    const { sets = [], networks = [] } = peers ?? {};
+    const { sets: named = [], ranges = [] } = ports ?? {};
+    return sum + (1 + sets.length) * (1 + named.length) + networks.length + ranges.length;
+  }, isolatedBy.length);
 }
 
 const EVERY_POD: PodSelector = { namespaces: [], pods: [] };
