@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
 import type { Direction } from '@podwire/shared/network-policy/policy';
 
 import { formatList, type Condition } from '../conditions/conditions.js';
@@ -70,6 +71,7 @@ export class PolicyFilter implements PodFilter {
   async install(pod: PolicyPod): Promise<void> {
     const { hostInterfaceName: device } = pod;
     this.#pods.set(device, pod);
+    this.#connections.take(pod.addresses);
     // The addresses of a new pod may still have connections of the pod before.
     const changed = this.#changedFilters([device]);
     await this.#table.setPod(device, this.#tablePod(device, pod));
@@ -80,7 +82,14 @@ export class PolicyFilter implements PodFilter {
   async forget(hostInterfaceName: string): Promise<void> {
     this.#earlier.delete(hostInterfaceName);
     this.#judged.delete(hostInterfaceName);
-    if (this.#pods.delete(hostInterfaceName)) await this.#table.setPod(hostInterfaceName, undefined);
+    const pod = this.#pods.get(hostInterfaceName);
+    if (!pod) return;
+    this.#pods.delete(hostInterfaceName);
+    // An address may have moved to another pod before.
+    const held = new Set([...this.#pods.values()].flatMap(({ addresses }) => addresses.map(formatAddress)));
+    const left = pod.addresses.filter((each) => !held.has(formatAddress(each)));
+    if (this.#view.hasPolicies) this.#connections.leave(left);
+    await this.#table.setPod(hostInterfaceName, undefined);
   }
 
   /**
