@@ -1,9 +1,7 @@
-import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import type { Direction } from '@podwire/shared/network-policy/policy';
 
 import { formatList, type Condition } from '../conditions/conditions.js';
-import { removal } from '../nft/table.js';
 import type { TableReconcilerOptions } from '../nft/table-reconciler.js';
 import type { FilteredPod, PodFilter } from '../pods/kernel.js';
 import {
@@ -15,7 +13,6 @@ import {
 } from './live-connections.js';
 import type { PolicyStore } from './policy-store.js';
 import { PolicyTable, type PodFiltering, type TablePod } from './policy-table.js';
-import { POLICY_TABLE } from './rules.js';
 import type { Filtering, PolicyView, ViewChange } from './policy-view.js';
 
 /** The fields of a pod that its policies depend on. */
@@ -204,16 +201,5 @@ export class PolicyFilter implements PodFilter {
   #policiesOf(profile: string): string {
     const { isolatedBy = [], admin = [], baseline = [] } = this.#view.profiles.get(profile) ?? {};
     return formatList([...isolatedBy, ...new Set([...admin, ...baseline].map(({ policy }) => policy))]);
-  }
-}
-
-/** Deletes the table of a node whose policies are off. @throws Failure KERNEL_REFUSED */
-export async function endPolicies(nft: TableReconcilerOptions['nft'], store: PolicyStore): Promise<void> {
-  store.remove();
-  try {
-    if (await nft.read(POLICY_TABLE)) await nft.apply(removal(POLICY_TABLE));
-  } catch (error) {
-    // Without nftables no table exists.
-    if (!(error instanceof Failure) || error.code !== 'KERNEL_UNSUPPORTED') throw error;
   }
 }
