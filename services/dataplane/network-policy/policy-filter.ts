@@ -76,6 +76,11 @@ export class PolicyFilter implements PodFilter {
   }
 
   /** @throws Failure as {@link install} */
+  adopt(hostInterfaceName: string): Promise<void> {
+    return this.install({ hostInterfaceName, pod: undefined, addresses: [] });
+  }
+
+  /** @throws Failure as {@link install} */
   async forget(hostInterfaceName: string): Promise<void> {
     this.#earlier.delete(hostInterfaceName);
     this.#judged.delete(hostInterfaceName);
