@@ -239,6 +239,12 @@ test('after lost reports the table is compared, and restored if another program 
   lose();
   await until(() => node.events.lines.length > 0);
   expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
+  // A lost table does not wait for the comparison.
+  node.events.takeLines();
+  run('nft', 'flush', 'ruleset');
+  lose();
+  await until(() => node.events.lines.length > 0);
+  expect([reads.count, node.events.takeLines()]).toEqual([3, ['inet podwire_policy written: drift']]);
 });
 
 test('a pod is filtered although another program has just deleted the table', async () => {

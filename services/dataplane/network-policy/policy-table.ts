@@ -489,7 +489,8 @@ export class PolicyTable {
       await this.#lastPods;
       if (!this.#reports.hasForeign) return;
       const { changedAtMs, isDeleted, isLost } = this.#reports.take();
-      if (isDeleted) await this.#rebuild(changedAtMs);
+      // A flush of a large ruleset has more reports than the kernel keeps.
+      if (isDeleted || (isLost && !(await this.#exists()))) await this.#rebuild(changedAtMs);
       else if (isLost) this.#queue.request('compare', QUIET_MS);
       else await this.#exclusive(() => this.#replaceNow(changedAtMs));
     });
