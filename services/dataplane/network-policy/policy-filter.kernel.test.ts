@@ -280,6 +280,23 @@ test('rules that nft refuses isolate their pods, and no other ones', async () =>
   ]);
 });
 
+test('rules that nft refuses because the table was just deleted are not refused later', async () => {
+  let isDeleted = false;
+  const late: Nft = {
+    ...methodsOf(nft),
+    apply: async (commands) => {
+      if (!isDeleted && JSON.stringify(commands).includes('"i-from-b"')) run('nft', 'flush', 'ruleset');
+      isDeleted ||= JSON.stringify(commands).includes('"i-from-b"');
+      await nft.apply(commands);
+    },
+  };
+  const node = await start([], undefined, late);
+  for (const pod of [A, B]) await install(node, pod);
+  await node.receiveSnapshot(onlyB);
+  await expect.poll(() => connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
+  expect(node.filter.conditions()).toEqual([]);
+});
+
 test('a change of a set, a profile or a pod reaches the table alone, and what no pod uses is deleted', async () => {
   const node = await start([]);
   for (const pod of [A, B]) await install(node, pod);

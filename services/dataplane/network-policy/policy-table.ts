@@ -293,6 +293,8 @@ export class PolicyTable {
       if (!isRefusal(error)) throw error;
       const [profile] = added;
       if (profile && added.length === 1) {
+        // Without the table nft refuses everything.
+        if (!(await this.#exists())) throw error;
         this.#refuse(profile, error);
         return;
       }
