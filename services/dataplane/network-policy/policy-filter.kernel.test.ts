@@ -297,6 +297,27 @@ test('rules that nft refuses because the table was just deleted are not refused 
   expect(node.filter.conditions()).toEqual([]);
 });
 
+test('many rules are added in parts, as the kernel makes one transaction at a time', async () => {
+  const counts: number[] = [];
+  const counting: Nft = {
+    ...methodsOf(nft),
+    apply: (commands) => {
+      counts.push(commands.length);
+      return nft.apply(commands);
+    },
+  };
+  const node = await start([], undefined, counting);
+  for (const pod of [A, B]) await install(node, pod);
+  const rules = Array.from({ length: 1500 }, () => accept({ peers: { sets: ['a-b'], networks: [] } }));
+  const large = profile({ id: 'large', direction: 'ingress', isolatedBy: ['NetworkPolicy default/large'], rules });
+  await node.receiveSnapshot(onlyB);
+  counts.length = 0;
+  await node.receive(message({ profiles: [large], pods: [podMessage(A.name, { ingress: 'large' })] }));
+  expect(counts.length).toBeGreaterThan(3);
+  expect(Math.max(...counts)).toBeLessThanOrEqual(1000);
+  expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
+});
+
 test('a change of a set, a profile or a pod reaches the table alone, and what no pod uses is deleted', async () => {
   const node = await start([]);
   for (const pod of [A, B]) await install(node, pod);

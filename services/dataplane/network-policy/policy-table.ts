@@ -5,7 +5,7 @@ import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 
 import { NO_VERDICT_DETAIL, type TableWatch } from '../nft/nft.js';
-import { elementTexts, listedElements } from '../nft/table-form.js';
+import { hasElements } from '../nft/table-form.js';
 import type { TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
   formatTableName,
@@ -58,6 +58,9 @@ const REFUSED_AFTER_MS = 60_000;
 
 /** Hash sets grow after a transaction, and a listing meanwhile repeats some elements and leaves some out. */
 const QUIET_MS = 3000;
+
+/** Commands of one transaction that adds rules: the kernel takes up to 1 ms for one, among thousands of sets. */
+const PART_COUNT = 1000;
 
 const NAME = formatTableName(POLICY_TABLE);
 
@@ -273,7 +276,7 @@ export class PolicyTable {
     const { garbage } = written;
     const base = [...remove(garbage.profiles, garbage.sets), ...addSets(missing)];
     try {
-      await this.#apply([...base, ...added.flatMap(addProfile)]);
+      await this.#applyInParts([...base, ...added.flatMap(addProfile)]);
       for (const profile of added) written.profiles.set(profile.id, profile);
     } catch (error) {
       if (!isRefusal(error) || added.length === 0) throw error;
@@ -287,7 +290,7 @@ export class PolicyTable {
   /** Finds the profiles that nft refuses, and adds the rest. */
   async #addEach(written: Written, added: readonly Profile[]): Promise<void> {
     try {
-      await this.#apply(added.flatMap(addProfile));
+      await this.#applyInParts(added.flatMap(addProfile));
       for (const profile of added) written.profiles.set(profile.id, profile);
     } catch (error) {
       if (!isRefusal(error)) throw error;
@@ -515,6 +518,12 @@ export class PolicyTable {
     return rules(objects) === rules(added) && whole.every((set) => hasElements(objects, set));
   }
 
+  /** Adds rules of chains that no pod has. Elements of pods are written in between: the kernel makes one transaction at a time. */
+  async #applyInParts(commands: readonly NftCommand[]): Promise<void> {
+    for (let first = 0; first < commands.length; first += PART_COUNT)
+      await this.#apply(commands.slice(first, first + PART_COUNT));
+  }
+
   async #apply(commands: readonly NftCommand[]): Promise<void> {
     const { nft } = this.#options;
     if (commands.length === 0) return;
@@ -560,11 +569,6 @@ function targetsOf({ addresses, filtering }: TablePod, profiles: ReadonlyMap<str
     return profiles.get(wanted.profile)?.direction === direction ? chainName(direction, wanted.profile) : ISOLATED;
   });
   return { addresses, ingress, egress };
-}
-
-function hasElements(objects: readonly JsonObject[], { name, elements }: NftSet): boolean {
-  const listed = listedElements(objects, name);
-  return listed.size === elements.length && elementTexts(elements).every((text) => listed.has(text));
 }
 
 /** The commands that replace the table. Elements that lead to chains come after these. */
