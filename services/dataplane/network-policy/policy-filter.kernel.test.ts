@@ -184,6 +184,20 @@ test('a table that was lost while no process ran is written from the stored poli
   await expect.poll(() => connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
 });
 
+test.each([
+  ['empties the table', ['flush', 'table', 'inet', 'podwire_policy']],
+  ['empties a chain', ['flush', 'chain', 'inet', 'podwire_policy', 'i-from-b']],
+  ['accepts everything', ['insert', 'rule', 'inet', 'podwire_policy', 'forward', 'accept']],
+])('a start restores the table after another program %s while no process ran', async (_, command) => {
+  const first = await start([]);
+  for (const pod of [A, B]) await install(first, pod);
+  await first.receiveSnapshot(onlyB);
+  await end(first);
+  run('nft', ...command);
+  await start([A, B], first.recordsDirectory);
+  await expect.poll(() => connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
+});
+
 test('policies that were turned on, and never received, isolate the pods of an earlier process', async () => {
   const first = await start([]);
   await install(first, A);

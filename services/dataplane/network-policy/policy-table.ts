@@ -17,7 +17,8 @@ import {
   type NftSet,
 } from '../nft/table.js';
 import { TransactionReports } from '../nft/transaction-reports.js';
-import { LOG_PROBE, logs, withoutLogs } from './drop-log.js';
+import { LOG_PROBE, withoutLogs } from './drop-log.js';
+import { hasRules } from './listed-rules.js';
 import { difference } from './members.js';
 import { PendingElements, podChanges, podSets, transactions, wholeSets, type Targets } from './elements.js';
 import type { Filtering, PolicyView, ViewChange } from './policy-view.js';
@@ -138,7 +139,9 @@ export class PolicyTable {
     for (const [device, pod] of pods) this.#wanted.set(device, pod);
     return this.#attempt(async () => {
       await this.#follow();
-      if (await this.#exists()) this.#isInherited = true;
+      // Changes while no process ran were not reported.
+      const listed = await this.#options.nft.read(POLICY_TABLE);
+      if (listed && hasRules(listed, [...this.#view.profiles.values()])) this.#isInherited = true;
       else await this.#rebuild();
     });
   }
@@ -510,12 +513,9 @@ export class PolicyTable {
   }
 
   #isAsWritten(objects: readonly JsonObject[], { profiles, sets, pods, garbage }: Written): boolean {
-    const commands = [...profiles.values(), ...garbage.profiles].flatMap(addProfile);
-    const added = [...objectsOf(BASE_TABLE), ...commands.flatMap((command) => ('add' in command ? [command.add] : []))];
-    const isRule = (object: JsonObject) => 'rule' in object && (this.#hasLogs !== false || !logs(object));
-    const rules = (list: readonly JsonObject[]) => list.filter(isRule).length;
     const whole = [...[...sets].flatMap((id) => wholeSets(id, this.#view.sets.get(id))), ...podSets(pods)];
-    return rules(objects) === rules(added) && whole.every((set) => hasElements(objects, set));
+    const written = [...profiles.values(), ...garbage.profiles];
+    return hasRules(objects, written) && whole.every((set) => hasElements(objects, set));
   }
 
   /** Adds rules of chains that no pod has. Elements of pods are written in between: the kernel makes one transaction at a time. */
