@@ -19,10 +19,12 @@ import { TunnelGuard } from './filters/tunnel-guard.js';
 import type { ConnectionKernel } from './network-policy/live-connections.js';
 import { networkPolicyService } from './policy-drops/drops-rpc.js';
 import { PolicyDrops } from './policy-drops/drops.js';
-import { endPolicies, PolicyFilter } from './network-policy/policy-filter.js';
+import { PolicyFilter } from './network-policy/policy-filter.js';
 import { PolicyStore } from './network-policy/policy-store.js';
 import { PolicyView } from './network-policy/policy-view.js';
+import { POLICY_TABLE } from './network-policy/rules.js';
 import type { Nft, PacketLog } from './nft/nft.js';
+import { TableReconciler } from './nft/table-reconciler.js';
 import { ClusterWatch } from './node/cluster-watch.js';
 import { ClusterEvents } from './node/events.js';
 import { connectedSubnets } from './node/address-method.js';
@@ -140,6 +142,8 @@ export class PodEnvironment {
   readonly #portGuard: PortGuard;
   readonly #masquerader: Masquerader;
   readonly #policyStore: PolicyStore;
+  /** Deletes the table while policies are off: it drops the packets of pods that it does not know. */
+  readonly #policyTable: TableReconciler;
   /** Undefined: network policies are not enforced. */
   readonly policies: PolicyPart | undefined;
 
@@ -155,6 +159,7 @@ export class PodEnvironment {
     const settings = { exclude: config.natExclude, interfaces: config.natInterfaces, ports: config.natPorts };
     this.#masquerader = new Masquerader({ nft, events, clock, random, settings });
     this.#policyStore = new PolicyStore({ recordsDirectory: config.recordsDirectory, clock, events });
+    this.#policyTable = new TableReconciler({ nft, events, clock, random, table: POLICY_TABLE });
     this.policies = config.networkPolicies ? policyPart(options, this.#policyStore) : undefined;
     const [fixedBytes, patterns] = [config.mtuBytes, config.mtuInterfaces];
     this.#mtu = new PodMtu({ links, clock, random, events, fixedBytes, patterns });
@@ -193,8 +198,8 @@ export class PodEnvironment {
     this.#guard.start(new Map(prefixes)).catch(() => undefined);
     const inState = (wanted: RecordState) => alive.filter(({ state }) => state === wanted).map(filteredPod);
     this.#hostPorts.start(inState('attached'), inState('detaching')).catch(() => undefined);
-    const policies =
-      this.policies?.filter.start(alive.map(filteredPod)) ?? endPolicies(this.#options.nft, this.#policyStore);
+    if (!this.policies) this.#policyStore.remove();
+    const policies = this.policies?.filter.start(alive.map(filteredPod)) ?? this.#policyTable.setWanted('absent');
     policies.catch(() => undefined);
     const withoutMtu = alive.filter(({ network }) => network.mtuBytes === undefined);
     await this.#mtu.start(withoutMtu.map(({ network }) => network.hostInterfaceName));
@@ -229,7 +234,8 @@ export class PodEnvironment {
 
   /** Leaves everything in force. The cluster watch stops the followers. */
   async stop(): Promise<void> {
-    await Promise.all([this.#guard.stop(), this.#hostPorts.stop(), this.#neighbourGuard.stop()]);
+    const parts = [this.#guard, this.#hostPorts, this.#neighbourGuard, this.#policyTable];
+    await Promise.all(parts.map((part) => part.stop()));
     await this.policies?.drops.stop();
     await this.policies?.filter.stop();
     await Promise.all(this.followers.map((follower) => follower.stop()));

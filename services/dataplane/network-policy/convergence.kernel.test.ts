@@ -20,7 +20,7 @@ type Change =
   | { readonly kind: 'assign'; readonly pod: string; readonly sets: readonly string[] }
   | { readonly kind: 'clear'; readonly pod: string }
   | { readonly kind: 'members'; readonly set: string; readonly numbers: readonly number[] }
-  | { readonly kind: 'install' | 'forget'; readonly pod: string }
+  | { readonly kind: 'install' | 'forget'; readonly pod: string; readonly number: number }
   | { readonly kind: 'pause'; readonly ms: number };
 
 const pod = fc.constantFrom(...PODS);
@@ -32,7 +32,11 @@ const change: fc.Arbitrary<Change> = fc.oneof(
     set: fc.constantFrom(...SETS),
     numbers: fc.uniqueArray(fc.integer({ min: 1, max: 6 }), { minLength: 1, maxLength: 4 }),
   }),
-  fc.record({ kind: fc.constantFrom('install' as const, 'forget' as const), pod }),
+  fc.record({
+    kind: fc.constantFrom('install' as const, 'forget' as const),
+    pod,
+    number: fc.integer({ min: 1, max: 3 }),
+  }),
   fc.record({ kind: fc.constant('pause' as const), ms: fc.integer({ min: 0, max: 40 }) }),
 );
 
@@ -51,7 +55,9 @@ function make(each: Change): Promise<void> {
     case 'pause':
       return systemClock.sleep(each.ms, new AbortController().signal).then(() => undefined);
     case 'install':
-      return node.filter.install(policyPod(each.pod, `podw${each.pod}`));
+      return node.filter.install(
+        policyPod(each.pod, `podw${each.pod}`, [`10.65.0.${each.number}`, `fd00::${each.number}`]),
+      );
     case 'forget':
       return node.filter.forget(`podw${each.pod}`);
     case 'members':

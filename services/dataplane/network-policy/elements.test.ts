@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
 
+import { address } from '../testing/network-policy/policies.js';
 import { PendingElements, podChanges, transactions } from './elements.js';
 
 const all = () => true;
@@ -23,9 +24,10 @@ test('changes of a set that the kernel does not have yet stay', () => {
 });
 
 test('a pod changes the elements that differ, and in the maps deletes before it adds', () => {
+  const addresses = [address('10.65.0.1'), address('fd00:65::1')];
   const [from, to] = [
-    { ingress: 'isolated', egress: undefined },
-    { ingress: 'i-web', egress: undefined },
+    { addresses, ingress: 'isolated', egress: undefined },
+    { addresses, ingress: 'i-web', egress: undefined },
   ];
   expect(podChanges([{ device: 'podw1', from, to }])).toEqual([
     {
@@ -36,7 +38,7 @@ test('a pod changes the elements that differ, and in the maps deletes before it 
   ]);
   expect(podChanges([{ device: 'podw1', from: to, to }])).toEqual([]);
   const names = podChanges([{ device: 'podw1', from: undefined, to }]).map(({ set: { name } }) => name);
-  expect(names).toEqual(['known', 'self', 'filtered', 'ingress']);
+  expect(names).toEqual(['known', 'self', 'filtered', 'own4', 'own6', 'ingress']);
 });
 
 test('many changes are several transactions', () => {

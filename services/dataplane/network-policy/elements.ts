@@ -1,12 +1,15 @@
-import type { Family } from '@podwire/shared/net/address';
+import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Direction } from '@podwire/shared/network-policy/policy';
 
 import { concatJson, jumpTo, type ElementsChange, type Json, type NftSet, type SetDefinition } from '../nft/table.js';
 import { elementJson, familyOfKey, type ElementKey, type ElementsDelta, type MemberSet } from './members.js';
-import { FAMILIES, FILTERED, JUMPS, KNOWN, POD_SETS, SELF, setDefinition } from './rules.js';
+import { FAMILIES, FILTERED, JUMPS, KNOWN, OWN, POD_SETS, SELF, setDefinition } from './rules.js';
 
 /** The chains that judge a pod's connections; undefined: they need no judgement. */
-export type Targets = Readonly<Record<Direction, string | undefined>>;
+export interface Targets extends Readonly<Record<Direction, string | undefined>> {
+  /** Addresses of the pod. */
+  readonly addresses: readonly Address[];
+}
 
 /** Changes of one transaction: the kernel looks each set up by its name among all sets. */
 const CHANGES_MAX = 500;
@@ -66,7 +69,8 @@ function podElements(device: string, targets: Targets): PodElement[] {
     return chain === undefined ? [] : [[JUMPS[direction], [device, jumpTo(chain)]]];
   };
   const jumps = [...jump('egress'), ...jump('ingress')];
-  const filtered: PodElement[] = jumps.length > 0 ? [[FILTERED, device]] : [];
+  const own = targets.addresses.map((each): PodElement => [OWN[each.family], concatJson(device, formatAddress(each))]);
+  const filtered: PodElement[] = jumps.length > 0 ? [[FILTERED, device], ...own] : [];
   return [[KNOWN, device], [SELF, concatJson(device, device)], ...filtered, ...jumps];
 }
 

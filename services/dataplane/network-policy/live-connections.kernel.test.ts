@@ -258,3 +258,17 @@ test('connections that began while the table was lost end when it is back', asyn
   run('conntrack', '-I', ...flow, '--state', 'ESTABLISHED', '-t', '100', '-u', 'ASSURED,SEEN_REPLY');
   await until(() => node.events.lines.includes('1 connections ended'));
 });
+
+test('a pod that gets the address of an earlier pod receives nothing over its connections', async () => {
+  const node = await start();
+  await node.receiveSnapshot(onlyB(8080, { ingress: 'in', egress: 'out' }));
+  const common = { family: 4, kind: 'udp', client: OUTSIDE, port: 8080, senders: ['client'] } as const;
+  await ends.connect('earlier', { ...common, server: B });
+  await node.filter.forget(B.device);
+  await until(() => node.events.lines.includes('1 connections ended'));
+  await node.filter.install(policyPod(C.name, B.device, Object.values(B.addresses)));
+  const received = async () => (await ends.counts()).earlier?.[1][1];
+  const before = await received();
+  await pause();
+  expect(await received()).toBe(before);
+});

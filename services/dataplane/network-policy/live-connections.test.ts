@@ -251,6 +251,26 @@ test('pods whose rules nft refuses lose their connections, and a new pod the one
   expect(tracked()).toEqual([]);
 });
 
+test('the connections of a pod end with it, except for addresses that another pod has', async () => {
+  const earlier = connection(OUTSIDE, C);
+  await snapshot({ pods: [...openPods(), podMessage('before', {}), podMessage('next', {})] });
+  await pass(100);
+  kernel.tracked = [connection(A, B), earlier];
+  await node.filter.install(policyPod('before', 'podwbefore', Object.values(C.addresses)));
+  await node.filter.forget(C.device);
+  kernel.failure = new Failure('KERNEL_REFUSED', 'refused');
+  await node.filter.forget(A.device);
+  await pass(100);
+  expect(tracked()).toHaveLength(2);
+  kernel.failure = undefined;
+  await pass(500);
+  expect(tracked()).toEqual([`${OUTSIDE.addresses[4]} ${C.addresses[4]}`]);
+  await node.filter.forget('podwbefore');
+  kernel.onList = () => void node.filter.install(policyPod('next', 'podwnext', Object.values(C.addresses)));
+  await pass(100);
+  expect(kernel.tracked).toEqual([earlier]);
+});
+
 const seed = Number(process.env.POLICY_SEED ?? Math.floor(Math.random() * 2 ** 31));
 
 /** Connections of every protocol and port between all ends, also of an end with itself. */

@@ -66,6 +66,8 @@ export class LiveConnections {
   readonly #queue: WorkQueue<'judge'>;
   /** Interfaces of the pods to judge. */
   readonly #requested = new Set<string>();
+  /** Addresses of pods that are gone, by their texts. */
+  readonly #left = new Map<string, Address>();
   #restUntilMs = 0;
   #failure: { readonly error: unknown } | undefined;
 
@@ -86,6 +88,17 @@ export class LiveConnections {
     if (this.#requested.size > 0) this.#queue.request('judge', DELAY_MS);
   }
 
+  /** Ends all connections of a pod that is gone soon, as another pod may get its addresses. */
+  leave(addresses: readonly Address[]): void {
+    for (const each of addresses) this.#left.set(formatAddress(each), each);
+    this.#queue.request('judge', DELAY_MS);
+  }
+
+  /** These addresses have a pod, whose connections are judged. */
+  take(addresses: readonly Address[]): void {
+    for (const each of addresses) this.#left.delete(formatAddress(each));
+  }
+
   conditions(): readonly Condition[] {
     if (!this.#failure) return [];
     const { error } = this.#failure;
@@ -103,16 +116,21 @@ export class LiveConnections {
     const { kernel, pods: listPods, sets, events, clock } = this.#options;
     const startMs = clock.monotonicMs();
     if (startMs < this.#restUntilMs) return { inMs: this.#restUntilMs - startMs };
-    const [devices, pods] = [[...this.#requested], listPods()];
+    const [devices, left, pods] = [[...this.#requested], new Map(this.#left), listPods()];
     this.#requested.clear();
     try {
       const restricted = devices.flatMap((device) => pods.get(device) ?? []).filter(isRestricted);
-      if (restricted.length > 0) {
+      if (restricted.length + left.size > 0) {
         const judge = new ConnectionJudge([...pods.values()], await kernel.nodeAddresses(), sets);
-        const addresses = restricted.flatMap((pod) => pod.addresses);
-        const count = await kernel.endForbidden(addresses, (each) => judge.isForbidden(each), signal);
+        const addresses = [...left.values(), ...restricted.flatMap((pod) => pod.addresses)];
+        // A pod may have got a left address meanwhile.
+        const isLeft = (address: Address) => this.#left.has(formatAddress(address));
+        const isForbidden = (each: Connection) =>
+          isLeft(each.source) || isLeft(each.destination) || judge.isForbidden(each);
+        const count = await kernel.endForbidden(addresses, isForbidden, signal);
         if (count > 0) events.connectionsEnded(count);
       }
+      for (const [text, each] of left) if (this.#left.get(text) === each) this.#left.delete(text);
       this.#failure = undefined;
       return undefined;
     } catch (error) {

@@ -139,11 +139,10 @@ export class PolicyClient {
   async #follow(signal: AbortSignal): Promise<void> {
     const { self: nodeName, connect, view } = this.#options;
     const ipam = connect();
-    const request = { nodeName, sets: view.digests(), acknowledgedNumber: 0n };
+    const request = { nodeName, sets: view.beginStream(), acknowledgedNumber: 0n };
     let send: (acknowledgement: FollowPoliciesRequest) => void = () => undefined;
     const acknowledge = (acknowledgedNumber: bigint): void => send({ nodeName: '', sets: [], acknowledgedNumber });
     const enforcement = new Enforcement(this.#options, acknowledge, signal);
-    view.beginStream();
     let isComplete = false;
     try {
       for await (const message of ipam.stream(FOLLOW, request, signal, (opened) => (send = opened))) {

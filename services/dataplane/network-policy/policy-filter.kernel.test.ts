@@ -130,6 +130,45 @@ test('a restart without podwire-ipam changes nothing, and filters new pods by th
   expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
 });
 
+/** Ends a process, and its subscription. */
+async function end(node: PolicyNode): Promise<void> {
+  await node.filter.stop();
+  await nft.close();
+  nft = kernelNft();
+}
+
+test('a pod that was recorded before its filter was written is not open after a restart', async () => {
+  const first = await start([]);
+  await install(first, B);
+  await first.receiveSnapshot(onlyB);
+  await end(first);
+  const node = await start([A, B], first.recordsDirectory);
+  expect(await connects([OUTSIDE, A], [OUTSIDE, B])).toEqual([false, true]);
+  await install(node, A);
+  expect(await connects([OUTSIDE, A], [B, A])).toEqual([false, true]);
+});
+
+test('a repair without podwire-ipam opens a pod at no moment', async () => {
+  const first = await start([]);
+  for (const pod of [A, B]) await install(first, pod);
+  await first.receiveSnapshot(onlyB);
+  await end(first);
+  const seen: boolean[] = [];
+  const watched: Nft = {
+    ...methodsOf(nft),
+    changeElements: async (name, changes) => {
+      const transaction = await nft.changeElements(name, changes);
+      seen.push(...(await connects([OUTSIDE, A])));
+      return transaction;
+    },
+  };
+  const node = await start([A, B], first.recordsDirectory, watched);
+  await install(node, A);
+  expect(seen.length).toBeGreaterThan(0);
+  expect(seen).not.toContain(true);
+  expect(await connects([B, A])).toEqual([true]);
+});
+
 test('a table that was lost while no process ran is written from the stored policies', async () => {
   const first = await start([]);
   for (const pod of [A, B]) await install(first, pod);
@@ -142,6 +181,20 @@ test('a table that was lost while no process ran is written from the stored poli
   await start([A, B], first.recordsDirectory);
   expect(await connects([OUTSIDE, A])).toEqual([false]);
   // The report of the flush may arrive now: then the table is written again, and isolates its pods meanwhile.
+  await expect.poll(() => connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
+});
+
+test.each([
+  ['empties the table', ['flush', 'table', 'inet', 'podwire_policy']],
+  ['empties a chain', ['flush', 'chain', 'inet', 'podwire_policy', 'i-from-b']],
+  ['accepts everything', ['insert', 'rule', 'inet', 'podwire_policy', 'forward', 'accept']],
+])('a start restores the table after another program %s while no process ran', async (_, command) => {
+  const first = await start([]);
+  for (const pod of [A, B]) await install(first, pod);
+  await first.receiveSnapshot(onlyB);
+  await end(first);
+  run('nft', ...command);
+  await start([A, B], first.recordsDirectory);
   await expect.poll(() => connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
 });
 
@@ -200,6 +253,12 @@ test('after lost reports the table is compared, and restored if another program 
   lose();
   await until(() => node.events.lines.length > 0);
   expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
+  // A lost table does not wait for the comparison.
+  node.events.takeLines();
+  run('nft', 'flush', 'ruleset');
+  lose();
+  await until(() => node.events.lines.length > 0);
+  expect([reads.count, node.events.takeLines()]).toEqual([3, ['inet podwire_policy written: drift']]);
 });
 
 test('a pod is filtered although another program has just deleted the table', async () => {
@@ -233,6 +292,44 @@ test('rules that nft refuses isolate their pods, and no other ones', async () =>
   expect(node.filter.conditions()).toMatchObject([
     { reason: 'PoliciesNotEnforced', message: expect.stringContaining('NetworkPolicy default/deny') },
   ]);
+});
+
+test('rules that nft refuses because the table was just deleted are not refused later', async () => {
+  let isDeleted = false;
+  const late: Nft = {
+    ...methodsOf(nft),
+    apply: async (commands) => {
+      if (!isDeleted && JSON.stringify(commands).includes('"i-from-b"')) run('nft', 'flush', 'ruleset');
+      isDeleted ||= JSON.stringify(commands).includes('"i-from-b"');
+      await nft.apply(commands);
+    },
+  };
+  const node = await start([], undefined, late);
+  for (const pod of [A, B]) await install(node, pod);
+  await node.receiveSnapshot(onlyB);
+  await expect.poll(() => connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
+  expect(node.filter.conditions()).toEqual([]);
+});
+
+test('many rules are added in parts, as the kernel makes one transaction at a time', async () => {
+  const counts: number[] = [];
+  const counting: Nft = {
+    ...methodsOf(nft),
+    apply: (commands) => {
+      counts.push(commands.length);
+      return nft.apply(commands);
+    },
+  };
+  const node = await start([], undefined, counting);
+  for (const pod of [A, B]) await install(node, pod);
+  const rules = Array.from({ length: 1500 }, () => accept({ peers: { sets: ['a-b'], networks: [] } }));
+  const large = profile({ id: 'large', direction: 'ingress', isolatedBy: ['NetworkPolicy default/large'], rules });
+  await node.receiveSnapshot(onlyB);
+  counts.length = 0;
+  await node.receive(message({ profiles: [large], pods: [podMessage(A.name, { ingress: 'large' })] }));
+  expect(counts.length).toBeGreaterThan(3);
+  expect(Math.max(...counts)).toBeLessThanOrEqual(1000);
+  expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
 });
 
 test('a change of a set, a profile or a pod reaches the table alone, and what no pod uses is deleted', async () => {

@@ -1,8 +1,7 @@
-import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
 import type { Direction } from '@podwire/shared/network-policy/policy';
 
 import { formatList, type Condition } from '../conditions/conditions.js';
-import { removal } from '../nft/table.js';
 import type { TableReconcilerOptions } from '../nft/table-reconciler.js';
 import type { FilteredPod, PodFilter } from '../pods/kernel.js';
 import {
@@ -13,8 +12,7 @@ import {
   type JudgedPod,
 } from './live-connections.js';
 import type { PolicyStore } from './policy-store.js';
-import { PolicyTable, type PodFiltering } from './policy-table.js';
-import { POLICY_TABLE } from './rules.js';
+import { PolicyTable, type PodFiltering, type TablePod } from './policy-table.js';
 import type { Filtering, PolicyView, ViewChange } from './policy-view.js';
 
 /** The fields of a pod that its policies depend on. */
@@ -63,24 +61,37 @@ export class PolicyFilter implements PodFilter {
       if (isFirst) this.#earlier.add(hostInterfaceName);
     }
     this.#store.save();
-    await this.#table.start(new Map([...this.#pods.keys()].map((device) => [device, this.#filtering(device)])));
+    await this.#table.start(new Map([...this.#pods].map(([device, each]) => [device, this.#tablePod(device, each)])));
   }
 
   /** @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; the pod is filtered with the next success, unless {@link forget} comes first */
   async install(pod: PolicyPod): Promise<void> {
     const { hostInterfaceName: device } = pod;
     this.#pods.set(device, pod);
+    this.#connections.take(pod.addresses);
     // The addresses of a new pod may still have connections of the pod before.
     const changed = this.#changedFilters([device]);
-    await this.#table.setPod(device, this.#filtering(device));
+    await this.#table.setPod(device, this.#tablePod(device, pod));
     this.#judge([], changed);
+  }
+
+  /** @throws Failure as {@link install} */
+  adopt(hostInterfaceName: string): Promise<void> {
+    return this.install({ hostInterfaceName, pod: undefined, addresses: [] });
   }
 
   /** @throws Failure as {@link install} */
   async forget(hostInterfaceName: string): Promise<void> {
     this.#earlier.delete(hostInterfaceName);
     this.#judged.delete(hostInterfaceName);
-    if (this.#pods.delete(hostInterfaceName)) await this.#table.setPod(hostInterfaceName, undefined);
+    const pod = this.#pods.get(hostInterfaceName);
+    if (!pod) return;
+    this.#pods.delete(hostInterfaceName);
+    // An address may have moved to another pod before.
+    const held = new Set([...this.#pods.values()].flatMap(({ addresses }) => addresses.map(formatAddress)));
+    const left = pod.addresses.filter((each) => !held.has(formatAddress(each)));
+    if (this.#view.hasPolicies) this.#connections.leave(left);
+    await this.#table.setPod(hostInterfaceName, undefined);
   }
 
   /**
@@ -92,7 +103,7 @@ export class PolicyFilter implements PodFilter {
     if (this.#view.isCurrent) this.#earlier.clear();
     if (change.hasPods) {
       this.#store.save();
-      for (const device of this.#pods.keys()) this.#table.notePod(device, this.#filtering(device));
+      for (const [device, pod] of this.#pods) this.#table.notePod(device, this.#tablePod(device, pod));
     }
     if (change.sets.size > 0) this.#store.saveSetsLater();
     const changed = change.hasPods ? this.#changedFilters(this.#pods.keys()) : undefined;
@@ -140,6 +151,10 @@ export class PolicyFilter implements PodFilter {
   async stop(): Promise<void> {
     await Promise.all([this.#table.stop(), this.#connections.stop()]);
     this.#store.stop();
+  }
+
+  #tablePod(device: string, { addresses }: PolicyPod): TablePod {
+    return { addresses, filtering: this.#filtering(device) };
   }
 
   #filtering(device: string): PodFiltering {
@@ -192,16 +207,5 @@ export class PolicyFilter implements PodFilter {
   #policiesOf(profile: string): string {
     const { isolatedBy = [], admin = [], baseline = [] } = this.#view.profiles.get(profile) ?? {};
     return formatList([...isolatedBy, ...new Set([...admin, ...baseline].map(({ policy }) => policy))]);
-  }
-}
-
-/** Deletes the table of a node whose policies are off. @throws Failure KERNEL_REFUSED */
-export async function endPolicies(nft: TableReconcilerOptions['nft'], store: PolicyStore): Promise<void> {
-  store.remove();
-  try {
-    if (await nft.read(POLICY_TABLE)) await nft.apply(removal(POLICY_TABLE));
-  } catch (error) {
-    // Without nftables no table exists.
-    if (!(error instanceof Failure) || error.code !== 'KERNEL_UNSUPPORTED') throw error;
   }
 }

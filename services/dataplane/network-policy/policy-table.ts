@@ -1,10 +1,11 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import type { Address } from '@podwire/shared/net/address';
 import { DIRECTIONS, type Direction, type Profile } from '@podwire/shared/network-policy/policy';
 import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 
 import { NO_VERDICT_DETAIL, type TableWatch } from '../nft/nft.js';
-import { elementTexts, listedElements } from '../nft/table-form.js';
+import { hasElements } from '../nft/table-form.js';
 import type { TableReconcilerOptions } from '../nft/table-reconciler.js';
 import {
   formatTableName,
@@ -16,24 +17,20 @@ import {
   type NftSet,
 } from '../nft/table.js';
 import { TransactionReports } from '../nft/transaction-reports.js';
-import { LOG_PROBE, logs, withoutLogs } from './drop-log.js';
+import { LOG_PROBE, withoutLogs } from './drop-log.js';
+import { hasRules } from './listed-rules.js';
 import { difference } from './members.js';
 import { PendingElements, podChanges, podSets, transactions, wholeSets, type Targets } from './elements.js';
 import type { Filtering, PolicyView, ViewChange } from './policy-view.js';
-import {
-  addProfile,
-  addSets,
-  BASE_TABLE,
-  chainName,
-  ISOLATED,
-  KNOWN,
-  POLICY_TABLE,
-  remove,
-  SELF,
-  setsOf,
-} from './rules.js';
+import { addProfile, addSets, BASE_TABLE, chainName, ISOLATED, POLICY_TABLE, remove, setsOf } from './rules.js';
 
 export type PodFiltering = Readonly<Record<Direction, Filtering>>;
+
+/** A pod as the table should have it. */
+export interface TablePod {
+  readonly addresses: readonly Address[];
+  readonly filtering: PodFiltering;
+}
 
 export interface PolicyTableOptions extends Omit<TableReconcilerOptions, 'table'> {
   /** Called when the table was written as a whole: connections may have passed that it forbids. Must not throw. */
@@ -63,6 +60,9 @@ const REFUSED_AFTER_MS = 60_000;
 /** Hash sets grow after a transaction, and a listing meanwhile repeats some elements and leaves some out. */
 const QUIET_MS = 3000;
 
+/** Commands of one transaction that adds rules: the kernel takes up to 1 ms for one, among thousands of sets. */
+const PART_COUNT = 1000;
+
 const NAME = formatTableName(POLICY_TABLE);
 
 /**
@@ -82,7 +82,7 @@ export class PolicyTable {
   readonly #options: PolicyTableOptions;
   readonly #view: PolicyView;
   readonly #queue: WorkQueue<Task>;
-  readonly #wanted = new Map<string, PodFiltering>();
+  readonly #wanted = new Map<string, TablePod>();
   readonly #dirty = new Set<string>();
   readonly #pending = new PendingElements();
   /** The changes since the last write concern no rules. */
@@ -135,12 +135,13 @@ export class PolicyTable {
    * Takes over the table of an earlier process, or writes it. Call once, before any other method.
    * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; it is retried automatically
    */
-  start(pods: ReadonlyMap<string, PodFiltering>): Promise<void> {
-    for (const [device, filtering] of pods) this.#wanted.set(device, filtering);
+  start(pods: ReadonlyMap<string, TablePod>): Promise<void> {
+    for (const [device, pod] of pods) this.#wanted.set(device, pod);
     return this.#attempt(async () => {
       await this.#follow();
-      const targets = [...pods.keys()].map((device) => ({ device, from: undefined, to: OPEN }));
-      if (await this.#exists(podChanges(targets))) this.#isInherited = true;
+      // Changes while no process ran were not reported.
+      const listed = await this.#options.nft.read(POLICY_TABLE);
+      if (listed && hasRules(listed, [...this.#view.profiles.values()])) this.#isInherited = true;
       else await this.#rebuild();
     });
   }
@@ -159,15 +160,15 @@ export class PolicyTable {
    * Filters a pod at its interface, or no longer; without waiting for other pods, unless the table is being replaced.
    * @throws Failure as {@link start}; the pod is then filtered with the next success
    */
-  async setPod(device: string, filtering: PodFiltering | undefined): Promise<void> {
-    this.notePod(device, filtering);
+  async setPod(device: string, pod: TablePod | undefined): Promise<void> {
+    this.notePod(device, pod);
     // A table that is lost is replaced first.
     await this.#flushPods().catch(() => this.#flush());
   }
 
   /** The same with the next write. */
-  notePod(device: string, filtering: PodFiltering | undefined): void {
-    if (filtering) this.#wanted.set(device, filtering);
+  notePod(device: string, pod: TablePod | undefined): void {
+    if (pod) this.#wanted.set(device, pod);
     else this.#wanted.delete(device);
     this.#dirty.add(device);
   }
@@ -255,7 +256,7 @@ export class PolicyTable {
   }
 
   async #restore(): Promise<void> {
-    if (await this.#exists([])) await this.#exclusive(() => this.#replaceNow());
+    if (await this.#exists()) await this.#exclusive(() => this.#replaceNow());
     else await this.#rebuild();
   }
 
@@ -278,7 +279,7 @@ export class PolicyTable {
     const { garbage } = written;
     const base = [...remove(garbage.profiles, garbage.sets), ...addSets(missing)];
     try {
-      await this.#apply([...base, ...added.flatMap(addProfile)]);
+      await this.#applyInParts([...base, ...added.flatMap(addProfile)]);
       for (const profile of added) written.profiles.set(profile.id, profile);
     } catch (error) {
       if (!isRefusal(error) || added.length === 0) throw error;
@@ -292,12 +293,14 @@ export class PolicyTable {
   /** Finds the profiles that nft refuses, and adds the rest. */
   async #addEach(written: Written, added: readonly Profile[]): Promise<void> {
     try {
-      await this.#apply(added.flatMap(addProfile));
+      await this.#applyInParts(added.flatMap(addProfile));
       for (const profile of added) written.profiles.set(profile.id, profile);
     } catch (error) {
       if (!isRefusal(error)) throw error;
       const [profile] = added;
       if (profile && added.length === 1) {
+        // Without the table nft refuses everything.
+        if (!(await this.#exists())) throw error;
         this.#refuse(profile, error);
         return;
       }
@@ -356,8 +359,8 @@ export class PolicyTable {
     const devices = [...this.#dirty].filter((device) => !this.#awaitsRules(device, written));
     for (const device of devices) this.#dirty.delete(device);
     const pods = devices.map((device) => {
-      const filtering = this.#wanted.get(device);
-      const to = filtering && targetsOf(filtering, written.profiles);
+      const pod = this.#wanted.get(device);
+      const to = pod && targetsOf(pod, written.profiles);
       return { device, from: written.pods.get(device), to };
     });
     try {
@@ -376,7 +379,7 @@ export class PolicyTable {
 
   /** Whether nft has yet to add the rules of a pod, which stays in its chains until then. */
   #awaitsRules(device: string, { profiles, pods }: Written): boolean {
-    const wanted = Object.values(this.#wanted.get(device) ?? {});
+    const wanted = Object.values(this.#wanted.get(device)?.filtering ?? {});
     const isMissing = (id: string) => this.#view.profiles.has(id) && !profiles.has(id) && !this.#refused.has(id);
     return pods.has(device) && wanted.some((each) => typeof each === 'object' && isMissing(each.profile));
   }
@@ -386,16 +389,22 @@ export class PolicyTable {
     const devices = [...this.#dirty];
     this.#dirty.clear();
     for (const device of devices) {
-      const filtering = this.#wanted.get(device);
-      const to = filtering && targetsOf(filtering, this.#view.profiles);
-      // Deletions first: an element may lead elsewhere.
-      for (const change of podChanges([{ device, from: SOMEWHERE, to: undefined }]))
-        if (!to || ![KNOWN, SELF].includes(change.set)) await this.#changeElements([change]).catch(() => undefined);
-      if (!to) continue;
-      await this.#changeElements(podChanges([{ device, from: undefined, to }])).catch(() =>
-        this.#changeElements(podChanges([{ device, from: undefined, to: SOMEWHERE }])),
-      );
+      const pod = this.#wanted.get(device);
+      const to = pod && targetsOf(pod, this.#view.profiles);
+      const isolated = { addresses: pod?.addresses ?? [], egress: ISOLATED, ingress: ISOLATED };
+      for (const { set, deleted } of podChanges([{ device, from: isolated, to: undefined }])) {
+        const replace = (by: Targets | undefined) => {
+          const wanted = podChanges([{ device, from: undefined, to: by }]).find((change) => change.set === set);
+          return this.#replaceElements({ set, deleted, added: wanted?.added ?? [] });
+        };
+        await replace(to).catch(() => to && replace(isolated));
+      }
     }
+  }
+
+  /** Replaces elements that may exist, in one transaction: no packet meets a pod without its chains. */
+  async #replaceElements(change: ElementsChange): Promise<void> {
+    await this.#changeElements([change]).catch(() => this.#changeElements([{ ...change, deleted: [] }]));
   }
 
   /** Runs while no pod is written. */
@@ -449,17 +458,14 @@ export class PolicyTable {
   }
 
   #targets(profiles: ReadonlyMap<string, Profile>): Map<string, Targets> {
-    return new Map([...this.#wanted].map(([device, filtering]) => [device, targetsOf(filtering, profiles)]));
+    return new Map([...this.#wanted].map(([device, pod]) => [device, targetsOf(pod, profiles)]));
   }
 
-  /** Whether the table exists, of this process or of an earlier one: then these changes are made. */
-  async #exists(changes: readonly ElementsChange[]): Promise<boolean> {
+  /** Whether the table exists, of this process or of an earlier one. */
+  async #exists(): Promise<boolean> {
     try {
-      if (changes.length > 0) await this.#changeElements(changes);
-      else {
-        await this.#changeElements(podChanges([PROBE]));
-        await this.#changeElements(podChanges([{ ...PROBE, from: PROBE.to, to: undefined }]));
-      }
+      await this.#changeElements(podChanges([PROBE]));
+      await this.#changeElements(podChanges([{ ...PROBE, from: PROBE.to, to: undefined }]));
       return true;
     } catch (error) {
       if (error instanceof Failure && error.code === 'KERNEL_REFUSED') return false;
@@ -491,7 +497,8 @@ export class PolicyTable {
       await this.#lastPods;
       if (!this.#reports.hasForeign) return;
       const { changedAtMs, isDeleted, isLost } = this.#reports.take();
-      if (isDeleted) await this.#rebuild(changedAtMs);
+      // A flush of a large ruleset has more reports than the kernel keeps.
+      if (isDeleted || (isLost && !(await this.#exists()))) await this.#rebuild(changedAtMs);
       else if (isLost) this.#queue.request('compare', QUIET_MS);
       else await this.#exclusive(() => this.#replaceNow(changedAtMs));
     });
@@ -506,12 +513,15 @@ export class PolicyTable {
   }
 
   #isAsWritten(objects: readonly JsonObject[], { profiles, sets, pods, garbage }: Written): boolean {
-    const commands = [...profiles.values(), ...garbage.profiles].flatMap(addProfile);
-    const added = [...objectsOf(BASE_TABLE), ...commands.flatMap((command) => ('add' in command ? [command.add] : []))];
-    const isRule = (object: JsonObject) => 'rule' in object && (this.#hasLogs !== false || !logs(object));
-    const rules = (list: readonly JsonObject[]) => list.filter(isRule).length;
     const whole = [...[...sets].flatMap((id) => wholeSets(id, this.#view.sets.get(id))), ...podSets(pods)];
-    return rules(objects) === rules(added) && whole.every((set) => hasElements(objects, set));
+    const written = [...profiles.values(), ...garbage.profiles];
+    return hasRules(objects, written) && whole.every((set) => hasElements(objects, set));
+  }
+
+  /** Adds rules of chains that no pod has. Elements of pods are written in between: the kernel makes one transaction at a time. */
+  async #applyInParts(commands: readonly NftCommand[]): Promise<void> {
+    for (let first = 0; first < commands.length; first += PART_COUNT)
+      await this.#apply(commands.slice(first, first + PART_COUNT));
   }
 
   async #apply(commands: readonly NftCommand[]): Promise<void> {
@@ -544,27 +554,21 @@ export class PolicyTable {
 
 const WITHIN = { family: POLICY_TABLE.family, table: POLICY_TABLE.name };
 
-/** A pod without policies. */
-const OPEN: Targets = { egress: undefined, ingress: undefined };
-
-const SOMEWHERE: Targets = { egress: ISOLATED, ingress: ISOLATED };
-
 /** No interface has this name. */
-const PROBE = { device: 'podwire-probe', from: undefined, to: OPEN };
+const PROBE = {
+  device: 'podwire-probe',
+  from: undefined,
+  to: { addresses: [], egress: undefined, ingress: undefined },
+};
 
 /** The chains for a pod. Without its profile's chain every connection ends. */
-function targetsOf(filtering: PodFiltering, profiles: ReadonlyMap<string, Profile>): Targets {
+function targetsOf({ addresses, filtering }: TablePod, profiles: ReadonlyMap<string, Profile>): Targets {
   const [ingress, egress] = DIRECTIONS.map((direction) => {
     const wanted = filtering[direction];
     if (wanted === undefined || wanted === 'isolated') return wanted && ISOLATED;
     return profiles.get(wanted.profile)?.direction === direction ? chainName(direction, wanted.profile) : ISOLATED;
   });
-  return { ingress, egress };
-}
-
-function hasElements(objects: readonly JsonObject[], { name, elements }: NftSet): boolean {
-  const listed = listedElements(objects, name);
-  return listed.size === elements.length && elementTexts(elements).every((text) => listed.has(text));
+  return { addresses, ingress, egress };
 }
 
 /** The commands that replace the table. Elements that lead to chains come after these. */

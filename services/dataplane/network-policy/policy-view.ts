@@ -31,6 +31,9 @@ export interface ViewChange {
   readonly hasPods: boolean;
 }
 
+/** A request has at most 1 MiB, and a digest with its ID 47 bytes. */
+const DIGESTS_COUNT_MAX = 20_000;
+
 interface Content {
   readonly profiles: Map<string, Profile>;
   /** The messages of the profiles, for storage. */
@@ -48,7 +51,8 @@ export class PolicyView implements SetLookup {
   #content = emptyContent();
   #isCurrent = false;
   readonly #encoded = new Map<string, { readonly digest: bigint; readonly bytes: Uint8Array }>();
-  #staged: { readonly content: Content; readonly removedIds: Set<string> } | undefined;
+  /** The snapshot that is being received, and the earlier sets that it need not repeat. */
+  #staged: { readonly content: Content; readonly kept: Map<string, MemberSet> } | undefined;
 
   get profiles(): ReadonlyMap<string, Profile> {
     return this.#content.profiles;
@@ -91,14 +95,14 @@ export class PolicyView implements SetLookup {
     return isOpen ? { ingress: undefined, egress: undefined } : { ingress: 'isolated', egress: 'isolated' };
   }
 
-  /** The digests of the sets, with which a stream begins. */
-  digests(): PolicySetDigest[] {
-    return [...this.#content.sets].map(([id, { digest }]) => ({ id, digest }));
-  }
-
-  /** Begins a stream: the next message is the first one of a snapshot. */
-  beginStream(): void {
-    this.#staged = { content: emptyContent(), removedIds: new Set() };
+  /**
+   * Begins a stream: the next message is the first one of a snapshot.
+   * @returns the digests of sets for the stream's request; podwire-ipam sends the rest again
+   */
+  beginStream(): PolicySetDigest[] {
+    const kept = [...this.#content.sets].slice(0, DIGESTS_COUNT_MAX);
+    this.#staged = { content: emptyContent(), kept: new Map(kept) };
+    return kept.map(([id, { digest }]) => ({ id, digest }));
   }
 
   /**
@@ -110,18 +114,18 @@ export class PolicyView implements SetLookup {
     const update = readUpdate(message);
     const staged = this.#staged;
     if (!staged) return this.#change(update, message);
-    const { content, removedIds } = staged;
+    const { content, kept } = staged;
     checkSets(update.sets, content.sets);
     for (const set of update.sets) applySet(content.sets, set);
     applyProfiles(content, update, message);
     content.unknownPods = update.unknownPods ?? content.unknownPods;
-    for (const id of update.removedIds) removedIds.add(id);
-    return update.isComplete ? this.#replace(content, removedIds) : undefined;
+    for (const id of update.removedIds) kept.delete(id);
+    return update.isComplete ? this.#replace(content, kept) : undefined;
   }
 
-  #replace(content: Content, removedIds: ReadonlySet<string>): ViewChange {
+  #replace(content: Content, kept: ReadonlyMap<string, MemberSet>): ViewChange {
     const before = this.#content;
-    for (const [id, set] of before.sets) if (!content.sets.has(id) && !removedIds.has(id)) content.sets.set(id, set);
+    for (const [id, set] of kept) if (!content.sets.has(id)) content.sets.set(id, set);
     content.unknownPods ??= before.unknownPods ?? { all: false, namespaces: new Set() };
     this.#content = content;
     this.#staged = undefined;

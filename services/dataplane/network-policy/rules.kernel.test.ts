@@ -55,7 +55,8 @@ beforeEach(async () => {
   prober = new Prober(ENDS.map(({ name }) => name));
   node = new PolicyNode({ nft: kernelNft() });
   await node.filter.start([]);
-  for (const { name, device } of [A, B]) await node.filter.install(policyPod(name, device));
+  for (const { name, device, addresses } of [A, B])
+    await node.filter.install(policyPod(name, device, Object.values(addresses)));
 });
 
 afterEach(async () => {
@@ -112,6 +113,29 @@ describe.each(FAMILIES)('IPv%i', (family) => {
     expect(await passes(A, B, packet)).toBe(true);
     expect(await passes(B, A, errorAbout(packet))).toBe(true);
     expect(await passes(B, A, errorAbout(packetOf(A, B, family)))).toBe(false);
+  });
+
+  test('rule 9: an ICMP error of a pod with policies passes if it is about a connection of its own', async () => {
+    const errorOfA = (to: ProbedEnd, about: Buffer) =>
+      unreachable({ source: A.addresses[family], destination: to.addresses[family], about });
+    await node.receiveSnapshot(
+      message({
+        isComplete: true,
+        profiles: [denied('out', 'egress')],
+        pods: [podMessage(A.name, { egress: 'out' }), podMessage(B.name, {})],
+        namespaces: ['default'],
+      }),
+    );
+    const own = packetOf(OUTSIDE, A, family);
+    expect(await passes(OUTSIDE, A, own)).toBe(true);
+    expect(await passes(A, OUTSIDE, errorOfA(OUTSIDE, own))).toBe(true);
+    // The kernel tracks these connections too, and does not compare the error's source with them.
+    const toNode = packetOf(OUTSIDE, { ...A, addresses: NODE_ADDRESSES }, family);
+    await passes(OUTSIDE, OUTSIDE, toNode);
+    expect(await passes(A, OUTSIDE, errorOfA(OUTSIDE, toNode))).toBe(false);
+    const ofB = packetOf(B, OUTSIDE, family);
+    expect(await passes(B, OUTSIDE, ofB)).toBe(true);
+    expect(await passes(A, B, errorOfA(B, ofB))).toBe(false);
   });
 
   test('rule 10: the node reaches an isolated pod, and the pod the node; other nodes do not', async () => {
@@ -193,14 +217,20 @@ describe.each(FAMILIES)('IPv%i', (family) => {
   });
 });
 
-test('rule 19: neighbour discovery passes an isolated pod, and an echo request does not', async () => {
+test('rule 19: an isolated pod and its node discover each other, and no such message passes the node', async () => {
   await isolateBoth();
-  const advertisement = packetOf(A, B, 6, ICMPV6);
-  // Type 136; the checksum changes with it.
-  advertisement.writeUInt8(136, 40);
-  advertisement.writeUInt16BE((advertisement.readUInt16BE(42) - 0x08_00 + 0x1_ff_ff) % 0xff_ff, 42);
-  expect(await passes(A, B, advertisement)).toBe(true);
-  expect(await connects(A, B, 6, ICMPV6)).toEqual([false]);
+  for (const type of [133, 134, 135, 136, 137]) {
+    const packet = packetOf(A, OUTSIDE, 6, ICMPV6);
+    // The checksum changes with the type.
+    packet.writeUInt8(type, 40);
+    packet.writeUInt16BE((packet.readUInt16BE(42) - ((type - 128) << 8) + 0x1_ff_fe) % 0xff_ff, 42);
+    expect(await passes(A, OUTSIDE, packet)).toBe(false);
+  }
+  run('ip', 'netns', 'exec', A.name, 'nft', 'flush', 'ruleset');
+  run('ip', 'neigh', 'delete', A.addresses[6], 'dev', A.device);
+  const before = receivedBytes();
+  run('python3', '-c', SEND_UDP, A.addresses[6]);
+  await until(() => receivedBytes() > before);
 });
 
 test('rules are counted with the name of their policy', async () => {

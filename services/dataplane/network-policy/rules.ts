@@ -37,6 +37,12 @@ export const SELF: SetDefinition = { name: 'self', type: ['ifname', 'ifname'], i
 /** Interfaces of pods with policies in any direction. */
 export const FILTERED: SetDefinition = { name: 'filtered', type: 'ifname', interval: false };
 
+/** Interfaces of pods with policies, each with the pod's own addresses. */
+export const OWN: Readonly<Record<Family, SetDefinition>> = {
+  4: { name: 'own4', type: ['ifname', ADDRESS_TYPE[4]], interval: false },
+  6: { name: 'own6', type: ['ifname', ADDRESS_TYPE[6]], interval: false },
+};
+
 /** Leads packets from pods and to pods to the chain of their profile; a pod without policies has no element. */
 export const JUMPS: Readonly<Record<Direction, SetDefinition>> = {
   egress: { name: 'egress', type: 'ifname', interval: false, valueType: 'verdict' },
@@ -44,12 +50,14 @@ export const JUMPS: Readonly<Record<Direction, SetDefinition>> = {
 };
 
 /** The sets and maps with elements for each pod. */
-export const POD_SETS: readonly SetDefinition[] = [KNOWN, SELF, FILTERED, JUMPS.egress, JUMPS.ingress];
+export const POD_SETS: readonly SetDefinition[] = [KNOWN, SELF, FILTERED, OWN[4], OWN[6], JUMPS.egress, JUMPS.ingress];
 
 /** Drops every new connection of a pod. */
 export const ISOLATED = 'isolated';
 
 const INVALID = 'invalid';
+
+const RELATED = 'related';
 
 const SIDES = [
   ['iifname', 'egress'],
@@ -69,9 +77,6 @@ const TRANSPORTS: ReadonlyMap<number, string> = new Map([
 const SCTP = 132;
 
 const PORT_MAX = 65_535;
-
-/** Router and neighbour discovery (RFC 4861): IPv6 does not work without. */
-const DISCOVERY: Json = { range: [133, 137] };
 
 /** Longest comment that nft accepts, in bytes. */
 const COMMENT_BYTES_MAX = 128;
@@ -117,11 +122,26 @@ export const BASE_TABLE: NftTable = {
       ]),
     },
     {
+      // A pod can write an ICMP error about any connection, and connection tracking looks at its destination alone: of a pod with
+      // policies it must be about a connection of its own. Otherwise it is judged like a new connection.
+      name: RELATED,
+      hook: undefined,
+      rules: [
+        [match(meta('iifname'), '!=', `@${FILTERED.name}`), { accept: null }],
+        ...FAMILIES.flatMap((family) =>
+          ['original', 'reply'].map((dir) => {
+            const end = concatJson(meta('iifname'), { ct: { key: `${PROTOCOL[family]} saddr`, dir } });
+            return [match(end, '==', `@${OWN[family].name}`), { accept: null }];
+          }),
+        ),
+      ],
+    },
+    {
       name: 'forward',
       hook: { type: 'filter', name: 'forward', priority: FILTER_PRIORITY },
       rules: [
-        [inStates('established', 'related'), { accept: null }],
-        [match({ payload: { protocol: 'icmpv6', field: 'type' } }, '==', DISCOVERY), { accept: null }],
+        [inStates('established'), { accept: null }],
+        [inStates('related'), jumpTo(RELATED)],
         // Several addresses of one end make packets of SCTP look invalid.
         [match(meta('l4proto'), '!=', SCTP), inStates('invalid'), jumpTo(INVALID)],
         [match(concatJson(meta('iifname'), meta('oifname')), '==', `@${SELF.name}`), { accept: null }],

@@ -15,7 +15,7 @@ import { formatTableName, type Json, type JsonObject, type NftCommand, type Tabl
 interface ProgramNftOptions {
   /** The program. Default: `nft`, searched in the system's program directories. */
   readonly program?: string;
-  /** Timeout of one run, in milliseconds. Default: 10,000. */
+  /** Timeout of one run, in milliseconds; a transaction gets more for its commands. Default: 10,000. */
   readonly timeoutMs?: number;
 }
 
@@ -26,6 +26,9 @@ interface NftResult {
 }
 
 const DEFAULT_TIMEOUT_MS = 10_000;
+
+/** The kernel looks a rule's sets up by their names, one after another: 1 ms among thousands. */
+const COMMAND_TIMEOUT_MS = 2;
 
 /** A fixed path, as a service may be started without /usr/sbin; a fixed language, as errors are recognized by their text. */
 const ENVIRONMENT = { PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C' };
@@ -71,22 +74,23 @@ export class ProgramNft implements NftProgram {
   async apply(commands: readonly NftCommand[]): Promise<void> {
     const input = await unnamedFile(JSON.stringify({ nftables: commands }));
     try {
-      const finished = await this.#run(['-j', '-f', '-'], input.fd);
+      const timeoutMs = this.#timeoutMs + commands.length * COMMAND_TIMEOUT_MS;
+      const finished = await this.#run(['-j', '-f', '-'], input.fd, timeoutMs);
       if (finished.exitCode !== 0) throw refusal(`a transaction of ${commands.length} commands`, finished);
     } finally {
       await input.close();
     }
   }
 
-  #run(args: readonly string[], input: number | 'ignore'): Promise<NftResult> {
+  #run(args: readonly string[], input: number | 'ignore', timeoutMs = this.#timeoutMs): Promise<NftResult> {
     return new Promise((resolve, reject) => {
       const child = start(this.#program, args, input);
       // `close` alone is not enough: a child of a wrapper may keep the output open.
       const timeout = setTimeout(() => {
         if (child.pid !== undefined) killProcessGroup(child.pid);
         for (const stream of child.stdio) stream?.destroy();
-        reject(timeoutFailure(args, this.#timeoutMs));
-      }, this.#timeoutMs);
+        reject(timeoutFailure(args, timeoutMs));
+      }, timeoutMs);
       const output: Buffer[] = [];
       const errors: Buffer[] = [];
       child.stdout?.on('data', (bytes: Buffer) => output.push(bytes));

@@ -1,7 +1,7 @@
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { compareTexts } from '@podwire/shared/words/order';
 
-import { isList, isObject, type Json, type JsonObject } from './table.js';
+import { isList, isObject, type Json, type JsonObject, type NftSet } from './table.js';
 
 /** The form for comparing two tables. Ignores counters, handles and the order of unordered objects. */
 interface TableForm {
@@ -40,6 +40,12 @@ export function listedElements(objects: readonly JsonObject[], name: string): Re
   const sets = objects.map((object) => object.set ?? object.map).filter((set) => set !== undefined);
   const set = sets.filter(isObject).find((each) => each.name === name);
   return new Set(elementTexts(set?.elem ?? []));
+}
+
+/** Whether a table's objects have a set or map with exactly these elements. */
+export function hasElements(objects: readonly JsonObject[], { name, elements }: NftSet): boolean {
+  const listed = listedElements(objects, name);
+  return listed.size === elements.length && elementTexts(elements).every((text) => listed.has(text));
 }
 
 /** Elements without ranges, as text. */

@@ -169,6 +169,9 @@ export interface PodFilter {
    */
   install(network: FilteredPod): Promise<void>;
 
+  /** Filters the packets of a wired pod without a record: only its interface is known. */
+  adopt?(hostInterfaceName: string): Promise<void>;
+
   /** Parts of a pod's requirement that the kernel lacks, or has otherwise. @throws Failure KERNEL_REFUSED or KERNEL_UNSUPPORTED */
   differences?(network: FilteredPod): Promise<readonly Difference[]>;
 

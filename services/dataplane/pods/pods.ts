@@ -226,6 +226,11 @@ export class PodWiring {
     }
   }
 
+  /** Filters an interface that is kept without a record. @throws Failure KERNEL_REFUSED or KERNEL_UNSUPPORTED; the filter retries */
+  async adopt(hostInterfaceName: string): Promise<void> {
+    for (const filter of this.#filters) await filter.adopt?.(hostInterfaceName);
+  }
+
   /** Whether an operation for the attachment is running or queued: a call, or a repair. */
   isBusy(attachment: Attachment): boolean {
     return this.#inFlight.isBusy(attachment);

@@ -143,6 +143,7 @@ async function handleUnrecorded(
     if (!(attachment ? isMadeFor(found, attachment) : isUnfinishedLink(found))) return undefined;
     if (type === 'adopt') {
       events.linkAdopted(attachment, found.name);
+      await dataplane.adopt(found.name);
       return 'adopted';
     }
     if (!(await kernel.deleteHostLink(found))) return undefined;

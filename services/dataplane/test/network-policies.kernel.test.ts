@@ -1,3 +1,5 @@
+import { rmSync } from 'node:fs';
+
 import { Peer } from '@podwire/shared/rpc/client';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
@@ -138,4 +140,19 @@ test('a node whose policies are turned off removes the table, and wires pods wit
   await restart(false);
   await until(() => !hasTable());
   expect(await reasons()).not.toContain('PodPolicyUnknown');
+});
+
+test('a pod whose record is lost keeps its network after a restart if no policy may concern it', async () => {
+  ipam.snapshot = [message({ isComplete: true, namespaces: [] })];
+  await ipam.start();
+  await start();
+  const device = await attach('web', '10.65.0.7');
+  await service?.stop();
+  rmSync(bench.records, { recursive: true });
+  await restart();
+  await until(() => ipam.acknowledged.length === 2);
+  const known = () => run('nft', 'list', 'set', 'inet', 'podwire_policy', 'known');
+  await until(() => known().includes(device));
+  ipam.send(message({ namespaces: ['default'] }));
+  await until(() => jumps('ingress').includes(`"${device}" : jump isolated`));
 });

@@ -10,6 +10,8 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
+import { POLICY_TABLE } from '../network-policy/rules.js';
+import { replacement } from '../nft/table.js';
 import { SYSCTL_CHECK_INTERVAL_MS } from '../node/sysctls.js';
 import { serve, type RunningService } from '../service.js';
 import { FakeIpam, FakeNodeNetwork, nodeMessage, poolMessage, routeMessage, vxlanPool } from '../testing/ipam.js';
@@ -149,6 +151,17 @@ test('a missing source guard is a condition until it works; pods of IPv4 are ser
   await expect.poll(reasons, AT_ONCE).toContain('SourceGuardUnavailable');
   expect(await health()).toBe(1);
   await expect.poll(reasons, AT_ONCE).not.toContain('SourceGuardUnavailable');
+  expect(nft.unusedFaults).toBe(0);
+});
+
+test('the table of network policies that were turned off is deleted, however often nft fails', async () => {
+  await nft.apply(
+    replacement({ ...POLICY_TABLE, sets: [], chains: [{ name: 'earlier', hook: undefined, rules: [] }] }),
+  );
+  for (let attempt = 0; attempt < 6; attempt++)
+    nft.failNext('read', new Failure('KERNEL_REFUSED', 'nft list was killed: it exceeded 10000 ms'));
+  await start();
+  await expect.poll(() => nft.print(), AT_ONCE).not.toContain('earlier');
   expect(nft.unusedFaults).toBe(0);
 });
 

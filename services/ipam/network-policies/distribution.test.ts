@@ -1,9 +1,14 @@
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
+import { splitUpdate } from './distribution.js';
 import { NetworkPolicies, type PolicyMessage } from './network-policies-operations.js';
+import { encodeMessage } from './network-policies-rpc.js';
 import type { RawPod } from './testing/cluster.js';
 import { CompiledCluster } from './testing/compiled.js';
+
+/** Default limit of clients. */
+const GRPC_BYTES_MAX = 4 * 1024 * 1024;
 
 let clock: ManualClock;
 let policies: NetworkPolicies;
@@ -163,6 +168,40 @@ describe('a large set', () => {
     const message = nextAfterBatch(stream);
     await expect(message).rejects.toMatchObject({ code: 'UNREACHABLE' });
     expect(policies.nodes.following).toBe(0);
+  });
+});
+
+describe('many large policies of one namespace', () => {
+  test('isolate its pods if they are more than a node can enforce', async () => {
+    for (let number = 0; number < 30; number++) {
+      const from = Array.from({ length: 4096 }, (_, peer) => ({
+        ipBlock: { cidr: `2001:db8:${number}:${peer.toString(16)}::/65` },
+      }));
+      compiled.setPolicy({
+        metadata: { name: `p${number}`, namespace: 'default' },
+        spec: { podSelector: {}, ingress: [{ from }] },
+      });
+    }
+    compiled.setNamespace({ metadata: { name: 'other', labels: {} } });
+    compiled.setPod({ ...pod('free', 'n1', '10.0.0.2'), metadata: { name: 'free', namespace: 'other' } });
+    const message = await next(follow('n1'));
+    expect(encodeMessage(message).length).toBeLessThan(GRPC_BYTES_MAX);
+    expect(message.isComplete).toBe(true);
+    expect(message.update.pods).toHaveLength(2);
+    expect(message.update.profiles).toMatchObject([
+      { rules: [], isolatedBy: [expect.stringMatching('NetworkPolicy default/p0 and others')] },
+    ]);
+  });
+
+  test('are sent and removed in parts', () => {
+    const ids = Array.from({ length: 120_000 }, (_, number) => `a-${`${number}`.padStart(32, '0')}`);
+    const sets = ids.map((id) => ({ id, isWhole: true, added: [], removed: [] }));
+    const update = { sets, profiles: [], pods: [], removedPods: [], removedIds: ids, unknownPods: undefined };
+    const parts = splitUpdate(update);
+    expect(parts.flatMap((part) => part.sets)).toHaveLength(ids.length);
+    expect(parts.flatMap(({ removedIds }) => removedIds)).toEqual(ids);
+    for (const part of parts)
+      expect(encodeMessage({ number: 1, isComplete: false, update: part }).length).toBeLessThan(GRPC_BYTES_MAX);
   });
 });
 

@@ -1,7 +1,7 @@
 import { DIRECTIONS, type Profile } from '@podwire/shared/network-policy/policy';
 
 import type { AddressSet, SetUpdate } from './address-sets.js';
-import type { NodePod, Profiles, SharedProfile, UnknownPods } from './profiles.js';
+import { profileSize, type NodePod, type Profiles, type SharedProfile, type UnknownPods } from './profiles.js';
 
 /** Changes of a node's state, in this order. */
 export interface NodeUpdate {
@@ -191,22 +191,21 @@ export function isEmpty(update: NodeUpdate): boolean {
   return [sets, profiles, pods, removedPods, removedIds].every((list) => list.length === 0) && !unknownPods;
 }
 
-/** Members and rules of one message, which is then far below the limit of gRPC. */
-const MESSAGE_ITEMS_COUNT = 10_000;
+/** Members, rules and IDs of one message, which is then below the limit of gRPC. A larger profile isolates its pods. */
+const MESSAGE_ITEMS_COUNT = 8000;
 
 /** An update in parts. No part needs a later one. */
 export function splitUpdate(update: NodeUpdate): readonly NodeUpdate[] {
-  const sets = inParts(update.sets, ({ added, removed }) => added.length + removed.length);
-  const profiles = inParts(
-    update.profiles,
-    ({ admin, rules, baseline }) => (admin.length + rules.length + baseline.length) * 10,
-  );
-  if (sets.length <= 1 && profiles.length <= 1) return [update];
+  const sets = inParts(update.sets, ({ added, removed }) => 1 + added.length + removed.length);
+  const profiles = inParts(update.profiles, profileSize);
+  const removedIds = inParts(update.removedIds, () => 1);
+  if ([sets, profiles, removedIds].every(({ length }) => length <= 1)) return [update];
   const empty = { sets: [], profiles: [], pods: [], removedPods: [], removedIds: [], unknownPods: undefined };
   return [
     ...sets.map((part) => ({ ...empty, sets: part })),
     ...profiles.map((part) => ({ ...empty, profiles: part })),
-    { ...update, sets: [], profiles: [] },
+    { ...update, sets: [], profiles: [], removedIds: [] },
+    ...removedIds.map((part) => ({ ...empty, removedIds: part })),
   ];
 }
 

@@ -279,7 +279,27 @@ function sharedProfile(direction: Direction, policies: readonly CompiledPolicy[]
   const hashes = used.map(({ spec, directions }) => `${spec.tier} ${spec.name} ${directions[direction]?.hash}`);
   const id = contentHash([direction, ...hashes].join('\n'));
   const sets = new Set(used.flatMap((each) => each.directions[direction]?.sets ?? []));
-  return { profile: { id, ...content }, sets: [...sets] };
+  if (sets.size <= SETS_COUNT_MAX && profileSize(content) <= PROFILE_SIZE_MAX)
+    return { profile: { id, ...content }, sets: [...sets] };
+  const limits = `${SETS_COUNT_MAX} selectors, or ${PROFILE_SIZE_MAX} peers, ports and rules`;
+  const isolatedBy = [`${used[0]?.spec.name} and others, together above ${limits}`];
+  return { profile: { id, direction, admin: [], isolatedBy, rules: [], baseline: [] }, sets: [] };
+}
+
+/**
+ * Limits of a profile, above which it isolates its pods: policies of one namespace must not keep a node from the policies of other
+ * ones. The time that nft needs grows with the square of the number of sets.
+ */
+const SETS_COUNT_MAX = 2000;
+const PROFILE_SIZE_MAX = 8000;
+
+/** Size of a profile's message, and about the number of its rules in nftables. */
+export function profileSize({ admin, rules, baseline, isolatedBy }: Omit<Profile, 'id'>): number {
+  return [...admin, ...rules, ...baseline].reduce((sum, { peers, ports }) => {
+    const { sets = [], networks = [] } = peers ?? {};
+    const { sets: named = [], ranges = [] } = ports ?? {};
+    return sum + (1 + sets.length) * (1 + named.length) + networks.length + ranges.length;
+  }, isolatedBy.length);
 }
 
 const EVERY_POD: PodSelector = { namespaces: [], pods: [] };
