@@ -1,3 +1,5 @@
+import { existsSync } from 'node:fs';
+
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Peer } from '@podwire/shared/rpc/client';
 import { releaseService } from '@podwire/shared/rpc/release-service';
@@ -243,10 +245,14 @@ export class PodEnvironment {
   }
 }
 
+/** kube-proxy in mode ipvs gives it the addresses of Services. */
+const IPVS_INTERFACE = '/sys/class/net/kube-ipvs0';
+
 function policyPart(options: PodEnvironmentOptions, store: PolicyStore): PolicyPart {
   const { connections: kernel, packets, nft, events, clock, random } = options;
   const view = new PolicyView();
-  const filter = new PolicyFilter({ view, store, kernel, nft, events, clock, random });
+  const usesIpvs = () => existsSync(IPVS_INTERFACE);
+  const filter = new PolicyFilter({ view, store, kernel, usesIpvs, nft, events, clock, random });
   return { view, filter, drops: new PolicyDrops({ packets, filter, view, events, clock, random }) };
 }
 

@@ -31,8 +31,8 @@ export const LOGGED: NftSet = {
 /** The place of a drop in the table, as log prefixes name it. */
 export type DropPlace =
   | { readonly kind: 'isolated' }
-  /** An interface of a pod that is not wired, or not any more. */
-  | { readonly kind: 'unwired'; readonly direction: Direction }
+  /** An interface of a pod that is not wired, or not any more; or a connection of a pod with policies that is not tracked. */
+  | { readonly kind: 'unwired' | 'untracked'; readonly direction: Direction }
   | {
       readonly kind: 'profile';
       readonly direction: Direction;
@@ -44,7 +44,7 @@ export type DropPlace =
 /** nft refuses prefixes of more than 127 bytes; IDs of profiles have at most 100. */
 function formatPlace(place: DropPlace): string {
   if (place.kind === 'isolated') return place.kind;
-  if (place.kind === 'unwired') return `${place.kind} ${place.direction}`;
+  if (place.kind !== 'profile') return `${place.kind} ${place.direction}`;
   const { kind, direction, profile, rule } = place;
   return [kind, direction, profile, ...(rule ? [rule.tier, rule.position] : [])].join(' ');
 }
@@ -55,7 +55,7 @@ export function readPlace(prefix: string): DropPlace | undefined {
   if (kind === 'isolated') return { kind };
   const direction = DIRECTIONS.find((each) => each === word);
   if (!direction) return undefined;
-  if (kind === 'unwired') return { kind, direction };
+  if (kind === 'unwired' || kind === 'untracked') return { kind, direction };
   if (kind !== 'profile' || profile === undefined) return undefined;
   if (tier === undefined) return { kind, direction, profile, rule: undefined };
   if (tier !== 'admin' && tier !== 'baseline') return undefined;

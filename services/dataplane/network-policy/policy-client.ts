@@ -158,6 +158,7 @@ export class PolicyClient {
       if (!signal.aborted) this.#lose(error);
     } finally {
       this.#followed = undefined;
+      view.isFollowed = false;
       ipam.close();
     }
   }
@@ -175,6 +176,7 @@ export class PolicyClient {
     if (this.#lost) events.policiesFollowed(ipam.description);
     this.#lost = undefined;
     this.#followed = ipam;
+    this.#options.view.isFollowed = true;
     for (const allocation of unbound()) void this.announce(allocation);
   }
 

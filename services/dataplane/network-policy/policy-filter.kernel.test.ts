@@ -87,6 +87,18 @@ const onlyB = message({
 
 const table = () => run('nft', 'list', 'table', 'inet', 'podwire_policy');
 
+test('kube-proxy’s mode ipvs is reported once the cluster has policies', async () => {
+  const node = new PolicyNode({ nft, usesIpvs: true });
+  nodes.push(node);
+  await node.filter.start([]);
+  await node.receiveSnapshot(message({ isComplete: true }));
+  expect(node.filter.conditions()).toEqual([]);
+  await node.receiveSnapshot(message({ isComplete: true, namespaces: ['default'] }));
+  expect(node.filter.conditions()).toMatchObject([
+    { reason: 'PoliciesNotEnforced', message: expect.stringContaining('IPVS') },
+  ]);
+});
+
 test('before the first snapshot each new pod is isolated, afterwards unknown pods of namespaces with policies', async () => {
   const node = await start([]);
   await install(node, A);

@@ -25,12 +25,15 @@ interface PolicyFilterOptions extends Omit<TableReconcilerOptions, 'table' | 'ev
   readonly kernel: ConnectionKernel;
   readonly view: PolicyView;
   readonly store: PolicyStore;
+  /** Whether kube-proxy forwards connections to Services by IPVS, whose packets pass other hooks. */
+  readonly usesIpvs: () => boolean;
 }
 
 /** Enforces the network policies of this node's pods: a pod's connections are filtered before its interface is up. */
 export class PolicyFilter implements PodFilter {
   readonly #view: PolicyView;
   readonly #store: PolicyStore;
+  readonly #usesIpvs: () => boolean;
   readonly #table: PolicyTable;
   readonly #connections: LiveConnections;
   readonly #pods = new Map<string, PolicyPod>();
@@ -39,9 +42,10 @@ export class PolicyFilter implements PodFilter {
   /** Interfaces of pods that ran before policies were turned on: their connections go on until the policies are known. */
   readonly #earlier = new Set<string>();
 
-  constructor({ view, store, kernel, ...options }: PolicyFilterOptions) {
+  constructor({ view, store, kernel, usesIpvs, ...options }: PolicyFilterOptions) {
     this.#view = view;
     this.#store = store;
+    this.#usesIpvs = usesIpvs;
     this.#connections = new LiveConnections({ ...options, kernel, sets: view, pods: () => this.#judgedPods() });
     this.#table = new PolicyTable(view, {
       ...options,
@@ -127,6 +131,11 @@ export class PolicyFilter implements PodFilter {
   conditions(): readonly Condition[] {
     const { failure, refused } = this.#table;
     const found: Condition[] = [];
+    if (this.#view.hasPolicies && this.#usesIpvs()) {
+      const message =
+        'connections of pods to Services pass without a judgement, as kube-proxy uses IPVS; set its mode to nftables or iptables';
+      found.push({ reason: 'PoliciesNotEnforced', message });
+    }
     if (failure) {
       const message = `network policies cannot be enforced, and pods are refused: ${failure.message}`;
       // A node that cannot filter must not start pods.

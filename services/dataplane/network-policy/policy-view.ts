@@ -50,6 +50,8 @@ interface Content {
 export class PolicyView implements SetLookup {
   #content = emptyContent();
   #isCurrent = false;
+  /** Whether changes arrive now. */
+  isFollowed = false;
   readonly #encoded = new Map<string, { readonly digest: bigint; readonly bytes: Uint8Array }>();
   /** The snapshot that is being received, and the earlier sets that it need not repeat. */
   #staged: { readonly content: Content; readonly kept: Map<string, MemberSet> } | undefined;

@@ -147,12 +147,14 @@ export const BASE_TABLE: NftTable = {
         [match(concatJson(meta('iifname'), meta('oifname')), '==', `@${SELF.name}`), { accept: null }],
         // The kernel takes any segment of a connection that it does not track for the first one, also a reply. So a connection
         // that was ended could go on in the opposite direction. Calico's eBPF dataplane refuses such segments too.
-        ...['iifname', 'oifname'].map((side) => [
-          match({ '&': [{ payload: { protocol: 'tcp', field: 'flags' } }, 'syn'] }, '==', 0),
-          inStates('new'),
-          match(meta(side), '==', `@${FILTERED.name}`),
-          ...COUNTED_DROP,
-        ]),
+        ...SIDES.flatMap(([side, direction]) => {
+          const isUntracked = [
+            match({ '&': [{ payload: { protocol: 'tcp', field: 'flags' } }, 'syn'] }, '==', 0),
+            inStates('new'),
+            match(meta(side), '==', `@${FILTERED.name}`),
+          ];
+          return [logAt({ kind: 'untracked', direction }), COUNTED_DROP].map((end) => [...isUntracked, ...end]);
+        }),
         [verdictOf('iifname', JUMPS.egress)],
         [verdictOf('oifname', JUMPS.ingress)],
         ...SIDES.flatMap(([side, direction]) => {

@@ -17,13 +17,14 @@ let clock: ManualClock;
 let watcher: PacketWatcher | undefined;
 let refusal: Failure | undefined;
 let logsDrops: boolean;
+let isFollowed: boolean;
 let pods: Record<string, PodFiltering>;
 let lines: string[];
 let drops: PolicyDrops;
 
 beforeEach(() => {
   clock = new ManualClock();
-  [watcher, refusal, logsDrops, lines] = [undefined, undefined, true, []];
+  [watcher, refusal, logsDrops, isFollowed, lines] = [undefined, undefined, true, true, []];
   pods = { podwa: FILTERED };
   const profiles = [
     profile({ id: 'in', direction: 'ingress', isolatedBy: ['NetworkPolicy default/web'] }),
@@ -46,7 +47,12 @@ beforeEach(() => {
         return filtering && { pod: { namespace: 'default', name: device, uid: '' }, filtering };
       },
     },
-    view: { profiles: new Map(profiles.map((each) => [each.id, each])) },
+    view: {
+      profiles: new Map(profiles.map((each) => [each.id, each])),
+      get isFollowed() {
+        return isFollowed;
+      },
+    },
     events: {
       packetDropped: (_, message) => lines.push(message),
       dropsNotFollowed: (error) => lines.push(String(error)),
@@ -80,6 +86,7 @@ test.each([
   ['profile ingress gone', 'ingress no-rule-allows'],
   ['profile egress out baseline 9', 'egress denied'],
   ['unwired egress', 'egress interface-not-wired'],
+  ['untracked ingress', 'ingress connection-not-tracked'],
 ])('the prefix "%s" is: %s', async (prefix, reason) => {
   await start();
   receive(prefix);
@@ -116,6 +123,13 @@ test('the last 1000 drops are kept, and a number of an earlier process selects a
   const numbers = (after: number) => drops.list(after).map(({ number }) => number);
   expect([numbers(0).length, numbers(0)[0], numbers(2498)]).toEqual([1000, 1501, [2499, 2500]]);
   expect(numbers(9999).length).toBe(1000);
+});
+
+test('without podwire-ipam the other end of a dropped packet may be a new pod', async () => {
+  await start();
+  isFollowed = false;
+  receive('profile ingress in');
+  expect(lines[0]).toContain('the other end may be a new pod, as this node does not reach podwire-ipam');
 });
 
 test('the same drop is logged once a minute, and different ones a thousand times a minute', async () => {

@@ -26,10 +26,18 @@ export interface PolicyDrop extends PacketHeaders {
   readonly reason: DropReason;
   /** The policies that isolate the pod, or the one that denies. */
   readonly policies: readonly string[];
+  /** Whether changes of policies and pods reached this node. */
+  readonly isFollowed: boolean;
 }
 
 /** Why a packet was dropped, as the contract names it. */
-type DropReason = 'no-rule-allows' | 'denied' | 'policies-unknown' | 'rules-not-in-force' | 'interface-not-wired';
+type DropReason =
+  | 'no-rule-allows'
+  | 'denied'
+  | 'policies-unknown'
+  | 'rules-not-in-force'
+  | 'connection-not-tracked'
+  | 'interface-not-wired';
 
 /** Receives the reader's events. */
 export interface DropEvents {
@@ -42,7 +50,7 @@ export interface DropEvents {
 interface PolicyDropsOptions {
   readonly packets: PacketLog;
   readonly filter: Pick<PolicyFilter, 'podAt' | 'logsDrops'>;
-  readonly view: Pick<PolicyView, 'profiles'>;
+  readonly view: Pick<PolicyView, 'profiles' | 'isFollowed'>;
   readonly events: DropEvents;
   readonly clock: Clock;
   /** Uniform in [0, 1). */
@@ -148,6 +156,7 @@ export class PolicyDrops {
       ...headers,
       ...this.#causeOf(place, packet),
       number: ++this.#count,
+      isFollowed: this.#options.view.isFollowed,
       atMs: clock.nowMs(),
       sourcePod,
       destinationPod,
@@ -160,8 +169,11 @@ export class PolicyDrops {
   }
 
   #causeOf(place: DropPlace, packet: LoggedPacket): Pick<PolicyDrop, 'direction' | 'reason' | 'policies'> {
-    if (place.kind === 'unwired') return { direction: place.direction, reason: 'interface-not-wired', policies: [] };
     if (place.kind === 'isolated') return { ...this.#isolatedEnd(packet), policies: [] };
+    if (place.kind !== 'profile') {
+      const reason = place.kind === 'unwired' ? 'interface-not-wired' : 'connection-not-tracked';
+      return { direction: place.direction, reason, policies: [] };
+    }
     const { direction, profile: id, rule } = place;
     const profile = this.#options.view.profiles.get(id);
     if (!rule) return { direction, reason: 'no-rule-allows', policies: profile?.isolatedBy ?? [] };
@@ -218,12 +230,21 @@ export function filteredPod({ direction, sourcePod, destinationPod }: PolicyDrop
 }
 
 /** The reason for operators. */
-export function messageOfDrop({ reason, policies }: Pick<PolicyDrop, 'reason' | 'policies'>): string {
+export function messageOfDrop({
+  reason,
+  policies,
+  isFollowed,
+}: Pick<PolicyDrop, 'reason' | 'policies' | 'isFollowed'>): string {
   // The table may be a moment ahead of the policies that this process knows.
   const names = policies.length > 0 ? policies.join(', ') : 'policies that have changed since';
-  if (reason === 'no-rule-allows') return `no rule allows it; isolated by ${names}`;
+  if (reason === 'no-rule-allows') {
+    const unknown = isFollowed ? '' : '; the other end may be a new pod, as this node does not reach podwire-ipam';
+    return `no rule allows it; isolated by ${names}${unknown}`;
+  }
   if (reason === 'denied') return `denied by ${names}`;
   if (reason === 'policies-unknown') return 'its policies are not known yet';
   if (reason === 'rules-not-in-force') return 'its policies are not in force; see podwirectl node status';
+  if (reason === 'connection-not-tracked')
+    return 'its connection is not tracked: a change of policies ended it, or this node knows only one direction of it';
   return 'its interface is not wired';
 }

@@ -87,11 +87,14 @@ interface FirstPacket {
   /** The source port; an echo request's identifier. */
   readonly sourcePort: number;
   readonly port: number;
+  /** A later segment of TCP instead: an ACK. */
+  readonly isLater?: boolean;
 }
 
 /** The first packet of a connection: a SYN, a datagram, an INIT or an echo request. */
-export function firstPacket({ source, destination, protocol, sourcePort, port }: FirstPacket): Buffer {
+export function firstPacket({ source, destination, protocol, sourcePort, port, isLater = false }: FirstPacket): Buffer {
   const [payload, checksumAt] = firstPayload(protocol);
+  if (isLater) payload.writeUInt8(TCP_ACK, TCP_FLAGS_AT);
   if (protocol === TCP || protocol === UDP || protocol === SCTP) {
     payload.writeUInt16BE(sourcePort, 0);
     payload.writeUInt16BE(port, 2);
@@ -101,6 +104,9 @@ export function firstPacket({ source, destination, protocol, sourcePort, port }:
   else payload.writeUInt16BE(checksum(protocol === ICMP ? payload : pseudoHeader(packet)), checksumAt);
   return ipPacket(packet);
 }
+
+const TCP_FLAGS_AT = 13;
+const TCP_ACK = 0x10;
 
 /** The packet's part after the IP header without ports, and the place of the checksum. */
 function firstPayload(protocol: number): [payload: Buffer, checksumAt: number] {

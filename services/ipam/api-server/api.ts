@@ -253,7 +253,7 @@ export class KubernetesApi {
       });
     const remedy =
       status === NOT_FOUND
-        ? 'install the chart podwire-crds, which defines missing objects'
+        ? 'install its definition: Calico’s objects are in the chart podwire-crds'
         : 'apply the role of podwire-ipam in deploy/kubernetes, and check its service account';
     return new Failure('ACCESS_DENIED', `${text}; ${remedy}`);
   }

@@ -19,6 +19,7 @@ interface PolicyNodeOptions {
   readonly recordsDirectory?: string;
   readonly connections?: ConnectionKernel;
   readonly clock?: Clock;
+  readonly usesIpvs?: boolean;
 }
 
 /** A node that tracks no connections. */
@@ -45,13 +46,26 @@ export class PolicyNode {
   readonly recordsDirectory: string;
   readonly filter: PolicyFilter;
 
-  constructor({ nft, recordsDirectory, connections = NO_CONNECTIONS, clock = systemClock }: PolicyNodeOptions) {
+  constructor({
+    nft,
+    recordsDirectory,
+    connections = NO_CONNECTIONS,
+    clock = systemClock,
+    usesIpvs = false,
+  }: PolicyNodeOptions) {
     this.recordsDirectory = recordsDirectory ?? join(mkdtempSync(join(tmpdir(), 'podwire-policy-')), 'attachments');
     const events = {
       policiesNotStored: (path: string, error: unknown) => this.faults.push(`${path}: ${String(error)}`),
     };
     const store = new PolicyStore({ recordsDirectory: this.recordsDirectory, clock, events });
-    const options = { nft, kernel: connections, clock, events: this.events, random: () => 0.5 };
+    const options = {
+      nft,
+      kernel: connections,
+      clock,
+      events: this.events,
+      random: () => 0.5,
+      usesIpvs: () => usesIpvs,
+    };
     this.filter = new PolicyFilter({ ...options, view: this.view, store });
   }
 
@@ -64,6 +78,7 @@ export class PolicyNode {
   /** Takes a snapshot of one message. */
   receiveSnapshot(message: FollowPoliciesResponse): Promise<void> {
     this.view.beginStream();
+    this.view.isFollowed = true;
     return this.receive(message);
   }
 }

@@ -72,7 +72,10 @@ export interface PolicyDrop {
   destinationPod:
     | DroppedPod
     | undefined;
-  /** For programs: `no-rule-allows`, `denied`, `policies-unknown`, `rules-not-in-force` or `interface-not-wired`. */
+  /**
+   * For programs: `no-rule-allows`, `denied`, `policies-unknown`, `rules-not-in-force`, `connection-not-tracked` or
+   * `interface-not-wired`.
+   */
   reason: string;
   /** The reason in a sentence for people. */
   message: string;
