@@ -317,7 +317,7 @@ export const ALERTS: readonly Alert[] = [
     summary: '{{ $labels.instance }} cannot enforce network policies: {{ $labels.reason }}',
     meaning: 'Pods are isolated or refused, also where policies allow their connections.',
     action:
-      '`podwirectl node status` on the node names the pods or the refused policies. PodPolicyUnknown: see `podwirectl policy status`.',
+      '`podwirectl node status` on the node names the pods or the refused policies. PodPolicyUnknown: it does not reach podwire-ipam.',
   },
   {
     name: 'PodwirePoliciesBehind',

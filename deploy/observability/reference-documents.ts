@@ -125,7 +125,7 @@ const CONDITIONS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   },
   'Network policies': {
     PoliciesNotEnforced:
-      'nftables refuses the table, and pods are refused; or a profile’s rules, and its pods are isolated',
+      'nftables refuses the table, and pods are refused; or a profile’s rules, and its pods are isolated; or kube-proxy uses IPVS',
     ConnectionsNotJudged: 'open connections that network policies forbid go on, as connection tracking cannot be read',
     PodPolicyUnknown: 'pods are isolated until podwire-ipam sends their policies',
     PoliciesNotFollowed: 'podwire-ipam sends no changes of policies; the last ones stay in force',
