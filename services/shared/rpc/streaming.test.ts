@@ -285,7 +285,7 @@ describe('a stream with messages of the caller', () => {
     await until(() => server.streamsCount === 0);
   });
 
-  test('goes on when the caller sends no more, and is refused when it has sent nothing', async () => {
+  test('continues when the caller sends no more, and is refused when it has sent nothing', async () => {
     const { address } = await serveDuplex(echo);
     const client = new Client(address, credentials.createInsecure());
     const open = () => client.makeBidiStreamRequest(FOLLOW.path, FOLLOW.requestSerialize, FOLLOW.responseDeserialize);

@@ -26,7 +26,7 @@ export class NodeLeases {
   readonly #nodeName: string;
   readonly #client: LightClient;
   readonly #bootId = randomUUID();
-  /** Of the session; 0 before it is open. */
+  /** Number of the session; 0 before it is open. */
   #generation = 0n;
   #leases: Lease[] = [];
 

@@ -2,7 +2,7 @@ import { nodeNameOf } from '../ipam/population.js';
 import type { ApiObject } from './api-server.js';
 import type { ClusterPod } from './cluster.js';
 
-/** What the API server reports of a new pod, in this order. */
+/** States that the API server reports of a new pod, in this order. */
 export type PodStage = 'pending' | 'scheduled' | 'creating' | 'running';
 
 const TIME = '2026-11-20T10:00:00Z';

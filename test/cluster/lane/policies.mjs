@@ -178,7 +178,7 @@ async function policyctl(cluster, args) {
   throw new Error(failures.join('\n'));
 }
 
-/** What operators see of a dropped datagram, and of an allowed one. */
+/** The answers that operators get for a dropped datagram, and of an allowed one. */
 async function expectExplained(cluster, namespace, target) {
   const pods = await cluster.running(namespace, cluster.nodes.length + NEW.length * FAULT_PODS_COUNT);
   const expectText = (text, ...parts) => {
@@ -195,7 +195,7 @@ async function expectExplained(cluster, namespace, target) {
   await until('the drop', async () => (await drops()).includes(policy), 10, drops);
 }
 
-/** No forbidden datagram passes at any time; afterwards all allowed ones arrive, and operators see why others do not. */
+/** No forbidden datagram passes at any time; afterwards all allowed ones arrive, and operators see why the remaining ones do not. */
 export async function policiesThroughFaults({ cluster, namespace }) {
   const { podwire, nodes } = cluster;
   const machines = nodes.map(({ machine }) => machine);

@@ -202,7 +202,7 @@ export const policyStatus: Verb = {
   about: 'whether nodes enforce the network policies, and which policies have invalid parts',
   details:
     'Lists nodes that follow, and nodes with pods. MESSAGES: acknowledged of sent. Of several podwire-ipam one serves\n' +
-    'policies, and the others name it. Exit code 4: a node does not follow or is behind, or a policy has invalid parts.',
+    'policies, and the remaining ones name it. Exit code 4: a node does not follow or is behind, or a policy has invalid parts.',
   examples: ['policy status', 'policy status -o json'],
   run: async (_, { ipam, json, clock }) => {
     const answer = await ipam.call(NetworkPolicyServiceService.getPolicyStatus, {});
