@@ -101,7 +101,8 @@ export class Announcements {
     const { nodes, namespaces, podsPerNode } = this.#scene.size;
     const number = this.#podsCount++;
     const ownNamespaces = namespaces - SHARED_NAMESPACES;
-    const index = audience === 'all nodes' ? number % SHARED_NAMESPACES : SHARED_NAMESPACES + ((number * 7) % ownNamespaces);
+    const index =
+      audience === 'all nodes' ? number % SHARED_NAMESPACES : SHARED_NAMESPACES + ((number * 7) % ownNamespaces);
     const uid = uidOf(nodes * podsPerNode + number);
     const rest = { node: (number * 37) % nodes, address: '', isFrontend: true };
     return { namespace: namespaceName(index), name: `new-${number}`, uid, ...rest };
