@@ -317,19 +317,27 @@ test('many rules are added in parts, as the kernel makes one transaction at a ti
     ...methodsOf(nft),
     apply: (commands) => {
       counts.push(commands.length);
-      return nft.apply(commands);
+      if (!JSON.stringify(commands).includes('default/refused')) return nft.apply(commands);
+      return Promise.reject(new Failure('KERNEL_REFUSED', 'nft refused it'));
     },
   };
   const node = await start([], undefined, counting);
   for (const pod of [A, B]) await install(node, pod);
   const rules = Array.from({ length: 1500 }, () => accept({ peers: { sets: ['a-b'], networks: [] } }));
-  const large = profile({ id: 'large', direction: 'ingress', isolatedBy: ['NetworkPolicy default/large'], rules });
+  const isolatedBy = ['NetworkPolicy default/large'];
   await node.receiveSnapshot(onlyB);
   counts.length = 0;
+  const large = profile({ id: 'large', direction: 'ingress', isolatedBy, rules });
   await node.receive(message({ profiles: [large], pods: [podMessage(A.name, { ingress: 'large' })] }));
   expect(counts.length).toBeGreaterThan(3);
   expect(Math.max(...counts)).toBeLessThanOrEqual(1000);
   expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
+  // A rule of the last part is refused.
+  const refused = [...rules, accept({ policy: 'NetworkPolicy default/refused' })];
+  const bad = profile({ id: 'bad', direction: 'ingress', isolatedBy, rules: refused });
+  await node.receive(message({ profiles: [bad], pods: [podMessage(B.name, { ingress: 'bad' })] }));
+  expect(await connects([B, A], [OUTSIDE, A], [OUTSIDE, B])).toEqual([true, false, false]);
+  expect(node.filter.conditions()).toMatchObject([{ reason: 'PoliciesNotEnforced' }]);
 });
 
 test('a change of a set, a profile or a pod reaches the table alone, and what no pod uses is deleted', async () => {

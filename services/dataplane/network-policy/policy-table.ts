@@ -278,11 +278,13 @@ export class PolicyTable {
     if (added.length + missing.length === 0) return;
     const { garbage } = written;
     const base = [...remove(garbage.profiles, garbage.sets), ...addSets(missing)];
+    const commands = [...base, ...added.flatMap(addProfile)];
     try {
-      await this.#applyInParts([...base, ...added.flatMap(addProfile)]);
+      await this.#applyInParts(commands);
       for (const profile of added) written.profiles.set(profile.id, profile);
     } catch (error) {
-      if (!isRefusal(error) || added.length === 0) throw error;
+      // Some of several parts are in force: then the table is replaced.
+      if (!isRefusal(error) || added.length === 0 || commands.length > PART_COUNT) throw error;
       await this.#apply(base);
       await this.#addEach(written, added);
     }
@@ -293,7 +295,7 @@ export class PolicyTable {
   /** Finds the profiles that nft refuses, and adds the rest. */
   async #addEach(written: Written, added: readonly Profile[]): Promise<void> {
     try {
-      await this.#applyInParts(added.flatMap(addProfile));
+      await this.#apply(added.flatMap(addProfile));
       for (const profile of added) written.profiles.set(profile.id, profile);
     } catch (error) {
       if (!isRefusal(error)) throw error;
