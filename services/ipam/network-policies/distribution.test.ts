@@ -177,7 +177,7 @@ describe('many large policies of one namespace', () => {
     expect(message.isComplete).toBe(true);
     expect(message.update.pods).toHaveLength(2);
     expect(message.update.profiles).toMatchObject([
-      { rules: [], isolatedBy: [expect.stringMatching('NetworkPolicy default/p0 and others')] },
+      { rules: [], isolatedBy: [expect.stringMatching('NetworkPolicy default/p0 and further policies')] },
     ]);
   });
 

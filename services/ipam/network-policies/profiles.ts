@@ -282,7 +282,7 @@ function sharedProfile(direction: Direction, policies: readonly CompiledPolicy[]
   if (sets.size <= SETS_COUNT_MAX && profileSize(content) <= PROFILE_SIZE_MAX)
     return { profile: { id, ...content }, sets: [...sets] };
   const limits = `${SETS_COUNT_MAX} selectors, or ${PROFILE_SIZE_MAX} peers, ports and rules`;
-  const isolatedBy = [`${used[0]?.spec.name} and others, together above ${limits}`];
+  const isolatedBy = [`${used[0]?.spec.name} and further policies, together above ${limits}`];
   return { profile: { id, direction, admin: [], isolatedBy, rules: [], baseline: [] }, sets: [] };
 }
 
