@@ -18,9 +18,9 @@ import {
 } from '../nft/table.js';
 import { TransactionReports } from '../nft/transaction-reports.js';
 import { LOG_PROBE, withoutLogs } from './drop-log.js';
-import { hasRules } from './listed-rules.js';
+import { hasRules, openPods } from './listed-table.js';
 import { difference } from './members.js';
-import { PendingElements, podChanges, podSets, transactions, wholeSets, type Targets } from './elements.js';
+import { PendingElements, podChanges, podSets, PROBE, transactions, wholeSets, type Targets } from './elements.js';
 import type { Filtering, PolicyView, ViewChange } from './policy-view.js';
 import { addProfile, addSets, BASE_TABLE, chainName, ISOLATED, POLICY_TABLE, remove, setsOf } from './rules.js';
 
@@ -141,8 +141,10 @@ export class PolicyTable {
       await this.#follow();
       // Changes while no process ran were not reported.
       const listed = await this.#options.nft.read(POLICY_TABLE);
-      if (listed && hasRules(listed, [...this.#view.profiles.values()])) this.#isInherited = true;
-      else await this.#rebuild();
+      this.#isInherited = listed !== undefined && hasRules(listed, [...this.#view.profiles.values()]);
+      if (!listed || !this.#isInherited) return this.#rebuild();
+      for (const device of openPods(listed, this.#targets(this.#view.profiles))) this.#dirty.add(device);
+      await this.#flushPods();
     });
   }
 
@@ -555,13 +557,6 @@ export class PolicyTable {
 }
 
 const WITHIN = { family: POLICY_TABLE.family, table: POLICY_TABLE.name };
-
-/** No interface has this name. */
-const PROBE = {
-  device: 'podwire-probe',
-  from: undefined,
-  to: { addresses: [], egress: undefined, ingress: undefined },
-};
 
 /** The chains for a pod. Without its profile's chain every connection ends. */
 function targetsOf({ addresses, filtering }: TablePod, profiles: ReadonlyMap<string, Profile>): Targets {
