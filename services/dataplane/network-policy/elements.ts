@@ -11,6 +11,13 @@ export interface Targets extends Readonly<Record<Direction, string | undefined>>
   readonly addresses: readonly Address[];
 }
 
+/** A pod without policies; no interface has this name. */
+export const PROBE = {
+  device: 'podwire-probe',
+  from: undefined,
+  to: { addresses: [], egress: undefined, ingress: undefined },
+};
+
 /** Changes of one transaction: the kernel looks each set up by its name among all sets. */
 const CHANGES_MAX = 500;
 

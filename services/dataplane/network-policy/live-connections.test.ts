@@ -251,6 +251,20 @@ test('pods whose rules nft refuses lose their connections, and a new pod the one
   expect(tracked()).toEqual([]);
 });
 
+test('the next pod at an interface is judged, also with the profile of the one before', async () => {
+  const isolated = {
+    profiles: [denied('in', 'ingress')],
+    pods: [podMessage(A.name, { ingress: 'in' }), ...openPods(A)],
+  };
+  await snapshot(isolated);
+  await pass(100);
+  kernel.tracked = [connection(OUTSIDE, A), connection(OUTSIDE, C)];
+  await node.filter.forget(C.device);
+  await node.filter.install(policyPod(A.name, A.device, Object.values(C.addresses)));
+  await pass(100);
+  expect(tracked()).toEqual([]);
+});
+
 test('the connections of a pod end with it, except for addresses that another pod has', async () => {
   const earlier = connection(OUTSIDE, C);
   await snapshot({ pods: [...openPods(), podMessage('before', {}), podMessage('next', {})] });

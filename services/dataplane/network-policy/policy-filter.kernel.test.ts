@@ -154,10 +154,8 @@ test('a pod that was recorded before its filter was written is not open after a 
   await install(first, B);
   await first.receiveSnapshot(onlyB);
   await end(first);
-  const node = await start([A, B], first.recordsDirectory);
-  expect(await connects([OUTSIDE, A], [OUTSIDE, B])).toEqual([false, true]);
-  await install(node, A);
-  expect(await connects([OUTSIDE, A], [B, A])).toEqual([false, true]);
+  await start([A, B], first.recordsDirectory);
+  expect(await connects([OUTSIDE, A], [OUTSIDE, B], [B, A])).toEqual([false, true, true]);
 });
 
 test('a repair without podwire-ipam opens a pod at no moment', async () => {
@@ -200,6 +198,7 @@ test.each([
   ['empties the table', ['flush', 'table', 'inet', 'podwire_policy']],
   ['empties a chain', ['flush', 'chain', 'inet', 'podwire_policy', 'i-from-b']],
   ['accepts everything', ['insert', 'rule', 'inet', 'podwire_policy', 'forward', 'accept']],
+  ['opens a pod', ['delete', 'element', 'inet', 'podwire_policy', 'ingress', `{ "${A.device}" : jump i-from-b }`]],
 ])('a start restores the table after another program %s while no process ran', async (_, command) => {
   const first = await start([]);
   for (const pod of [A, B]) await install(first, pod);
@@ -329,19 +328,27 @@ test('many rules are added in parts, as the kernel makes one transaction at a ti
     ...methodsOf(nft),
     apply: (commands) => {
       counts.push(commands.length);
-      return nft.apply(commands);
+      if (!JSON.stringify(commands).includes('default/refused')) return nft.apply(commands);
+      return Promise.reject(new Failure('KERNEL_REFUSED', 'nft refused it'));
     },
   };
   const node = await start([], undefined, counting);
   for (const pod of [A, B]) await install(node, pod);
   const rules = Array.from({ length: 1500 }, () => accept({ peers: { sets: ['a-b'], networks: [] } }));
-  const large = profile({ id: 'large', direction: 'ingress', isolatedBy: ['NetworkPolicy default/large'], rules });
+  const isolatedBy = ['NetworkPolicy default/large'];
   await node.receiveSnapshot(onlyB);
   counts.length = 0;
+  const large = profile({ id: 'large', direction: 'ingress', isolatedBy, rules });
   await node.receive(message({ profiles: [large], pods: [podMessage(A.name, { ingress: 'large' })] }));
   expect(counts.length).toBeGreaterThan(3);
   expect(Math.max(...counts)).toBeLessThanOrEqual(1000);
   expect(await connects([B, A], [OUTSIDE, A])).toEqual([true, false]);
+  // A rule of the last part is refused.
+  const refused = [...rules, accept({ policy: 'NetworkPolicy default/refused' })];
+  const bad = profile({ id: 'bad', direction: 'ingress', isolatedBy, rules: refused });
+  await node.receive(message({ profiles: [bad], pods: [podMessage(B.name, { ingress: 'bad' })] }));
+  expect(await connects([B, A], [OUTSIDE, A], [OUTSIDE, B])).toEqual([true, false, false]);
+  expect(node.filter.conditions()).toMatchObject([{ reason: 'PoliciesNotEnforced' }]);
 });
 
 test('a change of a set, a profile or a pod reaches the table alone, and what no pod uses is deleted', async () => {

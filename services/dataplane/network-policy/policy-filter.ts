@@ -71,6 +71,8 @@ export class PolicyFilter implements PodFilter {
   /** @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; the pod is filtered with the next success, unless {@link forget} comes first */
   async install(pod: PolicyPod): Promise<void> {
     const { hostInterfaceName: device } = pod;
+    const before = this.#pods.get(device);
+    if (before && !isSame(before, pod)) this.#end(device);
     this.#pods.set(device, pod);
     this.#connections.take(pod.addresses);
     // The addresses of a new pod may still have connections of the pod before.
@@ -86,16 +88,21 @@ export class PolicyFilter implements PodFilter {
 
   /** @throws Failure as {@link install} */
   async forget(hostInterfaceName: string): Promise<void> {
-    this.#earlier.delete(hostInterfaceName);
-    this.#judged.delete(hostInterfaceName);
-    const pod = this.#pods.get(hostInterfaceName);
-    if (!pod) return;
-    this.#pods.delete(hostInterfaceName);
+    if (this.#end(hostInterfaceName)) await this.#table.setPod(hostInterfaceName, undefined);
+  }
+
+  /** Whether a pod was at the interface, where it no longer is. */
+  #end(device: string): boolean {
+    this.#earlier.delete(device);
+    this.#judged.delete(device);
+    const pod = this.#pods.get(device);
+    if (!pod) return false;
+    this.#pods.delete(device);
     // An address may have moved to another pod before.
     const held = new Set([...this.#pods.values()].flatMap(({ addresses }) => addresses.map(formatAddress)));
     const left = pod.addresses.filter((each) => !held.has(formatAddress(each)));
     if (this.#view.hasPolicies) this.#connections.leave(left);
-    await this.#table.setPod(hostInterfaceName, undefined);
+    return true;
   }
 
   /**
@@ -217,4 +224,9 @@ export class PolicyFilter implements PodFilter {
     const { isolatedBy = [], admin = [], baseline = [] } = this.#view.profiles.get(profile) ?? {};
     return formatList([...isolatedBy, ...new Set([...admin, ...baseline].map(({ policy }) => policy))]);
   }
+}
+
+function isSame(a: PolicyPod, b: PolicyPod): boolean {
+  const [one, other] = [a, b].map(({ pod, addresses }) => JSON.stringify([pod, addresses.map(formatAddress)]));
+  return one === other;
 }

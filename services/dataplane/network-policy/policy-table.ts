@@ -18,9 +18,9 @@ import {
 } from '../nft/table.js';
 import { TransactionReports } from '../nft/transaction-reports.js';
 import { LOG_PROBE, withoutLogs } from './drop-log.js';
-import { hasRules } from './listed-rules.js';
+import { hasRules, openPods } from './listed-table.js';
 import { difference } from './members.js';
-import { PendingElements, podChanges, podSets, transactions, wholeSets, type Targets } from './elements.js';
+import { PendingElements, podChanges, podSets, PROBE, transactions, wholeSets, type Targets } from './elements.js';
 import type { Filtering, PolicyView, ViewChange } from './policy-view.js';
 import { addProfile, addSets, BASE_TABLE, chainName, ISOLATED, POLICY_TABLE, remove, setsOf } from './rules.js';
 
@@ -141,8 +141,10 @@ export class PolicyTable {
       await this.#follow();
       // Changes while no process ran were not reported.
       const listed = await this.#options.nft.read(POLICY_TABLE);
-      if (listed && hasRules(listed, [...this.#view.profiles.values()])) this.#isInherited = true;
-      else await this.#rebuild();
+      this.#isInherited = listed !== undefined && hasRules(listed, [...this.#view.profiles.values()]);
+      if (!listed || !this.#isInherited) return this.#rebuild();
+      for (const device of openPods(listed, this.#targets(this.#view.profiles))) this.#dirty.add(device);
+      await this.#flushPods();
     });
   }
 
@@ -278,11 +280,13 @@ export class PolicyTable {
     if (added.length + missing.length === 0) return;
     const { garbage } = written;
     const base = [...remove(garbage.profiles, garbage.sets), ...addSets(missing)];
+    const commands = [...base, ...added.flatMap(addProfile)];
     try {
-      await this.#applyInParts([...base, ...added.flatMap(addProfile)]);
+      await this.#applyInParts(commands);
       for (const profile of added) written.profiles.set(profile.id, profile);
     } catch (error) {
-      if (!isRefusal(error) || added.length === 0) throw error;
+      // Some of several parts are in force: then the table is replaced.
+      if (!isRefusal(error) || added.length === 0 || commands.length > PART_COUNT) throw error;
       await this.#apply(base);
       await this.#addEach(written, added);
     }
@@ -293,7 +297,7 @@ export class PolicyTable {
   /** Finds the profiles that nft refuses, and adds the rest. */
   async #addEach(written: Written, added: readonly Profile[]): Promise<void> {
     try {
-      await this.#applyInParts(added.flatMap(addProfile));
+      await this.#apply(added.flatMap(addProfile));
       for (const profile of added) written.profiles.set(profile.id, profile);
     } catch (error) {
       if (!isRefusal(error)) throw error;
@@ -553,13 +557,6 @@ export class PolicyTable {
 }
 
 const WITHIN = { family: POLICY_TABLE.family, table: POLICY_TABLE.name };
-
-/** No interface has this name. */
-const PROBE = {
-  device: 'podwire-probe',
-  from: undefined,
-  to: { addresses: [], egress: undefined, ingress: undefined },
-};
 
 /** The chains for a pod. Without its profile's chain every connection ends. */
 function targetsOf({ addresses, filtering }: TablePod, profiles: ReadonlyMap<string, Profile>): Targets {

@@ -1,8 +1,9 @@
-import type { Profile } from '@podwire/shared/network-policy/policy';
+import { DIRECTIONS, type Profile } from '@podwire/shared/network-policy/policy';
 
-import { isObject, objectsOf, type JsonObject } from '../nft/table.js';
+import { isList, isObject, objectsOf, type JsonObject } from '../nft/table.js';
 import { logs } from './drop-log.js';
-import { addProfile, BASE_TABLE } from './rules.js';
+import type { Targets } from './elements.js';
+import { addProfile, BASE_TABLE, JUMPS } from './rules.js';
 
 /**
  * Whether a listed table has all rules: each chain of every table, and each listed chain of these profiles. Releases of nft list
@@ -17,6 +18,20 @@ export function hasRules(objects: readonly JsonObject[], profiles: readonly Prof
     [...countsByChain(objectsOf(BASE_TABLE))].every(isComplete) &&
     [...ofProfiles].filter(([chain]) => listed.has(chain)).every(isComplete)
   );
+}
+
+/** Interfaces of pods that a listed table leads to no chain, though they need one. */
+export function openPods(objects: readonly JsonObject[], pods: ReadonlyMap<string, Targets>): string[] {
+  const led = new Map(DIRECTIONS.map((direction) => [direction, keysOf(objects, JUMPS[direction].name)]));
+  const isOpen = ([device, targets]: readonly [string, Targets]) =>
+    DIRECTIONS.some((direction) => targets[direction] !== undefined && !led.get(direction)?.has(device));
+  return [...pods].filter(isOpen).map(([device]) => device);
+}
+
+function keysOf(objects: readonly JsonObject[], name: string): ReadonlySet<unknown> {
+  const map = objects.map((object) => object.map).find((each) => isObject(each) && each.name === name);
+  const elements = isObject(map) && isList(map.elem) ? map.elem : [];
+  return new Set(elements.map((each) => (isList(each) ? each[0] : undefined)));
 }
 
 /** Number of rules by the name of the chain. */
