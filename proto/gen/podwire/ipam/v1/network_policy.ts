@@ -325,10 +325,7 @@ export interface PolicyJudgement {
   policy: string;
   /** Tier of the deciding policy. */
   tier: PolicyTier;
-  /**
-   * Position of the deciding rule in the policy's list for the direction, from 0 (`ingress[0]`). Invalid rules that
-   * allow nothing do not count.
-   */
+  /** Position of the deciding rule in the policy's list for the direction, from 0 (`ingress[0]`). */
   ruleIndex: number;
   /** If no rule matches: the NetworkPolicies that isolate the pod. Without them the connection is allowed. */
   isolatedBy: string[];
