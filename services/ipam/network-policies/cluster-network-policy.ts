@@ -3,7 +3,15 @@ import { merge, rangeOf, type AddressRange } from '@podwire/shared/network-polic
 import { z } from 'zod';
 
 import { EVERYTHING, readLabelSelector } from './label-selector.js';
-import { faultOf, NO_MATCH, readCidr, type PodSelector, type PolicySpec, type PortName, type RuleSpec } from './policy-spec.js';
+import {
+  faultOf,
+  NO_MATCH,
+  readCidr,
+  type PodSelector,
+  type PolicySpec,
+  type PortName,
+  type RuleSpec,
+} from './policy-spec.js';
 import { PROTOCOLS } from './pods.js';
 
 /**

@@ -133,7 +133,11 @@ function readRules(object: unknown, context: RuleContext): readonly RuleSpec[] {
   });
 }
 
-function readPeers(items: readonly unknown[], rule: string, { direction, namespace, faults }: RuleContext): RuleSpec['peers'] {
+function readPeers(
+  items: readonly unknown[],
+  rule: string,
+  { direction, namespace, faults }: RuleContext,
+): RuleSpec['peers'] {
   const pods: PodSelector[] = [];
   const networks: AddressRange[] = [];
   items.forEach((item, index) => {
