@@ -242,7 +242,7 @@ describe('operators see', () => {
     compiled.setClusterPolicy(onAll('Baseline', 'Accept', 'egress'));
     const request = { nodeName: 'n9', sets: new Map(), acknowledged: () => undefined };
     await policies.follow(request, new AbortController().signal).next();
-    const { nodes, faultyPolicies, ...counts } = policyStatus(policies);
+    const { nodes, faultyPolicies, ...counts } = policyStatus(policies, true);
     expect(counts).toEqual({ networkPoliciesCount: 1, clusterNetworkPoliciesCount: 1 });
     expect(nodes).toMatchObject([
       { name: 'n1', isFollowing: false, podsCount: 1, restrictedPodsCount: 1 },

@@ -70,7 +70,7 @@ export function startNetworkPolicies(
     },
     announce: (announcement, signal) => policies.announce(announcement, signal),
     explain: (question) => explain(question, complete(refusal()), (address) => records.nodesWith(address)),
-    status: () => policyStatus(complete(refusal())),
+    status: () => policyStatus(complete(refusal()), source.definesClusterPolicies),
     list: (namespace) => listPolicies(complete(unread()).profiles, namespace),
     observe: (observed) => records.observe(observed),
     lead: () => {

@@ -219,6 +219,12 @@ describe('policy status', () => {
     expect(stdout).toMatch(line);
   });
 
+  test('says that ClusterNetworkPolicy is not installed', async () => {
+    await fakes.serve(fake(NetworkPolicyServiceService.getPolicyStatus, () => GetPolicyStatusResponse.create()));
+    const { stdout } = await fakes.podwirectl('policy', 'status');
+    expect(stdout).toMatch(/^0 NetworkPolicies, ClusterNetworkPolicy is not installed$/m);
+  });
+
   test('ends with 0 if every node follows and is not behind', async () => {
     const recent = { ...behind, behind: false, behindSince: ago(1) };
     const answer = { nodes: [node('n1'), recent], networkPolicyCount: 2, clusterNetworkPolicyCount: 1 };

@@ -241,8 +241,8 @@ export const policyList: Verb = {
   name: 'policy list',
   about: 'the network policies with the pods that they select, and their invalid parts',
   details:
-    'PODS: number of pods that the policy selects. INGRESS and EGRESS: number of rules; "-" where the policy does not concern\n' +
-    'the direction. A NetworkPolicy with 0 rules denies everything. Invalid rules count. "get policies" lists request policies.',
+    'PODS: pods that the policy selects. INGRESS and EGRESS: number of rules, also invalid ones; "-" where the policy does\n' +
+    'not concern the direction. A NetworkPolicy with 0 rules denies everything. "get policies" lists request policies.',
   options: [NAMESPACE],
   examples: ['policy list', 'policy list -n default'],
   run: async (input, { ipam, json }) => {
@@ -275,8 +275,8 @@ export const policyStatus: Verb = {
   details:
     'Lists nodes that follow, and nodes with pods. A node is behind after 10 s without an acknowledgement. MESSAGES:\n' +
     'acknowledged of sent. PODS: pods with addresses of their own; RESTRICTED: pods of these that a policy restricts. Of\n' +
-    'several podwire-ipam one serves policies, and the others name it. Exit code 4: a node does not follow or is behind, or\n' +
-    'a policy has invalid parts.',
+    'several podwire-ipam one serves policies, and each other one names it. Exit code 4: a node does not follow or is\n' +
+    'behind, or a policy has invalid parts.',
   examples: ['policy status', 'policy status -o json'],
   run: async (_, { ipam, json, clock }) => {
     const answer = await ipam.call(NetworkPolicyServiceService.getPolicyStatus, {});
@@ -284,7 +284,9 @@ export const policyStatus: Verb = {
     const isHealthy = faultyPolicies.length === 0 && nodes.every(({ following, behind }) => following && !behind);
     const counts = [
       formatCount(networkPolicyCount, 'NetworkPolicy', 'NetworkPolicies'),
-      formatCount(clusterNetworkPolicyCount, 'ClusterNetworkPolicy', 'ClusterNetworkPolicies'),
+      clusterNetworkPolicyCount === undefined
+        ? 'ClusterNetworkPolicy is not installed'
+        : formatCount(clusterNetworkPolicyCount, 'ClusterNetworkPolicy', 'ClusterNetworkPolicies'),
     ];
     return {
       sections: [nodeTable(nodes, clock.nowMs()), sentence(counts.join(', ')), ...faultNotes(faultyPolicies)],

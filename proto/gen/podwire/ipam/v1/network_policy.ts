@@ -392,8 +392,10 @@ export interface GetPolicyStatusResponse {
   nodes: PolicyNode[];
   /** NetworkPolicies. */
   networkPolicyCount: number;
-  /** ClusterNetworkPolicies. */
-  clusterNetworkPolicyCount: number;
+  /** ClusterNetworkPolicies; not set: the API server has no definition of them. */
+  clusterNetworkPolicyCount?:
+    | number
+    | undefined;
   /** Policies with invalid parts, sorted by name. */
   faultyPolicies: PolicySummary[];
 }
@@ -2706,7 +2708,7 @@ export const GetPolicyStatusRequest: MessageFns<GetPolicyStatusRequest> = {
 };
 
 function createBaseGetPolicyStatusResponse(): GetPolicyStatusResponse {
-  return { nodes: [], networkPolicyCount: 0, clusterNetworkPolicyCount: 0, faultyPolicies: [] };
+  return { nodes: [], networkPolicyCount: 0, clusterNetworkPolicyCount: undefined, faultyPolicies: [] };
 }
 
 export const GetPolicyStatusResponse: MessageFns<GetPolicyStatusResponse> = {
@@ -2717,7 +2719,7 @@ export const GetPolicyStatusResponse: MessageFns<GetPolicyStatusResponse> = {
     if (message.networkPolicyCount !== 0) {
       writer.uint32(16).uint32(message.networkPolicyCount);
     }
-    if (message.clusterNetworkPolicyCount !== 0) {
+    if (message.clusterNetworkPolicyCount !== undefined) {
       writer.uint32(24).uint32(message.clusterNetworkPolicyCount);
     }
     for (const v of message.faultyPolicies) {
@@ -2790,7 +2792,7 @@ export const GetPolicyStatusResponse: MessageFns<GetPolicyStatusResponse> = {
     const message = createBaseGetPolicyStatusResponse();
     message.nodes = object.nodes?.map((e) => PolicyNode.fromPartial(e)) || [];
     message.networkPolicyCount = object.networkPolicyCount ?? 0;
-    message.clusterNetworkPolicyCount = object.clusterNetworkPolicyCount ?? 0;
+    message.clusterNetworkPolicyCount = object.clusterNetworkPolicyCount ?? undefined;
     message.faultyPolicies = object.faultyPolicies?.map((e) => PolicySummary.fromPartial(e)) || [];
     return message;
   },
