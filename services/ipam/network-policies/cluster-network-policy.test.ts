@@ -104,6 +104,30 @@ describe.each<[what: string, part: object]>([
   });
 });
 
+test.each<[part: object, fault: string]>([
+  [{ to: [{ domainNames: ['example.org'] }] }, 'egress[0].to[0]: domainNames is not known to this release'],
+  [{ to: [EVERYBODY, { namespaces: {}, nodes: {} }] }, 'egress[0].to[1]: nodes is not known to this release'],
+  [{ to: [{ networks: ['10.0.0.4'] }] }, 'egress[0].to[0].networks has a text that is not a CIDR'],
+  [{ to: [EVERYBODY], unless: [], when: 1 }, 'egress[0]: unless, when are not known to this release'],
+  [{ to: [] }, 'egress[0] is not a rule that this release knows'],
+  [{ to: [EVERYBODY], protocols: [{ icmp: {} }] }, 'egress[0].protocols[0]: icmp is not known to this release'],
+  [
+    { to: [{ namespaces: { matchExpressions: [{ key: 'a', operator: 'Gt' }] } }] },
+    'egress[0].to[0].namespaces is not a label selector that this release knows: matchExpressions[0].operator: ' +
+      'Invalid option: expected one of "In"|"NotIn"|"Exists"|"DoesNotExist"',
+  ],
+])('a rule with %j has one fault, with its effect', (part, fault) => {
+  expect(policy({ egress: [rule('Accept', part)] }).faults).toEqual([`${fault}; the rule accepts nothing`]);
+  expect(policy({ egress: [rule('Deny', part)] }).faults).toEqual([`${fault}; the rule denies everything`]);
+});
+
+test('a rule that is not understood keeps its position', () => {
+  const [known, unknown] = [rule('Accept', { to: [EVERYBODY] }), rule('Accept', { to: [{ domainNames: [] }] })];
+  const accept = { action: 'accept', peers: { pods: [{}] } };
+  const { rules } = policy({ egress: [unknown, known, rule('Pass', { to: [{ domainNames: [] }] })] });
+  expect(rules.egress).toMatchObject([{ action: 'accept', peers: { pods: [] } }, accept, { action: 'deny' }]);
+});
+
 test('an unknown tier or priority denies everything that the policy has rules for', () => {
   for (const order of [{ tier: 'Platform' }, { priority: 1001 }]) {
     expect(accepts([{ ...order, ...ingress(rule('Accept')) }])).toBe(false);

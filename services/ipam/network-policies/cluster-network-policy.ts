@@ -3,7 +3,15 @@ import { merge, rangeOf, type AddressRange } from '@podwire/shared/network-polic
 import { z } from 'zod';
 
 import { EVERYTHING, readLabelSelector } from './label-selector.js';
-import { readCidr, type PodSelector, type PolicySpec, type PortName, type RuleSpec } from './policy-spec.js';
+import {
+  faultOf,
+  NO_MATCH,
+  readCidr,
+  type PodSelector,
+  type PolicySpec,
+  type PortName,
+  type RuleSpec,
+} from './policy-spec.js';
 import { PROTOCOLS } from './pods.js';
 
 /**
@@ -41,6 +49,11 @@ const networksSchema = z.strictObject({ networks: z.array(z.string()).min(1) });
 const ACTIONS = { Accept: 'accept', Deny: 'deny', Pass: 'pass' } as const;
 
 const actionSchema = z.looseObject({ action: z.enum(['Accept', 'Deny', 'Pass']) });
+
+/** The peers of a rule. */
+const PEER_FIELDS = { ingress: 'from', egress: 'to' } as const;
+const PEER_KEYS = { ingress: ['namespaces', 'pods'], egress: ['namespaces', 'pods', 'networks'] } as const;
+const PROTOCOL_KEYS = ['tcp', 'udp', 'sctp', 'destinationNamedPort'];
 
 const ruleBody = { name: z.string().nullish(), action: z.string(), protocols: z.array(z.unknown()).nullish() };
 const peersSchema = z.array(z.unknown()).min(1);
@@ -119,24 +132,24 @@ function readRules(object: unknown, direction: Direction, faults: string[]): rea
     faults.push(`${direction} is not a list of rules; it denies everything`);
     return [DENY_ALL];
   }
-  const rules = items.flatMap((item, index) => readRule(item, direction, `${direction}[${index}]`, faults));
+  const rules = items.map((item, index) => readRule(item, direction, `${direction}[${index}]`, faults));
   return items.length === 0 ? undefined : rules;
 }
 
-function readRule(item: unknown, direction: Direction, field: string, faults: string[]): readonly RuleSpec[] {
+function readRule(item: unknown, direction: Direction, field: string, faults: string[]): RuleSpec {
   const actionName = actionSchema.safeParse(item).data?.action;
   const action: RuleAction = actionName ? ACTIONS[actionName] : 'deny';
   const { data: body } = bodySchemas[direction].safeParse(item);
-  const unknown: string[] = [];
+  const causes: string[] = [];
   if (body && actionName) {
-    const peers = readPeers(body.peers, direction, field, unknown);
+    const peers = readPeers(body.peers, direction, field, causes);
     const ports =
-      body.protocols && body.protocols.length > 0 ? readProtocols(body.protocols, field, unknown) : undefined;
-    if (unknown.length === 0) return [{ action, peers, ports }];
-  }
+      body.protocols && body.protocols.length > 0 ? readProtocols(body.protocols, field, causes) : undefined;
+    if (causes.length === 0) return { action, peers, ports };
+  } else causes.push(faultOf(field, 'rule', item, [...Object.keys(ruleBody), PEER_FIELDS[direction]]));
   const effect = action === 'accept' ? 'accepts nothing' : 'denies everything';
-  faults.push(...unknown, `${field} is not a rule that this release knows; it ${effect}`);
-  return action === 'accept' ? [] : [DENY_ALL];
+  faults.push(...causes.map((cause) => `${cause}; the rule ${effect}`));
+  return action === 'accept' ? NO_MATCH : DENY_ALL;
 }
 
 function readPeers(
@@ -148,13 +161,14 @@ function readPeers(
   const pods: PodSelector[] = [];
   const networks: AddressRange[] = [];
   items.forEach((item, index) => {
-    const field = `${rule}.peers[${index}]`;
+    const field = `${rule}.${PEER_FIELDS[direction]}[${index}]`;
     const selecting = selectingSchema.safeParse(item).data;
     const texts = direction === 'egress' ? networksSchema.safeParse(item).data?.networks : undefined;
     const cidrs = texts?.flatMap((text) => readCidr(text) ?? []);
     if (selecting) pods.push(readPods(selecting, field, faults));
     else if (cidrs && cidrs.length === texts?.length) networks.push(...cidrs.map(rangeOf));
-    else faults.push(`${field} is not a peer that this release knows`);
+    else if (texts) faults.push(`${field}.networks has a text that is not a CIDR`);
+    else faults.push(faultOf(field, 'peer', item, PEER_KEYS[direction]));
   });
   return { pods, networks: merge(networks) };
 }
@@ -164,7 +178,7 @@ function readProtocols(items: readonly unknown[], rule: string, faults: string[]
   const names: PortName[] = [];
   items.forEach((item, index) => {
     const { data } = protocolSchema.safeParse(item);
-    if (!data) faults.push(`${rule}.protocols[${index}] is not a protocol that this release knows`);
+    if (!data) faults.push(faultOf(`${rule}.protocols[${index}]`, 'protocol', item, PROTOCOL_KEYS));
     else if ('destinationNamedPort' in data) names.push({ name: data.destinationNamedPort, protocol: undefined });
     else ranges.push({ protocol: data.protocol, ...data.destinationPort });
   });

@@ -1,11 +1,11 @@
-import type { Judgement } from '@podwire/shared/network-policy/evaluate';
+import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { beforeEach, describe, expect, test } from 'vitest';
 
-import { explain, type Explanation, type PolicyEnd } from './explanation.js';
+import { explain, type ExplainedJudgement, type Explanation, type PolicyEnd } from './explanation.js';
 import { NetworkPolicies } from './network-policies-operations.js';
 import { policyStatus, listPolicies } from './status.js';
-import type { RawClusterPolicy, RawNetworkPolicy, RawPod } from './testing/cluster.js';
+import type { RawClusterPolicy, RawNetworkPolicy, RawPod, RawRule } from './testing/cluster.js';
 import { address, CompiledCluster } from './testing/compiled.js';
 
 let policies: NetworkPolicies;
@@ -33,12 +33,20 @@ function pod(name: string, nodeName: string, ips: readonly string[], port?: stri
 const podEnd = (name: string): PolicyEnd => ({ pod: { namespace: 'default', name } });
 const addressEnd = (text: string): PolicyEnd => ({ address: address(text) });
 
+/** Nodes by their addresses; a bridge has the same on each node. */
+const NODES_WITH: Readonly<Record<string, readonly string[]>> = {
+  '192.0.2.101': ['n1'],
+  'fd99::1': ['n1'],
+  '172.17.0.1': ['n2', 'n1'],
+};
+
 function ask(source: PolicyEnd, destination: PolicyEnd, port: number | string = 8080, protocol = 6): Explanation {
-  return explain({ source, destination, protocol, port }, policies);
+  const nodesWith = ({ family, value }: Address) => NODES_WITH[formatAddress({ family, value })] ?? [];
+  return explain({ source, destination, protocol, port }, policies, nodesWith);
 }
 
 /** The judgements of the first connection. */
-function judgements({ connections }: Explanation): readonly Judgement[] {
+function judgements({ connections }: Explanation): readonly ExplainedJudgement[] {
   return connections[0]?.judgements ?? [];
 }
 
@@ -68,7 +76,7 @@ describe('a connection', () => {
     const answer = ask(podEnd('bot'), podEnd('web'));
     expect(answer.isAllowed).toBe(false);
     const isolatedBy = ['NetworkPolicy default/web'];
-    expect(judgements(answer)).toEqual([{ direction: 'ingress', isAllowed: false, rule: undefined, isolatedBy }]);
+    expect(judgements(answer)).toMatchObject([{ direction: 'ingress', isAllowed: false, rule: undefined, isolatedBy }]);
   });
 
   test('is allowed by a rule, which is counted in its own policy', () => {
@@ -109,8 +117,9 @@ describe('a connection', () => {
 
   test('without a matching rule of a ClusterNetworkPolicy is allowed', () => {
     compiled.setClusterPolicy(onAll('Admin', 'Pass'));
-    const expected = [{ direction: 'ingress', isAllowed: true, rule: undefined, isolatedBy: [] }];
-    expect(judgements(ask(podEnd('bot'), podEnd('web')))).toEqual(expected);
+    const passedBy = { policy: 'ClusterNetworkPolicy admin-pass', tier: 'admin', position: 0 };
+    const expected = [{ direction: 'ingress', isAllowed: true, rule: undefined, passedBy, isolatedBy: [] }];
+    expect(judgements(ask(podEnd('bot'), podEnd('web')))).toMatchObject(expected);
   });
 
   test('of a pod to itself is allowed', () => {
@@ -118,6 +127,34 @@ describe('a connection', () => {
     const answer = ask(podEnd('web'), addressEnd('10.0.0.1'));
     expect(answer.isAllowed).toBe(true);
     expect(judgements(answer)).toEqual([]);
+  });
+
+  test.each(['192.0.2.101', 'fd99::1', '172.17.0.1'])('of a pod with its own node is allowed: %s', (text) => {
+    compiled.setPolicy(onWeb({ ingress: [], policyTypes: ['Ingress', 'Egress'] }));
+    const fromNode = ask(addressEnd(text), podEnd('web'));
+    expect(fromNode).toMatchObject({ isAllowed: true, source: { pod: undefined, node: { name: 'n1' } } });
+    expect(judgements(fromNode)).toEqual([]);
+    expect(ask(podEnd('web'), addressEnd(text)).isAllowed).toBe(true);
+  });
+
+  test('of a pod with another node is judged', () => {
+    compiled.setPolicy(onWeb({ ingress: [] }));
+    compiled.setPod(pod('web', 'n3', ['10.0.0.1', 'fd00::1'], 'http'));
+    expect(ask(addressEnd('192.0.2.101'), podEnd('web'))).toMatchObject({
+      isAllowed: false,
+      source: { node: { name: 'n1' } },
+    });
+    compiled.setPod(pod('bot', 'n3', ['10.0.0.2']));
+    expect(ask(podEnd('bot'), podEnd('web')).isAllowed).toBe(false);
+  });
+
+  test('after a rule that is not understood has the position of its own rule', () => {
+    const unknown = { action: 'Accept', to: [{ domainNames: ['example.org'] }] };
+    const known = { action: 'Deny', to: [{ namespaces: {} }] };
+    const spec = { tier: 'Admin', priority: 5, subject: { namespaces: {} }, egress: [unknown, known] };
+    compiled.setClusterPolicy({ metadata: { name: 'a' }, spec });
+    expect(judgements(ask(podEnd('bot'), podEnd('web')))).toMatchObject([{ isAllowed: false, rule: { position: 1 } }]);
+    expect(listPolicies(policies.profiles)).toMatchObject([{ ruleCounts: { egress: 2 } }]);
   });
 
   test('is judged for each family that both ends have', () => {
@@ -128,6 +165,36 @@ describe('a connection', () => {
       [4, true],
       [6, false],
     ]);
+  });
+});
+
+describe('a connection that no rule matches', () => {
+  const bot = { podSelector: { matchLabels: { app: 'bot' } } };
+  const other = { podSelector: { matchLabels: { app: 'other' } } };
+  const misses = (port: number | string = 8080) =>
+    judgements(ask(podEnd('bot'), podEnd('web'), port)).flatMap(({ nearMisses }) => nearMisses);
+
+  test.each<[what: string, ingress: readonly RawRule[], expected: object]>([
+    ['the peer', [{ from: [other] }, { from: [bot], ports: [{ port: 9 }] }], { position: 1, matchesPeer: true }],
+    ['the port', [{ from: [other], ports: [{ port: 9 }] }, { from: [other] }], { position: 1, matchesPort: true }],
+    ['neither', [{ from: [other], ports: [{ port: 9 }] }], { position: 0 }],
+    ['nothing, without rules', [], { position: undefined }],
+  ])('names the rule of each policy that matches %s', (_, ingress, expected) => {
+    compiled.setPolicy(onWeb({ ingress }));
+    const none = { policy: 'NetworkPolicy default/web', matchesPeer: false, matchesPort: false, missingPortNames: [] };
+    expect(misses()).toEqual([{ ...none, ...expected }]);
+  });
+
+  test('names the port names that the destination does not have', () => {
+    const ports = [{ port: 'htpp' }, { port: 'http' }, { port: 'dns', protocol: 'UDP' }];
+    compiled.setPolicy(onWeb({ ingress: [{ from: [bot], ports }] }));
+    expect(misses(9)).toMatchObject([{ position: 0, matchesPeer: true, missingPortNames: ['htpp'] }]);
+  });
+
+  test('has none where a policy denies or allows it', () => {
+    compiled.setPolicy(onWeb({ ingress: [] }));
+    compiled.setClusterPolicy(onAll('Admin', 'Deny'));
+    expect(misses()).toEqual([]);
   });
 });
 
@@ -154,7 +221,8 @@ describe('an end', () => {
   });
 
   test.each([
-    ['pod default/gone: is not known', () => ask(podEnd('gone'), podEnd('web'))],
+    ['pod default/gone: is not known; check its name', () => ask(podEnd('gone'), podEnd('web'))],
+    ['a Service has no policies: name a pod behind it', () => ask(podEnd('gone'), podEnd('web'))],
     ['have no addresses of one family', () => ask(addressEnd('fd00::9'), addressEnd('10.0.0.1'))],
   ])('that cannot be judged is named: %s', (message, act) => {
     expect(act).toThrow(message);
@@ -174,7 +242,7 @@ describe('operators see', () => {
     compiled.setClusterPolicy(onAll('Baseline', 'Accept', 'egress'));
     const request = { nodeName: 'n9', sets: new Map(), acknowledged: () => undefined };
     await policies.follow(request, new AbortController().signal).next();
-    const { nodes, faultyPolicies, ...counts } = policyStatus(policies);
+    const { nodes, faultyPolicies, ...counts } = policyStatus(policies, true);
     expect(counts).toEqual({ networkPoliciesCount: 1, clusterNetworkPoliciesCount: 1 });
     expect(nodes).toMatchObject([
       { name: 'n1', isFollowing: false, podsCount: 1, restrictedPodsCount: 1 },

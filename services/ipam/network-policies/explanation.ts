@@ -1,7 +1,15 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Address } from '@podwire/shared/net/address';
-import { judge, type Connection, type Judgement, type SetLookup } from '@podwire/shared/network-policy/evaluate';
-import type { Profile } from '@podwire/shared/network-policy/policy';
+import {
+  judge,
+  nearMisses,
+  type Connection,
+  type Judgement,
+  type MatchedRule,
+  type NearMiss,
+  type SetLookup,
+} from '@podwire/shared/network-policy/evaluate';
+import type { Direction, Profile } from '@podwire/shared/network-policy/policy';
 
 import type { Member } from './address-sets.js';
 import type { IndexedPod } from './pod-index.js';
@@ -31,13 +39,24 @@ export interface PolicyQuestion {
 export interface ExplainedEnd {
   /** Undefined: the address is of no pod. */
   readonly pod: PodName | undefined;
-  /** Undefined without a pod, and before it is scheduled. */
+  /** The node of the pod, or with the address; undefined before the pod is scheduled, and for an address of neither. */
   readonly node: PolicyNode | undefined;
 }
 
 /** One pair of addresses, with a judgement for each end that policies restrict. */
 export interface ExplainedConnection extends Connection {
-  readonly judgements: readonly Judgement[];
+  readonly judgements: readonly ExplainedJudgement[];
+}
+
+/** Positions of rules are in the rule's own policy. */
+export interface ExplainedJudgement extends Judgement {
+  /** Why the policies in `isolatedBy` do not allow the connection. */
+  readonly nearMisses: readonly ExplainedMiss[];
+}
+
+export interface ExplainedMiss extends NearMiss {
+  /** Names of ports of the connection's protocol in the rule that the destination does not have. */
+  readonly missingPortNames: readonly string[];
 }
 
 export interface Explanation {
@@ -57,9 +76,14 @@ export interface PolicyInspection {
   list(namespace: string | undefined): readonly PolicySummary[];
 }
 
-/** An end with what the judgement needs. */
+/** Names of the nodes that have an address. An address of an interface may be on several nodes. */
+export type NodeLookup = (address: Address) => readonly string[];
+
+/** An end with the values that the judgement needs. */
 interface ResolvedEnd {
   readonly addresses: readonly Address[];
+  /** Names of the node of the pod, or of the nodes with the address. */
+  readonly nodeNames: readonly string[];
   readonly indexed: IndexedPod | undefined;
   readonly profiles: NodePod | undefined;
 }
@@ -69,30 +93,43 @@ interface ResolvedEnd {
  * @throws Failure ENDPOINT_NOT_FOUND without a pod or a pair; INVALID_REQUEST for an unknown name of a port; UNREACHABLE while
  * the namespace of a pod is not read
  */
-export function explain(question: PolicyQuestion, state: PolicyState): Explanation {
-  const source = resolve(question.source, state);
-  const destination = resolve(question.destination, state);
+export function explain(question: PolicyQuestion, state: PolicyState, nodesWith: NodeLookup): Explanation {
+  const source = resolve(question.source, state, nodesWith);
+  const destination = resolve(question.destination, state, nodesWith);
+  const { protocol } = question;
   const destinationPort = portOf(question, destination.indexed);
   const pairs = source.addresses.flatMap((from) =>
     destination.addresses.flatMap((to) => (from.family === to.family ? [{ source: from, destination: to }] : [])),
   );
   if (pairs.length === 0)
     throw new Failure('ENDPOINT_NOT_FOUND', 'source and destination: have no addresses of one family; see their pods');
-  // A pod's connections to itself are not filtered.
-  const isSamePod = source.indexed !== undefined && source.indexed === destination.indexed;
-  const egress = isSamePod ? undefined : source.profiles?.egress;
-  const ingress = isSamePod ? undefined : destination.profiles?.ingress;
+  const isFiltered = !isUnfiltered(source, destination);
+  const egress = isFiltered ? source.profiles?.egress : undefined;
+  const ingress = isFiltered ? destination.profiles?.ingress : undefined;
   const ends = { egress: egress?.profile, ingress: ingress?.profile };
   const sets = lookup([egress, ingress].flatMap((shared) => shared ?? []));
   const connections = pairs.map((pair): ExplainedConnection => {
-    const connection = { ...pair, protocol: question.protocol, destinationPort };
-    const judgements = judge(ends, connection, sets);
-    return { ...connection, judgements: judgements.map((each) => withPolicyPosition(each, ends[each.direction])) };
+    const connection = { ...pair, protocol, destinationPort };
+    const judgements = judge(ends, connection, sets).flatMap((judgement): ExplainedJudgement[] => {
+      const profile = ends[judgement.direction];
+      if (!profile) return [];
+      const { direction, rule, passedBy, isolatedBy } = judgement;
+      const misses = isolatedBy.length > 0 ? nearMisses(profile, connection, sets) : [];
+      return [
+        {
+          ...judgement,
+          rule: rule && withPolicyPosition(rule, profile),
+          passedBy: passedBy && withPolicyPosition(passedBy, profile),
+          nearMisses: misses.flatMap((miss) => explainMiss(miss, { direction, protocol }, destination.indexed, state)),
+        },
+      ];
+    });
+    return { ...connection, judgements };
   });
   return {
     isAllowed: connections.every(({ judgements }) => judgements.every(({ isAllowed }) => isAllowed)),
-    source: explainedEnd(source, state),
-    destination: explainedEnd(destination, state),
+    source: explainedEnd(source, destination, state),
+    destination: explainedEnd(destination, source, state),
     connections,
     faultyPolicies: faultyPoliciesOf(
       [source, destination].flatMap(({ indexed }) => indexed ?? []),
@@ -101,12 +138,25 @@ export function explain(question: PolicyQuestion, state: PolicyState): Explanati
   };
 }
 
-function resolve(end: PolicyEnd, { profiles }: PolicyState): ResolvedEnd {
+/** Nodes do not filter connections of a pod to itself, or between a pod and its own node. */
+function isUnfiltered(source: ResolvedEnd, destination: ResolvedEnd): boolean {
+  if (source.indexed && destination.indexed) return source.indexed === destination.indexed;
+  return source.nodeNames.some((name) => destination.nodeNames.includes(name));
+}
+
+function resolve(end: PolicyEnd, { profiles }: PolicyState, nodesWith: NodeLookup): ResolvedEnd {
   const indexed = 'pod' in end ? profiles.pods.find(end.pod) : podWith(end.address, profiles.pods.pods());
   if (!indexed) {
-    if ('address' in end) return { addresses: [end.address], indexed: undefined, profiles: undefined };
+    if ('address' in end) {
+      const nodeNames = nodesWith(end.address);
+      return { addresses: [end.address], nodeNames, indexed: undefined, profiles: undefined };
+    }
     const hint = 'policies know no finished pods and no pods with hostNetwork';
-    throw new Failure('ENDPOINT_NOT_FOUND', `pod ${keyOf(end.pod)}: is not known; check its name: ${hint}`);
+    const serviceHint = 'a Service has no policies: name a pod behind it';
+    throw new Failure(
+      'ENDPOINT_NOT_FOUND',
+      `pod ${keyOf(end.pod)}: is not known; check its name: ${hint}; ${serviceHint}`,
+    );
   }
   const { pod, members } = indexed;
   const nodePod = profiles.podOf(pod.nodeName, keyOf(pod));
@@ -115,7 +165,7 @@ function resolve(end: PolicyEnd, { profiles }: PolicyState): ResolvedEnd {
   const addresses = 'pod' in end ? members.map(({ value }) => value.address) : [end.address];
   if (addresses.length === 0)
     throw new Failure('ENDPOINT_NOT_FOUND', `pod ${keyOf(pod)}: has no address yet; try again when it runs`);
-  return { addresses, indexed, profiles: nodePod };
+  return { addresses, nodeNames: pod.nodeName === '' ? [] : [pod.nodeName], indexed, profiles: nodePod };
 }
 
 function podWith(address: Address, pods: Iterable<IndexedPod>): IndexedPod | undefined {
@@ -135,19 +185,36 @@ function portOf({ port, protocol }: PolicyQuestion, destination: IndexedPod | un
   throw new Failure('INVALID_REQUEST', `port "${port}": ${subject} has none of this name and protocol; use its number`);
 }
 
-function explainedEnd({ indexed }: ResolvedEnd, state: PolicyState): ExplainedEnd {
-  if (!indexed) return { pod: undefined, node: undefined };
-  const { nodeName, namespace, name } = indexed.pod;
-  return { pod: { namespace, name }, node: nodeName === '' ? undefined : policyNode(nodeName, state) };
+/** @param other - its node is preferred among several nodes with the address */
+function explainedEnd({ indexed, nodeNames }: ResolvedEnd, other: ResolvedEnd, state: PolicyState): ExplainedEnd {
+  const nodeName = nodeNames.find((name) => other.nodeNames.includes(name)) ?? nodeNames[0];
+  return {
+    pod: indexed && { namespace: indexed.pod.namespace, name: indexed.pod.name },
+    node: nodeName === undefined ? undefined : policyNode(nodeName, state),
+  };
 }
 
-/** The judgement with the position of its rule in the rule's own policy. */
-function withPolicyPosition(judgement: Judgement, profile: Profile | undefined): Judgement {
-  const { rule } = judgement;
-  if (!rule || !profile) return judgement;
+/** The rule with its position in its own policy. */
+function withPolicyPosition(rule: MatchedRule, profile: Profile): MatchedRule {
   const rules = { admin: profile.admin, policy: profile.rules, baseline: profile.baseline }[rule.tier];
   const position = rules.slice(0, rule.position).filter(({ policy }) => policy === rule.policy).length;
-  return { ...judgement, rule: { ...rule, position } };
+  return { ...rule, position };
+}
+
+/** @returns an empty list where a limit isolates the pod, which is no policy */
+function explainMiss(
+  miss: NearMiss,
+  { direction, protocol }: { readonly direction: Direction; readonly protocol: number },
+  destination: IndexedPod | undefined,
+  { profiles }: PolicyState,
+): readonly ExplainedMiss[] {
+  const spec = profiles.specOf(miss.policy);
+  if (!spec) return [];
+  const { position } = miss;
+  const names = position === undefined ? [] : (spec.rules[direction]?.[position]?.ports?.names ?? []);
+  const known = (destination?.pod.ports ?? []).filter((port) => port.protocol === protocol).map(({ name }) => name);
+  const missing = names.filter((port) => port.protocol === protocol && !known.includes(port.name));
+  return [{ ...miss, missingPortNames: missing.map(({ name }) => name) }];
 }
 
 function lookup(profiles: readonly SharedProfile[]): SetLookup {

@@ -14,7 +14,6 @@ import {
   type PolicySummary as SummaryMessage,
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { formatAddress } from '@podwire/shared/net/address';
-import type { Judgement } from '@podwire/shared/network-policy/evaluate';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
@@ -23,7 +22,14 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { readAddress } from '../messages/parts.js';
 import { labelFault, subdomainFault } from '../records/names.js';
 import { pageOf } from '../records/page.js';
-import type { ExplainedConnection, ExplainedEnd, PolicyEnd, PolicyInspection, PolicyQuestion } from './explanation.js';
+import type {
+  ExplainedConnection,
+  ExplainedEnd,
+  ExplainedJudgement,
+  PolicyEnd,
+  PolicyInspection,
+  PolicyQuestion,
+} from './explanation.js';
 import type { PolicyNode, PolicySummary } from './status.js';
 
 export function explainHandler(
@@ -137,13 +143,19 @@ const TIER_MESSAGES = {
   baseline: PolicyTier.POLICY_TIER_BASELINE,
 } as const;
 
-function judgementMessage({ isAllowed, rule, isolatedBy }: Judgement): PolicyJudgement {
+function judgementMessage({ isAllowed, rule, passedBy, isolatedBy, nearMisses }: ExplainedJudgement): PolicyJudgement {
   return {
     allowed: isAllowed,
     policy: rule?.policy ?? '',
     tier: rule ? TIER_MESSAGES[rule.tier] : PolicyTier.POLICY_TIER_UNSPECIFIED,
     ruleIndex: rule?.position ?? 0,
     isolatedBy: [...isolatedBy],
+    nearMisses: nearMisses.map(({ policy, position, matchesPeer, matchesPort, missingPortNames }) => ({
+      ...{ policy, ruleIndex: position, peerMatches: matchesPeer, portMatches: matchesPort },
+      missingPortNames: [...missingPortNames],
+    })),
+    passedBy: passedBy?.policy ?? '',
+    passedByRuleIndex: passedBy?.position ?? 0,
   };
 }
 

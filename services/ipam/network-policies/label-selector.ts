@@ -43,7 +43,8 @@ const selectorSchema = z.strictObject({
 export function readLabelSelector(object: unknown, field: string, faults: string[]): LabelSelector {
   const { data, error } = selectorSchema.safeParse(object);
   if (!data) {
-    faults.push(`${field} is not a label selector that this release knows: ${z.prettifyError(error)}`);
+    const causes = error.issues.map(({ path, message }) => `${z.core.toDotPath(path)}: ${message}`);
+    faults.push(`${field} is not a label selector that this release knows: ${causes.join(', ')}`);
     return NOTHING;
   }
   const labels = Object.entries(data.matchLabels).map(([key, value]): Requirement => ({

@@ -28,7 +28,7 @@ function explanations({ profiles }: CompiledCluster, attempt: Attempt): readonly
     protocol: protocol === 'ICMP' ? 1 : PROTOCOLS[protocol],
     port: protocol === 'ICMP' ? undefined : port,
   };
-  return [explain(question, { profiles, followers: [], progressOf: () => NO_PROGRESS }).isAllowed];
+  return [explain(question, { profiles, followers: [], progressOf: () => NO_PROGRESS }, () => []).isAllowed];
 }
 
 test(

@@ -63,6 +63,19 @@ describe.each<[what: string, spec: unknown]>([
   });
 });
 
+test('faults name the field of the manifest, the unknown key and the effect', () => {
+  const from = [{ podSelector: {} }, { nodeSelector: {} }, { ipBlock: { cidr: '10.0.0.0' } }];
+  const spec = { ingress: [{ unless: [] }, { from, ports: [{ port: 0 }, { name: 'http' }] }] };
+  expect(read(spec).faults).toEqual([
+    'ingress[0]: unless is not known to this release; the rule allows nothing',
+    'ingress[1].from[1]: nodeSelector is not known to this release; the peer allows nothing',
+    'ingress[1].from[2].ipBlock has a text that is not a CIDR; the peer allows nothing',
+    'ingress[1].ports[0] is not a port that this release knows; the port allows nothing',
+    'ingress[1].ports[1]: name is not known to this release; the port allows nothing',
+  ]);
+  expect(read(spec).rules.ingress).toHaveLength(2);
+});
+
 test('a valid part of a policy counts beside an invalid one', () => {
   const from = [{ nodeSelector: {} }, { ipBlock: { cidr: '192.0.2.0/24' } }];
   expect(accepts({ ingress: [{ from, ports: [{ port: 0 }, { port: 80 }] }] })).toBe(true);

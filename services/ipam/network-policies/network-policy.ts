@@ -5,6 +5,8 @@ import { z } from 'zod';
 import { EVERYTHING, readLabelSelector } from './label-selector.js';
 import {
   EVERY_PORT,
+  faultOf,
+  NO_MATCH,
   readCidr,
   type PodSelector,
   type PolicySpec,
@@ -37,6 +39,11 @@ const rulesSchema = {
     .transform(({ from, ports }) => ({ peers: from, ports })),
   egress: z.strictObject({ to: listSchema, ports: listSchema }).transform(({ to, ports }) => ({ peers: to, ports })),
 } as const;
+
+/** The peers of a rule. */
+const PEER_FIELDS = { ingress: 'from', egress: 'to' } as const;
+const PEER_KEYS = ['podSelector', 'namespaceSelector', 'ipBlock'];
+const PORT_KEYS = ['protocol', 'port', 'endPort'];
 
 const peerSchema = z.union([
   z.strictObject({
@@ -113,31 +120,35 @@ function readRules(object: unknown, context: RuleContext): readonly RuleSpec[] {
   const { direction, faults } = context;
   const { success, data: items } = listSchema.safeParse(object);
   if (!success) faults.push(`${direction} is not a list of rules; it allows nothing`);
-  return (items ?? []).flatMap((item, index): RuleSpec[] => {
+  return (items ?? []).map((item, index): RuleSpec => {
     const field = `${direction}[${index}]`;
     const rule = rulesSchema[direction].safeParse(item).data;
     if (!rule) {
-      faults.push(`${field} is not a rule that this release knows; it allows nothing`);
-      return [];
+      faults.push(`${faultOf(field, 'rule', item, [PEER_FIELDS[direction], 'ports'])}; the rule allows nothing`);
+      return NO_MATCH;
     }
     const peers = rule.peers.length === 0 ? undefined : readPeers(rule.peers, field, context);
     const ports = rule.ports.length === 0 ? undefined : readPorts(rule.ports, field, faults);
-    return [{ action: 'accept', peers, ports }];
+    return { action: 'accept', peers, ports };
   });
 }
 
-function readPeers(items: readonly unknown[], rule: string, { namespace, faults }: RuleContext): RuleSpec['peers'] {
+function readPeers(
+  items: readonly unknown[],
+  rule: string,
+  { direction, namespace, faults }: RuleContext,
+): RuleSpec['peers'] {
   const pods: PodSelector[] = [];
   const networks: AddressRange[] = [];
   items.forEach((item, index) => {
-    const field = `${rule}.peers[${index}]`;
+    const field = `${rule}.${PEER_FIELDS[direction]}[${index}]`;
     const peer = peerSchema.safeParse(item).data;
     if (peer?.ipBlock) {
       const prefix = readCidr(peer.ipBlock.cidr);
       const excepted = (peer.ipBlock.except ?? []).map(readCidr);
       const known = excepted.flatMap((each) => each ?? []);
       if (prefix && known.length === excepted.length) networks.push(...cut(prefix, known));
-      else faults.push(`${field}.ipBlock has a text that is not a CIDR; it allows nothing`);
+      else faults.push(`${field}.ipBlock has a text that is not a CIDR; the peer allows nothing`);
     } else if (peer && (hasValue(peer.podSelector) || hasValue(peer.namespaceSelector))) {
       const { podSelector, namespaceSelector } = peer;
       const readOne = (object: unknown, name: string) => readLabelSelector(object, `${field}.${name}`, faults);
@@ -145,7 +156,7 @@ function readPeers(items: readonly unknown[], rule: string, { namespace, faults 
         namespaces: hasValue(namespaceSelector) ? readOne(namespaceSelector, 'namespaceSelector') : namespace,
         pods: hasValue(podSelector) ? readOne(podSelector, 'podSelector') : EVERYTHING,
       });
-    } else faults.push(`${field} is neither selectors nor an ipBlock; it allows nothing`);
+    } else faults.push(`${faultOf(field, 'peer', item, PEER_KEYS)}; the peer allows nothing`);
   });
   return { pods, networks: merge(networks) };
 }
@@ -160,7 +171,7 @@ function readPorts(items: readonly unknown[], rule: string, faults: string[]): R
     else if (data && !hasValue(port) && !hasValue(endPort)) ranges.push({ protocol, ...EVERY_PORT });
     else if (typeof port === 'number' && (endPort ?? port) >= port)
       ranges.push({ protocol, first: port, last: endPort ?? port });
-    else faults.push(`${rule}.ports[${index}] is not a port that this release knows; it allows nothing`);
+    else faults.push(`${faultOf(`${rule}.ports[${index}]`, 'port', item, PORT_KEYS)}; the port allows nothing`);
   });
   return { ranges, names };
 }

@@ -1,6 +1,7 @@
 import { prefixOf, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
 import type { Direction, PortRange, RuleAction } from '@podwire/shared/network-policy/policy';
 import type { AddressRange } from '@podwire/shared/network-policy/ranges';
+import { z } from 'zod';
 
 import type { LabelSelector } from './label-selector.js';
 
@@ -34,6 +35,9 @@ export interface RuleSpec {
   readonly ports: { readonly ranges: readonly PortRange[]; readonly names: readonly PortName[] } | undefined;
 }
 
+/** Stands for a rule that is not understood and must not allow anything, so that later rules keep their positions. */
+export const NO_MATCH: RuleSpec = { action: 'accept', peers: { pods: [], networks: [] }, ports: undefined };
+
 /** A port that the destination pod names. */
 export interface PortName {
   readonly name: string;
@@ -47,4 +51,13 @@ export const EVERY_PORT = { first: 0, last: 65_535 } as const;
 export function readCidr(text: string): Prefix | undefined {
   const parts = splitCidr(text);
   return parts && prefixOf(parts.address, parts.length);
+}
+
+const objectSchema = z.looseObject({});
+
+/** Why a part of a policy, such as `ingress[0].from[1]`, is not understood. */
+export function faultOf(field: string, noun: string, part: unknown, knownKeys: readonly string[]): string {
+  const unknownKeys = Object.keys(objectSchema.safeParse(part).data ?? {}).filter((key) => !knownKeys.includes(key));
+  if (unknownKeys.length === 0) return `${field} is not a ${noun} that this release knows`;
+  return `${field}: ${unknownKeys.join(', ')} ${unknownKeys.length === 1 ? 'is' : 'are'} not known to this release`;
 }

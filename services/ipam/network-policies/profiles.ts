@@ -105,6 +105,10 @@ export class Profiles {
     return this.#policies.values();
   }
 
+  specOf(policyName: string): PolicySpec | undefined {
+    return this.#policies.get(policyName)?.spec;
+  }
+
   get policiesCount(): number {
     return this.#policies.size;
   }

@@ -36,7 +36,8 @@ export interface PolicySummary extends Pick<PolicySpec, 'name' | 'tier' | 'prior
 export interface PolicyStatus {
   readonly nodes: readonly PolicyNode[];
   readonly networkPoliciesCount: number;
-  readonly clusterNetworkPoliciesCount: number;
+  /** Undefined: the API server has no definition of ClusterNetworkPolicy. */
+  readonly clusterNetworkPoliciesCount: number | undefined;
   readonly faultyPolicies: readonly PolicySummary[];
 }
 
@@ -48,14 +49,14 @@ export interface PolicyState {
   progressOf(nodeName: string): NodeProgress;
 }
 
-export function policyStatus(state: PolicyState): PolicyStatus {
+export function policyStatus(state: PolicyState, definesClusterPolicies: boolean): PolicyStatus {
   const names = new Set([...state.followers, ...state.profiles.pods.nodeNames()]);
   const policies = listPolicies(state.profiles);
   const clusterNetworkPoliciesCount = policies.filter(({ tier }) => tier !== 'policy').length;
   return {
     nodes: [...names].sort(compareTexts).map((name) => policyNode(name, state)),
     networkPoliciesCount: policies.length - clusterNetworkPoliciesCount,
-    clusterNetworkPoliciesCount,
+    clusterNetworkPoliciesCount: definesClusterPolicies ? clusterNetworkPoliciesCount : undefined,
     faultyPolicies: policies.filter(({ faults }) => faults.length > 0),
   };
 }

@@ -1,3 +1,4 @@
+import type { Address } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
@@ -86,6 +87,12 @@ export function makeNode({ name, uid, nowMs }: NewNode): Node {
     interfaces: [],
     asNumber: undefined,
   };
+}
+
+/** Whether the address is one of the node's: registered, of an interface, or of a tunnel. */
+export function hasNodeAddress({ ipv4, ipv6, interfaces, tunnels }: Node, { family, value }: Address): boolean {
+  const own = [ipv4, ipv6, ...interfaces.flatMap(({ addresses }) => addresses), ...tunnels.values()];
+  return own.some((each) => each?.address.family === family && each.address.value === value);
 }
 
 /** Prefix of the handle of each tunnel's address, as in Calico; the node's name follows. */

@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import type { Address } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { observeMetrics } from '@podwire/shared/telemetry/instruments';
@@ -9,6 +10,7 @@ import { explain, type PolicyInspection } from '../network-policies/explanation.
 import { NetworkPolicies, type PolicyDistributor } from '../network-policies/network-policies-operations.js';
 import type { PodAddresses } from '../network-policies/pod-addresses.js';
 import { listPolicies, policyStatus } from '../network-policies/status.js';
+import { hasNodeAddress, type Node } from '../records/node.js';
 import type { Pool } from '../records/pool.js';
 import { PolicyLease } from './policy-lease.js';
 import { PolicySource } from './policy-source.js';
@@ -67,8 +69,8 @@ export function startNetworkPolicies(
       if (lease && held?.aborted) throw notLeading(lease.leader);
     },
     announce: (announcement, signal) => policies.announce(announcement, signal),
-    explain: (question) => explain(question, complete(refusal())),
-    status: () => policyStatus(complete(refusal())),
+    explain: (question) => explain(question, complete(refusal()), (address) => records.nodesWith(address)),
+    status: () => policyStatus(complete(refusal()), source.definesClusterPolicies),
     list: (namespace) => listPolicies(complete(unread()).profiles, namespace),
     observe: (observed) => records.observe(observed),
     lead: () => {
@@ -99,15 +101,21 @@ function notLeading(leader: string): Failure {
   return new Failure('POLICIES_NOT_SERVED', `network policies: this podwire-ipam does not lead; call ${which}`);
 }
 
-/** The blocks and pools of the datastore, as the mirror reports them. */
+/** The blocks, pools and nodes of the datastore, as the mirror reports them. */
 class AddressRecords {
   readonly #addresses: PodAddresses;
   readonly #pools = new Map<string, Pool>();
+  readonly #nodes = new Map<string, Node>();
   /** Keys of the known blocks. */
   readonly #blocks = new Set<string>();
 
   constructor(addresses: PodAddresses) {
     this.#addresses = addresses;
+  }
+
+  /** Names of the nodes that have the address. */
+  nodesWith(address: Address): readonly string[] {
+    return [...this.#nodes.values()].filter((node) => hasNodeAddress(node, address)).map(({ name }) => name);
   }
 
   observe(observed: Observed): void {
@@ -116,7 +124,7 @@ class AddressRecords {
       return;
     }
     const listed = new Set(observed.records.map(({ key }) => key));
-    const gone = [...this.#blocks, ...this.#pools.keys()].filter((key) => !listed.has(key));
+    const gone = [...this.#blocks, ...this.#pools.keys(), ...this.#nodes.keys()].filter((key) => !listed.has(key));
     this.#apply([...observed.records, ...gone.map((key) => ({ key, record: undefined }))]);
   }
 
@@ -129,7 +137,10 @@ class AddressRecords {
       } else if (record?.kind === 'block') {
         this.#blocks.add(key);
         this.#addresses.setBlock(key, record.value);
+      } else if (record?.kind === 'node') {
+        this.#nodes.set(key, record.value);
       } else if (!record) {
+        this.#nodes.delete(key);
         poolsChanged = this.#pools.delete(key) || poolsChanged;
         if (this.#blocks.delete(key)) this.#addresses.setBlock(key, undefined);
       }

@@ -45,6 +45,8 @@ export class PolicySource {
   /** Kinds that are not read yet, with the latest failure. */
   readonly #unread = new Map<string, string>();
   readonly #failing = new Set<string>();
+  /** Kinds that the API server has no definition of. */
+  readonly #undefined = new Set<string>();
 
   /** The creator stops it before it closes the API server. */
   constructor(options: PolicySourceOptions) {
@@ -92,6 +94,10 @@ export class PolicySource {
     return new Failure('UNREACHABLE', `network policies: not read yet: ${kinds.join(', ')}; follow again later`);
   }
 
+  get definesClusterPolicies(): boolean {
+    return !this.#undefined.has('ClusterNetworkPolicies');
+  }
+
   async stop(): Promise<void> {
     await Promise.all(this.#feeds.map((feed) => feed.stop()));
   }
@@ -113,7 +119,9 @@ export class PolicySource {
     this.#unread.set(name, '');
     return new ObjectFeed<Value>({
       ...{ api, clock, random, path, isOptional, read, pageSize: PAGE_SIZE },
-      listed: async (values) => {
+      listed: async (values, version) => {
+        if (version === '') this.#undefined.add(name);
+        else this.#undefined.delete(name);
         const gone = new Set(kind.known());
         for (const [index, value] of values.entries()) {
           if (index % CHUNK_COUNT === CHUNK_COUNT - 1) await nextTurn();

@@ -11,6 +11,7 @@ import {
   type ExplainPolicyRequest,
   type ExplainPolicyResponse,
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
+import { NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
@@ -205,6 +206,7 @@ test('an announced pod is known to other nodes before its lease is bound', async
 
 test('explains connections, and lists policies and nodes', async () => {
   putNamespace('front', {});
+  server.undefinedCollections.add(CLUSTER_POLICIES);
   await start();
   await putPod('front', 'web', { app: 'web' });
   await putPod('front', 'bot', { app: 'bot' });
@@ -221,7 +223,7 @@ test('explains connections, and lists policies and nodes', async () => {
   await expect.poll(status).toMatchObject({
     nodes: NODES.map((name) => ({ name, podCount: 1, restrictedPodCount: 1, ...acknowledged })),
     networkPolicyCount: 2,
-    clusterNetworkPolicyCount: 0,
+    clusterNetworkPolicyCount: undefined,
     faultyPolicies: [],
   });
 
@@ -235,6 +237,11 @@ test('explains connections, and lists policies and nodes', async () => {
     allowed: false,
     connections: [{ ingress: { policy: '', isolatedBy: ['NetworkPolicy front/all', 'NetworkPolicy front/web'] } }],
   });
+  const { connections } = await explained({ port: '9' });
+  expect(connections[0]?.ingress?.nearMisses).toEqual([
+    { policy: 'NetworkPolicy front/all', peerMatches: false, portMatches: false, missingPortNames: [] },
+    { policy: 'NetworkPolicy front/web', ruleIndex: 0, peerMatches: true, portMatches: false, missingPortNames: [] },
+  ]);
   const icmp = await explained({ protocol: 1, source: { end: { $case: 'address', value: '192.0.2.1' } } });
   expect(icmp).toMatchObject({ allowed: false, connections: [{ sourceAddress: '192.0.2.1', port: 0 }] });
 
@@ -246,6 +253,25 @@ test('explains connections, and lists policies and nodes', async () => {
     { name: 'NetworkPolicy front/web', podCount: 1, ingressRuleCount: 1 },
   ]);
   expect(second.nextPageToken).toBe('');
+});
+
+test('a connection between a pod and its own node is allowed, as nodes do not filter it', async () => {
+  putNamespace('front', {});
+  await start();
+  await putPod('front', 'web', {});
+  put('/apis/networking.k8s.io/v1/namespaces/front/networkpolicies', { metadata: { name: 'all', namespace: 'front' } });
+  const register = (name: string, ipv4Address: string) => {
+    const registration = RegisterNodeRequest.fromPartial({ name, ipv4Address });
+    return caller.peer.call(NodeServiceService.registerNode, registration, clientLimits());
+  };
+  await register('n1', '192.0.2.1/24');
+  await register('n2', '192.0.2.2/24');
+  await followAll();
+  const from = (value: string) => explained({ source: { end: { $case: 'address', value } }, port: '80' });
+  await expect.poll(() => from('192.0.2.2')).toMatchObject({ allowed: false, source: { node: { name: 'n2' } } });
+  expect(await from('192.0.2.1')).toMatchObject({ allowed: true, connections: [{ ingress: undefined }] });
+  await register('n1', '192.0.2.9/24');
+  await expect.poll(() => from('192.0.2.1')).toMatchObject({ allowed: false, source: { node: undefined } });
 });
 
 test('refuses malformed connections and unknown pods', async () => {
@@ -275,6 +301,8 @@ test('metrics count policies, and nodes that follow or are behind', async () => 
   put('/apis/networking.k8s.io/v1/namespaces/back/networkpolicies', { metadata: { name: 'a', namespace: 'back' } });
   await start();
   await followAll();
+  const status = await caller.peer.call(NetworkPolicyServiceService.getPolicyStatus, {}, clientLimits());
+  expect(status).toMatchObject({ networkPolicyCount: 1, clusterNetworkPolicyCount: 0 });
   const expected = [' 1', '.nodes state=behind 0', '.nodes state=following 2'];
   await expect.poll(() => read.read()).toEqual(expected);
   metrics.disable();

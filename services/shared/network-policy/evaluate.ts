@@ -28,15 +28,31 @@ export interface Ends {
 export interface Judgement {
   readonly direction: Direction;
   readonly isAllowed: boolean;
-  /**
-   * The deciding rule: its policy and its position among the rules of its tier, counted from 0; undefined: no rule matched.
-   */
-  readonly rule: { readonly policy: string; readonly tier: Tier; readonly position: number } | undefined;
+  /** The deciding rule; undefined: no rule matched. */
+  readonly rule: MatchedRule | undefined;
+  /** The rule with the action `pass` by which the connection left tier Admin. */
+  readonly passedBy: MatchedRule | undefined;
   /** NetworkPolicies that isolate the pod, when that decided. */
   readonly isolatedBy: readonly string[];
 }
 
+export interface MatchedRule {
+  readonly policy: string;
+  readonly tier: Tier;
+  /** Position among the rules of the tier, counted from 0. */
+  readonly position: number;
+}
+
 export type Tier = 'admin' | 'policy' | 'baseline';
+
+/** The rule of a NetworkPolicy that comes closest to a connection that it does not allow. */
+export interface NearMiss {
+  readonly policy: string;
+  /** Position among the rules of the policy, counted from 0; undefined: the policy has no rule. */
+  readonly position: number | undefined;
+  readonly matchesPeer: boolean;
+  readonly matchesPort: boolean;
+}
 
 /**
  * Judges a new connection in both directions: the source's egress first, then the destination's ingress. Replies of an allowed
@@ -59,25 +75,48 @@ function judgeEnd(profile: Profile, connection: Connection, sets: SetLookup): Ju
     // A NetworkPolicy decides finally for the pods that it isolates.
     ['baseline', isolatedBy.length > 0 ? [] : profile.baseline],
   ];
+  let passedBy: MatchedRule | undefined;
   for (const [tier, rules] of tiers) {
-    const position = rules.findIndex((rule) => matches(rule, direction, connection, sets));
+    const position = rules.findIndex(
+      (rule) => matchesPeer(rule, direction, connection, sets) && matchesPort(rule, connection, sets),
+    );
     const rule = rules[position];
-    if (rule && rule.action !== 'pass') {
-      const isAccepted = rule.action === 'accept';
-      return { direction, isAllowed: isAccepted, rule: { policy: rule.policy, tier, position }, isolatedBy: [] };
-    }
+    if (!rule) continue;
+    const matched = { policy: rule.policy, tier, position };
+    if (rule.action !== 'pass')
+      return { direction, isAllowed: rule.action === 'accept', rule: matched, passedBy, isolatedBy: [] };
+    if (tier === 'admin') passedBy = matched;
   }
-  return { direction, isAllowed: isolatedBy.length === 0, rule: undefined, isolatedBy };
+  return { direction, isAllowed: isolatedBy.length === 0, rule: undefined, passedBy, isolatedBy };
 }
 
-function matches({ peers, ports }: PolicyRule, direction: Direction, connection: Connection, sets: SetLookup): boolean {
-  const { source, destination, protocol, destinationPort: port } = connection;
-  const peer = direction === 'ingress' ? source : destination;
-  const hasPeer =
+/** Explains the denial of a connection that no rule matches: one rule of each NetworkPolicy that isolates the pod. */
+export function nearMisses(profile: Profile, connection: Connection, sets: SetLookup): readonly NearMiss[] {
+  const { direction, isolatedBy, rules } = profile;
+  return isolatedBy.map((policy) => {
+    const misses = rules
+      .filter((rule) => rule.policy === policy)
+      .map((rule, position): NearMiss => {
+        const hasPeer = matchesPeer(rule, direction, connection, sets);
+        return { policy, position, matchesPeer: hasPeer, matchesPort: matchesPort(rule, connection, sets) };
+      });
+    const none = { policy, position: undefined, matchesPeer: false, matchesPort: false };
+    return misses.find((each) => each.matchesPeer) ?? misses.find((each) => each.matchesPort) ?? misses[0] ?? none;
+  });
+}
+
+function matchesPeer({ peers }: PolicyRule, direction: Direction, connection: Connection, sets: SetLookup): boolean {
+  const peer = direction === 'ingress' ? connection.source : connection.destination;
+  return (
     peers === undefined ||
     peers.networks.some((range) => includes(range, peer)) ||
-    peers.sets.some((set) => sets.hasAddress(set, peer));
-  if (!hasPeer || ports === undefined) return hasPeer;
+    peers.sets.some((set) => sets.hasAddress(set, peer))
+  );
+}
+
+function matchesPort({ ports }: PolicyRule, connection: Connection, sets: SetLookup): boolean {
+  const { destination, protocol, destinationPort: port } = connection;
+  if (ports === undefined) return true;
   if (port === undefined) return false;
   return (
     ports.ranges.some((range) => range.protocol === protocol && port >= range.first && port <= range.last) ||

@@ -35,14 +35,15 @@ describe('policy explain', () => {
   test('names the rule that allows a connection, and the state of the nodes', async () => {
     const rule = { policy: 'NetworkPolicy default/web', tier: PolicyTier.POLICY_TIER_NETWORK_POLICY, ruleIndex: 1 };
     const connections = [{ ...connection, ingress: { allowed: true, ...rule } }];
-    const answer = { allowed: true, connections, source, destination: { ...destination, node: behind } };
+    const recent = { ...behind, behind: false, behindSince: ago(2) };
+    const answer = { allowed: true, connections, source, destination: { ...destination, node: recent } };
     const { exitCode, stdout } = await explain(answer, 'default/bot', 'default/web:http');
     expect(exitCode).toBe(0);
     expect(stdout).toMatch(/^network policies: the connection is allowed$/m);
     expect(stdout).toMatch(/^10\.65\.0\.2 +10\.65\.0\.7:8080\/tcp +egress +allowed +no policy restricts the pod$/m);
     expect(stdout).toMatch(/ingress +allowed +NetworkPolicy default\/web, ingress\[1\]$/m);
     expect(stdout).toMatch(/^default\/bot: node n1 enforces these policies$/m);
-    expect(stdout).toMatch(/^default\/web: node n2 is 1 message behind for 5m; it may enforce earlier policies$/m);
+    expect(stdout).toMatch(/^default\/web: node n2 is 1 message behind for 2s; it may enforce earlier policies$/m);
     expect(fakes.calls.map(({ request }) => request)).toEqual([
       {
         source: { end: { $case: 'pod', value: { namespace: 'default', name: 'bot' } } },
@@ -71,6 +72,70 @@ describe('policy explain', () => {
     expect(stdout).toMatch(/^default\/bot: node n1 has not followed this podwire-ipam for 5m; it may enforce earlier/m);
     expect(stdout).toMatch(/^default\/web: not scheduled yet$/m);
     expect(stdout).toMatch(/^NetworkPolicy default\/web: ingress\[1\] is not a rule/m);
+  });
+
+  test.each([
+    ['is behind', behind, 'node n2 does'],
+    ['does not follow', { name: 'n2' }, 'node n2 does'],
+    ['and the other one do not follow', { name: 'n2' }, 'node n1 and node n2 do', { name: 'n1' }],
+  ])('ends with 4 if the policies allow, but the node %s', async (_, second, subject, first = node('n1')) => {
+    const ends = { source: { ...source, node: first }, destination: { ...destination, node: second } };
+    const answer = { allowed: true, connections: [connection], ...ends };
+    const { exitCode, stdout } = await explain(answer, 'default/bot', 'default/web:80');
+    expect(exitCode).toBe(4);
+    expect(stdout).toContain(`the connection is allowed, but ${subject} not enforce these policies yet\n`);
+  });
+
+  test('says which family is allowed if they differ, and ends with 4', async () => {
+    const six = { sourceAddress: 'fd65::2', destinationAddress: 'fd65::7', port: 80, ingress: { isolatedBy: ['a'] } };
+    const answer = { connections: [connection, six], source, destination };
+    const { exitCode, stdout } = await explain(answer, 'default/bot', 'default/web:80');
+    expect(exitCode).toBe(4);
+    expect(stdout).toMatch(/^network policies: the connection is allowed for IPv4 and denied for IPv6$/m);
+  });
+
+  test('says that a pod and its own node may connect, whether the node follows or not', async () => {
+    const own = { ...source, node: { name: 'n1' } };
+    const answer = { allowed: true, connections: [connection], source: own, destination: { node: own.node } };
+    const { exitCode, stdout } = await explain(answer, 'default/bot', '10.65.0.7:8080');
+    expect(exitCode).toBe(0);
+    expect(stdout).toMatch(/egress +allowed +its own node$/m);
+    expect(stdout).toMatch(/ingress +allowed +an address of node n1$/m);
+    expect(stdout).not.toContain('Service');
+  });
+
+  test('an address of no pod may be of a Service', async () => {
+    const answer = { allowed: true, connections: [connection], source, destination: {} };
+    const { stdout } = await explain(answer, 'default/bot', '10.65.0.7:80');
+    expect(stdout).toMatch(/^10\.65\.0\.7 is no address of a pod: if it is a Service's, name a pod behind it$/m);
+  });
+
+  test('says why policies do not allow a connection: the closest five, once for both families', async () => {
+    const miss = { policy: 'NetworkPolicy a/port', ruleIndex: 1, portMatches: true };
+    const nearMisses = [
+      { policy: 'NetworkPolicy a/none' },
+      { policy: 'NetworkPolicy a/neither', ruleIndex: 0 },
+      miss,
+      { policy: 'NetworkPolicy a/peer', ruleIndex: 0, peerMatches: true },
+      { policy: 'NetworkPolicy a/name', ruleIndex: 2, peerMatches: true, missingPortNames: ['htpp'] },
+      { policy: 'NetworkPolicy a/sixth' },
+    ];
+    const connections = [connection, connection].map((each) => ({ ...each, ingress: { nearMisses } }));
+    const { stdout } = await explain({ connections, source, destination }, 'default/bot', 'default/web:80');
+    expect(stdout.split('\n').filter((line) => line.startsWith('NetworkPolicy a/'))).toEqual([
+      'NetworkPolicy a/peer ingress[0]: the peer matches, the port does not',
+      'NetworkPolicy a/name ingress[2]: the peer matches, the port does not: the destination has no tcp port named "htpp"',
+      'NetworkPolicy a/port ingress[1]: the port matches, the peer does not',
+      'NetworkPolicy a/none ingress: no rule',
+      'NetworkPolicy a/neither ingress: no rule matches the peer or the port',
+    ]);
+  });
+
+  test('names the rule that passed the connection to the later tiers', async () => {
+    const ingress = { isolatedBy: ['NetworkPolicy a/b'], passedBy: 'ClusterNetworkPolicy c', passedByRuleIndex: 2 };
+    const answer = { connections: [{ ...connection, ingress }], source, destination };
+    const { stdout } = await explain(answer, 'default/bot', 'default/web:80');
+    expect(stdout).toMatch(/NetworkPolicy a\/b: no rule matches; passed by ClusterNetworkPolicy c, ingress\[2\]$/m);
   });
 
   test('shows ends without policies: addresses of no pod, and a pod itself', async () => {
@@ -152,6 +217,12 @@ describe('policy status', () => {
     const { exitCode, stdout } = await fakes.podwirectl('policy', 'status');
     expect(exitCode).toBe(4);
     expect(stdout).toMatch(line);
+  });
+
+  test('says that ClusterNetworkPolicy is not installed', async () => {
+    await fakes.serve(fake(NetworkPolicyServiceService.getPolicyStatus, () => GetPolicyStatusResponse.create()));
+    const { stdout } = await fakes.podwirectl('policy', 'status');
+    expect(stdout).toMatch(/^0 NetworkPolicies, ClusterNetworkPolicy is not installed$/m);
   });
 
   test('ends with 0 if every node follows and is not behind', async () => {

@@ -6,6 +6,7 @@ import {
   type ExplainPolicyResponse,
   type PolicyEnd,
   type PolicyJudgement,
+  type PolicyNearMiss,
   type PolicyNode,
   type PolicySummary,
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
@@ -72,7 +73,9 @@ export const policyExplain: Verb = {
   details:
     'podwire-ipam judges by the policies that it knows, as nodes do, and says whether the nodes of both pods enforce them\n' +
     'already. Name the pod behind a Service, not the Service: nodes judge after its translation. Connections between a pod\n' +
-    'and its own node are always allowed. Exit code 4: the connection is denied.',
+    'and its own node are always allowed. Where no rule matches, each policy that isolates the pod is listed with its rule\n' +
+    'that comes closest. Exit code 4: the connection is denied in one family or both, or the node of a pod does not follow\n' +
+    'or is behind (more than 10 s without an acknowledgement).',
   positionals: [SOURCE, DESTINATION],
   examples: [
     'policy explain default/bot-0 default/web-0:http',
@@ -86,23 +89,60 @@ export const policyExplain: Verb = {
     const answer = await ipam.call(NetworkPolicyServiceService.explainPolicy, request);
     return {
       sections: [
-        sentence(`network policies: the connection is ${answer.allowed ? 'allowed' : 'denied'}`),
+        sentence(`network policies: the connection is ${verdictOf(answer)}`),
         judgementTable(answer, protocol),
+        ...missNotes(answer, protocol),
         ...endNotes(answer, clock.nowMs()),
         ...faultNotes(answer.faultyPolicies),
       ],
       data: () => json.of(NetworkPolicyServiceService.explainPolicy, answer),
-      exitCode: answer.allowed ? DONE : PROBLEM_FOUND,
+      exitCode: answer.allowed && laggingNodes(answer).length === 0 ? DONE : PROBLEM_FOUND,
     };
   },
 };
 
+function verdictOf(answer: ExplainPolicyResponse): string {
+  const families = (isAllowed: boolean): readonly string[] => {
+    const some = answer.connections.filter((each) => isAllowedConnection(each) === isAllowed);
+    return [...new Set(some.map((each) => (each.destinationAddress.includes(':') ? 'IPv6' : 'IPv4')))];
+  };
+  if (!answer.allowed) {
+    const allowed = families(true);
+    return allowed.length === 0 ? 'denied' : `allowed for ${allowed.join()} and denied for ${families(false).join()}`;
+  }
+  const lagging = laggingNodes(answer);
+  if (lagging.length === 0) return 'allowed';
+  const verb = lagging.length === 1 ? 'does' : 'do';
+  return `allowed, but node ${lagging.join(' and node ')} ${verb} not enforce these policies yet`;
+}
+
+function isAllowedConnection({ egress, ingress }: ExplainedConnection): boolean {
+  return [egress, ingress].every((judgement) => judgement?.allowed !== false);
+}
+
+/** Names of the nodes of the pods that may not enforce the policies, where policies matter. */
+function laggingNodes({ source, destination }: ExplainPolicyResponse): readonly string[] {
+  if (isSamePod(source, destination) || isOwnNode(source, destination)) return [];
+  const nodes = [source, destination].flatMap((end) => (end?.pod && end.node ? [end.node] : []));
+  return [...new Set(nodes.flatMap(({ name, following, behind }) => (following && !behind ? [] : [name])))];
+}
+
+function isSamePod(source: ExplainedEnd | undefined, destination: ExplainedEnd | undefined): boolean {
+  return podText(source) !== '' && podText(source) === podText(destination);
+}
+
+/** Whether one end is a pod, and the other an address of its node. */
+function isOwnNode(source: ExplainedEnd | undefined, destination: ExplainedEnd | undefined): boolean {
+  const isOneAPod = (source?.pod === undefined) !== (destination?.pod === undefined);
+  return isOneAPod && source?.node !== undefined && source.node.name === destination?.node?.name;
+}
+
 function judgementTable({ connections, source, destination }: ExplainPolicyResponse, protocol: string): Table {
-  const isSamePod = podText(source) !== '' && podText(source) === podText(destination);
   const cells = (end: ExplainedEnd | undefined, judgement: PolicyJudgement | undefined, direction: string) => {
     if (judgement) return [judgement.allowed ? 'allowed' : 'denied', reasonOf(judgement, direction)];
-    if (isSamePod) return ['allowed', 'a pod may connect to itself'];
-    return ['allowed', podText(end) === '' ? 'not an address of a pod' : 'no policy restricts the pod'];
+    if (isSamePod(source, destination)) return ['allowed', 'a pod may connect to itself'];
+    if (!end?.pod) return ['allowed', end?.node ? `an address of node ${end.node.name}` : 'not an address of a pod'];
+    return ['allowed', isOwnNode(source, destination) ? 'its own node' : 'no policy restricts the pod'];
   };
   return {
     kind: 'table',
@@ -123,10 +163,39 @@ function targetText({ destinationAddress: address, port }: ExplainedConnection, 
   return `${address.includes(':') ? `[${address}]` : address}:${port}/${protocol}`;
 }
 
-function reasonOf({ allowed, policy, tier, ruleIndex, isolatedBy }: PolicyJudgement, direction: string): string {
+function reasonOf(judgement: PolicyJudgement, direction: string): string {
+  const { allowed, policy, tier, ruleIndex, isolatedBy, passedBy, passedByRuleIndex } = judgement;
   const tierText = tier === PolicyTier.POLICY_TIER_NETWORK_POLICY ? '' : ` (tier ${tierWord(tier)})`;
-  if (policy !== '') return `${policy}, ${direction}[${ruleIndex}]${tierText}`;
-  return allowed ? 'no rule matches' : `isolated by ${isolatedBy.join(', ')}: no rule matches`;
+  const passed = passedBy === '' ? '' : `; passed by ${passedBy}, ${direction}[${passedByRuleIndex}]`;
+  if (policy !== '') return `${policy}, ${direction}[${ruleIndex}]${tierText}${passed}`;
+  return `${allowed ? '' : `isolated by ${isolatedBy.join(', ')}: `}no rule matches${passed}`;
+}
+
+/** A pod may be isolated by many policies. */
+const NOTED_MISSES_MAX = 5;
+
+/** Why the policies that isolate the pods do not allow the connection, the closest first. */
+function missNotes({ connections }: ExplainPolicyResponse, protocol: string): Section[] {
+  const misses = connections.flatMap(({ egress, ingress }) => [
+    ...(egress?.nearMisses ?? []).map((miss) => ({ miss, direction: 'egress' })),
+    ...(ingress?.nearMisses ?? []).map((miss) => ({ miss, direction: 'ingress' })),
+  ]);
+  const distance = ({ peerMatches, portMatches }: PolicyNearMiss): number => (peerMatches ? 0 : portMatches ? 1 : 2);
+  const texts = misses
+    .sort((a, b) => distance(a.miss) - distance(b.miss))
+    .map(({ miss, direction }) => missText(miss, direction, protocol));
+  return [...new Set(texts)].slice(0, NOTED_MISSES_MAX).map(sentence);
+}
+
+function missText(miss: PolicyNearMiss, direction: string, protocol: string): string {
+  const { policy, ruleIndex, peerMatches, portMatches, missingPortNames } = miss;
+  const rule = `${policy} ${direction}[${ruleIndex}]`;
+  if (ruleIndex === undefined) return `${policy} ${direction}: no rule`;
+  if (!peerMatches && !portMatches) return `${policy} ${direction}: no rule matches the peer or the port`;
+  if (portMatches) return `${rule}: the port matches, the peer does not`;
+  const names = missingPortNames.map((name) => `"${name}"`).join(' or ');
+  const missing = names === '' ? '' : `: the destination has no ${protocol} port named ${names}`;
+  return `${rule}: the peer matches, the port does not${missing}`;
 }
 
 const tierWord = (tier: PolicyTier): string => wordOf(PolicyTier[tier], 'POLICY_TIER_');
@@ -135,14 +204,17 @@ function podText(end: ExplainedEnd | undefined): string {
   return end?.pod ? `${end.pod.namespace}/${end.pod.name}` : '';
 }
 
-/** Whether the nodes of the pods enforce the judged policies. */
-function endNotes({ source, destination }: ExplainPolicyResponse, nowMs: number): Section[] {
-  return [source, destination].flatMap((end) => {
+/** Whether the nodes of the pods enforce the judged policies, and a hint for an address that may be a Service's. */
+function endNotes({ connections, source, destination }: ExplainPolicyResponse, nowMs: number): Section[] {
+  const notes = [source, destination].flatMap((end) => {
     if (!end?.pod) return [];
     const { node } = end;
     const state = node ? `node ${node.name} ${nodeText(node, nowMs)}` : 'not scheduled yet';
     return [sentence(`${podText(end)}: ${state}`)];
   });
+  if (destination?.pod || destination?.node) return notes;
+  const address = connections[0]?.destinationAddress;
+  return [sentence(`${address} is no address of a pod: if it is a Service's, name a pod behind it`), ...notes];
 }
 
 function nodeText(node: PolicyNode, nowMs: number): string {
@@ -169,8 +241,8 @@ export const policyList: Verb = {
   name: 'policy list',
   about: 'the network policies with the pods that they select, and their invalid parts',
   details:
-    'INGRESS and EGRESS: number of rules; "-" where the policy does not concern the direction. A NetworkPolicy with 0 rules\n' +
-    'denies everything. "get policies" lists request policies.',
+    'PODS: pods that the policy selects. INGRESS and EGRESS: number of rules, also invalid ones; "-" where the policy does\n' +
+    'not concern the direction. A NetworkPolicy with 0 rules denies everything. "get policies" lists request policies.',
   options: [NAMESPACE],
   examples: ['policy list', 'policy list -n default'],
   run: async (input, { ipam, json }) => {
@@ -201,8 +273,10 @@ export const policyStatus: Verb = {
   name: 'policy status',
   about: 'whether nodes enforce the network policies, and which policies have invalid parts',
   details:
-    'Lists nodes that follow, and nodes with pods. MESSAGES: acknowledged of sent. Of several podwire-ipam one serves\n' +
-    'policies, and the remaining ones name it. Exit code 4: a node does not follow or is behind, or a policy has invalid parts.',
+    'Lists nodes that follow, and nodes with pods. A node is behind after 10 s without an acknowledgement. MESSAGES:\n' +
+    'acknowledged of sent. PODS: pods with addresses of their own; RESTRICTED: pods of these that a policy restricts. Of\n' +
+    'several podwire-ipam one serves policies, and each other one names it. Exit code 4: a node does not follow or is\n' +
+    'behind, or a policy has invalid parts.',
   examples: ['policy status', 'policy status -o json'],
   run: async (_, { ipam, json, clock }) => {
     const answer = await ipam.call(NetworkPolicyServiceService.getPolicyStatus, {});
@@ -210,7 +284,9 @@ export const policyStatus: Verb = {
     const isHealthy = faultyPolicies.length === 0 && nodes.every(({ following, behind }) => following && !behind);
     const counts = [
       formatCount(networkPolicyCount, 'NetworkPolicy', 'NetworkPolicies'),
-      formatCount(clusterNetworkPolicyCount, 'ClusterNetworkPolicy', 'ClusterNetworkPolicies'),
+      clusterNetworkPolicyCount === undefined
+        ? 'ClusterNetworkPolicy is not installed'
+        : formatCount(clusterNetworkPolicyCount, 'ClusterNetworkPolicy', 'ClusterNetworkPolicies'),
     ];
     return {
       sections: [nodeTable(nodes, clock.nowMs()), sentence(counts.join(', ')), ...faultNotes(faultyPolicies)],

@@ -297,7 +297,10 @@ export interface ExplainedEnd {
   pod:
     | PodReference
     | undefined;
-  /** The pod's node; not set before the pod is scheduled. */
+  /**
+   * The node of the pod, or the node with the address; not set before the pod is scheduled, and for an address of
+   * neither. Between a pod and an address of its own node everything is allowed.
+   */
   node: PolicyNode | undefined;
 }
 
@@ -325,13 +328,32 @@ export interface PolicyJudgement {
   policy: string;
   /** Tier of the deciding policy. */
   tier: PolicyTier;
-  /**
-   * Position of the deciding rule in the policy's list for the direction, from 0 (`ingress[0]`). Invalid rules that
-   * allow nothing do not count.
-   */
+  /** Position of the deciding rule in the policy's list for the direction, from 0 (`ingress[0]`). */
   ruleIndex: number;
   /** If no rule matches: the NetworkPolicies that isolate the pod. Without them the connection is allowed. */
   isolatedBy: string[];
+  /** Why they do not allow the connection. */
+  nearMisses: PolicyNearMiss[];
+  /** The ClusterNetworkPolicy of tier Admin whose rule passed the connection to the later tiers; empty: none. */
+  passedBy: string;
+  /** Position of this rule in the policy's list for the direction, from 0. */
+  passedByRuleIndex: number;
+}
+
+/** PolicyNearMiss is the rule of a NetworkPolicy that comes closest to a connection that it does not allow. */
+export interface PolicyNearMiss {
+  /** The policy (`NetworkPolicy default/web`). */
+  policy: string;
+  /** Position of the rule in the policy's list for the direction, from 0; not set: the policy has no rule. */
+  ruleIndex?:
+    | number
+    | undefined;
+  /** Whether the rule matches the other end. */
+  peerMatches: boolean;
+  /** Whether the rule matches the protocol and port. */
+  portMatches: boolean;
+  /** Names of ports of the connection's protocol in the rule that the destination does not have. */
+  missingPortNames: string[];
 }
 
 /** PolicyNode is the state of a node. */
@@ -370,8 +392,10 @@ export interface GetPolicyStatusResponse {
   nodes: PolicyNode[];
   /** NetworkPolicies. */
   networkPolicyCount: number;
-  /** ClusterNetworkPolicies. */
-  clusterNetworkPolicyCount: number;
+  /** ClusterNetworkPolicies; not set: the API server has no definition of them. */
+  clusterNetworkPolicyCount?:
+    | number
+    | undefined;
   /** Policies with invalid parts, sorted by name. */
   faultyPolicies: PolicySummary[];
 }
@@ -2219,7 +2243,16 @@ export const ExplainedConnection: MessageFns<ExplainedConnection> = {
 };
 
 function createBasePolicyJudgement(): PolicyJudgement {
-  return { allowed: false, policy: "", tier: 0, ruleIndex: 0, isolatedBy: [] };
+  return {
+    allowed: false,
+    policy: "",
+    tier: 0,
+    ruleIndex: 0,
+    isolatedBy: [],
+    nearMisses: [],
+    passedBy: "",
+    passedByRuleIndex: 0,
+  };
 }
 
 export const PolicyJudgement: MessageFns<PolicyJudgement> = {
@@ -2238,6 +2271,15 @@ export const PolicyJudgement: MessageFns<PolicyJudgement> = {
     }
     for (const v of message.isolatedBy) {
       writer.uint32(42).string(v!);
+    }
+    for (const v of message.nearMisses) {
+      PolicyNearMiss.encode(v!, writer.uint32(50).fork()).join();
+    }
+    if (message.passedBy !== "") {
+      writer.uint32(58).string(message.passedBy);
+    }
+    if (message.passedByRuleIndex !== 0) {
+      writer.uint32(64).uint32(message.passedByRuleIndex);
     }
     return writer;
   },
@@ -2295,6 +2337,30 @@ export const PolicyJudgement: MessageFns<PolicyJudgement> = {
             message.isolatedBy.push(reader.string());
             continue;
           }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.nearMisses.push(PolicyNearMiss.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.passedBy = reader.string();
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.passedByRuleIndex = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2317,6 +2383,112 @@ export const PolicyJudgement: MessageFns<PolicyJudgement> = {
     message.tier = object.tier ?? 0;
     message.ruleIndex = object.ruleIndex ?? 0;
     message.isolatedBy = object.isolatedBy?.map((e) => e) || [];
+    message.nearMisses = object.nearMisses?.map((e) => PolicyNearMiss.fromPartial(e)) || [];
+    message.passedBy = object.passedBy ?? "";
+    message.passedByRuleIndex = object.passedByRuleIndex ?? 0;
+    return message;
+  },
+};
+
+function createBasePolicyNearMiss(): PolicyNearMiss {
+  return { policy: "", ruleIndex: undefined, peerMatches: false, portMatches: false, missingPortNames: [] };
+}
+
+export const PolicyNearMiss: MessageFns<PolicyNearMiss> = {
+  encode(message: PolicyNearMiss, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.policy !== "") {
+      writer.uint32(10).string(message.policy);
+    }
+    if (message.ruleIndex !== undefined) {
+      writer.uint32(16).uint32(message.ruleIndex);
+    }
+    if (message.peerMatches !== false) {
+      writer.uint32(24).bool(message.peerMatches);
+    }
+    if (message.portMatches !== false) {
+      writer.uint32(32).bool(message.portMatches);
+    }
+    for (const v of message.missingPortNames) {
+      writer.uint32(42).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PolicyNearMiss {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePolicyNearMiss();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.policy = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.ruleIndex = reader.uint32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.peerMatches = reader.bool();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.portMatches = reader.bool();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.missingPortNames.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PolicyNearMiss>): PolicyNearMiss {
+    return PolicyNearMiss.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PolicyNearMiss>): PolicyNearMiss {
+    const message = createBasePolicyNearMiss();
+    message.policy = object.policy ?? "";
+    message.ruleIndex = object.ruleIndex ?? undefined;
+    message.peerMatches = object.peerMatches ?? false;
+    message.portMatches = object.portMatches ?? false;
+    message.missingPortNames = object.missingPortNames?.map((e) => e) || [];
     return message;
   },
 };
@@ -2536,7 +2708,7 @@ export const GetPolicyStatusRequest: MessageFns<GetPolicyStatusRequest> = {
 };
 
 function createBaseGetPolicyStatusResponse(): GetPolicyStatusResponse {
-  return { nodes: [], networkPolicyCount: 0, clusterNetworkPolicyCount: 0, faultyPolicies: [] };
+  return { nodes: [], networkPolicyCount: 0, clusterNetworkPolicyCount: undefined, faultyPolicies: [] };
 }
 
 export const GetPolicyStatusResponse: MessageFns<GetPolicyStatusResponse> = {
@@ -2547,7 +2719,7 @@ export const GetPolicyStatusResponse: MessageFns<GetPolicyStatusResponse> = {
     if (message.networkPolicyCount !== 0) {
       writer.uint32(16).uint32(message.networkPolicyCount);
     }
-    if (message.clusterNetworkPolicyCount !== 0) {
+    if (message.clusterNetworkPolicyCount !== undefined) {
       writer.uint32(24).uint32(message.clusterNetworkPolicyCount);
     }
     for (const v of message.faultyPolicies) {
@@ -2620,7 +2792,7 @@ export const GetPolicyStatusResponse: MessageFns<GetPolicyStatusResponse> = {
     const message = createBaseGetPolicyStatusResponse();
     message.nodes = object.nodes?.map((e) => PolicyNode.fromPartial(e)) || [];
     message.networkPolicyCount = object.networkPolicyCount ?? 0;
-    message.clusterNetworkPolicyCount = object.clusterNetworkPolicyCount ?? 0;
+    message.clusterNetworkPolicyCount = object.clusterNetworkPolicyCount ?? undefined;
     message.faultyPolicies = object.faultyPolicies?.map((e) => PolicySummary.fromPartial(e)) || [];
     return message;
   },
