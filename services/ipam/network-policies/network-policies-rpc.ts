@@ -28,7 +28,7 @@ import type { PolicyInspection } from './explanation.js';
 import { explainHandler, listHandler, statusHandler } from './inspection-rpc.js';
 import type { FollowRequest, PolicyDistributor, PolicyMessage } from './network-policies-operations.js';
 import type { Announcement } from './pod-addresses.js';
-import type { NodePod } from './profiles.js';
+import type { NodePod, UnknownPods } from './profiles.js';
 
 /** The network policies that podwire-ipam serves to nodes and operators. */
 export interface NetworkPolicyServer {
@@ -92,10 +92,11 @@ function readFollowRequest({ nodeName, sets }: FollowPoliciesRequest): Pick<Foll
   });
 }
 
-/** Encoded updates of sets: many nodes need the same. */
+/** Encoded parts of messages: many nodes need the same. */
 const encodedSets = new WeakMap<SetUpdate, Uint8Array>();
+const encodedNamespaces = new WeakMap<UnknownPods, Uint8Array>();
 
-/** A message as bytes. Concatenated protobuf messages form one message, so an update of a set is encoded once. */
+/** A message as bytes. Concatenated protobuf messages form one message, so a part that many nodes need is encoded once. */
 export function encodeMessage({ number, isComplete, update }: PolicyMessage): Uint8Array {
   const { sets, profiles, pods, removedPods, removedIds, unknownPods } = update;
   const rest = FollowPoliciesResponse.encode({
@@ -103,9 +104,10 @@ export function encodeMessage({ number, isComplete, update }: PolicyMessage): Ui
     profiles: profiles.map(profileMessage),
     pods: pods.map(podMessage),
     removedPods: removedPods.map(podName),
-    unknownPods: unknownPods && { all: unknownPods.all, namespaces: [...unknownPods.namespaces] },
+    unknownPods: undefined,
   });
-  return Buffer.concat([...sets.map(encodedSet), rest.finish()]);
+  const unknown = unknownPods ? [encodedUnknownPods(unknownPods)] : [];
+  return Buffer.concat([...sets.map(encodedSet), ...unknown, rest.finish()]);
 }
 
 function encodedSet(update: SetUpdate): Uint8Array {
@@ -115,6 +117,16 @@ function encodedSet(update: SetUpdate): Uint8Array {
   const set: PolicySet = { id, isWhole, added: added.map(memberMessage), removed: removed.map(memberMessage) };
   const encoded = FollowPoliciesResponse.encode(FollowPoliciesResponse.fromPartial({ sets: [set] })).finish();
   encodedSets.set(update, encoded);
+  return encoded;
+}
+
+function encodedUnknownPods(unknownPods: UnknownPods): Uint8Array {
+  const known = encodedNamespaces.get(unknownPods);
+  if (known) return known;
+  const { all, namespaces } = unknownPods;
+  const message = FollowPoliciesResponse.fromPartial({ unknownPods: { all, namespaces: [...namespaces] } });
+  const encoded = FollowPoliciesResponse.encode(message).finish();
+  encodedNamespaces.set(unknownPods, encoded);
   return encoded;
 }
 

@@ -81,6 +81,9 @@ export class Profiles {
   /** Profiles by the direction and the policies that they are made of. */
   readonly #profiles = new Map<string, ProfileEntry>();
   readonly #assigned = new Map<IndexedPod, Assigned>();
+  /** Numbers of policies by their namespace; undefined: ClusterNetworkPolicies. */
+  readonly #counts = new Map<string | undefined, number>();
+  #unknownPods: UnknownPods | undefined;
   /** Numbers of policies and of profiles so far. */
   #compiled = 0;
   #made = 0;
@@ -113,13 +116,10 @@ export class Profiles {
     return this.#policies.size;
   }
 
+  /** The same object until it changes. */
   get unknownPods(): UnknownPods {
-    const namespaces = new Set<string>();
-    let all = false;
-    for (const { spec } of this.#policies.values())
-      if (spec.namespace === undefined) all = true;
-      else namespaces.add(spec.namespace);
-    return { all, namespaces: [...namespaces].sort() };
+    const namespaces = [...this.#counts.keys()].filter((name) => name !== undefined);
+    return (this.#unknownPods ??= { all: this.#counts.has(undefined), namespaces: namespaces.sort() });
   }
 
   /** The networked pods of a node, by `<namespace>/<name>`; only pods whose namespace is known. */
@@ -142,7 +142,7 @@ export class Profiles {
     if (before) this.#dropSubject(before);
     this.#assignAll(new Set([...policy.subject.pods, ...(before?.subject.pods ?? [])]), policy.subject);
     if (before) this.#release(before);
-    else this.#options.unknownPodsChanged();
+    else this.#count(spec, 1);
     return true;
   }
 
@@ -153,6 +153,16 @@ export class Profiles {
     this.#dropSubject(policy);
     this.#assignAll(policy.subject.pods, policy.subject);
     this.#release(policy);
+    this.#count(policy.spec, -1);
+  }
+
+  #count({ namespace }: PolicySpec, added: 1 | -1): void {
+    const before = this.#counts.get(namespace) ?? 0;
+    const after = before + added;
+    if (after > 0) this.#counts.set(namespace, after);
+    else this.#counts.delete(namespace);
+    if (before > 0 && after > 0) return;
+    this.#unknownPods = undefined;
     this.#options.unknownPodsChanged();
   }
 

@@ -23,7 +23,7 @@ import { MAX_STREAMS_PER_CALLER } from './streaming.js';
 
 /** Limits of a client at the network listener. Requests with the name "held" wait for a gate. */
 
-const QUEUE_LIMITS = { maxExecutingCount: 16, maxExecutingPerCallerCount: 4 };
+const QUEUE_LIMITS = { maxExecutingCount: 16, maxExecutingPerCallerCount: 4, maxCallersPerTurn: 8 };
 /** Used budgets do not come back during a test. */
 const NETWORK_LIMITS: NetworkLimits = {
   connectionsPerCaller: 2,

@@ -5,7 +5,7 @@ import { ManualClock } from '../testing/manual-clock.js';
 import type { NetworkCaller } from '../tls/caller.js';
 import { QUEUE_LIMITS, RequestQueue, type Leave, type QueueLimits } from './request-queue.js';
 
-const LIMITS: QueueLimits = { maxExecutingCount: 6, maxExecutingPerCallerCount: 4 };
+const LIMITS: QueueLimits = { maxExecutingCount: 6, maxExecutingPerCallerCount: 4, maxCallersPerTurn: 8 };
 
 const node = (name: string): NetworkCaller => ({ kind: 'network', role: 'node', name });
 const nameOf = ({ name }: NetworkCaller): string => name;
@@ -115,8 +115,11 @@ test('callers with waiting requests take turns, each in the order of its request
   expect(place.starts.join(' ')).toBe('flooder other third flooder other third flooder other flooder flooder flooder');
 });
 
-test('a turn starts at most eight requests, each of another caller', async () => {
-  const place = new Place({ maxExecutingCount: 1000 });
+test.each([
+  [8, [8, 8, 4, 4, 0]],
+  [5, [5, 5, 5, 5, 4]],
+])('a turn starts at most %i requests, each of another caller', async (maxCallersPerTurn, expected) => {
+  const place = new Place({ maxExecutingCount: 1000, maxCallersPerTurn });
   const callers = Array.from({ length: 12 }, (_, index) => node(String(index)));
   for (const caller of callers) place.send(caller, 2);
   const turns: string[][] = [place.starts.splice(0)];
@@ -124,7 +127,7 @@ test('a turn starts at most eight requests, each of another caller', async () =>
     await place.turns(1);
     turns.push(place.starts.splice(0));
   }
-  expect(turns.map(({ length }) => length)).toEqual([8, 8, 4, 4, 0]);
+  expect(turns.map(({ length }) => length)).toEqual(expected);
   for (const turn of turns) expect(new Set(turn).size).toBe(turn.length);
   expect(turns.flat().sort()).toEqual(callers.flatMap(({ name }) => [name, name]).sort());
 });

@@ -8,6 +8,11 @@ export interface QueueLimits {
   readonly maxExecutingCount: number;
   /** Requests of one caller that execute at once. Range: 1 and more. */
   readonly maxExecutingPerCallerCount: number;
+  /**
+   * Callers of which a request starts in one turn of the event loop. With one, requests of many nodes are decided in small
+   * transactions, and each takes a fifth more processor time; with more, a caller that was idle waits longer. Range: 1 and more.
+   */
+  readonly maxCallersPerTurn: number;
 }
 
 /**
@@ -17,13 +22,14 @@ export interface QueueLimits {
 export const QUEUE_LIMITS: QueueLimits = {
   maxExecutingCount: 256,
   maxExecutingPerCallerCount: 32,
+  maxCallersPerTurn: 8,
 };
 
 /**
- * Callers of which a request starts in one turn of the event loop. With one, requests of many nodes are decided
- * in small transactions, and each takes a fifth more processor time; with more, a caller that was idle waits longer.
+ * Limits of new streams, which have a queue of their own: after a restart of the service all nodes open theirs at once, each begins
+ * with a snapshot, and other requests do not wait for them.
  */
-const MAX_CALLERS_PER_TURN = 8;
+export const STREAM_QUEUE_LIMITS: QueueLimits = { ...QUEUE_LIMITS, maxCallersPerTurn: 2 };
 
 /** Events of the queue; {@link RpcEvents} turns them into metrics and log lines. */
 export interface QueueEvents {
@@ -158,7 +164,7 @@ export class RequestQueue {
 
   #takeTurns(): void {
     for (const queue of this.#turns) {
-      if (this.#takenInTurnCount >= MAX_CALLERS_PER_TURN) return;
+      if (this.#takenInTurnCount >= this.#limits.maxCallersPerTurn) return;
       const hasPlace =
         this.#executingCount < this.#limits.maxExecutingCount &&
         queue.executingCount < this.#limits.maxExecutingPerCallerCount;

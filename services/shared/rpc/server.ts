@@ -22,7 +22,7 @@ import { MAX_REQUEST_BYTES, serveUnknownMethods, withUndecodable } from './borde
 import { NETWORK_LIMITS, NetworkListener, type NetworkLimits, type Prove } from './network-listener.js';
 import { addReflection } from './reflection.js';
 import { RELEASE, releaseInterceptor } from './release.js';
-import { RequestQueue, type QueueLimits } from './request-queue.js';
+import { RequestQueue, STREAM_QUEUE_LIMITS, type QueueLimits } from './request-queue.js';
 import { RpcEvents } from './rpc-events.js';
 import { Streams, type Streaming } from './streaming.js';
 import { unaryHandlers, type Unary } from './unary.js';
@@ -120,7 +120,14 @@ export class RpcServer {
       ...KEEPALIVE,
       interceptors: [releaseInterceptor(release)],
     });
-    this.#streams = new Streams({ log, clock, maxStreamsCount, admission, events });
+    const streamQueue = new RequestQueue({ clock, events, limits: STREAM_QUEUE_LIMITS });
+    this.#streams = new Streams({
+      log,
+      clock,
+      maxStreamsCount,
+      admission: { ...admission, queue: streamQueue },
+      events,
+    });
     this.#services = options.services(
       unaryHandlers({ log, clock, defaultTimeoutMs: defaultCallTimeoutMs, admission }),
       this.#streams.handlers,

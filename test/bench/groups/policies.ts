@@ -23,6 +23,7 @@ const OTHER = 'other';
 const ROUNDS = 3;
 const ROUND_SECONDS = 8;
 const ALLOCATIONS_PER_SECOND = 20;
+const MAX_OPEN = 32;
 
 const CHANGES = 50;
 const CHANGE_INTERVAL_MS = 300;
@@ -111,7 +112,8 @@ async function untilFollowed(ipam: IpamProcess): Promise<void> {
   for (;;) {
     const events = { received: () => undefined, added: () => undefined };
     const node = new PolicyNode(0, () => Promise.resolve(new LightClient(ipam.socket)), events);
-    await node.follow();
+    await node.connect();
+    node.follow();
     while (!node.isComplete && node.failure === undefined) await sleep(5);
     node.close();
     if (node.isComplete) return;
@@ -141,6 +143,10 @@ async function withNodes(
   );
   try {
     await untilFollowed(ipam);
+    const connecting = ipam.process.processorMs();
+    const connectedMs = await timed(() => nodes.connect());
+    const handshakesS = (ipam.process.processorMs() - connecting) / 1000;
+    report(`nodes connected in ${(connectedMs / 1000).toFixed(1)} s, ${handshakesS.toFixed(1)} s of processor time`);
     const caller = new IpamCaller(await scene.connect(OTHER, scene.size.nodes));
     const followed = await followAtOnce({ ipam, nodes, caller, report });
     const measured = await measure({
@@ -165,7 +171,7 @@ interface Following {
   readonly report: Report;
 }
 
-/** All nodes connect and follow at once, as after a restart of podwire-ipam, while another node allocates. */
+/** All nodes follow at once, as after a restart of podwire-ipam, while another node allocates. They are connected before. */
 async function followAtOnce({ ipam, nodes, caller, report }: Following): Promise<Figure[]> {
   const mib = ipam.process.residentOwnMib();
   const stop = allocateSteadily(caller);
@@ -254,8 +260,13 @@ function allocateSteadily(caller: IpamCaller): () => Promise<number[]> {
   const stopping = new AbortController();
   const running = (async () => {
     while (!stopping.signal.aborted) {
-      calls.push(timed(() => caller.allocate(newContainerId(), OTHER)));
+      const call = timed(() => caller.allocate(newContainerId(), OTHER));
+      // The caller of this function learns of a failure at the end.
+      call.catch(() => stopping.abort());
+      calls.push(call);
       await sleep(1000 / ALLOCATIONS_PER_SECOND);
+      // podwire-ipam ends a connection with more than 64 open calls.
+      if (calls.length >= MAX_OPEN) await calls.at(-MAX_OPEN)?.catch(() => undefined);
     }
   })();
   return async () => {
@@ -272,14 +283,15 @@ async function changePolicies({ scene, ipam, nodes }: FollowedCluster, report: R
   const processorMs = ipam.process.processorMs();
   for (let change = 0; change < CHANGES; change++) {
     const startMs = performance.now();
-    let [lastMs, count] = [Infinity, 0];
+    let [lastMs, count] = [startMs, 0];
     nodes.events.received = () => {
       lastMs = performance.now();
       count++;
     };
     const index = SHARED_NAMESPACES + (change % (scene.size.namespaces - SHARED_NAMESPACES));
     scene.reportPolicy(frontendPolicy(namespaceName(index), 9000 + change));
-    await sleep(CHANGE_INTERVAL_MS);
+    do await sleep(CHANGE_INTERVAL_MS);
+    while (count === 0);
     times.push(lastMs - startMs);
     reached.push(count);
   }

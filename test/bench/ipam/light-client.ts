@@ -56,6 +56,7 @@ export class LightClient {
     const stream = this.#nextStream;
     this.#nextStream += 2;
     this.#calls.set(stream, { messages: new MessageReader(received), ended });
+    if (this.#socket.destroyed) setImmediate(() => this.#failAll(new Error('the connection is closed')));
     const payload = this.#headersOf(method);
     this.#push(makeFrame({ type: FRAME.headers, flags: FLAG.endHeaders, stream, payload }));
     this.#push(dataFrame(stream, message, isLast));

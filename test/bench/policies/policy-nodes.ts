@@ -17,6 +17,9 @@ const SERVICE = '/podwire.ipam.v1.NetworkPolicyService';
 
 const MAX_WAIT_MS = 300_000;
 
+/** Handshakes at once: podwire-ipam closes a connection that has no call for 10 s. */
+const CONNECTING = 32;
+
 export interface NodeEvents {
   /** A node has got a message, after its snapshot. */
   received: () => void;
@@ -38,9 +41,17 @@ export class PolicyNodes {
     this.nodes = Array.from({ length: count }, (_, node) => new PolicyNode(node, () => connect(node), this.events));
   }
 
-  /** Connects all nodes at once, and waits until each has its snapshot. */
+  async connect(): Promise<void> {
+    const left = [...this.nodes];
+    const run = async (): Promise<void> => {
+      for (let node = left.pop(); node; node = left.pop()) await node.connect();
+    };
+    await Promise.all(Array.from({ length: CONNECTING }, run));
+  }
+
+  /** Follows with all nodes at once, and waits until each has its snapshot. */
   async follow(): Promise<void> {
-    await Promise.all(this.nodes.map((node) => node.follow()));
+    for (const node of this.nodes) node.follow();
     for (const startMs = performance.now(); this.nodes.some(({ isComplete }) => !isComplete);) {
       const failed = this.nodes.find(({ failure }) => failure !== undefined);
       if (failed) throw new Error(`${failed.name}: its stream was ended: ${failed.failure}`);
@@ -77,15 +88,20 @@ export class PolicyNode {
     this.#events = events;
   }
 
-  /** Its connection. @throws Error before it follows */
+  /** Its connection. @throws Error before it is connected */
   get client(): LightClient {
     if (!this.#client) throw new Error(`${this.name}: it is not connected`);
     return this.#client;
   }
 
-  async follow(): Promise<void> {
+  /** Also makes a first call. */
+  async connect(): Promise<void> {
     this.#client = await this.#connect();
-    this.#send = this.#client.exchange(`${SERVICE}/FollowPolicies`, encodeRequest({ nodeName: this.name }), {
+    await this.#client.call('/grpc.health.v1.Health/Check', new Uint8Array());
+  }
+
+  follow(): void {
+    this.#send = this.client.exchange(`${SERVICE}/FollowPolicies`, encodeRequest({ nodeName: this.name }), {
       received: (message) => this.#read(message),
       ended: (error) => (this.failure = error?.message ?? 'see the log of podwire-ipam'),
     });
