@@ -100,7 +100,7 @@ function follow(nodeName: string): FollowingNode {
   const state = new NodeState((pod) => [addresses.get(pod) ?? ''].filter((each) => each !== ''));
   const read = async (): Promise<void> => {
     const request = FollowPoliciesRequest.fromPartial({ nodeName });
-    let acknowledge = (number: bigint): void => void number;
+    let acknowledge: (number: bigint) => void = () => undefined;
     const stream = caller.peer.stream(
       NetworkPolicyServiceService.followPolicies,
       request,
