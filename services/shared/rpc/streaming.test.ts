@@ -2,6 +2,12 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { Client, connectivityState, credentials, status } from '@grpc/grpc-js';
+import {
+  FollowPoliciesRequest,
+  FollowPoliciesResponse,
+  NetworkPolicyServiceService,
+} from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { WatchResponse, WatchServiceService, type WatchRequest } from '@podwire/proto/podwire/ipam/v1/watch';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -235,4 +241,84 @@ test('a closed channel opens no stream', async () => {
   peer.close();
   const { error } = await received(peer.stream(WATCH, REQUEST, forever));
   expect(error).toMatchObject({ code: 'CANCELLED' });
+});
+
+describe('a method with a stream of requests', () => {
+  const { followPolicies: FOLLOW } = NetworkPolicyServiceService;
+  const first = FollowPoliciesRequest.fromPartial({ nodeName: 'n1' });
+  const acknowledged = (number: bigint) => FollowPoliciesRequest.fromPartial({ acknowledgedNumber: number });
+
+  /** Answers the first request with message 1, and each further one with the message after it. */
+  const echo: StreamHandler<FollowPoliciesRequest, FollowPoliciesResponse> = async function* (
+    _,
+    { onRequest, signal },
+  ) {
+    let wake: (number: bigint) => void = () => undefined;
+    onRequest(({ acknowledgedNumber: number }) => {
+      if (number > 9n) throw new Failure('INVALID_REQUEST', 'too high');
+      wake(number);
+    });
+    for (let number = 0n; !signal.aborted;) {
+      yield FollowPoliciesResponse.fromPartial({ number: number + 1n });
+      number = await new Promise<bigint>((resolve) => {
+        wake = resolve;
+        signal.addEventListener('abort', () => resolve(0n));
+      });
+    }
+  };
+
+  async function serveEcho() {
+    const { log, lines } = recordingLog();
+    const server = new RpcServer({
+      ...{ addresses: [`unix:${join(folder, 'a.sock')}`], log, clock: systemClock },
+      ...{ defaultCallTimeoutMs: 50, drainTimeoutMs: 60_000 },
+      services: (_, streaming) => [
+        {
+          name: 'podwire.ipam.v1.NetworkPolicyService',
+          definition: { followPolicies: FOLLOW },
+          implementation: { followPolicies: streaming(FOLLOW, echo) },
+        },
+      ],
+    });
+    const [address = ''] = await server.listen();
+    servers.push(server);
+    return { server, lines, address };
+  }
+
+  test('gives further requests to its handler, whose failure ends the call', async () => {
+    const { address } = await serveEcho();
+    const peer = new Peer('podwire-ipam', address);
+    peers.push(peer);
+    let send: (request: FollowPoliciesRequest) => void = () => undefined;
+    const stream = peer.stream(FOLLOW, first, forever, (opened) => (send = opened));
+    await expect(stream.next()).resolves.toMatchObject({ value: { number: 1n } });
+    for (const number of [1n, 4n]) {
+      send(acknowledged(number));
+      await expect(stream.next()).resolves.toMatchObject({ value: { number: number + 1n } });
+    }
+    send(acknowledged(10n));
+    await expect(stream.next()).rejects.toMatchObject({ code: 'INVALID_REQUEST', message: 'too high' });
+    // After the end it does nothing.
+    send(acknowledged(1n));
+  });
+
+  test.each([
+    ['refuses a call that ends without a request', (call: { end(): void }) => call.end(), status.INVALID_ARGUMENT],
+    [
+      'ends a call without a request when it drains',
+      (_: unknown, server: RpcServer) => server.stop(),
+      status.UNAVAILABLE,
+    ],
+  ])('%s', async (_, act, code) => {
+    const { address, server } = await serveEcho();
+    const client = new Client(address, credentials.createInsecure());
+    const call = client.makeBidiStreamRequest(FOLLOW.path, FOLLOW.requestSerialize, FOLLOW.responseDeserialize);
+    const ended = new Promise((resolve) => call.on('error', resolve));
+    call.resume();
+    await until(() => client.getChannel().getConnectivityState(true) === connectivityState.READY);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    void act(call, server);
+    await expect(ended).resolves.toMatchObject({ code });
+    client.close();
+  });
 });
