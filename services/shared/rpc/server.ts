@@ -70,7 +70,8 @@ const HEALTH_REQUEST = Buffer.from('GET /healthz ');
 
 type ConnectionInjector = ReturnType<Server['createConnectionInjector']>;
 
-const DEFAULT_MAX_STREAMS_COUNT = 10_000;
+/** Two of each of 5,000 nodes, twice: the service may not have noticed the end of the ones before. */
+const DEFAULT_MAX_STREAMS_COUNT = 20_000;
 
 /**
  * Maximum number of calls that a connection may have open; the client delays further ones. Twice as many as execute, so that

@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import {
@@ -13,6 +14,8 @@ import type { PolicyPodName } from '@podwire/proto/podwire/ipam/v1/network_polic
 
 import type { LightClient } from '../ipam/light-client.js';
 import { attachmentOf, newContainerId } from '../ipam/load.js';
+
+const RETRY_MS = 2000;
 
 const SERVICE = '/podwire.ipam.v1.LeaseService';
 
@@ -56,7 +59,7 @@ export class NodeLeases {
     return lease;
   }
 
-  /** @throws Error when the binding is refused */
+  /** Tries twice, as podwire-node tries again. @throws Error when the binding is refused, or fails both times */
   async bind(pod: PolicyPodName, lease: Lease, attachTime: Date): Promise<void> {
     const attachment = attachmentOf(newContainerId());
     const request = BindAddressesRequest.fromPartial({
@@ -64,7 +67,11 @@ export class NodeLeases {
       session: this.#session,
       bindings: [{ attachment, pod, addresses: [lease], attachTime }],
     });
-    const answer = await this.#call('BindAddresses', BindAddressesRequest.encode(request).finish());
+    const bytes = BindAddressesRequest.encode(request).finish();
+    const answer = await this.#call('BindAddresses', bytes).catch(async () => {
+      await sleep(RETRY_MS);
+      return this.#call('BindAddresses', bytes);
+    });
     const refused = BindAddressesResponse.decode(answer).results.find(({ refusal }) => refusal !== '');
     if (refused) throw new Error(refused.refusal);
   }
