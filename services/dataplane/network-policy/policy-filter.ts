@@ -98,10 +98,11 @@ export class PolicyFilter implements PodFilter {
     const pod = this.#pods.get(device);
     if (!pod) return false;
     this.#pods.delete(device);
+    if (!this.#view.hasPolicies) return true;
     // An address may have moved to another pod before.
     const held = new Set([...this.#pods.values()].flatMap(({ addresses }) => addresses.map(formatAddress)));
     const left = pod.addresses.filter((each) => !held.has(formatAddress(each)));
-    if (this.#view.hasPolicies) this.#connections.leave(left);
+    this.#connections.leave(left);
     return true;
   }
 

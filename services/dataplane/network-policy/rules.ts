@@ -22,7 +22,7 @@ import {
   type SetDefinition,
   type TableName,
 } from '../nft/table.js';
-import { logAt, LOGGED } from './drop-log.js';
+import { logAt, LOGGED, type DropPlace } from './drop-log.js';
 
 export const POLICY_TABLE: TableName = { family: 'inet', name: 'podwire_policy' };
 
@@ -112,7 +112,7 @@ export const BASE_TABLE: NftTable = {
   ...POLICY_TABLE,
   sets: [...POD_SETS.map((set) => ({ ...set, elements: [] })), LOGGED],
   chains: [
-    { name: ISOLATED, hook: undefined, rules: [logAt({ kind: 'isolated' }), COUNTED_DROP] },
+    { name: ISOLATED, hook: undefined, rules: loggedDrop([], { kind: 'isolated' }) },
     {
       name: INVALID,
       hook: undefined,
@@ -153,7 +153,7 @@ export const BASE_TABLE: NftTable = {
             inStates('new'),
             match(meta(side), '==', `@${FILTERED.name}`),
           ];
-          return [logAt({ kind: 'untracked', direction }), COUNTED_DROP].map((end) => [...isUntracked, ...end]);
+          return loggedDrop(isUntracked, { kind: 'untracked', direction });
         }),
         [verdictOf('iifname', JUMPS.egress)],
         [verdictOf('oifname', JUMPS.ingress)],
@@ -162,12 +162,17 @@ export const BASE_TABLE: NftTable = {
             match(meta(side), '==', `${HOST_INTERFACE_PREFIX}*`),
             match(meta(side), '!=', `@${KNOWN.name}`),
           ];
-          return [logAt({ kind: 'unwired', direction }), COUNTED_DROP].map((end) => [...isUnwired, ...end]);
+          return loggedDrop(isUnwired, { kind: 'unwired', direction });
         }),
       ],
     },
   ],
 };
+
+/** The rules that log a packet and drop it. */
+function loggedDrop(matches: readonly JsonObject[], place: DropPlace): (readonly JsonObject[])[] {
+  return [logAt(place), COUNTED_DROP].map((end) => [...matches, ...end]);
+}
 
 /** A rule with the policy that it belongs to, or none. */
 interface ChainRule {

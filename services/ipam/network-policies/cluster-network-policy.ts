@@ -6,6 +6,7 @@ import { EVERYTHING, readLabelSelector } from './label-selector.js';
 import {
   faultOf,
   NO_MATCH,
+  PEER_FIELDS,
   readCidr,
   type PodSelector,
   type PolicySpec,
@@ -50,8 +51,6 @@ const ACTIONS = { Accept: 'accept', Deny: 'deny', Pass: 'pass' } as const;
 
 const actionSchema = z.looseObject({ action: z.enum(['Accept', 'Deny', 'Pass']) });
 
-/** The peers of a rule. */
-const PEER_FIELDS = { ingress: 'from', egress: 'to' } as const;
 const PEER_KEYS = { ingress: ['namespaces', 'pods'], egress: ['namespaces', 'pods', 'networks'] } as const;
 const PROTOCOL_KEYS = ['tcp', 'udp', 'sctp', 'destinationNamedPort'];
 

@@ -10,7 +10,6 @@ import {
   type PolicyPodName,
   type PolicyProfile as ProfileMessage,
   type PolicyRule as RuleMessage,
-  type PolicySet,
   type PolicySetMember,
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { familyBits, type Address } from '@podwire/shared/net/address';
@@ -92,10 +91,6 @@ function readFollowRequest({ nodeName, sets }: FollowPoliciesRequest): Pick<Foll
   });
 }
 
-/** Encoded parts of messages: many nodes need the same. */
-const encodedSets = new WeakMap<SetUpdate, Uint8Array>();
-const encodedNamespaces = new WeakMap<UnknownPods, Uint8Array>();
-
 /** A message as bytes. Concatenated protobuf messages form one message, so a part that many nodes need is encoded once. */
 export function encodeMessage({ number, isComplete, update }: PolicyMessage): Uint8Array {
   const { sets, profiles, pods, removedPods, removedIds, unknownPods } = update;
@@ -110,25 +105,27 @@ export function encodeMessage({ number, isComplete, update }: PolicyMessage): Ui
   return Buffer.concat([...sets.map(encodedSet), ...unknown, rest.finish()]);
 }
 
-function encodedSet(update: SetUpdate): Uint8Array {
-  const known = encodedSets.get(update);
-  if (known) return known;
-  const { id, isWhole, added, removed } = update;
-  const set: PolicySet = { id, isWhole, added: added.map(memberMessage), removed: removed.map(memberMessage) };
-  const encoded = FollowPoliciesResponse.encode(FollowPoliciesResponse.fromPartial({ sets: [set] })).finish();
-  encodedSets.set(update, encoded);
-  return encoded;
+/** Encodes each part of messages once: many nodes need the same. */
+function encodedOnce<Part extends object>(
+  fieldsOf: (part: Part) => Partial<FollowPoliciesResponse>,
+): (part: Part) => Uint8Array {
+  const encoded = new WeakMap<Part, Uint8Array>();
+  return (part) => {
+    const known = encoded.get(part);
+    if (known) return known;
+    const bytes = FollowPoliciesResponse.encode(FollowPoliciesResponse.fromPartial(fieldsOf(part))).finish();
+    encoded.set(part, bytes);
+    return bytes;
+  };
 }
 
-function encodedUnknownPods(unknownPods: UnknownPods): Uint8Array {
-  const known = encodedNamespaces.get(unknownPods);
-  if (known) return known;
-  const { all, namespaces } = unknownPods;
-  const message = FollowPoliciesResponse.fromPartial({ unknownPods: { all, namespaces: [...namespaces] } });
-  const encoded = FollowPoliciesResponse.encode(message).finish();
-  encodedNamespaces.set(unknownPods, encoded);
-  return encoded;
-}
+const encodedSet = encodedOnce(({ id, isWhole, added, removed }: SetUpdate) => ({
+  sets: [{ id, isWhole, added: added.map(memberMessage), removed: removed.map(memberMessage) }],
+}));
+
+const encodedUnknownPods = encodedOnce(({ all, namespaces }: UnknownPods) => ({
+  unknownPods: { all, namespaces: [...namespaces] },
+}));
 
 function memberMessage({ value }: Member): PolicySetMember {
   const { address, sequenceNumber } = value;

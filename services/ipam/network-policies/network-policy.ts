@@ -7,6 +7,7 @@ import {
   EVERY_PORT,
   faultOf,
   NO_MATCH,
+  PEER_FIELDS,
   readCidr,
   type PodSelector,
   type PolicySpec,
@@ -40,8 +41,6 @@ const rulesSchema = {
   egress: z.strictObject({ to: listSchema, ports: listSchema }).transform(({ to, ports }) => ({ peers: to, ports })),
 } as const;
 
-/** The peers of a rule. */
-const PEER_FIELDS = { ingress: 'from', egress: 'to' } as const;
 const PEER_KEYS = ['podSelector', 'namespaceSelector', 'ipBlock'];
 const PORT_KEYS = ['protocol', 'port', 'endPort'];
 

@@ -52,6 +52,8 @@ export function readCidr(text: string): Prefix | undefined {
   const parts = splitCidr(text);
   return parts && prefixOf(parts.address, parts.length);
 }
+/** The fields of a rule that have its peers. */
+export const PEER_FIELDS = { ingress: 'from', egress: 'to' } as const;
 
 const objectSchema = z.looseObject({});
 
