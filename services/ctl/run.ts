@@ -6,6 +6,7 @@ import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { readRelease } from '@podwire/shared/runtime/process-release';
 import { z } from 'zod';
 
+import { NodeRelay } from './clients/node-relay.js';
 import { PluginSocket } from './clients/plugin-socket.js';
 import { askYes } from './clients/terminal.js';
 import { GrpcService, type CommandProcess, type Context } from './clients/services.js';
@@ -19,6 +20,7 @@ import {
   TIMEOUT,
   DEFAULT_TIMEOUT_MS,
 } from './command-line/global-options.js';
+import { ON_NODE } from './command-line/options.js';
 import { parseCommandLine } from './command-line/program.js';
 import { serviceOptionWords, serviceSettingsOf } from './command-line/service-settings.js';
 import type { Input, Verb } from './command-line/verb.js';
@@ -91,10 +93,14 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
       services.push(service);
       return service;
     };
+    const ipamService = grpc({ name: 'podwire-ipam', address: ipam, option: IPAM.name, proofs: ipamProofs });
+    const nodeName = verb.options?.includes(ON_NODE) ? input.get(ON_NODE) : undefined;
+    const relay =
+      nodeName === undefined ? undefined : new NodeRelay({ ipam: ipamService, nodeName, clock, deadlineMs });
     const context: Context = {
-      ipam: grpc({ name: 'podwire-ipam', address: ipam, option: IPAM.name, proofs: ipamProofs }),
-      dataplane: grpc({ name: 'podwire-node', address: dataplane, option: DATAPLANE.name }),
-      plugin: new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs }),
+      ipam: ipamService,
+      dataplane: relay ?? grpc({ name: 'podwire-node', address: dataplane, option: DATAPLANE.name }),
+      plugin: new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs, relay }),
       clock,
       process: deps,
       log,

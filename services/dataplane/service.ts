@@ -1,3 +1,4 @@
+import type { GetNodeStatusResponse } from '@podwire/proto/podwire/dataplane/v1/node';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import { RpcServer } from '@podwire/shared/rpc/server';
@@ -29,7 +30,7 @@ import { NetlinkKernel } from './kernel/pod-kernel.js';
 import { useProcDirectory } from './kernel/proc-directory.js';
 import type { NodeAddressHooks, OpenNodeAddresses } from './node-addresses.js';
 import type { LinkSource, NodeNetwork, NodeNetworkState } from './node/links.js';
-import type { NodeOverview } from './node/node-rpc.js';
+import { statusMessage, type NodeOverview } from './node/node-rpc.js';
 import { NodeSysctls, type SettingsCheck, type SettingsRequirements } from './node/sysctls.js';
 import { AttachmentEvents, Events } from './pods/events.js';
 import { GarbageCollector } from './pods/garbage.js';
@@ -73,6 +74,8 @@ export interface RunningService extends Running {
   /** Wiring of pods for callers in this process. */
   readonly dataplane: PodWiring;
   readonly garbage: GarbageCollector;
+  /** The node's state, as GetNodeStatus returns it. */
+  readonly status: () => GetNodeStatusResponse;
   /** Whether pods can be wired, as the gRPC health status says. */
   readonly isServing: () => boolean;
 }
@@ -193,7 +196,8 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     policies?.start();
     environment?.policies?.drops.start();
     const { dataplane, garbage } = node;
-    return { addresses, dataplane, garbage, isServing: () => server.isServing, stop };
+    const status = (): GetNodeStatusResponse => statusMessage(overviewOf(config, parts));
+    return { addresses, dataplane, garbage, status, isServing: () => server.isServing, stop };
   } catch (error) {
     await stop();
     throw error;

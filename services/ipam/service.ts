@@ -18,6 +18,7 @@ import { AuditEvents } from './audit/audit-operations.js';
 import { observeFindings } from './audit/findings-operations.js';
 import { observeSessions } from './audit/sessions-operations.js';
 import { observeUsage } from './audit/usage-operations.js';
+import { clusterService, type ClusterOptions } from './cluster/cluster-rpc.js';
 import { beginEpoch } from './blocks/epoch.js';
 import type { Config } from './config.js';
 import { etcdCertificate } from './engine/etcd/credentials.js';
@@ -52,6 +53,7 @@ import {
 } from './startup/datastore.js';
 import { readDefaultPools } from './startup/default-pools.js';
 import { PoolConditions } from './startup/pool-conditions.js';
+import { dateOf } from './messages/parts.js';
 import { openNetworkIdentity, type NetworkIdentity } from './startup/network-identity.js';
 import { NO_POLICIES, startNetworkPolicies, type ServedPolicies } from './startup/network-policies.js';
 import { startNodeController } from './startup/start-controller.js';
@@ -97,15 +99,19 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const retry = startRetryOptions(deps, events);
   const api = config.nodeTokens || config.nodeController ? deps.kubernetes() : undefined;
   const identity = await openNetworkIdentity(config, { clock, log, retry, api });
-  const raw = await retryUntilAvailable(() => openStore(config, storeDeps(deps, events)), retry);
+  const instance = `${hostname()}_${newUid()}`;
+  const raw = await retryUntilAvailable(() => openStore(config, storeDeps(deps, events, instance)), retry);
   const store = timedStore(raw.store, { clock, events });
   const opened = { ...raw, store };
   const { refused } = opened;
   const { settlement } = opened.traits;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
   const services = serviceAddresses(config, api);
-  const place = { isShared: config.store === 'etcd', identity: processName(newUid) };
-  const policies = api && config.networkPolicies ? startNetworkPolicies(api, deps, place) : undefined;
+  const hasReplicas = config.store === 'etcd';
+  const policies =
+    api && config.networkPolicies
+      ? startNetworkPolicies(api, deps, { isShared: hasReplicas, identity: instance })
+      : undefined;
   const loading = retryUntilAvailable(
     () => loadDatastore(opened, { config, deps, events, services, policies, signal: retry.signal }),
     retry,
@@ -118,7 +124,27 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
   const watches = deferredStreamSource(loading, refused);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
-  const served = { ipam, updates, watches, policies: servedPolicies(policies, refused), settlement, identity, release };
+  const leader = (): string => (config.store === 'kubernetes' ? instance : (policies?.leader() ?? ''));
+  const info = async (signal: AbortSignal): ReturnType<ClusterOptions['info']> => {
+    await loading;
+    const startedMs = clock.monotonicMs();
+    const storeRevision = BigInt(await store.revision(signal));
+    const storeReadUs = Math.round((clock.monotonicMs() - startedMs) * 1000);
+    const certificateEndTime = dateOf(identity.certificates?.endMs);
+    const datastore = { store: config.store, storeRevision, storeReadUs };
+    return { ...datastore, instance, leader: leader(), ...release, certificateEndTime };
+  };
+  const cluster = { nodes: ipam.nodes, instance, hasReplicas, info, clock };
+  const served = {
+    ipam,
+    updates,
+    watches,
+    policies: servedPolicies(policies, refused),
+    cluster,
+    settlement,
+    identity,
+    release,
+  };
   const server = ipamServer({ ...served, tokens, api }, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Pick<Upkeep, 'stop'>[] = [];
@@ -162,13 +188,9 @@ function opensWhenLeading(address: string, { store }: Config): boolean {
 function storeDeps(
   { clock, random, pid, newUid, kubernetes, signal = NEVER }: ServiceDeps,
   events: Events,
+  identity: string,
 ): OpenStoreDeps {
-  return { clock, random, pid, newUid, kubernetes, events, signal, identity: processName(newUid) };
-}
-
-/** Names a process among all podwire-ipam. */
-function processName(newUid: () => string): string {
-  return `${hostname()}_${newUid()}`;
+  return { clock, random, pid, newUid, kubernetes, events, signal, identity };
 }
 
 /** @returns a function that removes the gauges */
@@ -186,6 +208,7 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly ipam: Ipam;
   readonly watches: StreamSource;
   readonly policies: NetworkPolicyServer['policies'];
+  readonly cluster: ClusterOptions;
   readonly settlement: SettlementInterval;
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
@@ -194,7 +217,7 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
 }
 
 function ipamServer(
-  { ipam, updates, watches, policies, settlement, identity, release, tokens, api }: ServedParts,
+  { ipam, updates, watches, policies, cluster, settlement, identity, release, tokens, api }: ServedParts,
   { listen: addresses, callTimeoutMs, drainTimeoutMs }: Config,
   { log, clock }: ServiceDeps,
 ): RpcServer {
@@ -216,6 +239,7 @@ function ipamServer(
       }),
       watchService(watches, streaming),
       networkPolicyService({ policies, clock }, unary, streaming),
+      clusterService(cluster, unary, streaming),
       releaseService(release, unary),
     ],
   });

@@ -1,9 +1,10 @@
 import type { PeerPlan } from '@podwire/dataplane/bird/peers-file';
 import type { Boot } from '@podwire/shared/runtime/boot';
 import type { OpenNodeAddresses } from '@podwire/dataplane/node-addresses';
-import { prepareService, startService } from '@podwire/dataplane/service';
+import { prepareService, startService, type RunningService } from '@podwire/dataplane/service';
 import { LocalCalls } from '@podwire/plugin/clients/local-calls';
 import { startPlugin } from '@podwire/plugin/service';
+import type { NodeReport } from '@podwire/proto/podwire/ipam/v1/cluster';
 import { Peer } from '@podwire/shared/rpc/client';
 import { acquireExclusive } from '@podwire/shared/sockets/exclusive';
 import { UNIX } from '@podwire/shared/sockets/listen';
@@ -12,6 +13,7 @@ import { IdleCollection } from '@podwire/shared/runtime/idle-collection';
 import type { DirectoryLock } from '@podwire/shared/files/directory-lock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { readProcessRelease, type ProcessRelease } from '@podwire/shared/runtime/process-release';
 import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
 import { ipamToken } from '@podwire/shared/tls/tls-settings';
@@ -19,6 +21,8 @@ import { ipamToken } from '@podwire/shared/tls/tls-settings';
 import { inProcessDataplane } from './in-process-dataplane.js';
 import type { AddressBook } from './addresses/address-book.js';
 import { openAddressBook } from './addresses/open.js';
+import { ClusterLink } from './cluster-link.js';
+import { OperatorCalls } from './operator-calls.js';
 import { PREFIX, type NodeSettings } from './settings.js';
 
 export const NODE_PROGRAM = 'podwire-node';
@@ -117,13 +121,50 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
     return startBefore(
       // The inventory reads the kernel, which the dataplane closes.
       () => stopAddresses().then(() => service.stop()),
-      () => {
-        if (!opened.addresses) throw new Error('the dataplane must open the addresses');
+      async () => {
+        const { addresses: nodeAddresses } = opened;
+        if (!nodeAddresses) throw new Error('the dataplane must open the addresses');
         const activity = new IdleCollection(clock);
-        return startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses: opened.addresses, activity });
+        const { tls } = security;
+        const report = nodeReporter(service, await readProcessRelease(), () => tls?.certificates.endMs);
+        const link = startClusterLink(settings, { ...deps, ipam, connectIpam, report });
+        const start = () => startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses, activity });
+        return startBefore(() => link.stop(), start);
       },
     );
   });
+}
+
+/** @param certificateEndMs - when the certificate that the node shows expires; undefined: it shows none */
+function nodeReporter(
+  service: Pick<RunningService, 'status' | 'isServing'>,
+  { release, startTime }: ProcessRelease,
+  certificateEndMs: () => number | undefined,
+): () => NodeReport {
+  return () => {
+    const endMs = certificateEndMs();
+    const certificateEndTime = endMs === undefined ? undefined : new Date(endMs);
+    // The time of the last reading would make each report a new one.
+    const status = { ...service.status(), checkedAt: undefined };
+    return { release, startTime, certificateEndTime, ready: service.isServing(), status };
+  };
+}
+
+interface LinkDeps extends NodeDeps {
+  readonly ipam: Peer;
+  readonly connectIpam: () => Peer;
+  readonly report: () => NodeReport;
+}
+
+function startClusterLink(
+  { nodeName, cniSocket, listen }: NodeSettings,
+  { ipam, connectIpam: connect, report, clock, random, log }: LinkDeps,
+): Running {
+  const calls = new OperatorCalls({ dataplane: listen[0] ?? '', cniSocket, clock });
+  const execute: OperatorCalls['execute'] = (request, timeoutMs) => calls.execute(request, timeoutMs);
+  const link = new ClusterLink({ nodeName, ipam, connect, report, execute, clock, random, log });
+  link.start();
+  return { stop: () => link.stop().then(() => calls.close()) };
 }
 
 /** Starts a part. `after` runs after its stop, or after its failed start. */

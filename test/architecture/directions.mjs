@@ -185,7 +185,7 @@ export const ZONES = [
   },
   {
     path: 'services/ctl/clients',
-    zones: ['services/shared', 'services/ctl/output'],
+    zones: ['services/shared', 'proto/gen', 'services/ctl/output'],
     packages: ['@bufbuild/protobuf', '@grpc/grpc-js', 'zod'],
     ...NODE,
   },
@@ -311,7 +311,7 @@ export const ZONES = [
   // One process of the parts of a node.
   {
     path: 'services/node',
-    zones: ['services/shared', 'services/dataplane', 'plugin', 'services/node'],
+    zones: ['services/shared', 'services/dataplane', 'plugin', 'services/node', 'proto/gen'],
     packages: [],
     ...NODE,
   },

@@ -80,6 +80,8 @@ export interface PluginSocketOptions {
   readonly clock: Clock;
   /** Deadline of the command, in epoch milliseconds. */
   readonly deadlineMs: () => number;
+  /** Sends the requests to another node. Default: to the socket. */
+  readonly relay?: { readonly address: string; exchange(request: PluginRequest): Promise<PluginAnswer> } | undefined;
 }
 
 const NAME = 'podwire-node';
@@ -95,9 +97,9 @@ export class PluginSocket {
     this.#options = options;
   }
 
-  /** Absolute path of the socket. */
+  /** Absolute path of the socket, or the node that is called. */
   get path(): string {
-    return this.#options.path;
+    return this.#options.relay?.address ?? this.#options.path;
   }
 
   /** The last CNI commands of the node, newest first. */
@@ -156,8 +158,9 @@ export class PluginSocket {
     throw new Failure('INVALID_REQUEST', `${NAME} refused STATUS: ${refusal.success ? refusal.data.msg : body.trim()}`);
   }
 
-  async #exchange(pluginRequest: PluginRequest): Promise<{ readonly status: number; readonly body: string }> {
-    const { path: socketPath, option, clock, deadlineMs } = this.#options;
+  async #exchange(pluginRequest: PluginRequest): Promise<PluginAnswer> {
+    const { path: socketPath, option, clock, deadlineMs, relay } = this.#options;
+    if (relay) return relay.exchange(pluginRequest);
     const timeoutMs = Math.max(1, deadlineMs() - clock.nowMs());
     const endpoint = { service: NAME, address: `unix:${socketPath}`, option };
     await assertReachable(endpoint, { timeoutMs, timeoutOption: '--timeout' });
@@ -168,11 +171,10 @@ export class PluginSocket {
     { method, path, body: requestBody }: PluginRequest,
     answer: z.ZodType<Answer>,
   ): Promise<Answer> {
-    const { path: socketPath } = this.#options;
     const { status, body } = await this.#exchange({ method, path, body: requestBody });
     const parsed = status === OK ? answer.safeParse(parseJson(body)) : undefined;
     if (parsed?.success) return parsed.data;
-    const subject = `${NAME} at ${socketPath}: ${method} ${path}`;
+    const subject = `${NAME} at ${this.path}: ${method} ${path}`;
     if (status === OK || status === NOT_FOUND)
       throw new Failure(
         'UNIMPLEMENTED',
@@ -185,7 +187,14 @@ export class PluginSocket {
   }
 }
 
-interface PluginRequest {
+/** An HTTP response. */
+export interface PluginAnswer {
+  readonly status: number;
+  readonly body: string;
+}
+
+/** A request to the server of CNI commands. */
+export interface PluginRequest {
   readonly method: string;
   readonly path: string;
   readonly body?: string | undefined;
@@ -206,7 +215,7 @@ function send({
   socketPath,
   option,
   timeoutMs,
-}: SocketRequest): Promise<{ status: number; body: string }> {
+}: SocketRequest): Promise<PluginAnswer> {
   return new Promise((resolve, reject) => {
     const fail = (cause: unknown): void => {
       const timedOut = cause instanceof Error && cause.name === 'TimeoutError';

@@ -2,6 +2,7 @@ import type { Readable } from 'node:stream';
 
 import type { JsonValue } from '@bufbuild/protobuf';
 import type { MethodDefinition } from '@grpc/grpc-js';
+import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
@@ -66,6 +67,9 @@ export interface Proofs {
   readonly token: NamedFile | undefined;
 }
 
+/** podwire-ipam itself reports a node that does not answer in time; this is for a podwire-ipam that does not. */
+const STREAM_GRACE_MS = 1000;
+
 interface GrpcServiceOptions {
   /** Service name for messages: `podwire-ipam`. */
   readonly name: string;
@@ -98,6 +102,25 @@ export class GrpcService implements Service {
   async call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response> {
     this.#peer ??= this.#connect();
     return (await this.#peer).call(method, request, { deadlineMs: this.#options.deadlineMs() });
+  }
+
+  /** The messages of a stream, until the deadline of the command. */
+  async *stream<Request, Response>(
+    method: MethodDefinition<Request, Response>,
+    request: Request,
+  ): AsyncGenerator<Response, void, void> {
+    this.#peer ??= this.#connect();
+    const peer = await this.#peer;
+    const { name, clock, deadlineMs } = this.#options;
+    const late = new AbortController();
+    const cancel = clock.after(deadlineMs() + STREAM_GRACE_MS - clock.nowMs(), () =>
+      late.abort(new Failure('DEADLINE_EXCEEDED', `${name}: no answer in time; raise --timeout`)),
+    );
+    try {
+      yield* peer.stream(method, request, late.signal);
+    } finally {
+      cancel();
+    }
   }
 
   async #connect(): Promise<Peer> {

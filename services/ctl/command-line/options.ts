@@ -2,6 +2,13 @@ import { INVALID_USAGE, type Report } from '../output/report.js';
 import { text } from './forms.js';
 import { flag, option } from './verb.js';
 
+/** Selects another node than the one that podwirectl runs on. */
+export const ON_NODE = option(
+  '--node',
+  text('NAME'),
+  'call this node through podwire-ipam, which permits it to operators (the node that podwirectl runs on)',
+);
+
 export const YES = flag('--yes', 'execute without a question; without it, a preview is shown, and a terminal is asked');
 
 export const FORCE = flag(

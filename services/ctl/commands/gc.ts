@@ -8,7 +8,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import { allPages, type Context, type Service } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
-import { previewReport, YES } from '../command-line/options.js';
+import { ON_NODE, previewReport, YES } from '../command-line/options.js';
 import { option, type Verb } from '../command-line/verb.js';
 import { DONE, FAILED, type Report, type Section } from '../output/report.js';
 import { attachmentText, failureText } from '../output/words.js';
@@ -41,7 +41,7 @@ export const gc: Verb = {
   about: 'find orphaned wires on this node, whose pods hold no address; --yes removes them',
   details:
     'A pod gets its address before its wire, and its address is released after its wire. A wire is an orphan if IPAM has neither\nits attachment nor any of its addresses allocated or leased. A network without an address in IPAM is listed; its wires are removed only\nwith --network. Addresses without a wire are listed and kept: an ADD may be in progress.',
-  options: [NETWORK],
+  options: [ON_NODE, NETWORK],
   flags: [YES],
   run: async (input, context) => {
     const stray = await findOrphans(input.get(NETWORK), context);

@@ -2,6 +2,7 @@ import { timeByPhase, PHASES, type Interval, type Phase } from '@podwire/shared/
 
 import type { Command } from '../clients/plugin-socket.js';
 import { wholeNumber } from '../command-line/forms.js';
+import { ON_NODE } from '../command-line/options.js';
 import { option, type Verb } from '../command-line/verb.js';
 import type { Report, Table } from '../output/report.js';
 import { percent } from '../output/words.js';
@@ -24,7 +25,7 @@ export const latency: Verb = {
   details:
     'Of the last 500 commands since the start of podwire-node. The phases of a command add up to its time: see "Slow pods" in services/node/README.md.\n' +
     'A percentile covers one phase alone, so the percentiles of the phases do not add up.',
-  options: [SLOWEST],
+  options: [ON_NODE, SLOWEST],
   examples: ['latency', 'latency --slowest 20', 'latency -o json'],
   run: async (input, { plugin }) => {
     const { node, commands } = await plugin.commands();

@@ -14,6 +14,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import type { Context } from '../clients/services.js';
 import { PLAIN_MEMBER, readNetworkConfiguration } from '../clients/network-config.js';
 import { text } from '../command-line/forms.js';
+import { ON_NODE } from '../command-line/options.js';
 import { option, type Verb } from '../command-line/verb.js';
 import { DONE, PROBLEM_FOUND, sentence, type Fields, type Section } from '../output/report.js';
 import { momentAndAge, wordOf } from '../output/words.js';
@@ -23,6 +24,7 @@ export const nodeStatus: Verb = {
   about: 'the state of this node: conditions, routes to other nodes, tunnels and BGP sessions',
   details:
     'Reported by the dataplane. "podwirectl node ready" shows whether pods can be added.\nExit code 4: there is a condition.',
+  options: [ON_NODE],
   run: async (_, { dataplane, json, clock }) => {
     const answer = await dataplane.call(NodeServiceService.getNodeStatus, {});
     return {
@@ -129,7 +131,7 @@ export const nodeReady: Verb = {
     'NetworkPluginNotReady only while its dataplane cannot wire pods. Runs VERSION of each program in the chain, and checks that\n' +
     'the program loopback exists. "podwirectl node status" shows the state that the dataplane reports.\n' +
     'Exit code 4: no pod can be added, the node cannot record its pending releases, or a firewall drops the packets of pods.',
-  options: [CONFIG, PROGRAMS],
+  options: [ON_NODE, CONFIG, PROGRAMS],
   run: async (input, { plugin, dataplane, clock }) => {
     const file = input.get(CONFIG) ?? DEFAULT_CONFIG;
     const found = await readNetworkConfiguration(file);

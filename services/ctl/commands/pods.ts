@@ -12,6 +12,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Context, Service } from '../clients/services.js';
 import { ADDRESS, POD_NAME, text } from '../command-line/forms.js';
+import { ON_NODE } from '../command-line/options.js';
 import { argument, type Input, type Verb } from '../command-line/verb.js';
 import { DONE, FAILED, PROBLEM_FOUND, type Table } from '../output/report.js';
 import { attachmentText, failureText } from '../output/words.js';
@@ -37,6 +38,7 @@ export const podsCheck: Verb = {
   details: 'The dataplane has recorded the state of each wire. Exit code 4: a wire differs.',
   positionals: [POD_ARGUMENT],
   examples: ['pods check', 'pods check 4f1c9a', 'pods check 10.65.0.7'],
+  options: [ON_NODE],
   run: async (input, context) => {
     const { dataplane, json } = context;
     const attachments = await selectPods(input, context);
@@ -147,6 +149,7 @@ export const podsRepair: Verb = {
   about: 'repair the wires of this node’s pods, and show the repaired differences',
   details: 'The dataplane itself repairs wires every 90 seconds, and immediately when the kernel reports a change.',
   positionals: [POD_ARGUMENT],
+  options: [ON_NODE],
   run: async (input, context) => {
     const { dataplane, json } = context;
     const repaired: PodRepair[] = [];

@@ -2,6 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Command } from '../clients/plugin-socket.js';
 import { text } from '../command-line/forms.js';
+import { ON_NODE } from '../command-line/options.js';
 import { argument, type Verb } from '../command-line/verb.js';
 import type { Fields, Section, Table } from '../output/report.js';
 import { momentAndAge } from '../output/words.js';
@@ -23,6 +24,7 @@ export const trace: Verb = {
     'With tracing, the trace ID finds the same command in the traces and in the logs of all processes.',
   positionals: [POD],
   examples: ['trace default/web-0', 'trace web-0', 'trace 4f1c9d'],
+  options: [ON_NODE],
   run: async (input, { plugin, clock }) => {
     const subject = input.at(POD);
     const { node, commands } = await plugin.commands();

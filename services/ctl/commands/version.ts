@@ -4,6 +4,7 @@ import { readProcessRelease } from '@podwire/shared/runtime/process-release';
 
 import type { Context, Service } from '../clients/services.js';
 import { flag, type Verb } from '../command-line/verb.js';
+import { ON_NODE } from '../command-line/options.js';
 import { DONE, exitCodeOf, sentence, type Report, type Table } from '../output/report.js';
 import { failureLine, momentAndAge } from '../output/words.js';
 
@@ -33,6 +34,7 @@ export const version: Verb = {
     'releases work together. Exit code 5: a service did not answer.',
   flags: [CLIENT],
   examples: ['version', 'version --client', 'version -o json'],
+  options: [ON_NODE],
   run: async (input, context) => {
     const own = { ...(await readProcessRelease()), startTime: undefined };
     const services = input.has(CLIENT) ? [] : await readServices(context);

@@ -3,7 +3,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Journal, JournalEntry, PluginSocket } from '../clients/plugin-socket.js';
 import { text } from '../command-line/forms.js';
-import { previewReport, YES } from '../command-line/options.js';
+import { ON_NODE, previewReport, YES } from '../command-line/options.js';
 import { argument, type Verb } from '../command-line/verb.js';
 import { DONE, FAILED, PROBLEM_FOUND, sentence, type Fields, type Report, type Table } from '../output/report.js';
 import { age, momentAndAge } from '../output/words.js';
@@ -62,6 +62,7 @@ Exit code 4: the entry is discarded, but a restart of the plugin may restore it.
   positionals: [ENTRY_ARGUMENT],
   flags: [YES],
   examples: ['journal discard 7', 'journal discard k8s-pod-network/4f1c/eth0 --yes'],
+  options: [ON_NODE],
   run: async (input, { plugin, clock }) => {
     const which = input.at(ENTRY_ARGUMENT);
     const entry = singleEntry(which, findEntries(which, await plugin.journal()));
@@ -117,6 +118,7 @@ export const journalList: Verb = {
   about: 'the pending releases of DELs on this node, which the plugin retries',
   details:
     'Exit code 4: the journal cannot be persisted, so that a restart could lose entries; or an entry cannot be read.',
+  options: [ON_NODE],
   run: async (_, { plugin, clock }) => journalReport(await plugin.journal(), clock.nowMs()),
 };
 
@@ -162,6 +164,7 @@ export const journalRetry: Verb = {
   name: 'journal retry',
   about: 'retry all entries of the journal immediately, and show the remaining entries',
   details: 'Exit code 1: entries are left.',
+  options: [ON_NODE],
   run: async (_, { plugin, clock }) => {
     const before = await plugin.journal();
     const after = await plugin.retryJournal();
@@ -182,6 +185,7 @@ export const journalShow: Verb = {
   name: 'journal show',
   about: 'details of one entry of the journal',
   positionals: [ENTRY_ARGUMENT],
+  options: [ON_NODE],
   run: async (input, { plugin, clock }) => {
     const found = findEntries(input.at(ENTRY_ARGUMENT), await plugin.journal());
     return {

@@ -9,6 +9,7 @@ import { compareTexts } from '@podwire/shared/words/order';
 
 import { allPages, type Service } from '../clients/services.js';
 import type { Verb } from '../command-line/verb.js';
+import { ON_NODE } from '../command-line/options.js';
 import { attachmentText, failureLine } from '../output/words.js';
 import { listEndpoints, podText } from './workloadendpoint.js';
 
@@ -18,6 +19,7 @@ export const podsList: Verb = {
   details:
     'ADDRESSES shows the addresses that the node routes to the pod. The names of pods come from podwire-ipam’s records.\n' +
     'With -o wide, INGRESS and EGRESS show the limits of packets to and from the pod, in bit/s.',
+  options: [ON_NODE],
   run: async (_, { dataplane, ipam, json, output }) => {
     const pods = await listPods(dataplane);
     const { names, fault } = await podNames(dataplane, ipam);
@@ -63,6 +65,7 @@ export const nodePorts: Verb = {
   name: 'node ports',
   about: 'the ports of this node that lead to pods (hostPort), with their pods',
   details: 'The address "any" means every address of the node.',
+  options: [ON_NODE],
   run: async (_, { dataplane, ipam }) => {
     const pods = await listPods(dataplane);
     const { names, fault } = await podNames(dataplane, ipam);

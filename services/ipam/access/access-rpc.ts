@@ -7,6 +7,7 @@ import { EndpointServiceService } from '@podwire/proto/podwire/ipam/v1/endpoint'
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import { HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
 import { LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
+import { ClusterServiceService } from '@podwire/proto/podwire/ipam/v1/cluster';
 import { AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { NetworkPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
@@ -38,6 +39,8 @@ const READER_METHODS: readonly string[] = [
   AuditServiceService.audit,
   BlockServiceService.listBlocks,
   CertificateServiceService.listRevokedCertificates,
+  ClusterServiceService.getClusterInfo,
+  ClusterServiceService.listNodeStates,
   ConfigServiceService.getConfig,
   EndpointServiceService.listEndpoints,
   HandleServiceService.listHandles,
@@ -92,6 +95,7 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
   nodeMethod(NetworkPolicyServiceService.followPolicies, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NetworkPolicyServiceService.announcePod, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NodeServiceService.getNode, ({ name }) => [nodeSubject(name)]),
+  nodeMethod(ClusterServiceService.connectNode, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NodeServiceService.registerNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.allocateTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NodeServiceService.releaseTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),

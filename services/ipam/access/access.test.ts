@@ -10,6 +10,7 @@ import {
 import { AffinityServiceService } from '@podwire/proto/podwire/ipam/v1/affinity';
 import { BlockServiceService, ListBlocksRequest } from '@podwire/proto/podwire/ipam/v1/block';
 import { CertificateServiceService } from '@podwire/proto/podwire/ipam/v1/certificate';
+import { ClusterServiceService } from '@podwire/proto/podwire/ipam/v1/cluster';
 import { ConfigServiceService } from '@podwire/proto/podwire/ipam/v1/config';
 import { EndpointServiceService, ListEndpointsRequest } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
@@ -51,6 +52,7 @@ const SERVICES: Readonly<Record<string, RpcService['definition']>> = {
   AuditService: AuditServiceService,
   BlockService: BlockServiceService,
   CertificateService: CertificateServiceService,
+  ClusterService: ClusterServiceService,
   ConfigService: ConfigServiceService,
   EndpointService: EndpointServiceService,
   HandleService: HandleServiceService,
@@ -151,7 +153,7 @@ describe.each(ROLES)('a caller with the role %s', (role) => {
 
     // A request without a node's name is not about the caller's own node.
     const takesNodeName =
-      /Allocate|ListEndpoints|NodeService.GetNode|RegisterNode|ReleaseTunnelAddress|LeaseService|NetworkPolicyService/.test(
+      /Allocate|ListEndpoints|NodeService.GetNode|RegisterNode|ConnectNode|ReleaseTunnelAddress|LeaseService|NetworkPolicyService/.test(
         name,
       );
     const right = (new Map(RIGHTS).get(name) ?? OPERATORS_ALONE)[role];

@@ -40,6 +40,15 @@ import {
 /** Poll interval of a deletion that waits for other replicas' changes. */
 const CATCH_UP_INTERVAL_MS = 20;
 
+/** When a registered node was last heard of. */
+export interface LastContact {
+  readonly name: string;
+  /** In epoch milliseconds; undefined: never. */
+  readonly heardAtMs: number | undefined;
+  /** Whether that was in the last four minutes. */
+  readonly isAlive: boolean;
+}
+
 /** Addresses and blocks that the deletion of a node released. */
 interface NodeDeletionSummary {
   readonly addressesCount: number;
@@ -150,6 +159,13 @@ export class Nodes {
   /** All registered nodes. */
   registered(signal: AbortSignal): Promise<readonly Node[]> {
     return read(this.#options, (view) => view.nodes(), signal);
+  }
+
+  contacts(signal: AbortSignal): Promise<readonly LastContact[]> {
+    const contact = (view: View, { name }: Node): LastContact => {
+      return { name, heardAtMs: view.session(name)?.heardAtMs, isAlive: isAlive(view, name) };
+    };
+    return read(this.#options, (view) => view.nodes().map((node) => contact(view, node)), signal);
   }
 
   /** Records that a Kubernetes cluster has a Node of this name. Idempotent. */

@@ -17,6 +17,8 @@ import { PolicySource } from './policy-source.js';
 
 /** The network policies of the cluster, from the API server's objects and the addresses of the datastore. */
 export interface ServedPolicies extends PolicyDistributor, PolicyInspection {
+  /** Of several processes, the one that serves policies, as far as this one knows; empty otherwise. */
+  readonly leader: () => string;
   /** Receives what the mirror applies. */
   readonly observe: (observed: Observed) => void;
   /** This process leads, and has read the datastore. */
@@ -72,6 +74,7 @@ export function startNetworkPolicies(
     explain: (question) => explain(question, complete(refusal()), (address) => records.nodesWith(address)),
     status: () => policyStatus(complete(refusal()), source.definesClusterPolicies),
     list: (namespace) => listPolicies(complete(unread()).profiles, namespace),
+    leader: () => lease?.leader ?? '',
     observe: (observed) => records.observe(observed),
     lead: () => {
       isRead = true;

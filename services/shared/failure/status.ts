@@ -59,6 +59,23 @@ export function statusOfError(error: unknown): StatusObject {
   return { code, details: message, metadata };
 }
 
+/** The status of an error, as google.rpc.Status, for a message that has it as a field. */
+export function encodeFailure(error: unknown): Buffer {
+  const [packed] = statusOfError(error).metadata.get(DETAILS_KEY);
+  return Buffer.from(packed ?? '');
+}
+
+/** The failure that {@link encodeFailure} encoded. */
+export function decodeFailure(bytes: Uint8Array): Failure {
+  try {
+    const status = Status.decode(bytes);
+    const { code = 'INTERNAL', ...rest } = unpackDetails(status, status.code) ?? {};
+    return new Failure(code, status.message, rest);
+  } catch (cause) {
+    return new Failure('INTERNAL', 'a failure that cannot be read: use one release of all programs', { cause });
+  }
+}
+
 function packDetails(failure: Failure): Any[] {
   const entries = fitting(Object.entries(failure.details), ([name, value]) => name + value);
   const info = ErrorInfo.encode({

@@ -11,6 +11,11 @@ const WARNING_PART = 1 / 10;
 /** Interval between two warnings, in milliseconds. */
 const WARNING_INTERVAL_MS = 3_600_000;
 
+/** @param certificate - PEM, the own certificate first @returns when it expires, in epoch milliseconds */
+export function certificateEndMs(certificate: Buffer): number {
+  return Date.parse(new X509Certificate(certificate).validTo);
+}
+
 export interface ExpiryWarningOptions {
   /** The own certificate, for which the other side of a connection asks. */
   readonly file: NamedFile;

@@ -3,7 +3,7 @@ import type { experimental } from '@grpc/grpc-js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { IPAM_SERVER_NAME } from './caller.js';
-import { ExpiryWarning } from './certificate-expiry.js';
+import { certificateEndMs, ExpiryWarning } from './certificate-expiry.js';
 import {
   FileContent,
   filesOrigin,
@@ -54,6 +54,12 @@ export class CertificateSource implements experimental.CertificateProvider {
   /** Whether this side shows a certificate. */
   get hasIdentity(): boolean {
     return this.#files.content.identity !== undefined;
+  }
+
+  /** When the certificate that this side shows expires, in epoch milliseconds; undefined: it shows none. */
+  get endMs(): number | undefined {
+    const { identity } = this.#files.content;
+    return identity && certificateEndMs(identity.certificate);
   }
 
   addCaCertificateListener(listener: CaListener): void {

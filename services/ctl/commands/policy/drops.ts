@@ -7,6 +7,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context } from '../../clients/services.js';
 import { text } from '../../command-line/forms.js';
+import { ON_NODE } from '../../command-line/options.js';
 import type { Flag, Option, Verb } from '../../command-line/verb.js';
 import { DONE, PROBLEM_FOUND, sentence, type Report, type Table } from '../../output/report.js';
 import { moment } from '../../output/words.js';
@@ -35,7 +36,7 @@ export const policyDrops: Verb = {
     'Of the last 1000 since the start of podwire-node, 5 per second of each interface. POD: the pod of this node whose\n' +
     'policies dropped the packet. DESTINATION: after the translation of a Service. -o json has the pods of both ends.\n' +
     'Exit code 4: the node reports no packets.',
-  options: [NAMESPACE],
+  options: [ON_NODE, NAMESPACE],
   flags: [FOLLOW],
   examples: ['policy drops', 'policy drops -f -n default'],
   run: async (input, context) => {

@@ -1,0 +1,145 @@
+import {
+  ClusterServiceService,
+  NodeContact,
+  type CallNodeRequest,
+  type CallNodeResponse,
+  type ConnectNodeRequest,
+  type ConnectNodeResponse,
+  type GetClusterInfoResponse,
+  type NodeReport,
+  type NodeRequest,
+  type NodeState,
+} from '@podwire/proto/podwire/ipam/v1/cluster';
+import { decodeFailure } from '@podwire/shared/failure/status';
+import { readChecked } from '@podwire/shared/requests/checks';
+import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { DuplexHandler, Streaming, StreamHandler } from '@podwire/shared/rpc/streaming';
+import type { Unary } from '@podwire/shared/rpc/unary';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import { compareNames } from '@podwire/shared/words/order';
+
+import { dateOf, readObjectName } from '../messages/parts.js';
+import type { LastContact, Nodes } from '../nodes/nodes-operations.js';
+import { subdomainFault } from '../records/names.js';
+import { pageOf } from '../records/page.js';
+import { NodeConnections } from './cluster-operations.js';
+
+type Connections = NodeConnections<NodeReport, NodeRequest>;
+
+/** What the service shows and passes on. */
+export interface ClusterOptions {
+  readonly nodes: Pick<Nodes, 'contacts' | 'get'>;
+  /** Name of this process among all podwire-ipam. */
+  readonly instance: string;
+  /** Whether further processes serve the same datastore at the same time. */
+  readonly hasReplicas: boolean;
+  /** Reads the datastore. @throws Failure STORE_UNAVAILABLE */
+  readonly info: (signal: AbortSignal) => Promise<GetClusterInfoResponse>;
+  readonly clock: Clock;
+}
+
+interface ClusterServer extends ClusterOptions {
+  readonly connections: Connections;
+}
+
+export function clusterService(options: ClusterOptions, unary: Unary, streaming: Streaming): RpcService {
+  const server: ClusterServer = { ...options, connections: new NodeConnections(options.clock) };
+  const { connectNode, listNodeStates, callNode, getClusterInfo } = ClusterServiceService;
+  return {
+    name: 'podwire.ipam.v1.ClusterService',
+    definition: ClusterServiceService,
+    implementation: {
+      connectNode: streaming.duplex(connectNode, connectHandler(server)),
+      listNodeStates: unary(listNodeStates, async (message, { signal }) => {
+        const page = readChecked('ListNodeStates', (checks) => readPage(message, SCOPE, checks));
+        const { items, more } = pageOf(await nodeStates(server, signal), page);
+        return { nodes: [...items], nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.name : undefined) };
+      }),
+      callNode: streaming(callNode, callHandler(server)),
+      getClusterInfo: unary(getClusterInfo, (_, { signal }) => server.info(signal)),
+    },
+  };
+}
+
+const SCOPE: ListScope = ['node-states'];
+
+function connectHandler({
+  connections,
+  instance,
+  hasReplicas,
+}: ClusterServer): DuplexHandler<ConnectNodeRequest, ConnectNodeResponse> {
+  return async function* ({ nodeName, report }, { signal }, later) {
+    const first = readChecked('ConnectNode', (checks) => {
+      checks.check('node_name', subdomainFault(nodeName));
+      checks.check('report', report ? undefined : 'is missing; the first message needs it');
+      return report;
+    });
+    if (!first) return;
+    const connection = connections.open(nodeName, first);
+    later(({ report: changed, answer }) => {
+      if (changed) connection.report(changed);
+      if (!answer) return;
+      const { callNumber, part, isLast, error } = answer;
+      const failure = error.length > 0 ? decodeFailure(error) : undefined;
+      connection.answer({ callNumber: Number(callNumber), part, isLast, failure });
+    });
+    try {
+      yield { instance, hasReplicas, call: undefined };
+      for await (const { number, timeoutMs, request } of connection.calls(signal))
+        yield { instance: '', hasReplicas: false, call: { number: BigInt(number), timeoutMs, request } };
+    } finally {
+      connection.close();
+    }
+  };
+}
+
+const MAX_CALL_TIMEOUT_MS = 600_000;
+const DEFAULT_CALL_TIMEOUT_MS = 10_000;
+const MAX_BODY_BYTES = 256 * 1024;
+
+function callHandler({ connections, nodes }: ClusterServer): StreamHandler<CallNodeRequest, CallNodeResponse> {
+  return async function* (message, { signal }) {
+    const nodeName = readObjectName('CallNode', message.nodeName);
+    const { request, timeoutMs } = readCall(message);
+    if (!connections.get(nodeName)) await nodes.get(nodeName, signal);
+    for await (const part of connections.call(nodeName, request, timeoutMs, signal)) yield { part: Buffer.from(part) };
+  };
+}
+
+function readCall({ request, timeoutMs }: CallNodeRequest): {
+  readonly request: NodeRequest;
+  readonly timeoutMs: number;
+} {
+  return readChecked('CallNode', (checks) => {
+    const { path = '', body = Buffer.alloc(0), httpMethod = '', httpHeaders = {} } = request ?? {};
+    checks.check('request.path', path.startsWith('/') ? undefined : 'must begin with a slash');
+    checks.check('request.body', body.length > MAX_BODY_BYTES ? `is larger than ${MAX_BODY_BYTES} bytes` : undefined);
+    const isTooLong = timeoutMs > MAX_CALL_TIMEOUT_MS;
+    checks.check('timeout_ms', isTooLong ? `is ${timeoutMs}; at most ${MAX_CALL_TIMEOUT_MS} is allowed` : undefined);
+    return { request: { path, body, httpMethod, httpHeaders }, timeoutMs: timeoutMs || DEFAULT_CALL_TIMEOUT_MS };
+  });
+}
+
+/** All registered or connected nodes, sorted by name. */
+async function nodeStates({ connections, nodes }: ClusterServer, signal: AbortSignal): Promise<NodeState[]> {
+  const registered = new Map((await nodes.contacts(signal)).map((node) => [node.name, node]));
+  connections.retain(new Set(registered.keys()));
+  const names = new Set([...registered.keys(), ...connections.connectedNames]);
+  return [...names].map((name) => nodeState(name, registered.get(name), connections)).sort(compareNames);
+}
+
+function nodeState(name: string, registered: LastContact | undefined, connections: Connections): NodeState {
+  const known = connections.get(name);
+  const heardAtMs = registered?.heardAtMs ?? 0;
+  const contactAtMs = Math.max(heardAtMs, known?.contactAtMs ?? 0);
+  // A node that was heard of after its connection ended may be connected to another podwire-ipam.
+  const isRecent = registered?.isAlive === true && (!known || heardAtMs > known.contactAtMs);
+  const unconnected = isRecent ? NodeContact.NODE_CONTACT_RECENT : NodeContact.NODE_CONTACT_SILENT;
+  return {
+    name,
+    contact: known?.isConnected ? NodeContact.NODE_CONTACT_CONNECTED : unconnected,
+    contactTime: dateOf(contactAtMs === 0 ? undefined : contactAtMs),
+    report: known?.report,
+  };
+}

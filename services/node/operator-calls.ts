@@ -1,0 +1,92 @@
+import { request as httpRequest } from 'node:http';
+
+import { NetworkPolicyServiceService } from '@podwire/proto/podwire/dataplane/v1/network_policy';
+import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
+import { PodServiceService } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { HttpResponse, type NodeRequest } from '@podwire/proto/podwire/ipam/v1/cluster';
+import { ReleaseServiceService } from '@podwire/proto/podwire/release/v1/release';
+import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
+import { Peer } from '@podwire/shared/rpc/client';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+/** What podwirectl calls on a node. Pods are added by the node's container runtime only. */
+const METHODS: readonly string[] = [
+  NetworkPolicyServiceService.listPolicyDrops,
+  NodeServiceService.getNodeStatus,
+  PodServiceService.checkPod,
+  PodServiceService.collectGarbage,
+  PodServiceService.detachPod,
+  PodServiceService.getPod,
+  PodServiceService.listPods,
+  PodServiceService.repairPod,
+  ReleaseServiceService.getRelease,
+].map(({ path }) => path);
+
+/** Requests to the server of CNI commands. */
+const ROUTES: readonly string[] = ['GET /commands', 'GET /journal', 'POST /journal/retry', 'POST /journal/discard'];
+
+export interface OperatorCallsOptions {
+  /** Address of the dataplane's gRPC server: `unix:/path`. */
+  readonly dataplane: string;
+  /** Absolute path of the CNI server's socket. */
+  readonly cniSocket: string;
+  readonly clock: Clock;
+}
+
+/** Executes calls of operators that arrive through podwire-ipam, on this process's own sockets, as podwirectl does on the node. */
+export class OperatorCalls {
+  readonly #options: OperatorCallsOptions;
+  readonly #dataplane: Peer;
+
+  constructor(options: OperatorCallsOptions) {
+    this.#options = options;
+    this.#dataplane = new Peer('podwire-node', options.dataplane);
+  }
+
+  /** @returns the response message, or an {@link HttpResponse}, in protobuf's binary form @throws Failure */
+  async execute({ path, httpMethod, httpHeaders, body }: NodeRequest, timeoutMs: number): Promise<Uint8Array> {
+    if (httpMethod !== '') {
+      const isStatus = path === '/cni' && httpHeaders['cni-command'] === 'STATUS';
+      const isKnown = isStatus || ROUTES.includes(`${httpMethod} ${path}`);
+      if (!isKnown) throw refusal(`${httpMethod} ${path}`);
+      return HttpResponse.encode(await this.#request({ path, httpMethod, httpHeaders, body }, timeoutMs)).finish();
+    }
+    if (!METHODS.includes(path)) throw refusal(path);
+    const bytes = (message: Buffer): Buffer => message;
+    const coding = { requestSerialize: bytes, requestDeserialize: bytes, responseSerialize: bytes };
+    const method = {
+      path,
+      requestStream: false,
+      responseStream: false,
+      ...coding,
+      responseDeserialize: bytes,
+    } as const;
+    return this.#dataplane.call(method, body, { deadlineMs: this.#options.clock.nowMs() + timeoutMs });
+  }
+
+  /** Idempotent. */
+  close(): void {
+    this.#dataplane.close();
+  }
+
+  #request({ path, httpMethod: method, httpHeaders, body }: NodeRequest, timeoutMs: number): Promise<HttpResponse> {
+    const { cniSocket: socketPath } = this.#options;
+    return new Promise((resolve, reject) => {
+      const failed = (cause: unknown): void =>
+        reject(new Failure('UNREACHABLE', `podwire-node at ${socketPath}: ${messageOf(cause)}`, { cause }));
+      const headers = { host: 'podwire-node', ...httpHeaders };
+      const signal = AbortSignal.timeout(timeoutMs);
+      const call = httpRequest({ socketPath, path, method, headers, signal }, (response) => {
+        const chunks: Buffer[] = [];
+        response.on('data', (chunk: Buffer) => chunks.push(chunk)).once('error', failed);
+        response.once('end', () => resolve({ status: response.statusCode ?? 0, body: Buffer.concat(chunks) }));
+      });
+      call.once('error', failed).end(body);
+    });
+  }
+}
+
+function refusal(call: string): Failure {
+  return new Failure('ACCESS_DENIED', `${call}: a node does not execute it for operators; call it on the node itself`);
+}
