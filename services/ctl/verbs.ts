@@ -16,6 +16,7 @@ import { nodeReady, nodeStatus } from './commands/node.js';
 import { podsCheck, podsRepair } from './commands/pods.js';
 import { policyDrops } from './commands/policy/drops.js';
 import { releaseAddress, releaseAttachment } from './commands/release.js';
+import { status } from './commands/status/status.js';
 import { trace } from './commands/trace.js';
 import { version } from './commands/version.js';
 import { who } from './commands/who.js';
@@ -26,6 +27,7 @@ import { apply, create, label, patch, remove, replace, validate } from './resour
 
 /** All commands of podwirectl, in the order of the help. */
 export const VERBS: readonly Verb[] = [
+  status,
   get,
   describe,
   create,

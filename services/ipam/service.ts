@@ -103,15 +103,11 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const raw = await retryUntilAvailable(() => openStore(config, storeDeps(deps, events, instance)), retry);
   const store = timedStore(raw.store, { clock, events });
   const opened = { ...raw, store };
-  const { refused } = opened;
-  const { settlement } = opened.traits;
+  const { refused, traits } = raw;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
   const services = serviceAddresses(config, api);
-  const hasReplicas = config.store === 'etcd';
-  const policies =
-    api && config.networkPolicies
-      ? startNetworkPolicies(api, deps, { isShared: hasReplicas, identity: instance })
-      : undefined;
+  const place = { isShared: config.store === 'etcd', instance };
+  const policies = api && config.networkPolicies ? startNetworkPolicies(api, deps, place) : undefined;
   const loading = retryUntilAvailable(
     () => loadDatastore(opened, { config, deps, events, services, policies, signal: retry.signal }),
     retry,
@@ -120,32 +116,16 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   loading.catch(() => undefined);
   const updates = deferredUpdates(loading.then(({ updater }) => updater));
   const history = historyOptions(opened, config);
-  const { unknownNodes } = config;
-  const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes, services });
-  const watches = deferredStreamSource(loading, refused);
+  const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes: config.unknownNodes, services });
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
-  const leader = (): string => (config.store === 'kubernetes' ? instance : (policies?.leader() ?? ''));
-  const info = async (signal: AbortSignal): ReturnType<ClusterOptions['info']> => {
-    await loading;
-    const startedMs = clock.monotonicMs();
-    const storeRevision = BigInt(await store.revision(signal));
-    const storeReadUs = Math.round((clock.monotonicMs() - startedMs) * 1000);
-    const certificateEndTime = dateOf(identity.certificates?.endMs);
-    const datastore = { store: config.store, storeRevision, storeReadUs };
-    return { ...datastore, instance, leader: leader(), ...release, certificateEndTime };
-  };
-  const cluster = { nodes: ipam.nodes, instance, hasReplicas, info, clock };
-  const served = {
-    ipam,
-    updates,
-    watches,
-    policies: servedPolicies(policies, refused),
-    cluster,
-    settlement,
-    identity,
-    release,
-  };
-  const server = ipamServer({ ...served, tokens, api }, config, deps);
+  const watches = deferredStreamSource(loading, refused);
+  const parts = { ipam, updates, watches, settlement: traits.settlement, identity, release, tokens, api };
+  const described = { config, identity, policies, release, instance, clock, nodes: ipam.nodes, store, loading };
+  const server = ipamServer(
+    { ...parts, policies: servedPolicies(policies, refused), cluster: clusterOptions(described) },
+    config,
+    deps,
+  );
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Pick<Upkeep, 'stop'>[] = [];
   let stopMetrics = (): void => undefined;
@@ -175,6 +155,30 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     await stop();
     throw error;
   }
+}
+
+interface DescribedParts extends Pick<ClusterOptions, 'nodes' | 'instance' | 'clock'> {
+  readonly config: Config;
+  readonly identity: NetworkIdentity;
+  readonly policies: ServedPolicies | undefined;
+  readonly release: ProcessRelease;
+  readonly store: Store;
+  /** The first complete read of the datastore. */
+  readonly loading: Promise<unknown>;
+}
+
+function clusterOptions(parts: DescribedParts): ClusterOptions {
+  const { config, identity, policies, release, nodes, instance, store, loading, clock } = parts;
+  const info: ClusterOptions['info'] = async (signal) => {
+    await loading;
+    const startedMs = clock.monotonicMs();
+    const storeRevision = BigInt(await store.revision(signal));
+    const storeReadUs = Math.round((clock.monotonicMs() - startedMs) * 1000);
+    const leader = config.store === 'kubernetes' ? instance : (policies?.leader() ?? '');
+    const certificateEndTime = dateOf(identity.certificates?.endMs);
+    return { ...release, store: config.store, storeRevision, storeReadUs, instance, leader, certificateEndTime };
+  };
+  return { nodes, instance, hasReplicas: config.store === 'etcd', info, clock };
 }
 
 /**
@@ -338,6 +342,7 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
   const tasks: UpkeepTask[] = [
     pause.unlessLocked(poolDeletions(ipam)),
     pause.unlessLocked({ name: 'finish-node-deletions', run: (signal) => ipam.nodes.finishDeletions(signal) }),
+    { name: 'sample-pool-use', run: (signal: AbortSignal) => ipam.pools.sampleUse(signal) },
     { name: 'end-restore-wait', run: (signal: AbortSignal) => ipam.leases.endWait(signal) },
     { name: 'remove-old-history', run: (signal: AbortSignal) => expiry.run(signal) },
     { name: 'remove-old-release-marks', run: (signal: AbortSignal) => marks.run(signal) },

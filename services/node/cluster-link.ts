@@ -33,6 +33,9 @@ export interface ClusterLinkOptions {
 /** How often the node's state is compared with the last report, in milliseconds. */
 const REPORT_INTERVAL_MS = 5000;
 
+/** Time from a new connection until the node is no longer in the state of one without podwire-ipam, in milliseconds. */
+const FIRST_CHANGE_MS = 1000;
+
 const BACKOFF = { baseMs: 500, maxMs: 30_000 };
 
 /** Pauses between connections that look for further podwire-ipam. Each one that leads to a known process doubles the pause. */
@@ -51,7 +54,8 @@ export class ClusterLink {
   readonly #queue: WorkQueue<'connect'>;
   /** The open streams, by the process that they lead to. */
   readonly #streams = new Map<string, NodeStream>();
-  readonly #timer: { cancel: () => void };
+  /** Ends the wait for the next comparison; undefined: there is no stream. */
+  #cancelComparison: (() => void) | undefined;
   /** Connections in a row that led to a known process. */
   #repeatedCount = 0;
   #reportedFailure = '';
@@ -72,12 +76,6 @@ export class ClusterLink {
       retryInMs: exponentialBackoff(BACKOFF, random),
       clock,
     });
-    const compareLater = (): (() => void) =>
-      clock.after(REPORT_INTERVAL_MS, () => {
-        this.#report();
-        this.#timer.cancel = compareLater();
-      });
-    this.#timer = { cancel: compareLater() };
   }
 
   /** Starts; call once. */
@@ -88,14 +86,23 @@ export class ClusterLink {
   /** Idempotent. */
   async stop(): Promise<void> {
     this.#isStopped = true;
-    this.#timer.cancel();
+    this.#cancelComparison?.();
     const stopped = this.#queue.stop();
     for (const stream of this.#streams.values()) stream.close();
     await stopped;
   }
 
+  #compareIn(durationMs: number): void {
+    this.#cancelComparison?.();
+    this.#cancelComparison = this.#options.clock.after(durationMs, () => {
+      this.#cancelComparison = undefined;
+      if (this.#streams.size === 0) return;
+      this.#report();
+      this.#compareIn(REPORT_INTERVAL_MS);
+    });
+  }
+
   #report(): void {
-    if (this.#streams.size === 0) return;
     const report = this.#options.report();
     const text = Buffer.from(NodeReport.encode(report).finish()).toString('base64');
     for (const stream of this.#streams.values()) stream.report(report, text);
@@ -131,6 +138,7 @@ export class ClusterLink {
   #add(instance: string, stream: NodeStream, close: () => void): void {
     this.#streams.set(instance, stream);
     this.#repeatedCount = 0;
+    this.#compareIn(FIRST_CHANGE_MS);
     void stream.serve().finally(() => {
       close();
       this.#streams.delete(instance);

@@ -10,7 +10,7 @@ import { messageOf } from '@podwire/shared/failure/thrown';
 import { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-/** What podwirectl calls on a node. Pods are added by the node's container runtime only. */
+/** Methods that podwirectl calls on a node. Pods are added by the node's container runtime only. */
 const METHODS: readonly string[] = [
   NetworkPolicyServiceService.listPolicyDrops,
   NodeServiceService.getNodeStatus,

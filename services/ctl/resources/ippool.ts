@@ -46,7 +46,7 @@ export function countsOf(utilization: PoolUtilization | undefined): PoolUtilizat
 }
 
 /** Reserved addresses are not available to pods, so the capacity excludes them. */
-function isNearlyFull({ utilization, state }: Pool): boolean {
+export function isNearlyFull({ utilization, state }: Pool): boolean {
   const { allocated, capacity, reserved } = countsOf(utilization);
   const assignable = Number(capacity) - Number(reserved);
   return state === PoolState.POOL_STATE_ACTIVE && Number(allocated) >= NEARLY_FULL * assignable;

@@ -1,11 +1,17 @@
 import { isDeepStrictEqual } from 'node:util';
 
-import { NodeServiceService, NodeUtilization, TunnelKind, type Node } from '@podwire/proto/podwire/ipam/v1/node';
+import { ClusterServiceService, NodeContact, type NodeState } from '@podwire/proto/podwire/ipam/v1/cluster';
+import {
+  NodeServiceService,
+  NodeUtilization,
+  TunnelKind,
+  type Node as StoredNode,
+} from '@podwire/proto/podwire/ipam/v1/node';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
 import { z } from 'zod';
 
-import { allPages, type Context } from '../clients/services.js';
+import { allPages, type Context, type Service } from '../clients/services.js';
 import { FORCE } from '../command-line/options.js';
 import { sentence, type Fields } from '../output/report.js';
 import { age, moment, momentAndAge, percent, wordOf } from '../output/words.js';
@@ -13,6 +19,11 @@ import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
 import { keptReport } from './kept.js';
 import type { ManifestObject } from './manifest.js';
 import { resource, type Wanted } from './resource.js';
+
+/** A node with whether podwire-ipam hears of it; undefined: unknown. */
+interface Node extends StoredNode {
+  readonly contact?: NodeContact | undefined;
+}
 
 /** `vxlan-ipv4 10.65.0.1`. An entry without an address is not a tunnel, but the MAC address that a node announces in advance. */
 function tunnelsOf({ tunnels }: Node): string {
@@ -37,6 +48,7 @@ function nodeFields(node: Node, nowMs: number): Fields {
       ['IPv6', node.ipv6Address],
       ['Registered', momentAndAge(node.createTime, nowMs)],
       ['Deleted since', momentAndAge(node.deleteTime, nowMs)],
+      ['State', stateOf(node)],
       ['Last heard of', momentAndAge(node.heardTime, nowMs)],
       ['Last report', momentAndAge(node.reportTime, nowMs)],
       ['Blocks', `${counts.blocks}, with ${formatCount(counts.capacity, 'address', 'addresses')}`],
@@ -79,8 +91,37 @@ function stated(name: string, value = ''): Record<string, string> {
   return value === '' ? {} : { [name]: value };
 }
 
-const readNode = async (name: string, { ipam }: Context): Promise<Node | undefined> =>
-  (await ipam.call(NodeServiceService.getNode, { name })).node;
+const STATES: Partial<Record<NodeContact, string>> = {
+  [NodeContact.NODE_CONTACT_CONNECTED]: 'connected',
+  [NodeContact.NODE_CONTACT_SILENT]: 'silent',
+};
+
+function stateOf({ deleteTime, contact = NodeContact.NODE_CONTACT_UNSPECIFIED }: Node): string {
+  return deleteTime === undefined ? (STATES[contact] ?? 'registered') : 'being deleted';
+}
+
+/** A podwire-ipam of an earlier release does not know it. */
+async function withContact(nodes: readonly StoredNode[], ipam: Service): Promise<Node[]> {
+  try {
+    const states = await listNodeStates(ipam);
+    const contacts = new Map(states.map(({ name, contact }) => [name, contact]));
+    return nodes.map((node) => ({ ...node, contact: contacts.get(node.name) }));
+  } catch (error) {
+    if (error instanceof Failure && error.code === 'UNIMPLEMENTED') return [...nodes];
+    throw error;
+  }
+}
+
+/** The states of all nodes, in the order of their names. */
+export async function listNodeStates(ipam: Service): Promise<NodeState[]> {
+  const pages = await allPages((page) => ipam.call(ClusterServiceService.listNodeStates, page));
+  return pages.flatMap(({ nodes }) => nodes);
+}
+
+const readNode = async (name: string, { ipam }: Context): Promise<Node | undefined> => {
+  const { node } = await ipam.call(NodeServiceService.getNode, { name });
+  return node && (await withContact([node], ipam))[0];
+};
 
 /** The node itself writes its spec, so that only its labels can be changed. */
 async function updateNode(wanted: Wanted<ManifestObject>, context: Context): Promise<Node | undefined> {
@@ -110,7 +151,7 @@ export const NODE = resource<Node, ManifestObject>({
       isNumber: true,
       cell: ({ utilization }: Node) => countCells(utilization ?? NodeUtilization.create())[place] ?? '',
     })),
-    { head: 'STATE', cell: ({ deleteTime }) => (deleteTime === undefined ? 'registered' : 'being deleted') },
+    { head: 'STATE', cell: stateOf },
     { head: 'AGE', cell: ({ createTime }, nowMs) => age(createTime, nowMs) },
     { head: 'HEARD', isWide: true, cell: ({ heardTime }, nowMs) => age(heardTime, nowMs) },
     { head: 'REPORT', isWide: true, cell: ({ reportTime }, nowMs) => age(reportTime, nowMs) },
@@ -130,7 +171,10 @@ export const NODE = resource<Node, ManifestObject>({
   data: (node, { json }) => json.of(NodeServiceService.getNode, { node, podCidrs: [] }),
   list: async (_, { ipam }) => {
     const pages = await allPages((page) => ipam.call(NodeServiceService.listNodes, page));
-    return pages.flatMap(({ nodes }) => nodes);
+    return withContact(
+      pages.flatMap(({ nodes }) => nodes),
+      ipam,
+    );
   },
   get: readNode,
   notFound: 'NODE_NOT_FOUND',

@@ -7,8 +7,16 @@ import { join } from 'node:path';
 import { Readable, Writable } from 'node:stream';
 
 import type { MethodDefinition, UntypedHandleCall } from '@grpc/grpc-js';
+import {
+  ClusterServiceService,
+  NodeRequest,
+  type CallNodeRequest,
+  type CallNodeResponse,
+} from '@podwire/proto/podwire/ipam/v1/cluster';
 import { EncapsulationMode, GetPoolResponse, PoolServiceService, PoolState } from '@podwire/proto/podwire/ipam/v1/pool';
+import { Failure } from '@podwire/shared/failure/failure';
 import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
+import type { Streaming } from '@podwire/shared/rpc/streaming';
 import type { Unary } from '@podwire/shared/rpc/unary';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
@@ -19,7 +27,10 @@ import { run, type RunDeps } from '../run.js';
 interface FakeMethod {
   readonly path: string;
   readonly definition: RpcService['definition'];
-  readonly handler: (unary: Unary, calls: Call[]) => UntypedHandleCall;
+  readonly handler: (
+    parts: { readonly unary: Unary; readonly streaming: Streaming },
+    calls: Call[],
+  ) => UntypedHandleCall;
 }
 
 type PluginAnswer = string | readonly [status: number, body: string] | undefined;
@@ -38,13 +49,30 @@ export function fake<Request extends object, Response>(
   return {
     path: method.path,
     definition: { [name]: method },
-    handler: (unary, calls) =>
+    handler: ({ unary }, calls) =>
       unary(method, async (request) => {
         calls.push({ method: name, request });
         await Promise.resolve();
         return answer(request);
       }),
   };
+}
+
+/**
+ * A node that answers through podwire-ipam.
+ * @param answer - the response message of a gRPC method, or an HttpResponse; throws the node's failure
+ */
+export function fakeNode(nodeName: string, answer: (request: NodeRequest) => Uint8Array): FakeMethod {
+  const { callNode } = ClusterServiceService;
+  const call = async function* ({ nodeName: called, request }: CallNodeRequest): AsyncGenerator<CallNodeResponse> {
+    await Promise.resolve();
+    if (called !== nodeName) throw new Failure('NODE_NOT_FOUND', `there is no node "${called}"`);
+    const bytes = answer(NodeRequest.fromPartial(request ?? {}));
+    const middle = Math.ceil(bytes.length / 2);
+    for (const part of [bytes.subarray(0, middle), bytes.subarray(middle)]) yield { part: Buffer.from(part) };
+  };
+  const handler: FakeMethod['handler'] = ({ streaming }) => streaming(callNode, call);
+  return { path: callNode.path, definition: { CallNode: callNode }, handler };
 }
 
 /** Fake services. The gRPC services share one socket; the plugin has another. */
@@ -80,7 +108,7 @@ export class Fakes {
       clock: systemClock,
       defaultCallTimeoutMs: 10_000,
       drainTimeoutMs: 1000,
-      services: (unary) => servicesOf(methods, (method) => method.handler(unary, this.calls)),
+      services: (unary, streaming) => servicesOf(methods, (method) => method.handler({ unary, streaming }, this.calls)),
     });
     await this.#server.listen();
   }

@@ -18,7 +18,7 @@ export interface AnswerPart {
   readonly failure: Failure | undefined;
 }
 
-/** What this process knows of a node. */
+/** A node that is or was connected to this process. */
 export interface KnownNode<Report> {
   readonly name: string;
   readonly isConnected: boolean;
@@ -53,7 +53,7 @@ export class NodeConnections<Report, Request> {
     this.#clock = clock;
   }
 
-  /** Of two connections of a node, the later one gets the calls. */
+  /** The latest connection of a node gets the calls. */
   open(name: string, report: Report): NodeConnection<Report, Request> {
     const connection = new NodeConnection<Report, Request>(name, this.#clock, {
       reported: (later) => this.#report(name, connection, later),
@@ -116,7 +116,7 @@ interface ConnectionHooks<Report> {
 }
 
 /** The stream of one node. */
-export class NodeConnection<Report, Request> {
+class NodeConnection<Report, Request> {
   readonly #name: string;
   readonly #clock: Clock;
   readonly #hooks: ConnectionHooks<Report>;
@@ -186,7 +186,7 @@ export class NodeConnection<Report, Request> {
 
 interface Answer {
   readonly parts: Queue<Uint8Array>;
-  /** Of all parts so far. */
+  /** Sum of all parts so far. */
   bytes: number;
 }
 

@@ -27,7 +27,7 @@ import { NodeConnections } from './cluster-operations.js';
 
 type Connections = NodeConnections<NodeReport, NodeRequest>;
 
-/** What the service shows and passes on. */
+/** Dependencies of the service. */
 export interface ClusterOptions {
   readonly nodes: Pick<Nodes, 'contacts' | 'get'>;
   /** Name of this process among all podwire-ipam. */
@@ -45,19 +45,18 @@ interface ClusterServer extends ClusterOptions {
 
 export function clusterService(options: ClusterOptions, unary: Unary, streaming: Streaming): RpcService {
   const server: ClusterServer = { ...options, connections: new NodeConnections(options.clock) };
-  const { connectNode, listNodeStates, callNode, getClusterInfo } = ClusterServiceService;
   return {
     name: 'podwire.ipam.v1.ClusterService',
     definition: ClusterServiceService,
     implementation: {
-      connectNode: streaming.duplex(connectNode, connectHandler(server)),
-      listNodeStates: unary(listNodeStates, async (message, { signal }) => {
+      connectNode: streaming.duplex(ClusterServiceService.connectNode, connectHandler(server)),
+      listNodeStates: unary(ClusterServiceService.listNodeStates, async (message, { signal }) => {
         const page = readChecked('ListNodeStates', (checks) => readPage(message, SCOPE, checks));
         const { items, more } = pageOf(await nodeStates(server, signal), page);
         return { nodes: [...items], nextPageToken: formatPageToken(SCOPE, more ? items.at(-1)?.name : undefined) };
       }),
-      callNode: streaming(callNode, callHandler(server)),
-      getClusterInfo: unary(getClusterInfo, (_, { signal }) => server.info(signal)),
+      callNode: streaming(ClusterServiceService.callNode, callHandler(server)),
+      getClusterInfo: unary(ClusterServiceService.getClusterInfo, (_, { signal }) => server.info(signal)),
     },
   };
 }

@@ -30,6 +30,7 @@ import {
   type PoolDeletionRequest,
   type PoolDeletionStep,
 } from './deletion.js';
+import { PoolForecast } from './forecast.js';
 import { getPool, listPools, type PoolHolders, type PoolListing } from './pools.js';
 import type { PoolSpec } from './rules.js';
 
@@ -102,6 +103,7 @@ export class Pools {
   readonly #options: IpamOptions;
   readonly #events: PoolEvents;
   readonly #inquiry: NodeInquiry;
+  readonly #forecast = new PoolForecast();
 
   constructor(options: IpamOptions, inquiry: NodeInquiry) {
     this.#options = options;
@@ -119,12 +121,25 @@ export class Pools {
   }
 
   /** @throws Failure POOL_NOT_FOUND */
-  get(name: string, signal: AbortSignal): Promise<PoolListing> {
-    return read(this.#options, (view) => getPool(view, name), signal);
+  async get(name: string, signal: AbortSignal): Promise<PoolListing> {
+    return this.#withForecast(await read(this.#options, (view) => getPool(view, name), signal));
   }
 
-  list(query: PageQuery, signal: AbortSignal): Promise<Page<PoolListing>> {
-    return read(this.#options, (view) => listPools(view, query), signal);
+  async list(query: PageQuery, signal: AbortSignal): Promise<Page<PoolListing>> {
+    const { items, more } = await read(this.#options, (view) => listPools(view, query), signal);
+    return { items: items.map((listing) => this.#withForecast(listing)), more };
+  }
+
+  /** Takes a sample of the use of all pools. Call it about every minute. */
+  async sampleUse(signal: AbortSignal): Promise<void> {
+    const all = { after: '', limit: Infinity };
+    const { items } = await read(this.#options, (view) => listPools(view, all), signal);
+    const available = items.map(({ pool, utilization }) => [pool.name, Number(utilization.available)] as const);
+    this.#forecast.sample(this.#options.clock.monotonicMs(), new Map(available));
+  }
+
+  #withForecast(listing: PoolListing): PoolListing {
+    return { ...listing, fullInSeconds: this.#forecast.fullInSeconds(listing.pool.name) };
   }
 
   /** Idempotent without a version. @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED */

@@ -216,7 +216,7 @@ function deletePoolResponse(deleted: PoolDeleted): DeletePoolResponse {
   };
 }
 
-export function poolMessage({ pool, utilization }: PoolListing): PoolMessage {
+export function poolMessage({ pool, utilization, fullInSeconds }: PoolListing): PoolMessage {
   const { capacity, allocated, cooling, reserved, available, leased, blocks } = utilization;
   return {
     ...poolFields(pool),
@@ -229,6 +229,7 @@ export function poolMessage({ pool, utilization }: PoolListing): PoolMessage {
       reserved: String(reserved),
       available: String(available),
       leased,
+      fullInSeconds,
     },
   };
 }

@@ -18,6 +18,8 @@ import { LOAD_BALANCER } from './rules.js';
 export interface PoolListing {
   readonly pool: Pool;
   readonly utilization: PoolUtilization;
+  /** Until it is full, by the trend of the last hour; undefined: unknown, or longer than a month. */
+  readonly fullInSeconds?: number | undefined;
 }
 
 /** @param resourceVersion - empty for any @throws Failure STALE_VERSION */

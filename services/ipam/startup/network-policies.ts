@@ -17,7 +17,7 @@ import { PolicySource } from './policy-source.js';
 
 /** The network policies of the cluster, from the API server's objects and the addresses of the datastore. */
 export interface ServedPolicies extends PolicyDistributor, PolicyInspection {
-  /** Of several processes, the one that serves policies, as far as this one knows; empty otherwise. */
+  /** The one of several processes that serves policies, as far as this one knows; empty otherwise. */
   readonly leader: () => string;
   /** Receives what the mirror applies. */
   readonly observe: (observed: Observed) => void;
@@ -38,16 +38,16 @@ export interface PolicyPlace {
   /** Whether further processes serve the same datastore at the same time. */
   readonly isShared: boolean;
   /** Name of this process among them. */
-  readonly identity: string;
+  readonly instance: string;
 }
 
 /** The caller stops it before it closes the API server. */
 export function startNetworkPolicies(
   api: KubernetesApi,
   { clock, log, random }: PolicyDeps,
-  { isShared, identity }: PolicyPlace,
+  { isShared, instance }: PolicyPlace,
 ): ServedPolicies {
-  const lease = isShared ? new PolicyLease({ api, clock, log, identity }) : undefined;
+  const lease = isShared ? new PolicyLease({ api, clock, log, identity: instance }) : undefined;
   let isRead = false;
   const unread = (): Failure | undefined => (isRead ? source.refusal : notLeading(''));
   const refusal = (): Failure | undefined => unread() ?? (lease && !lease.held ? notLeading(lease.leader) : undefined);

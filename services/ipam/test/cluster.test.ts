@@ -84,7 +84,7 @@ class FakeNode {
       if (!call) continue;
       this.calls.push(call);
       if (this.onCall) this.onCall(call);
-      else for (const letter of [...String(call.request?.body), '']) this.answer(call.number, letter);
+      else for (const letter of Array.from(String(call.request?.body)).concat('')) this.answer(call.number, letter);
     }
   }
 }

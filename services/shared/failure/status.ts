@@ -69,7 +69,7 @@ export function encodeFailure(error: unknown): Buffer {
 export function decodeFailure(bytes: Uint8Array): Failure {
   try {
     const status = Status.decode(bytes);
-    const { code = 'INTERNAL', ...rest } = unpackDetails(status, status.code) ?? {};
+    const { code = 'INTERNAL', ...rest } = unpackDetails(status, grpcStatus.INTERNAL) ?? {};
     return new Failure(code, status.message, rest);
   } catch (cause) {
     return new Failure('INTERNAL', 'a failure that cannot be read: use one release of all programs', { cause });

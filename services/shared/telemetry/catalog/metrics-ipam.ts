@@ -16,6 +16,7 @@ const UPKEEP_TASKS = [
   'remove-old-history',
   'remove-old-release-marks',
   'review-node-tokens',
+  'sample-pool-use',
   'write-history',
 ] as const;
 

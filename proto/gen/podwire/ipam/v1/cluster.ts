@@ -75,7 +75,7 @@ export interface NodeReport {
 export interface NodeAnswer {
   /** Number of the call. */
   callNumber: bigint;
-  /** Bytes that follow those of the previous parts, at most 64 KiB. */
+  /** Bytes that follow the bytes of the previous parts, at most 64 KiB. */
   part: Buffer;
   /** Whether this is the last part. */
   isLast: boolean;
@@ -165,7 +165,7 @@ export interface CallNodeRequest {
 /** CallNodeResponse is a part of the answer. */
 export interface CallNodeResponse {
   /**
-   * Bytes that follow those of the previous parts: together the response message of a gRPC method, or an HttpResponse, in
+   * Bytes that follow the bytes of the previous parts: together the response message of a gRPC method, or an HttpResponse, in
    * protobuf's binary form.
    */
   part: Buffer;

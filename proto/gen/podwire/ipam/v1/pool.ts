@@ -172,6 +172,11 @@ export interface PoolUtilization {
   available: string;
   /** Number of the available addresses that are leased to nodes, and recalled if pods of other nodes need them. */
   leased: bigint;
+  /**
+   * In how many seconds no address is available, by the trend of the last hour; not set: not within 30 days, or this
+   * podwire-ipam has seen less than 10 minutes.
+   */
+  fullInSeconds?: number | undefined;
 }
 
 /** CreatePoolRequest holds the pool to make. */
@@ -605,7 +610,17 @@ export const Pool: MessageFns<Pool> = {
 };
 
 function createBasePoolUtilization(): PoolUtilization {
-  return { capacity: "", allocated: 0n, free: "", blocks: 0n, cooling: 0n, reserved: "", available: "", leased: 0n };
+  return {
+    capacity: "",
+    allocated: 0n,
+    free: "",
+    blocks: 0n,
+    cooling: 0n,
+    reserved: "",
+    available: "",
+    leased: 0n,
+    fullInSeconds: undefined,
+  };
 }
 
 export const PoolUtilization: MessageFns<PoolUtilization> = {
@@ -645,6 +660,9 @@ export const PoolUtilization: MessageFns<PoolUtilization> = {
         throw new globalThis.Error("value provided for field message.leased of type uint64 too large");
       }
       writer.uint32(64).uint64(message.leased);
+    }
+    if (message.fullInSeconds !== undefined) {
+      writer.uint32(72).uint32(message.fullInSeconds);
     }
     return writer;
   },
@@ -726,6 +744,14 @@ export const PoolUtilization: MessageFns<PoolUtilization> = {
             message.leased = reader.uint64() as bigint;
             continue;
           }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.fullInSeconds = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -751,6 +777,7 @@ export const PoolUtilization: MessageFns<PoolUtilization> = {
     message.reserved = object.reserved ?? "";
     message.available = object.available ?? "";
     message.leased = (object.leased !== undefined && object.leased !== null) ? BigInt(object.leased) : 0n;
+    message.fullInSeconds = object.fullInSeconds ?? undefined;
     return message;
   },
 };
