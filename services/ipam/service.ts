@@ -101,9 +101,8 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const identity = await openNetworkIdentity(config, { clock, log, retry, api });
   const instance = `${hostname()}_${newUid()}`;
   const raw = await retryUntilAvailable(() => openStore(config, storeDeps(deps, events, instance)), retry);
-  const store = timedStore(raw.store, { clock, events });
-  const opened = { ...raw, store };
-  const { refused, traits } = raw;
+  const opened = { ...raw, store: timedStore(raw.store, { clock, events }) };
+  const { store, refused, traits } = opened;
   if (config.store === 'kubernetes') refused.addEventListener('abort', deps.endProcess);
   const services = serviceAddresses(config, api);
   const place = { isShared: config.store === 'etcd', instance };
@@ -118,14 +117,10 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const history = historyOptions(opened, config);
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes: config.unknownNodes, services });
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
-  const watches = deferredStreamSource(loading, refused);
-  const parts = { ipam, updates, watches, settlement: traits.settlement, identity, release, tokens, api };
-  const described = { config, identity, policies, release, instance, clock, nodes: ipam.nodes, store, loading };
-  const server = ipamServer(
-    { ...parts, policies: servedPolicies(policies, refused), cluster: clusterOptions(described) },
-    config,
-    deps,
-  );
+  const streams = { watches: deferredStreamSource(loading, refused), policies: servedPolicies(policies, refused) };
+  const described = { config, identity, policies, release, instance, clock, store, loading, nodes: ipam.nodes };
+  const parts = { ipam, updates, settlement: traits.settlement, identity, release, tokens, api };
+  const server = ipamServer({ ...parts, ...streams, cluster: clusterOptions(described) }, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Pick<Upkeep, 'stop'>[] = [];
   let stopMetrics = (): void => undefined;
