@@ -64,8 +64,8 @@ Exit code 4: the entry is discarded, but a restart of the plugin may restore it.
   examples: ['journal discard 7', 'journal discard k8s-pod-network/4f1c/eth0 --yes'],
   run: async (input, { plugin, clock }) => {
     const which = input.at(ENTRY_ARGUMENT);
-    const entry = singleEntry(which, findEntries(which, await plugin.journal()));
-    const execute = () => discard(entry.attachment, plugin);
+    const entry = singleEntry(which, findEntries(which, await (await plugin()).journal()));
+    const execute = async () => discard(entry.attachment, await plugin());
     if (input.has(YES)) return execute();
     const sections = [sentence(discardText(entry, 'would be')), entryFields(entry, clock.nowMs())];
     const data = () => ({ entry });
@@ -117,7 +117,7 @@ export const journalList: Verb = {
   about: 'the pending releases of DELs on this node, which the plugin retries',
   details:
     'Exit code 4: the journal cannot be persisted, so that a restart could lose entries; or an entry cannot be read.',
-  run: async (_, { plugin, clock }) => journalReport(await plugin.journal(), clock.nowMs()),
+  run: async (_, { plugin, clock }) => journalReport(await (await plugin()).journal(), clock.nowMs()),
 };
 
 /** The journal, oldest first. */
@@ -163,8 +163,8 @@ export const journalRetry: Verb = {
   about: 'retry all entries of the journal immediately, and show the remaining entries',
   details: 'Exit code 1: entries are left.',
   run: async (_, { plugin, clock }) => {
-    const before = await plugin.journal();
-    const after = await plugin.retryJournal();
+    const before = await (await plugin()).journal();
+    const after = await (await plugin()).retryJournal();
     const isLeft = (order: number): boolean => after.entries.some((entry) => entry.order === order);
     const done = before.entries.filter(({ order }) => !isLeft(order)).length;
     const report = journalReport(after, clock.nowMs());
@@ -183,7 +183,7 @@ export const journalShow: Verb = {
   about: 'details of one entry of the journal',
   positionals: [ENTRY_ARGUMENT],
   run: async (input, { plugin, clock }) => {
-    const found = findEntries(input.at(ENTRY_ARGUMENT), await plugin.journal());
+    const found = findEntries(input.at(ENTRY_ARGUMENT), await (await plugin()).journal());
     return {
       sections: found.map((entry) => entryFields(entry, clock.nowMs())),
       data: () => ({ entries: [...found] }),
