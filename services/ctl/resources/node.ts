@@ -3,7 +3,6 @@ import { isDeepStrictEqual } from 'node:util';
 import { NodeServiceService, NodeUtilization, TunnelKind, type Node } from '@podwire/proto/podwire/ipam/v1/node';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
-import { z } from 'zod';
 
 import { allPages, type Context } from '../clients/services.js';
 import { FORCE } from '../command-line/options.js';
@@ -11,8 +10,7 @@ import { sentence, type Fields } from '../output/report.js';
 import { age, moment, momentAndAge, percent, wordOf } from '../output/words.js';
 import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
 import { keptReport } from './kept.js';
-import type { ManifestObject } from './manifest.js';
-import { resource, type Wanted } from './resource.js';
+import { resource, type ManifestObject, type Wanted } from './resource.js';
 
 /** `vxlan-ipv4 10.65.0.1`. An entry without an address is not a tunnel, but the MAC address that a node announces in advance. */
 function tunnelsOf({ tunnels }: Node): string {
@@ -95,10 +93,6 @@ async function updateNode(wanted: Wanted<ManifestObject>, context: Context): Pro
 }
 
 export const NODE = resource<Node, ManifestObject>({
-  kind: 'Node',
-  apiVersion: 'projectcalico.org/v3',
-  names: ['node', 'nodes', 'no', 'nos'],
-  about: 'the registered nodes, with their blocks and addresses',
   columns: [
     { head: 'NAME', cell: ({ name }) => name },
     { head: 'IPV4', cell: ({ ipv4Address }) => ipv4Address },
@@ -134,7 +128,7 @@ export const NODE = resource<Node, ManifestObject>({
   },
   get: readNode,
   notFound: 'NODE_NOT_FOUND',
-  schema: z.record(z.string(), z.json()),
+  schema: async () => (await import('./specs.js')).NODE_SPEC,
   update: updateNode,
   deletion: {
     flags: [FORCE],
