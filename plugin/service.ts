@@ -2,8 +2,7 @@ import { setMaxListeners } from 'node:events';
 import { closeSync, openSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 
-import { Failure } from '@podwire/shared/failure/failure';
-import { tracedMessage } from '@podwire/shared/failure/status';
+import { Failure, tracedMessage } from '@podwire/shared/failure/failure';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Boot } from '@podwire/shared/runtime/boot';
 import type { Clock } from '@podwire/shared/runtime/clock';

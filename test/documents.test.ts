@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 
-import { parseCommandLine } from '@podwire/ctl/command-line/program';
+import { loadVerbs, parseCommandLine } from '@podwire/ctl/command-line/program';
 import { VERBS } from '@podwire/ctl/verbs';
 import { describe, expect, test } from 'vitest';
 
@@ -92,6 +92,8 @@ function anchorsOf(file: string): string[] {
   return headings.map((text) => text.replace(/[^\p{L}\p{N}\s_-]/gu, '').replaceAll(' ', '-'));
 }
 
+const COMMANDS = await loadVerbs([], VERBS);
+
 /** The arguments after `podwirectl` in code, without comments. */
 function commandsIn(text: string): string[][] {
   const shown = [...text.matchAll(/^podwirectl ([^#\n]+)/gm), ...text.matchAll(/`podwirectl ([^`]+)`/g)];
@@ -99,6 +101,6 @@ function commandsIn(text: string): string[][] {
 }
 
 function isTaken(words: readonly string[]): boolean {
-  const parsed = parseCommandLine(words, VERBS);
+  const parsed = parseCommandLine(words, COMMANDS);
   return parsed.kind === 'run' || parsed.exitCode === 0;
 }

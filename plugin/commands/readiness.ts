@@ -1,5 +1,4 @@
-import { Failure } from '@podwire/shared/failure/failure';
-import { tracedMessage } from '@podwire/shared/failure/status';
+import { Failure, tracedMessage } from '@podwire/shared/failure/failure';
 import { WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';

@@ -1,7 +1,6 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { AllocatedAddress } from '@podwire/shared/attachment/allocation';
-import { Failure } from '@podwire/shared/failure/failure';
-import { tracedMessage } from '@podwire/shared/failure/status';
+import { Failure, tracedMessage } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 

@@ -1,7 +1,6 @@
 import { trace, type SpanContext } from '@opentelemetry/api';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
-import { Failure } from '@podwire/shared/failure/failure';
-import { tracedMessage } from '@podwire/shared/failure/status';
+import { Failure, tracedMessage } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';

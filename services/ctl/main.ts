@@ -3,9 +3,6 @@ import process from 'node:process';
 
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { tolerateBrokenPipe } from '@podwire/shared/runtime/broken-pipe';
-import { runProcess } from '@podwire/shared/runtime/lifecycle';
-import { createLogger } from '@podwire/shared/runtime/log';
-import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 
 import type { CommandProcess } from './clients/services.js';
 import { run } from './run.js';
@@ -20,12 +17,15 @@ function stopSignal(): AbortSignal {
   return stopped.signal;
 }
 
-const serve: CommandProcess['serve'] = (start) => {
+const serve: CommandProcess['serve'] = async (start) => {
+  const [{ runProcess }, { createLogger }] = await Promise.all([
+    import('@podwire/shared/runtime/lifecycle'),
+    import('@podwire/shared/runtime/log'),
+  ]);
   const log = createLogger({ service: 'podwirectl', level: 'info' });
   return runProcess({ log, start: () => Promise.resolve(start(log)), stopTimeoutMs: STOP_TIMEOUT_MS, args: [] });
 };
 
 tolerateBrokenPipe('podwirectl');
-propagateTraces();
 const deps = { process, clock: systemClock, random: Math.random, stopSignal, serve };
 process.exitCode = await run(process.argv.slice(2), deps);

@@ -2,13 +2,10 @@ import type { Readable, Writable } from 'node:stream';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { createLogger, type Logger } from '@podwire/shared/runtime/log';
+import type { Logger } from '@podwire/shared/runtime/log';
 import { readRelease } from '@podwire/shared/runtime/process-release';
-import { z } from 'zod';
 
-import { NodeRelay } from './clients/node-relay.js';
-import { PluginSocket } from './clients/plugin-socket.js';
-import { askYes } from './clients/terminal.js';
+import type { NodeRelay } from './clients/node-relay.js';
 import { GrpcService, type CommandProcess, type Context } from './clients/services.js';
 import { candidates, COMPLETE } from './command-line/completion.js';
 import {
@@ -21,10 +18,9 @@ import {
   DEFAULT_TIMEOUT_MS,
 } from './command-line/global-options.js';
 import { ON_NODE } from './command-line/options.js';
-import { parseCommandLine } from './command-line/program.js';
 import { serviceOptionWords, serviceSettingsOf } from './command-line/service-settings.js';
 import type { Input, Verb } from './command-line/verb.js';
-import { ContractJson, render } from './output/render.js';
+import { render, type RenderOptions } from './output/render.js';
 import { DONE, exitCodeOf, INVALID_USAGE, type OutputFormat, type Report } from './output/report.js';
 import { failureLine } from './output/words.js';
 import { VERBS } from './verbs.js';
@@ -54,19 +50,24 @@ const ACCESS_HINT =
 export async function run(args: readonly string[], deps: RunDeps): Promise<number> {
   const { stdout, stderr } = deps.process;
   if (args[0] === COMPLETE) {
-    stdout.write(
-      candidates(args.slice(1), VERBS)
-        .map((word) => `${word}\n`)
-        .join(''),
-    );
+    const words = await candidates(args.slice(1), VERBS);
+    stdout.write(words.map((word) => `${word}\n`).join(''));
     return DONE;
   }
-  const command = parseCommandLine(args, VERBS, await readRelease());
+  const { loadVerbs, parseCommandLine } = await import('./command-line/program.js');
+  const command = parseCommandLine(args, await loadVerbs(args, VERBS), await readRelease());
   if (command.kind === 'run') return runVerb(command.verb, command, deps);
   stdout.write(command.stdout);
   stderr.write(command.stderr);
   return command.exitCode;
 }
+
+/** Reports for people do not call their `data`. */
+const NO_JSON: Context['json'] = {
+  of: () => {
+    throw new Error('the contract is loaded for json and yaml only');
+  },
+};
 
 interface ParsedArguments {
   readonly input: Input;
@@ -75,7 +76,8 @@ interface ParsedArguments {
 
 async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: RunDeps): Promise<number> {
   const { process, clock } = deps;
-  const output = new Output(globals, process);
+  const data = ['json', 'yaml'].includes(globals.get(OUTPUT) ?? '') ? await import('./output/data.js') : undefined;
+  const output = new Output(globals, process, data?.renderData);
   const services: GrpcService[] = [];
   try {
     if (output.format === 'name' && !verb.hasNames)
@@ -87,33 +89,36 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
       void (deadline.atMs = clock.nowMs() + (timeoutMs ?? defaultMs));
     restartTimeout();
     const deadlineMs = (): number => deadline.atMs;
-    const log = plainLog(process.stderr);
     const grpc = (options: Pick<ConstructorParameters<typeof GrpcService>[0], GrpcOption>): GrpcService => {
-      const service = new GrpcService({ ...options, log, clock, deadlineMs });
+      const service = new GrpcService({ ...options, log: () => plainLog(process.stderr), clock, deadlineMs });
       services.push(service);
       return service;
     };
     const ipamService = grpc({ name: 'podwire-ipam', address: ipam, option: IPAM.name, proofs: ipamProofs });
     const nodeName = verb.options?.includes(ON_NODE) ? input.get(ON_NODE) : undefined;
     const relay =
-      nodeName === undefined ? undefined : new NodeRelay({ ipam: ipamService, nodeName, clock, deadlineMs });
+      nodeName === undefined ? undefined : await relayTo({ ipam: ipamService, nodeName, clock, deadlineMs });
     const context: Context = {
       ipam: ipamService,
       dataplane: relay ?? grpc({ name: 'podwire-node', address: dataplane, option: DATAPLANE.name }),
-      plugin: new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs, relay }),
+      plugin: async () => {
+        const { PluginSocket } = await import('./clients/plugin-socket.js');
+        return new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs, relay });
+      },
       clock,
       process: deps,
-      log,
       stdin: process.stdin,
       output: output.format,
       print: (report, options) => output.print(report, options),
+      note: (text) => void process.stderr.write(`${NAME}: ${text}\n`),
       restartTimeout,
       timeoutMs,
-      json: new ContractJson(),
+      json: data ? new data.ContractJson() : NO_JSON,
     };
     const report = await verb.run(input, context);
     if (!report.confirmation || !output.isInteractive) return output.print(report);
     output.print(report);
+    const { askYes } = await import('./clients/terminal.js');
     if (!(await askYes('execute it? [y/N] ', process.stdin, process.stderr))) {
       process.stderr.write('nothing was changed\n');
       return INVALID_USAGE;
@@ -130,6 +135,11 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
   }
 }
 
+async function relayTo(options: ConstructorParameters<typeof NodeRelay>[0]): Promise<NodeRelay> {
+  const { NodeRelay: Relay } = await import('./clients/node-relay.js');
+  return new Relay(options);
+}
+
 /** The output of one command line. */
 class Output {
   readonly #globals: Input;
@@ -138,9 +148,12 @@ class Output {
   /** Whether an operator sees the output and can answer. */
   readonly isInteractive: boolean;
 
-  constructor(globals: Input, process: RunDeps['process']) {
+  readonly #renderData: RenderOptions['renderData'];
+
+  constructor(globals: Input, process: RunDeps['process'], renderData: RenderOptions['renderData']) {
     this.#globals = globals;
     this.#process = process;
+    this.#renderData = renderData;
     this.format = globals.get(OUTPUT) ?? 'table';
     const isForPeople = this.format === 'table' || this.format === 'wide';
     this.isInteractive = isForPeople && process.stdin.isTTY === true && process.stdout.isTTY === true;
@@ -153,6 +166,7 @@ class Output {
     const text = render(this.#withHints(report), {
       format: this.format,
       hasHeadings: hasHeadings && !this.#globals.has(NO_HEADERS),
+      renderData: this.#renderData,
       isColoured: stdout.isTTY === true && (env.NO_COLOR ?? '') === '',
     });
     stdout.write(text.stdout);
@@ -175,10 +189,10 @@ class Output {
 
 type GrpcOption = 'name' | 'address' | 'option' | 'proofs';
 
-const LOG_LINE = z.object({ msg: z.string() });
-
 /** A log of plain lines, as the other output for people. */
-function plainLog(stderr: Writable): Logger {
-  const write = (line: string): void => void stderr.write(`${NAME}: ${LOG_LINE.parse(JSON.parse(line)).msg}\n`);
+async function plainLog(stderr: Writable): Promise<Logger> {
+  const [{ createLogger }, { z }] = await Promise.all([import('@podwire/shared/runtime/log'), import('zod')]);
+  const logLine = z.object({ msg: z.string() });
+  const write = (line: string): void => void stderr.write(`${NAME}: ${logLine.parse(JSON.parse(line)).msg}\n`);
   return createLogger({ service: NAME, level: 'info', destination: { write } });
 }

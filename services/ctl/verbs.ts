@@ -1,77 +1,52 @@
-import { certificatesCreate } from './certificates/create.js';
-import { certificatesRevoke } from './certificates/revoke.js';
-import { completion } from './command-line/completion.js';
-import type { Verb } from './command-line/verb.js';
-import { ipamAssign } from './commands/assign.js';
-import { attributesSet, attributesSwap } from './commands/attributes.js';
-import { audit } from './commands/audit.js';
-import { explain } from './commands/explain.js';
-import { gc } from './commands/gc.js';
-import { history } from './commands/history.js';
-import { ipamCheck, ipamConfigure, ipamRelease, ipamShow, ipamSplit } from './commands/ipam.js';
-import { latency } from './commands/latency.js';
-import { leases, leasesReturn } from './commands/leases.js';
-import { policyExplain, policyList, policyStatus } from './commands/policy/policy.js';
-import { nodeReady, nodeStatus } from './commands/node.js';
-import { podsCheck, podsRepair } from './commands/pods.js';
-import { policyDrops } from './commands/policy/drops.js';
-import { releaseAddress, releaseAttachment } from './commands/release.js';
-import { status } from './commands/status/status.js';
-import { trace } from './commands/trace.js';
-import { version } from './commands/version.js';
-import { who } from './commands/who.js';
-import { journalDiscard, journalList, journalRetry, journalShow } from './resources/journal.js';
-import { nodePorts, podsList } from './resources/pods.js';
-import { describe, get } from './resources/reading.js';
-import { apply, create, label, patch, remove, replace, validate } from './resources/writing.js';
+import type { VerbTable } from './command-line/verb.js';
 
-/** All commands of podwirectl, in the order of the help. */
-export const VERBS: readonly Verb[] = [
-  status,
-  get,
-  describe,
-  create,
-  apply,
-  replace,
-  patch,
-  label,
-  validate,
-  remove,
-  ipamShow,
-  ipamCheck,
-  ipamAssign,
-  ipamRelease,
-  ipamConfigure,
-  ipamSplit,
-  leases,
-  leasesReturn,
-  who,
-  history,
-  explain,
-  policyExplain,
-  policyList,
-  policyStatus,
-  policyDrops,
-  audit,
-  releaseAddress,
-  releaseAttachment,
-  attributesSet,
-  attributesSwap,
-  nodeStatus,
-  nodeReady,
-  nodePorts,
-  latency,
-  trace,
-  podsList,
-  podsCheck,
-  podsRepair,
-  gc,
-  journalList,
-  journalShow,
-  journalRetry,
-  journalDiscard,
-  certificatesCreate,
-  certificatesRevoke,
-  version,
-  completion,
-];
+/** All commands of podwirectl, in the order of the help. The code of a command is loaded when it is needed. */
+export const VERBS: VerbTable = {
+  status: async () => (await import('./commands/status/status.js')).status,
+  get: async () => (await import('./resources/reading.js')).get,
+  describe: async () => (await import('./resources/reading.js')).describe,
+  create: async () => (await import('./resources/writing.js')).create,
+  apply: async () => (await import('./resources/writing.js')).apply,
+  replace: async () => (await import('./resources/writing.js')).replace,
+  patch: async () => (await import('./resources/writing.js')).patch,
+  label: async () => (await import('./resources/writing.js')).label,
+  validate: async () => (await import('./resources/writing.js')).validate,
+  delete: async () => (await import('./resources/writing.js')).remove,
+  'ipam show': async () => (await import('./commands/ipam.js')).ipamShow,
+  'ipam check': async () => (await import('./commands/ipam.js')).ipamCheck,
+  'ipam assign': async () => (await import('./commands/assign.js')).ipamAssign,
+  'ipam release': async () => (await import('./commands/ipam.js')).ipamRelease,
+  'ipam configure': async () => (await import('./commands/ipam.js')).ipamConfigure,
+  'ipam split': async () => (await import('./commands/ipam.js')).ipamSplit,
+  leases: async () => (await import('./commands/leases.js')).leases,
+  'leases return': async () => (await import('./commands/leases.js')).leasesReturn,
+  who: async () => (await import('./commands/who.js')).who,
+  history: async () => (await import('./commands/history.js')).history,
+  explain: async () => (await import('./commands/explain.js')).explain,
+  'policy explain': async () => (await import('./commands/policy/policy.js')).policyExplain,
+  'policy list': async () => (await import('./commands/policy/policy.js')).policyList,
+  'policy status': async () => (await import('./commands/policy/policy.js')).policyStatus,
+  'policy drops': async () => (await import('./commands/policy/drops.js')).policyDrops,
+  audit: async () => (await import('./commands/audit.js')).audit,
+  'release address': async () => (await import('./commands/release.js')).releaseAddress,
+  'release attachment': async () => (await import('./commands/release.js')).releaseAttachment,
+  'attributes set': async () => (await import('./commands/attributes.js')).attributesSet,
+  'attributes swap': async () => (await import('./commands/attributes.js')).attributesSwap,
+  'node status': async () => (await import('./commands/node.js')).nodeStatus,
+  'node ready': async () => (await import('./commands/node.js')).nodeReady,
+  'node ports': async () => (await import('./resources/pods.js')).nodePorts,
+  latency: async () => (await import('./commands/latency.js')).latency,
+  trace: async () => (await import('./commands/trace.js')).trace,
+  'pods list': async () => (await import('./resources/pods.js')).podsList,
+  'pods check': async () => (await import('./commands/pods.js')).podsCheck,
+  'pods repair': async () => (await import('./commands/pods.js')).podsRepair,
+  gc: async () => (await import('./commands/gc.js')).gc,
+  'journal list': async () => (await import('./resources/journal.js')).journalList,
+  'journal show': async () => (await import('./resources/journal.js')).journalShow,
+  'journal retry': async () => (await import('./resources/journal.js')).journalRetry,
+  'journal discard': async () => (await import('./resources/journal.js')).journalDiscard,
+  'certificates create': async () => (await import('./certificates/create.js')).certificatesCreate,
+  'certificates revoke': async () => (await import('./certificates/revoke.js')).certificatesRevoke,
+  version: async () => (await import('./commands/version.js')).version,
+  completion: async () => (await import('./command-line/completion.js')).completion,
+};

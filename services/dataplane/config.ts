@@ -1,15 +1,8 @@
 import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import type { Family } from '@podwire/shared/net/address';
 import type { SettingValues } from '@podwire/shared/runtime/config-reader';
-import {
-  absolutePath,
-  flag,
-  isLocalAddress,
-  listOf,
-  oneOf,
-  rpcAddress,
-  wholeNumber,
-} from '@podwire/shared/runtime/setting';
+import { isLocalAddress } from '@podwire/shared/runtime/service-address';
+import { absolutePath, flag, listOf, oneOf, rpcAddress, wholeNumber } from '@podwire/shared/runtime/setting';
 import { z } from 'zod';
 
 import { BIRD_SETTINGS } from './bird/settings.js';

@@ -3,18 +3,15 @@ import type { Readable } from 'node:stream';
 import type { JsonValue } from '@bufbuild/protobuf';
 import type { MethodDefinition } from '@grpc/grpc-js';
 import { Failure } from '@podwire/shared/failure/failure';
-import { Peer } from '@podwire/shared/rpc/client';
+import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { IPAM_SERVER_NAME } from '@podwire/shared/tls/caller';
-import { ipamTls } from '@podwire/shared/tls/certificate-source';
 import type { NamedFile, TlsFiles } from '@podwire/shared/tls/tls-files';
-import { tokenOf } from '@podwire/shared/tls/token-file';
 
 import type { OutputFormat, Report } from '../output/report.js';
 import type { PluginSocket } from './plugin-socket.js';
-import { assertReachable } from './reach.js';
 
 /** One of Podwire's gRPC services. */
 export interface Service {
@@ -41,15 +38,16 @@ export interface CommandProcess {
 export interface Context {
   readonly ipam: Service;
   readonly dataplane: Service;
-  readonly plugin: PluginSocket;
+  /** Loads the client, which few commands need. */
+  readonly plugin: () => Promise<PluginSocket>;
   readonly clock: Clock;
   readonly process: CommandProcess;
-  /** Writes plain lines to the standard error. */
-  readonly log: Logger;
   readonly stdin: Readable;
   readonly output: OutputFormat;
   /** Prints a report before the command ends. */
   readonly print: (report: Report, options?: { readonly hasHeadings: boolean }) => void;
+  /** Writes a line to the standard error before the command ends. */
+  readonly note: (text: string) => void;
   /** Begins the timeout of the command again, for one that waits. @param defaultMs - without --timeout */
   readonly restartTimeout: (defaultMs?: number) => void;
   /** The value of --timeout, in milliseconds; undefined where the command line has none. */
@@ -79,7 +77,7 @@ interface GrpcServiceOptions {
   readonly option: string;
   /** TLS proofs; undefined for plain text. Called with the first call only. @throws Failure where files are missing */
   readonly proofs?: () => Proofs | undefined;
-  readonly log: Logger;
+  readonly log: () => Promise<Logger>;
   readonly clock: Clock;
   /** Deadline of the command, in epoch milliseconds. */
   readonly deadlineMs: () => number;
@@ -128,11 +126,21 @@ export class GrpcService implements Service {
     const { files, token } = proofs?.() ?? {};
     const endpoint = { service, address, option, tls: files && { files, serverName: IPAM_SERVER_NAME } };
     const timeoutMs = Math.max(1, deadlineMs() - clock.nowMs());
+    // Loaded late: commands that call nothing start without gRPC and OpenTelemetry.
+    const [{ assertReachable }, { Peer }, { propagateTraces }] = await Promise.all([
+      import('./reach.js'),
+      import('@podwire/shared/rpc/client'),
+      import('@podwire/shared/telemetry/telemetry'),
+    ]);
     await assertReachable(endpoint, { timeoutMs, timeoutOption: '--timeout' });
-    return new Peer(service, address, {
-      tls: ipamTls(files, { clock, log }),
-      token: token && tokenOf(token, { clock, log }),
-    });
+    propagateTraces();
+    if (!files) return new Peer(service, address);
+    const [{ ipamTls }, { tokenOf }, deps] = await Promise.all([
+      import('@podwire/shared/tls/certificate-source'),
+      import('@podwire/shared/tls/token-file'),
+      log().then((log) => ({ clock, log })),
+    ]);
+    return new Peer(service, address, { tls: ipamTls(files, deps), token: token && tokenOf(token, deps) });
   }
 
   close(): void {

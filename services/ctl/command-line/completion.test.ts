@@ -31,8 +31,8 @@ test.each([
   ['get --output =', ['json', 'name', 'ps', 'table', 'wide', 'yaml', 'yml'].map((word) => `--output=${word}`)],
   ['get --nonsense=j', []],
   ['nonsense ', []],
-])('"%s" may be continued with %j', (line, expected) => {
-  expect(candidates(line.split(' '), VERBS)).toEqual(expected);
+])('"%s" may be continued with %j', async (line, expected) => {
+  expect(await candidates(line.split(' '), VERBS)).toEqual(expected);
 });
 
 test('the words that a script asks for are printed one per line', async () => {

@@ -1,7 +1,7 @@
 import type { Report } from '../output/report.js';
 import { oneOf } from './forms.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS } from './global-options.js';
-import { argument, type Option, type Verb } from './verb.js';
+import { argument, type Option, type Verb, type VerbTable } from './verb.js';
 
 /** The first word of a command line whose output is {@link candidates} of the words after it. */
 export const COMPLETE = '__complete';
@@ -56,12 +56,13 @@ export const completion: Verb = {
  * Candidates for the last word of a command line.
  * @param words - the words behind the program's name; the last is the one to complete, which may be empty
  */
-export function candidates(words: readonly string[], verbs: readonly Verb[]): string[] {
+export async function candidates(words: readonly string[], verbs: VerbTable): Promise<string[]> {
   const before = joinedAtEquals(words);
   const current = before.pop() ?? '';
   const verbWords = plainWords(before, GLOBAL_OPTIONS);
-  const verb = verbs.find(({ name }) => `${verbWords.join(' ')} `.startsWith(`${name} `));
-  const all = wordsAfter({ before, current }, verb, verbs);
+  const names = Object.keys(verbs);
+  const name = names.find((each) => `${verbWords.join(' ')} `.startsWith(`${each} `)) ?? '';
+  const all = wordsAfter({ before, current }, await verbs[name]?.(), names);
   return [...new Set(all)].filter((word) => word.startsWith(current)).sort();
 }
 
@@ -78,7 +79,7 @@ function joinedAtEquals(words: readonly string[]): string[] {
 }
 
 /** The words that are neither options nor values of options. */
-function plainWords(words: readonly string[], options: readonly Option<unknown>[]): string[] {
+export function plainWords(words: readonly string[], options: readonly Option<unknown>[]): string[] {
   return words.filter((word, at) => !word.startsWith('-') && !optionNamed(words[at - 1], options));
 }
 
@@ -91,7 +92,7 @@ interface Place {
   readonly current: string;
 }
 
-function wordsAfter({ before, current }: Place, verb: Verb | undefined, verbs: readonly Verb[]): string[] {
+function wordsAfter({ before, current }: Place, verb: Verb | undefined, verbNames: readonly string[]): string[] {
   const options = [...(verb?.options ?? []), ...GLOBAL_OPTIONS];
   const valued = optionNamed(before.at(-1), options);
   if (valued) return [...(valued.form.words ?? [])];
@@ -103,7 +104,7 @@ function wordsAfter({ before, current }: Place, verb: Verb | undefined, verbs: r
   if (current.startsWith('-')) return [...options, ...(verb?.flags ?? []), ...GLOBAL_FLAGS].map(({ name }) => name);
   const plain = plainWords(before, options);
   if (!verb) {
-    const names = verbs.map(({ name }) => name.split(' '));
+    const names = verbNames.map((name) => name.split(' '));
     const matching = names.filter((name) => plain.every((word, place) => name[place] === word));
     return matching.flatMap((name) => name[plain.length] ?? []);
   }

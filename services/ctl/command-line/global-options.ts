@@ -1,5 +1,4 @@
-import { absolutePath, rpcAddress } from '@podwire/shared/runtime/setting';
-import { z } from 'zod';
+import { absolutePathFault, rpcAddressFault } from '@podwire/shared/runtime/service-address';
 
 import type { OutputFormat } from '../output/report.js';
 import { durationMs, oneOf, text, type Form } from './forms.js';
@@ -12,13 +11,12 @@ export interface ServiceAddress extends Option<string> {
   readonly defaultAddress: string;
 }
 
-function formOf(placeholder: string, schema: z.ZodType<string, string>): Form<string> {
+function formOf(placeholder: string, faultOf: (input: string) => string | undefined): Form<string> {
   return {
     placeholder,
     read: (input) => {
-      const parsed = schema.safeParse(input);
-      if (parsed.success) return { ok: true, value: parsed.data };
-      return { ok: false, fault: parsed.error.issues.map(({ message }) => message).join(', ') };
+      const fault = faultOf(input);
+      return fault === undefined ? { ok: true, value: input } : { ok: false, fault };
     },
   };
 }
@@ -31,16 +29,10 @@ function addressOption(
   return { name, ...own, about: `address of ${what} (${rest.variable}; ${rest.defaultAddress})` };
 }
 
-const RPC = formOf('unix:PATH|HOST:PORT', rpcAddress);
+const RPC = formOf('unix:PATH|HOST:PORT', rpcAddressFault);
 
 /** The first RPC address that a process listens at. */
-const FIRST_RPC = formOf(
-  'unix:PATH|HOST:PORT',
-  z
-    .string()
-    .transform((list) => list.split(',')[0]?.trim() ?? '')
-    .pipe(rpcAddress),
-);
+const FIRST_RPC: Form<string> = { ...RPC, read: (list) => RPC.read(list.split(',')[0]?.trim() ?? '') };
 
 export const IPAM = addressOption('--ipam', {
   what: 'podwire-ipam',
@@ -86,7 +78,7 @@ export const DATAPLANE = addressOption('--dataplane', {
 
 export const PLUGIN = addressOption('--plugin', {
   what: "the CNI socket of the node's podwire-node",
-  form: formOf('PATH', absolutePath),
+  form: formOf('PATH', absolutePathFault),
   variable: 'PODWIRE_NODE_CNI_SOCKET',
   defaultAddress: '/run/podwire/cni.sock',
 });

@@ -38,3 +38,22 @@ export const RESOURCE_VERSION = option(
   text('VERSION'),
   'only if the object still has this version, as "get -o yaml" prints it',
 );
+
+export const DRAIN = flag(
+  '--drain',
+  'ippools: stop allocation, and delete the pool when its last address is released. Irreversible',
+);
+export const RELEASE_ADDRESSES = flag(
+  '--release-addresses',
+  'ippools: release all addresses of the pool; refused while pods of nodes that run have some',
+);
+
+export const IN_USE = flag('--in-use', 'affinities: also of a block with addresses in use, which then has no owner');
+
+export const SEARCH_ALL_BLOCKS = flag(
+  '--search-all-blocks',
+  'handles: search every block, for addresses whose handle record was lost',
+);
+
+/** Flags of deletions. Kinds share them. */
+export const DELETION_FLAGS = [DRAIN, RELEASE_ADDRESSES, FORCE, IN_USE, SEARCH_ALL_BLOCKS];

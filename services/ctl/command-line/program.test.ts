@@ -1,9 +1,11 @@
 import { describe, expect, test } from 'vitest';
 
-import { VERBS } from '../verbs.js';
+import { VERBS as TABLE } from '../verbs.js';
 import { ADDRESS, ATTACHMENT, DURATION_MS, LABEL, MOMENT, SEQUENCE_NUMBER, wholeNumber, type Form } from './forms.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS, OUTPUT, TIMEOUT } from './global-options.js';
-import { parseCommandLine } from './program.js';
+import { loadVerbs, parseCommandLine } from './program.js';
+
+const VERBS = await loadVerbs([], TABLE);
 
 const parse = (line: string) => parseCommandLine(line === '' ? [] : line.split(' '), VERBS, '1.2.3');
 
@@ -83,6 +85,14 @@ describe('a command line', () => {
   });
 });
 
+test.each([
+  ['journal', ['journal list', 'journal show', 'journal retry', 'journal discard']],
+  ['-o json who 10.65.0.7', ['who']],
+  ['help pods check', ['pods list', 'pods check', 'pods repair']],
+])('only commands that "%s" may mean are loaded', async (line, names) => {
+  expect((await loadVerbs(line.split(' '), TABLE)).map(({ name }) => name)).toEqual(names);
+});
+
 describe('the help', () => {
   const helpOf = (words: string): string => {
     const help = parse(`${words} --help`.trim());
@@ -122,7 +132,7 @@ describe('the help', () => {
   });
 
   test('names of commands, and of the options of a command, are unique', () => {
-    expect(new Set(VERBS.map(({ name }) => name)).size).toBe(VERBS.length);
+    expect(VERBS.map(({ name }) => name)).toEqual(Object.keys(TABLE));
     for (const { options = [], flags = [] } of VERBS) {
       const globals = [...GLOBAL_OPTIONS, ...GLOBAL_FLAGS].filter((each) =>
         options.every(({ name }) => name !== each.name),

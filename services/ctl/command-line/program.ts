@@ -1,9 +1,10 @@
 import { Argument, Command, CommanderError, InvalidArgumentError, Option as ProgramOption } from 'commander';
 
 import { DONE, EXIT_CODES, INVALID_USAGE } from '../output/report.js';
+import { plainWords } from './completion.js';
 import type { Form } from './forms.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS, OUTPUT } from './global-options.js';
-import { Input, type Flag, type Option, type Positional, type Verb } from './verb.js';
+import { Input, type Flag, type Option, type Positional, type Verb, type VerbTable } from './verb.js';
 
 /** A parsed command line: a command to run; or the text of a help, a version or a usage error. */
 export type CommandLine =
@@ -17,6 +18,14 @@ const EVERY_COMMAND = 'options of every command:';
 const DEFAULT_SUBCOMMANDS = ['list', 'get', 'status'];
 
 const HELP_WORD = 'help';
+
+/** Loads the commands with the first word of a command line, which are the ones that it may mean; all where none has it. */
+export async function loadVerbs(args: readonly string[], verbs: VerbTable): Promise<Verb[]> {
+  const noun = plainWords(args, GLOBAL_OPTIONS).find((word) => word !== HELP_WORD);
+  const all = Object.entries(verbs);
+  const own = all.filter(([name]) => name.split(' ')[0] === noun);
+  return Promise.all((own.length > 0 ? own : all).map(([, load]) => load()));
+}
 
 /**
  * Parses a command line with commander. The options of every command may be anywhere.

@@ -69,6 +69,9 @@ export interface Verb {
   readonly run: (input: Input, context: Context) => Promise<Report>;
 }
 
+/** Commands by name, each with the function that loads its code. */
+export type VerbTable = Readonly<Record<string, () => Promise<Verb>>>;
+
 /** The arguments of a verb, already validated. */
 export class Input {
   readonly #verb: Verb;

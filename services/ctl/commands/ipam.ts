@@ -183,8 +183,9 @@ export const ipamCheck: Verb = {
   flags: [SHOW_ALL, SHOW_PROBLEMS],
   examples: ['ipam check', 'ipam check --show-problem-ips -o report.json'],
   run: async (input, context) => {
-    const findings = await listFindings({ kinds: [], includeInformation: false }, context);
     const file = input.get(REPORT_FILE);
+    const json = file === undefined ? context.json : new (await import('../output/data.js')).ContractJson();
+    const findings = await listFindings({ kinds: [], includeInformation: false }, { ...context, json });
     if (file === undefined && !input.has(SHOW_ALL)) return findings;
     const blocks = await listBlocks(context.ipam, { pool: '', node: '' });
     const allocations = blocks.flatMap((block) => block.allocations);

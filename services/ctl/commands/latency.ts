@@ -28,7 +28,7 @@ export const latency: Verb = {
   options: [ON_NODE, SLOWEST],
   examples: ['latency', 'latency --slowest 20', 'latency -o json'],
   run: async (input, { plugin }) => {
-    const { node, commands } = await plugin.commands();
+    const { node, commands } = await (await plugin()).commands();
     const adds = commands.filter(({ command }) => command === 'ADD');
     const slowest = adds.toSorted((a, b) => b.durationMs - a.durationMs).slice(0, input.get(SLOWEST) ?? SLOWEST_COUNT);
     return {

@@ -137,13 +137,13 @@ export const nodeReady: Verb = {
     const found = await readNetworkConfiguration(file);
     // The installer writes the file last, once STATUS is ready. So the reason of STATUS explains the missing file.
     const member = found?.member ?? PLAIN_MEMBER;
-    const { reason: refusal } = await plugin.strictStatus(member);
+    const { reason: refusal } = await (await plugin()).strictStatus(member);
     const statusReason = found === undefined ? missingConfigurationText(file, refusal) : refusal;
     const faults = await chainFaults(found?.chain, { file, directory: input.get(PROGRAMS) ?? DEFAULT_PROGRAMS, clock });
     const reasons = [...(statusReason === null ? [] : [statusReason]), ...faults.versions, ...faults.programs];
     const reason = reasons.length === 0 ? null : reasons.join('; ');
     const hasStatus = found !== undefined && faults.versions.length === 0;
-    const isReady = hasStatus && (refusal === null || (await plugin.status(member)).reason === null);
+    const isReady = hasStatus && (refusal === null || (await (await plugin()).status(member)).reason === null);
     const drops = await forwardDrops(dataplane);
     const allReasons = [...reasons, ...drops];
     return {

@@ -27,7 +27,7 @@ export const trace: Verb = {
   options: [ON_NODE],
   run: async (input, { plugin, clock }) => {
     const subject = input.at(POD);
-    const { node, commands } = await plugin.commands();
+    const { node, commands } = await (await plugin()).commands();
     const ofPod = commands.filter((command) => concerns(command, subject));
     const latest = ['ADD', 'DEL'].flatMap((name) => ofPod.find(({ command }) => command === name) ?? []);
     if (latest.length === 0) throw new Failure('ENDPOINT_NOT_FOUND', notFoundText(subject, node, commands));

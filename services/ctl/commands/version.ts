@@ -1,4 +1,3 @@
-import { ReleaseServiceService } from '@podwire/proto/podwire/release/v1/release';
 import { Failure } from '@podwire/shared/failure/failure';
 import { readProcessRelease } from '@podwire/shared/runtime/process-release';
 
@@ -49,7 +48,10 @@ function readServices({ ipam, dataplane }: Context): Promise<Component[]> {
   ]);
 }
 
-const callService = (service: Service): Promise<Release> => service.call(ReleaseServiceService.getRelease, {});
+async function callService(service: Service): Promise<Release> {
+  const { ReleaseServiceService } = await import('@podwire/proto/podwire/release/v1/release');
+  return service.call(ReleaseServiceService.getRelease, {});
+}
 
 async function read(name: string, endpoint: string, call: () => Promise<Release>): Promise<Component> {
   try {

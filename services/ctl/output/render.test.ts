@@ -1,7 +1,8 @@
 import { ListPoolsResponse, PoolServiceService, PoolState } from '@podwire/proto/podwire/ipam/v1/pool';
 import { describe, expect, test } from 'vitest';
 
-import { ContractJson, render } from './render.js';
+import { ContractJson, renderData } from './data.js';
+import { render } from './render.js';
 import type { Report } from './report.js';
 import { age, count, lengthOfTime, moment, percent, podOf, wordOf } from './words.js';
 
@@ -64,10 +65,10 @@ test('without headings a table has its rows alone', () => {
 });
 
 test('json and yaml are the data, without hints', () => {
-  const json = render(report, { format: 'json', hasHeadings: true, isColoured: false });
+  const json = render(report, { format: 'json', hasHeadings: true, isColoured: false, renderData });
   expect(JSON.parse(json.stdout)).toEqual(report.data());
   expect(json.stderr).toBe('');
-  expect(render(report, { format: 'yaml', hasHeadings: true, isColoured: false }).stdout).toBe(
+  expect(render(report, { format: 'yaml', hasHeadings: true, isColoured: false, renderData }).stdout).toBe(
     [
       'name: a',
       'cidrs:',

@@ -1,11 +1,6 @@
-import { readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { styleText } from 'node:util';
 
-import { createFileRegistry, fromBinary, toJson, type FileRegistry, type JsonValue } from '@bufbuild/protobuf';
-import { FileDescriptorSetSchema } from '@bufbuild/protobuf/wkt';
-import type { MethodDefinition } from '@grpc/grpc-js';
-import { stringify } from 'yaml';
+import type { JsonValue } from '@bufbuild/protobuf';
 
 import type { Column, Fields, OutputFormat, Report, Section, Table } from './report.js';
 
@@ -15,9 +10,6 @@ export interface Rendered {
   readonly stderr: string;
 }
 
-/** Quotes times and words such as `no`, which readers of YAML 1.1 would not read as text. */
-const YAML_OPTIONS = { compat: 'yaml-1.1', lineWidth: 0 } as const;
-
 const GAP = '  ';
 
 export interface RenderOptions {
@@ -26,12 +18,14 @@ export interface RenderOptions {
   readonly hasHeadings: boolean;
   /** Whether headings are bold and hints dim, for a terminal. */
   readonly isColoured: boolean;
+  /** Writes machine-readable output; loaded for json and yaml only. */
+  readonly renderData?: ((data: JsonValue, format: OutputFormat) => string) | undefined;
 }
 
 /** A report as text: an empty line between sections, except between sentences. Hints are for people, and only accompany tables. */
 export function render(report: Report, options: RenderOptions): Rendered {
-  const { format } = options;
-  if (format === 'json' || format === 'yaml') return { stdout: renderData(report.data(), format), stderr: '' };
+  const { format, renderData } = options;
+  if (renderData) return { stdout: renderData(report.data(), format), stderr: '' };
   if (format === 'name') return { stdout: (report.names ?? []).map((name) => `${name}\n`).join(''), stderr: '' };
   const hints = report.hints?.map((hint) => `${styled('dim', `hint: ${hint}`, options)}\n`) ?? [];
   const sections = report.sections.map((section, index) => {
@@ -39,10 +33,6 @@ export function render(report: Report, options: RenderOptions): Rendered {
     return `${index === 0 || isNextLine ? '' : '\n'}${renderSection(section, options)}`;
   });
   return { stdout: sections.join(''), stderr: hints.join('') };
-}
-
-function renderData(data: JsonValue, format: 'json' | 'yaml'): string {
-  return format === 'json' ? `${JSON.stringify(data, undefined, 2)}\n` : stringify(data, YAML_OPTIONS);
 }
 
 function renderSection(section: Section, options: RenderOptions): string {
@@ -99,27 +89,4 @@ const widthOf = (text: string): number => Array.from(text).length;
 /** Replaces control characters, which would move the terminal's cursor. Stored texts may come from any source. */
 function printable(text: string): string {
   return text.replaceAll(/\p{Cc}/gu, (character) => (character === '\n' ? ' ' : '\uFFFD'));
-}
-
-/**
- * The contract's messages in protobuf's JSON form (ProtoJSON): field names in lowerCamelCase, constants by name, 64-bit numbers as
- * text, times in RFC 3339. Fields with their default value are written too, so that programs find them.
- */
-export class ContractJson {
-  #registry: FileRegistry | undefined;
-
-  /** Converts an answer of a method. */
-  of<Request, Response>(method: MethodDefinition<Request, Response>, answer: Response): JsonValue {
-    const [, service = '', name] = method.path.split('/');
-    const registry = (this.#registry ??= readContract());
-    const message = registry.getService(service)?.methods.find((each) => each.name === name)?.output;
-    if (!message) throw new Error(`the contract does not describe ${method.path}`);
-    const bytes = method.responseSerialize(answer);
-    return toJson(message, fromBinary(message, bytes), { registry, alwaysEmitImplicit: true });
-  }
-}
-
-function readContract(): FileRegistry {
-  const image = readFileSync(createRequire(import.meta.url).resolve('@podwire/proto/image.binpb'));
-  return createFileRegistry(fromBinary(FileDescriptorSetSchema, image));
 }

@@ -1,5 +1,4 @@
 import type { JsonValue } from '@bufbuild/protobuf';
-import { status } from '@grpc/grpc-js';
 import { FAILURE_CODES, type FailureCode } from '@podwire/shared/failure/codes';
 
 /** The result of a command. */
@@ -78,11 +77,11 @@ export const EXIT_CODES = [
   { code: NO_ANSWER, about: 'a service did not answer' },
 ] as const;
 
-const EXIT_CODE_OF_STATUS: Partial<Record<status, number>> = {
-  [status.INVALID_ARGUMENT]: INVALID_USAGE,
-  [status.NOT_FOUND]: NOT_FOUND,
-  [status.UNAVAILABLE]: NO_ANSWER,
-  [status.DEADLINE_EXCEEDED]: NO_ANSWER,
+const EXIT_CODE_OF_STATUS: Readonly<Record<string, number>> = {
+  INVALID_ARGUMENT: INVALID_USAGE,
+  NOT_FOUND: NOT_FOUND,
+  UNAVAILABLE: NO_ANSWER,
+  DEADLINE_EXCEEDED: NO_ANSWER,
 };
 
 export function exitCodeOf(code: FailureCode): number {

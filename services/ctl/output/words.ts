@@ -1,6 +1,5 @@
 import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
-import { Failure } from '@podwire/shared/failure/failure';
-import { tracedMessage } from '@podwire/shared/failure/status';
+import { Failure, tracedMessage } from '@podwire/shared/failure/failure';
 
 /** Formats values for people. */
 

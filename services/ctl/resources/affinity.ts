@@ -7,14 +7,15 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/affinity';
 import { AffinityState } from '@podwire/proto/podwire/ipam/v1/block';
 import { Failure } from '@podwire/shared/failure/failure';
-import { z } from 'zod';
+import type { z } from 'zod';
 
 import { allPages, type Context } from '../clients/services.js';
-import { flag } from '../command-line/verb.js';
+import { IN_USE } from '../command-line/options.js';
 import { DONE, FAILED, sentence } from '../output/report.js';
 import { wordOf } from '../output/words.js';
 import { requireNamed } from './block.js';
 import { resource, type Filter, type Wanted } from './resource.js';
+import type { BLOCK_AFFINITY_SPEC } from './specs.js';
 
 const STATES: Readonly<Record<string, string>> = {
   [AffinityState.AFFINITY_STATE_PENDING]: 'pending',
@@ -24,17 +25,6 @@ const STATES: Readonly<Record<string, string>> = {
 
 const typeOf = ({ owner }: Affinity): string => (owner?.kind === OwnerKind.OWNER_KIND_VIRTUAL ? 'virtual' : 'host');
 
-/** Calico's BlockAffinitySpec. State and deleted are written by the service. */
-const SPEC = z.strictObject({
-  cidr: z.string(),
-  node: z.string(),
-  type: z.literal('host').default('host'),
-  state: z.string().optional(),
-  deleted: z.union([z.boolean(), z.string()]).optional(),
-});
-
-const FORCE = flag('--in-use', 'affinities: also of a block with addresses in use, which then has no owner');
-
 async function listAffinities({ node, pool }: Pick<Filter, 'node' | 'pool'>, { ipam }: Context): Promise<Affinity[]> {
   const filter = { nodeName: node, poolName: pool };
   const pages = await allPages((page) => ipam.call(AffinityServiceService.listAffinities, { ...page, ...filter }));
@@ -43,7 +33,10 @@ async function listAffinities({ node, pool }: Pick<Filter, 'node' | 'pool'>, { i
   return affinities;
 }
 
-async function claim({ spec }: Wanted<z.infer<typeof SPEC>>, context: Context): Promise<Affinity | undefined> {
+async function claim(
+  { spec }: Wanted<z.infer<typeof BLOCK_AFFINITY_SPEC>>,
+  context: Context,
+): Promise<Affinity | undefined> {
   const { cidr, node } = spec;
   const { refused } = await context.ipam.call(AffinityServiceService.claimAffinity, { cidr, nodeName: node });
   if (refused.length > 0) {
@@ -54,11 +47,7 @@ async function claim({ spec }: Wanted<z.infer<typeof SPEC>>, context: Context): 
   return affinities.find(({ blockCidr }) => blockCidr === cidr);
 }
 
-export const BLOCK_AFFINITY = resource<Affinity, z.infer<typeof SPEC>>({
-  kind: 'BlockAffinity',
-  apiVersion: 'projectcalico.org/v3',
-  names: ['blockaffinity', 'blockaffinities', 'affinity', 'affinities'],
-  about: 'the claims of blocks by nodes; create claims every block of a range',
+export const BLOCK_AFFINITY = resource<Affinity, z.infer<typeof BLOCK_AFFINITY_SPEC>>({
   filters: ['node', 'pool'],
   columns: [
     { head: 'NAME', isWide: true, cell: nameOf },
@@ -97,13 +86,13 @@ export const BLOCK_AFFINITY = resource<Affinity, z.infer<typeof SPEC>>({
   data: (affinity, { json }) =>
     json.of(AffinityServiceService.listAffinities, { affinities: [affinity], nextPageToken: '' }),
   list: listAffinities,
-  schema: SPEC,
+  schema: async () => (await import('./specs.js')).BLOCK_AFFINITY_SPEC,
   create: claim,
   update: claim,
   deletion: {
-    flags: [FORCE],
+    flags: [IN_USE],
     warning: (input) =>
-      input.has(FORCE)
+      input.has(IN_USE)
         ? 'This claim would end. The block stays without an owner while its addresses are in use:'
         : 'This claim would end, and its block be removed, if none of its addresses is in use:',
     run: async (name, _, input, context) => {
@@ -116,7 +105,7 @@ export const BLOCK_AFFINITY = resource<Affinity, z.infer<typeof SPEC>>({
         );
       const request: ReleaseAffinityRequest = {
         scope: { $case: 'blockCidr', value: found.blockCidr },
-        mustBeEmpty: !input.has(FORCE),
+        mustBeEmpty: !input.has(IN_USE),
       };
       const answer = await context.ipam.call(AffinityServiceService.releaseAffinity, request);
       const kept = [

@@ -52,10 +52,6 @@ export function ownerCells({ address, attributes, handleId, sequenceNumber }: Bl
 }
 
 export const BLOCK = resource<Block>({
-  kind: 'Block',
-  apiVersion: 'podwire.dev/v1',
-  names: ['block', 'blocks', 'ipamblock', 'ipamblocks'],
-  about: 'the blocks of pools, with node and utilisation',
   filters: ['node', 'pool'],
   columns: [
     { head: 'CIDR', cell: ({ cidr }) => cidr },
@@ -106,10 +102,6 @@ export const BLOCK = resource<Block>({
 });
 
 export const ADDRESS = resource<BlockAllocation>({
-  kind: 'Address',
-  apiVersion: 'podwire.dev/v1',
-  names: ['address', 'addresses', 'ip', 'ips'],
-  about: 'the addresses in use, with their owners',
   filters: ['node', 'pool'],
   columns: ['ADDRESS', 'POD', 'NODE', 'INTERFACE', 'SINCE', 'SEQUENCE', 'HANDLE'].map((head, place) => ({
     head,

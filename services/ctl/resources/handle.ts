@@ -2,14 +2,11 @@ import { HandleServiceService, type Handle, type HandleAddress } from '@podwire/
 import { Failure } from '@podwire/shared/failure/failure';
 
 import { allPages, type Context } from '../clients/services.js';
-import { FORCE } from '../command-line/options.js';
-import { flag } from '../command-line/verb.js';
+import { FORCE, SEARCH_ALL_BLOCKS } from '../command-line/options.js';
 import { sentence, type Table } from '../output/report.js';
 import { podOf } from '../output/words.js';
 import { keptReport } from './kept.js';
 import { resource } from './resource.js';
-
-const SEARCH = flag('--search-all-blocks', 'handles: search every block, for addresses whose handle record was lost');
 
 async function addressesOf(handleId: string, { ipam }: Context): Promise<HandleAddress[]> {
   try {
@@ -42,11 +39,6 @@ function blocksWith(addresses: readonly HandleAddress[]): Handle['blocks'] {
 const countOf = ({ blocks }: Handle): number => blocks.reduce((sum, { addressCount }) => sum + addressCount, 0);
 
 export const HANDLE = resource<Handle>({
-  kind: 'Handle',
-  apiVersion: 'podwire.dev/v1',
-  names: ['handle', 'handles', 'ipamhandle', 'ipamhandles'],
-  about:
-    'the names under which owners hold addresses, NETWORK.CONTAINER for containers; delete releases their addresses',
   columns: [
     { head: 'HANDLE', cell: ({ handleId }) => handleId },
     { head: 'ADDRESSES', isNumber: true, cell: (handle) => String(countOf(handle)) },
@@ -68,10 +60,10 @@ export const HANDLE = resource<Handle>({
   get: async (handleId, context) => ({ handleId, blocks: blocksWith(await addressesOf(handleId, context)) }),
   notFound: 'HANDLE_NOT_FOUND',
   deletion: {
-    flags: [SEARCH, FORCE],
+    flags: [SEARCH_ALL_BLOCKS, FORCE],
     warning: () => 'All addresses of this handle would be released, and the endpoints of its containers removed:',
     run: async (handleId, _, input, { ipam, json }) => {
-      const request = { handleId, searchAllBlocks: input.has(SEARCH), force: input.has(FORCE) || undefined };
+      const request = { handleId, searchAllBlocks: input.has(SEARCH_ALL_BLOCKS), force: input.has(FORCE) || undefined };
       const answer = await ipam.call(HandleServiceService.releaseHandle, request);
       const { addresses } = answer;
       const message =

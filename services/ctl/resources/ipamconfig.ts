@@ -1,19 +1,11 @@
 import { ConfigServiceService, type Config } from '@podwire/proto/podwire/ipam/v1/config';
 import { Failure } from '@podwire/shared/failure/failure';
-import { z } from 'zod';
+import type { z } from 'zod';
 
 import type { Context } from '../clients/services.js';
 import type { Fields } from '../output/report.js';
-import { BOOLEAN } from './manifest.js';
 import { resource, type Wanted } from './resource.js';
-
-/** Calico's IPAMConfigurationSpec. */
-const SPEC = z.strictObject({
-  strictAffinity: BOOLEAN.default(false),
-  autoAllocateBlocks: BOOLEAN.default(true),
-  maxBlocksPerHost: z.int().min(0).max(1_000_000).default(0),
-  ipCooldownSeconds: z.int().min(0).max(1200).default(0),
-});
+import type { IPAM_CONFIG_SPEC } from './specs.js';
 
 /** There is one configuration. */
 const NAME = 'default';
@@ -36,7 +28,7 @@ export function configFields(config: Config): Fields {
 }
 
 async function store(
-  { name, resourceVersion = '', spec }: Wanted<z.infer<typeof SPEC>>,
+  { name, resourceVersion = '', spec }: Wanted<z.infer<typeof IPAM_CONFIG_SPEC>>,
   { ipam }: Context,
 ): Promise<Config | undefined> {
   requireDefault(name);
@@ -50,11 +42,7 @@ function requireDefault(name: string): void {
   if (name !== NAME) throw new Failure('INVALID_REQUEST', `IPAMConfiguration "${name}": its name must be "${NAME}"`);
 }
 
-export const IPAM_CONFIG = resource<Config, z.infer<typeof SPEC>>({
-  kind: 'IPAMConfiguration',
-  apiVersion: 'projectcalico.org/v3',
-  names: ['ipamconfig', 'ipamconfigs', 'ipamconfiguration', 'ipamconfigurations'],
-  about: 'the settings of the cluster’s allocation, of the name default',
+export const IPAM_CONFIG = resource<Config, z.infer<typeof IPAM_CONFIG_SPEC>>({
   columns: [
     { head: 'NAME', cell: () => NAME },
     { head: 'STRICTAFFINITY', cell: ({ strictAffinity }) => String(strictAffinity) },
@@ -78,7 +66,7 @@ export const IPAM_CONFIG = resource<Config, z.infer<typeof SPEC>>({
     requireDefault(name);
     return readConfig(context);
   },
-  schema: SPEC,
+  schema: async () => (await import('./specs.js')).IPAM_CONFIG_SPEC,
   create: store,
   update: store,
   instead: 'set other values with "podwirectl ipam configure"',

@@ -10,26 +10,19 @@ import {
   type DeletePoolResponse,
 } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
-import {
-  ADDRESS_USES,
-  ASSIGNMENT_MODES,
-  ASSIGNMENT_WORDS,
-  ENCAPSULATION_MODES,
-  ENCAPSULATION_WORDS,
-  USE_WORDS,
-} from '@podwire/shared/requests/pool-words';
+import { ADDRESS_USES, ASSIGNMENT_MODES, ENCAPSULATION_MODES } from '@podwire/shared/requests/pool-words';
 import { formatCount } from '@podwire/shared/words/format-count';
-import { z } from 'zod';
+import type { z } from 'zod';
 
 import { allPages, type Service } from '../clients/services.js';
-import { FORCE } from '../command-line/options.js';
-import { flag, type Input } from '../command-line/verb.js';
+import { DRAIN, FORCE, RELEASE_ADDRESSES } from '../command-line/options.js';
+import type { Input } from '../command-line/verb.js';
 import { sentence, type Fields, type Report } from '../output/report.js';
 import { count, moment, momentAndAge, percent, wordOf } from '../output/words.js';
 import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
 import { keptReport } from './kept.js';
-import { BOOLEAN } from './manifest.js';
 import { resource, type Wanted } from './resource.js';
+import type { IP_POOL_SPEC } from './specs.js';
 
 /** Utilisation from which a pool is reported as nearly full. */
 const NEARLY_FULL = 0.9;
@@ -97,24 +90,7 @@ export function poolFields(pool: Pool, nowMs: number): Fields {
   };
 }
 
-const MODE = z.enum(ENCAPSULATION_WORDS).default('Never');
-
-/** Calico's IPPoolSpec (projectcalico/api, pkg/apis/projectcalico/v3/ippool.go). */
-const SPEC = z.strictObject({
-  cidr: z.string(),
-  blockSize: z.int().min(0).max(128).default(0),
-  vxlanMode: MODE,
-  ipipMode: MODE,
-  natOutgoing: BOOLEAN.default(false),
-  disabled: BOOLEAN.default(false),
-  disableBGPExport: BOOLEAN.default(false),
-  nodeSelector: z.string().default(''),
-  namespaceSelector: z.string().default(''),
-  allowedUses: z.array(z.enum(USE_WORDS)).default([]),
-  assignmentMode: z.enum(ASSIGNMENT_WORDS).default('Automatic'),
-});
-
-function poolOf({ name, resourceVersion = '', spec }: Wanted<z.infer<typeof SPEC>>): Pool {
+function poolOf({ name, resourceVersion = '', spec }: Wanted<z.infer<typeof IP_POOL_SPEC>>): Pool {
   const { disableBGPExport, vxlanMode, ipipMode, allowedUses, assignmentMode, ...same } = spec;
   return Pool.fromPartial({
     ...same,
@@ -128,24 +104,15 @@ function poolOf({ name, resourceVersion = '', spec }: Wanted<z.infer<typeof SPEC
   });
 }
 
-const DRAIN = flag(
-  '--drain',
-  'ippools: stop allocation, and delete the pool when its last address is released. Irreversible',
-);
-const RELEASE = flag(
-  '--release-addresses',
-  'ippools: release all addresses of the pool; refused while pods of nodes that run have some',
-);
-
 interface PoolDeletion {
   readonly mode: PoolDeletionMode;
   readonly warning: string;
 }
 
 function deletionOf(input: Input): PoolDeletion {
-  if (input.has(DRAIN) && input.has(RELEASE))
+  if (input.has(DRAIN) && input.has(RELEASE_ADDRESSES))
     throw new Failure('INVALID_REQUEST', '--drain: contradicts --release-addresses; remove one of them');
-  if (input.has(FORCE) && !input.has(RELEASE))
+  if (input.has(FORCE) && !input.has(RELEASE_ADDRESSES))
     throw new Failure('INVALID_REQUEST', '--force: requires --release-addresses for a pool; add it');
   if (input.has(DRAIN))
     return {
@@ -153,7 +120,7 @@ function deletionOf(input: Input): PoolDeletion {
       warning:
         'This pool would allocate no more addresses, and be deleted when its last one is released. This is irreversible:',
     };
-  if (input.has(RELEASE))
+  if (input.has(RELEASE_ADDRESSES))
     return {
       mode: PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES,
       warning:
@@ -192,11 +159,7 @@ function deletionReport(name: string, answer: DeletePoolResponse): Omit<Report, 
   };
 }
 
-export const IP_POOL = resource<Pool, z.infer<typeof SPEC>>({
-  kind: 'IPPool',
-  apiVersion: 'projectcalico.org/v3',
-  names: ['ippool', 'ippools', 'ipp', 'ipps', 'pool', 'pools'],
-  about: 'ranges that addresses are allocated from, with settings and utilisation',
+export const IP_POOL = resource<Pool, z.infer<typeof IP_POOL_SPEC>>({
   columns: [
     { head: 'NAME', cell: ({ name }) => name },
     { head: 'CIDR', cell: ({ cidr }) => cidr },
@@ -249,13 +212,13 @@ export const IP_POOL = resource<Pool, z.infer<typeof SPEC>>({
       .filter(({ state }) => state === PoolState.POOL_STATE_NOT_ALLOCATABLE)
       .map(({ name, stateReason }) => `pool ${name} allocates no addresses: ${stateReason}`),
   ],
-  schema: SPEC,
+  schema: async () => (await import('./specs.js')).IP_POOL_SPEC,
   create: async (wanted, { ipam }) => (await ipam.call(PoolServiceService.createPool, { pool: poolOf(wanted) })).pool,
   // An empty mask replaces all fields.
   update: async (wanted, { ipam }) =>
     (await ipam.call(PoolServiceService.updatePool, { pool: poolOf(wanted), updateMask: [] })).pool,
   deletion: {
-    flags: [DRAIN, RELEASE, FORCE],
+    flags: [DRAIN, RELEASE_ADDRESSES, FORCE],
     warning: (input) => deletionOf(input).warning,
     run: async (name, resourceVersion, input, { ipam, json }) => {
       const { mode } = deletionOf(input);

@@ -1,13 +1,11 @@
 import { Reservation, ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
-import { z } from 'zod';
+import type { z } from 'zod';
 
 import { allPages } from '../clients/services.js';
 import { sentence } from '../output/report.js';
 import { age, moment } from '../output/words.js';
 import { resource } from './resource.js';
-
-/** Calico's IPReservationSpec. */
-const SPEC = z.strictObject({ reservedCIDRs: z.array(z.string()) });
+import type { IP_RESERVATION_SPEC } from './specs.js';
 
 const { createReservation, updateReservation, getReservation, listReservations, deleteReservation } =
   ReservationServiceService;
@@ -17,11 +15,7 @@ function fullCidr(text: string): string {
   return text.includes('/') ? text : `${text}/${text.includes(':') ? 128 : 32}`;
 }
 
-export const IP_RESERVATION = resource<Reservation, z.infer<typeof SPEC>>({
-  kind: 'IPReservation',
-  apiVersion: 'projectcalico.org/v3',
-  names: ['ipreservation', 'ipreservations', 'reservation', 'reservations'],
-  about: 'addresses that are allocated only on request of the address itself',
+export const IP_RESERVATION = resource<Reservation, z.infer<typeof IP_RESERVATION_SPEC>>({
   columns: [
     { head: 'NAME', cell: ({ name }) => name },
     { head: 'RESERVED', cell: ({ cidrs }) => cidrs.join(', ') },
@@ -50,7 +44,7 @@ export const IP_RESERVATION = resource<Reservation, z.infer<typeof SPEC>>({
   },
   get: async (name, { ipam }) => (await ipam.call(getReservation, { name })).reservation,
   notFound: 'RESERVATION_NOT_FOUND',
-  schema: SPEC,
+  schema: async () => (await import('./specs.js')).IP_RESERVATION_SPEC,
   create: async ({ name, spec }, { ipam }) => {
     const reservation = Reservation.fromPartial({ name, cidrs: spec.reservedCIDRs });
     return (await ipam.call(createReservation, { reservation })).reservation;

@@ -65,8 +65,8 @@ Exit code 4: the entry is discarded, but a restart of the plugin may restore it.
   options: [ON_NODE],
   run: async (input, { plugin, clock }) => {
     const which = input.at(ENTRY_ARGUMENT);
-    const entry = singleEntry(which, findEntries(which, await plugin.journal()));
-    const execute = () => discard(entry.attachment, plugin);
+    const entry = singleEntry(which, findEntries(which, await (await plugin()).journal()));
+    const execute = async () => discard(entry.attachment, await plugin());
     if (input.has(YES)) return execute();
     const sections = [sentence(discardText(entry, 'would be')), entryFields(entry, clock.nowMs())];
     const data = () => ({ entry });
@@ -119,7 +119,7 @@ export const journalList: Verb = {
   details:
     'Exit code 4: the journal cannot be persisted, so that a restart could lose entries; or an entry cannot be read.',
   options: [ON_NODE],
-  run: async (_, { plugin, clock }) => journalReport(await plugin.journal(), clock.nowMs()),
+  run: async (_, { plugin, clock }) => journalReport(await (await plugin()).journal(), clock.nowMs()),
 };
 
 /** The journal, oldest first. */
@@ -166,8 +166,8 @@ export const journalRetry: Verb = {
   details: 'Exit code 1: entries are left.',
   options: [ON_NODE],
   run: async (_, { plugin, clock }) => {
-    const before = await plugin.journal();
-    const after = await plugin.retryJournal();
+    const before = await (await plugin()).journal();
+    const after = await (await plugin()).retryJournal();
     const isLeft = (order: number): boolean => after.entries.some((entry) => entry.order === order);
     const done = before.entries.filter(({ order }) => !isLeft(order)).length;
     const report = journalReport(after, clock.nowMs());
@@ -187,7 +187,7 @@ export const journalShow: Verb = {
   positionals: [ENTRY_ARGUMENT],
   options: [ON_NODE],
   run: async (input, { plugin, clock }) => {
-    const found = findEntries(input.at(ENTRY_ARGUMENT), await plugin.journal());
+    const found = findEntries(input.at(ENTRY_ARGUMENT), await (await plugin()).journal());
     return {
       sections: found.map((entry) => entryFields(entry, clock.nowMs())),
       data: () => ({ entries: [...found] }),

@@ -2,7 +2,9 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { parse, parseAllDocuments } from 'yaml';
 import { z } from 'zod';
 
-const OBJECT = z.record(z.string(), z.json());
+import type { Manifest } from './resource.js';
+
+export const OBJECT = z.record(z.string(), z.json());
 
 const METADATA = z.object({
   name: z.string().min(1),
@@ -20,28 +22,6 @@ const MANIFEST = z.strictObject({
   spec: OBJECT.optional(),
   status: z.unknown().optional(),
 });
-
-/** A JSON object. */
-export type ManifestObject = Readonly<z.infer<typeof OBJECT>>;
-export type Metadata = Readonly<z.infer<typeof METADATA>>;
-
-/** An object as Calico's tools and kubectl write it. */
-export interface Manifest {
-  readonly apiVersion: string;
-  readonly kind: string;
-  readonly metadata: Metadata;
-  readonly spec?: ManifestObject | undefined;
-}
-
-/** Words of YAML 1.1, which Calico's tools take. */
-const TRUE_WORDS = ['yes', 'Yes', 'YES', 'on', 'On', 'ON'] as const;
-const FALSE_WORDS = ['no', 'No', 'NO', 'off', 'Off', 'OFF'] as const;
-
-/** A field that is true or false. */
-export const BOOLEAN = z.union(
-  [z.boolean(), z.enum(TRUE_WORDS).transform(() => true), z.enum(FALSE_WORDS).transform(() => false)],
-  { error: 'must be true or false' },
-);
 
 const LIST = z.object({ items: z.array(z.unknown()) });
 
@@ -105,20 +85,4 @@ export function mergePatch(target: unknown, patch: unknown): unknown {
     else merged.set(name, mergePatch(merged.get(name), value));
   }
   return Object.fromEntries(merged);
-}
-
-/** One object, or a list of the kind. */
-export function manifestData(
-  manifests: readonly Manifest[],
-  { kind, apiVersion }: Pick<Manifest, 'kind' | 'apiVersion'>,
-) {
-  return { apiVersion, kind: `${kind}List`, metadata: {}, items: manifests.map(plain) };
-}
-
-/** Manifest without empty fields of the metadata. */
-export function plain({ apiVersion, kind, metadata, spec }: Manifest): z.infer<typeof OBJECT> {
-  const known = Object.entries(metadata).flatMap(([name, value]) =>
-    value === undefined || value === '' ? [] : [[name, value] as const],
-  );
-  return { apiVersion, kind, metadata: Object.fromEntries(known), ...(spec && { spec }) };
 }

@@ -9,7 +9,6 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/node';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
-import { z } from 'zod';
 
 import { allPages, type Context, type Service } from '../clients/services.js';
 import { FORCE } from '../command-line/options.js';
@@ -17,8 +16,7 @@ import { sentence, type Fields } from '../output/report.js';
 import { age, moment, momentAndAge, percent, wordOf } from '../output/words.js';
 import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
 import { keptReport } from './kept.js';
-import type { ManifestObject } from './manifest.js';
-import { resource, type Wanted } from './resource.js';
+import { resource, type ManifestObject, type Wanted } from './resource.js';
 
 /** A node with whether podwire-ipam hears of it; undefined: unknown. */
 interface Node extends StoredNode {
@@ -136,10 +134,6 @@ async function updateNode(wanted: Wanted<ManifestObject>, context: Context): Pro
 }
 
 export const NODE = resource<Node, ManifestObject>({
-  kind: 'Node',
-  apiVersion: 'projectcalico.org/v3',
-  names: ['node', 'nodes', 'no', 'nos'],
-  about: 'the registered nodes, with their blocks and addresses',
   columns: [
     { head: 'NAME', cell: ({ name }) => name },
     { head: 'IPV4', cell: ({ ipv4Address }) => ipv4Address },
@@ -178,7 +172,7 @@ export const NODE = resource<Node, ManifestObject>({
   },
   get: readNode,
   notFound: 'NODE_NOT_FOUND',
-  schema: z.record(z.string(), z.json()),
+  schema: async () => (await import('./specs.js')).NODE_SPEC,
   update: updateNode,
   deletion: {
     flags: [FORCE],

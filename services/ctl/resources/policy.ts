@@ -1,31 +1,16 @@
 import { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import { RequestPolicyServiceService, type RequestPolicy } from '@podwire/proto/podwire/ipam/v1/request_policy';
-import { z } from 'zod';
+import type { z } from 'zod';
 
 import { allPages } from '../clients/services.js';
 import { sentence, type Fields } from '../output/report.js';
 import { age, moment } from '../output/words.js';
-import type { ManifestObject } from './manifest.js';
-import { resource, type Wanted } from './resource.js';
+import { resource, type ManifestObject, type Wanted } from './resource.js';
+import type { REQUEST_POLICY_SPEC } from './specs.js';
 
 const FAMILIES = { IPv4: IpFamily.IP_FAMILY_IPV4, IPv6: IpFamily.IP_FAMILY_IPV6 } as const;
-const TEXTS = z.array(z.string());
 
-/** A missing rule does not restrict its kind; an empty one allows nothing. */
-const SPEC = z.strictObject({
-  namespaces: TEXTS.default([]),
-  namespaceSelector: z.string().default(''),
-  pools: z
-    .strictObject({ names: TEXTS.default([]), cidrs: TEXTS.default([]), selector: z.string().default('') })
-    .optional(),
-  addresses: TEXTS.optional(),
-  addressesWithoutIPAM: TEXTS.optional(),
-  sourcePrefixes: TEXTS.optional(),
-  macAddresses: TEXTS.optional(),
-  families: z.array(z.enum(['IPv4', 'IPv6'])).optional(),
-});
-
-function policyOf({ name, resourceVersion = '', spec }: Wanted<z.infer<typeof SPEC>>): RequestPolicy {
+function policyOf({ name, resourceVersion = '', spec }: Wanted<z.infer<typeof REQUEST_POLICY_SPEC>>): RequestPolicy {
   const ranges = (cidrs: string[] | undefined) => cidrs && { cidrs };
   return {
     name,
@@ -94,11 +79,7 @@ function policyFields(policy: RequestPolicy): Fields {
 const { createRequestPolicy, updateRequestPolicy, getRequestPolicy, listRequestPolicies, deleteRequestPolicy } =
   RequestPolicyServiceService;
 
-export const REQUEST_POLICY = resource<RequestPolicy, z.infer<typeof SPEC>>({
-  kind: 'RequestPolicy',
-  apiVersion: 'podwire.dev/v1',
-  names: ['policy', 'policies', 'requestpolicy', 'requestpolicies'],
-  about: 'requests that pods of a namespace may make',
+export const REQUEST_POLICY = resource<RequestPolicy, z.infer<typeof REQUEST_POLICY_SPEC>>({
   columns: [
     { head: 'NAME', cell: ({ name }) => name },
     { head: 'NAMESPACES', cell: namespacesOf },
@@ -123,7 +104,7 @@ export const REQUEST_POLICY = resource<RequestPolicy, z.infer<typeof SPEC>>({
   },
   get: async (name, { ipam }) => (await ipam.call(getRequestPolicy, { name })).requestPolicy,
   notFound: 'REQUEST_POLICY_NOT_FOUND',
-  schema: SPEC,
+  schema: async () => (await import('./specs.js')).REQUEST_POLICY_SPEC,
   create: async (wanted, { ipam }) =>
     (await ipam.call(createRequestPolicy, { requestPolicy: policyOf(wanted) })).requestPolicy,
   update: async (wanted, { ipam }) =>

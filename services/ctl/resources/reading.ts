@@ -4,9 +4,8 @@ import type { Context } from '../clients/services.js';
 import { POD_NAME, text } from '../command-line/forms.js';
 import { argument, flag, option, type Flag, type Input, type Option, type Verb } from '../command-line/verb.js';
 import { sentence, type Report, type Table } from '../output/report.js';
-import { manifestData, plain } from './manifest.js';
-import type { Filter, Resource, ResourceObject } from './resource.js';
-import { KIND, KINDS_TEXT } from './table.js';
+import { manifestData, plain, type Filter, type Resource, type ResourceObject } from './resource.js';
+import { KIND, KINDS_TEXT, loadResource } from './table.js';
 
 export const NODE = option('--node', text('NAME'), 'only objects of this node (all)');
 export const POOL = option('--pool', text('NAME'), 'only objects of this pool (all)');
@@ -110,7 +109,7 @@ export const get: Verb = {
     'get blocks --node node-1 --watch',
   ],
   run: async (input, context) => {
-    const resource = input.at(KIND_ARGUMENT);
+    const resource = await loadResource(input.at(KIND_ARGUMENT));
     if (input.has(WATCH)) return watch(resource, input, context);
     return listReport(resource, await select(resource, input, context), input, context);
   },
@@ -164,7 +163,7 @@ export const describe: Verb = {
   hasNames: true,
   examples: ['describe ippool default-ipv4-ippool', 'describe nodes'],
   run: async (input, context) => {
-    const resource = input.at(KIND_ARGUMENT);
+    const resource = await loadResource(input.at(KIND_ARGUMENT));
     const { objects } = await select(resource, input, context);
     const details = await Promise.all(objects.map((object) => object.details()));
     const [first] = objects;

@@ -5,7 +5,28 @@ import type { z } from 'zod';
 import type { Context } from '../clients/services.js';
 import type { Flag, Input } from '../command-line/verb.js';
 import type { Report, Section } from '../output/report.js';
-import type { Manifest, ManifestObject, Metadata } from './manifest.js';
+
+type Json = ReturnType<Report['data']>;
+
+/** A JSON object. */
+export type ManifestObject = Readonly<Record<string, Json>>;
+
+export interface Metadata {
+  readonly name: string;
+  readonly namespace?: string | undefined;
+  readonly uid?: string | undefined;
+  readonly creationTimestamp?: string | null | undefined;
+  readonly labels?: Readonly<Record<string, string>> | undefined;
+  readonly resourceVersion?: string | undefined;
+}
+
+/** An object as Calico's tools and kubectl write it. */
+export interface Manifest {
+  readonly apiVersion: string;
+  readonly kind: string;
+  readonly metadata: Metadata;
+  readonly spec?: ManifestObject | undefined;
+}
 
 /** Filters of a list; an empty string does not restrict it. */
 export interface Filter {
@@ -43,14 +64,18 @@ export interface Deletion {
   readonly run: (name: string, resourceVersion: string, input: Input, context: Context) => Promise<Report>;
 }
 
-/** One kind of resource: its names, its columns, and its verbs. */
-export interface Definition<Item, Spec> {
+/** The names of a kind. */
+export interface Kind {
   /** Kind in manifests: `IPPool`. */
   readonly kind: string;
   readonly apiVersion: 'projectcalico.org/v3' | 'podwire.dev/v1';
   /** Singular, plural, and short names. */
   readonly names: readonly [string, string, ...string[]];
   readonly about: string;
+}
+
+/** One kind of resource: its columns, and its verbs. */
+interface Definition<Item, Spec> {
   readonly isNamespaced?: boolean;
   /** Options that restrict its list. */
   readonly filters?: readonly (keyof Filter)[];
@@ -68,8 +93,8 @@ export interface Definition<Item, Spec> {
   readonly get?: (name: string, context: Context) => Promise<Item | undefined>;
   readonly notFound?: FailureCode;
   readonly hints?: (items: readonly Item[]) => string[];
-  /** Shape of a manifest's spec; undefined where the kind is read-only. */
-  readonly schema?: z.ZodType<Spec>;
+  /** Shape of a manifest's spec, loaded when a manifest is read; undefined where the kind is read-only. */
+  readonly schema?: () => Promise<z.ZodType<Spec>>;
   readonly create?: (wanted: Wanted<Spec>, context: Context) => Promise<Item | undefined>;
   readonly update?: (wanted: Wanted<Spec>, context: Context) => Promise<Item | undefined>;
   readonly deletion?: Deletion;
@@ -96,10 +121,8 @@ export interface WantedObject {
 }
 
 /** A kind of resource, for the verbs that are common to all kinds. */
-export interface Resource extends Pick<
-  Definition<never, never>,
-  'kind' | 'apiVersion' | 'names' | 'about' | 'isNamespaced' | 'filters' | 'none' | 'deletion' | 'instead'
-> {
+export interface Resource
+  extends Kind, Pick<Definition<never, never>, 'isNamespaced' | 'filters' | 'none' | 'deletion' | 'instead'> {
   readonly columns: readonly ResourceColumn[];
   readonly list: (
     filter: Filter,
@@ -108,12 +131,19 @@ export interface Resource extends Pick<
   /** @throws Failure where it does not exist */
   readonly find: (name: string, filter: Filter, context: Context) => Promise<ResourceObject>;
   /** @throws Failure INVALID_REQUEST for a manifest that is not valid */
-  readonly parse: (manifest: Manifest) => WantedObject;
+  readonly parse: (manifest: Manifest) => Promise<WantedObject>;
 }
 
 /** Joins the definition of a kind with its type, so that one table can have all kinds. */
-export function resource<Item, Spec = never>(definition: Definition<Item, Spec>): Resource {
-  const { kind, apiVersion, names, columns, nameOf, create, update, schema, instead = '' } = definition;
+export function resource<Item, Spec = never>(definition: Definition<Item, Spec>): (kind: Kind) => Resource {
+  return (kind) => resourceOf(kind, definition);
+}
+
+function resourceOf<Item, Spec>(
+  { kind, apiVersion, names, about }: Kind,
+  definition: Definition<Item, Spec>,
+): Resource {
+  const { columns, nameOf, create, update, schema, instead = '' } = definition;
   const unsupported = (verb: string): Failure =>
     new Failure('INVALID_REQUEST', `${names[1]}: cannot be ${verb}; ${instead}`);
   const objectOf = (item: Item, context: Context): ResourceObject => {
@@ -142,9 +172,9 @@ export function resource<Item, Spec = never>(definition: Definition<Item, Spec>)
     const code = definition.notFound ?? 'ATTACHMENT_NOT_FOUND';
     throw new Failure(code, `${names[0]} "${name}" not found; "podwirectl get ${names[1]}" lists them`);
   };
-  const parse: Resource['parse'] = ({ metadata, spec = {} }) => {
+  const parse: Resource['parse'] = async ({ metadata, spec = {} }) => {
     if (!schema) throw unsupported('created or changed');
-    const parsed = schema.safeParse(spec);
+    const parsed = (await schema()).safeParse(spec);
     if (!parsed.success) {
       const faults = parsed.error.issues.map(({ path, message }) => `${['spec', ...path].join('.')}: ${message}`);
       throw new Failure('INVALID_REQUEST', `${kind} "${metadata.name}": ${faults.join('; ')}`);
@@ -159,7 +189,20 @@ export function resource<Item, Spec = never>(definition: Definition<Item, Spec>)
       };
     return { name: metadata.name, create: store(create, 'created'), update: store(update, 'changed') };
   };
-  const { about, none, deletion, filters = [], isNamespaced = false } = definition;
+  const { none, deletion, filters = [], isNamespaced = false } = definition;
   const common = { kind, apiVersion, names, about, none, filters, isNamespaced, instead, columns };
   return { ...common, ...(deletion && { deletion }), list, find, parse };
+}
+
+/** One object, or a list of the kind. */
+export function manifestData(manifests: readonly Manifest[], { kind, apiVersion }: Kind): Record<string, Json> {
+  return { apiVersion, kind: `${kind}List`, metadata: {}, items: manifests.map(plain) };
+}
+
+/** Manifest without empty fields of the metadata. */
+export function plain({ apiVersion, kind, metadata, spec }: Manifest): Record<string, Json> {
+  const known = Object.entries(metadata).flatMap(([name, value]) =>
+    value === undefined || value === '' ? [] : [[name, value] as const],
+  );
+  return { apiVersion, kind, metadata: Object.fromEntries(known), ...(spec && { spec }) };
 }

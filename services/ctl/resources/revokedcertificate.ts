@@ -7,10 +7,6 @@ import { resource } from './resource.js';
 const { listRevokedCertificates, restoreCertificate } = CertificateServiceService;
 
 export const REVOKED_CERTIFICATE = resource<RevokedCertificate>({
-  kind: 'RevokedCertificate',
-  apiVersion: 'podwire.dev/v1',
-  names: ['revokedcertificate', 'revokedcertificates'],
-  about: 'certificates of callers that podwire-ipam refuses',
   columns: [
     { head: 'SERIAL', cell: ({ serialNumber }) => serialNumber },
     { head: 'HOLDER', cell: ({ name }) => name },

@@ -38,10 +38,6 @@ const addressesText = ({ addresses }: Endpoint): string =>
 const writerOf = (endpoint: Endpoint): string => (isOfPodwire(endpoint) ? 'Podwire' : 'Calico');
 
 export const WORKLOAD_ENDPOINT = resource<Endpoint>({
-  kind: 'WorkloadEndpoint',
-  apiVersion: 'projectcalico.org/v3',
-  names: ['workloadendpoint', 'workloadendpoints', 'wep', 'weps'],
-  about: 'addresses, node, interface and writer of each pod, also as Calico stored them in the same datastore',
   isNamespaced: true,
   filters: ['node', 'pool', 'pod'],
   columns: [

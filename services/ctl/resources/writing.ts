@@ -2,23 +2,28 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Context } from '../clients/services.js';
-import { readTexts } from '../clients/terminal.js';
 import { text, type Form } from '../command-line/forms.js';
-import { FORCE, FORCED_TIMEOUT_MS, RESOURCE_VERSION, previewReport, YES } from '../command-line/options.js';
+import {
+  DELETION_FLAGS,
+  FORCE,
+  FORCED_TIMEOUT_MS,
+  RESOURCE_VERSION,
+  previewReport,
+  YES,
+} from '../command-line/options.js';
 import { argument, flag, type Flag, type Input, type Option, type Verb } from '../command-line/verb.js';
 import { DONE, exitCodeOf, NOT_FOUND, sentence, type Report, type Section } from '../output/report.js';
 import { failureLine } from '../output/words.js';
 import {
-  fieldValue,
-  manifestOf,
-  mergePatch,
-  parseManifests,
+  NO_FILTER,
   plain,
   type Manifest,
   type ManifestObject,
-} from './manifest.js';
-import { NO_FILTER, type Resource, type ResourceObject, type WantedObject } from './resource.js';
-import { KIND, KINDS_TEXT, resourceOf, RESOURCES } from './table.js';
+  type Resource,
+  type ResourceObject,
+  type WantedObject,
+} from './resource.js';
+import { KIND, KINDS, KINDS_TEXT, loadResource } from './table.js';
 
 const FILE: Option<string> = {
   ...{ name: '--filename', short: '-f', form: text('FILE') },
@@ -33,7 +38,8 @@ const FILE_ARGUMENTS: Pick<Verb, 'options' | 'flags'> = { options: [FILE], flags
 
 interface Field {
   readonly name: string;
-  readonly value: ManifestObject[string];
+  /** YAML. */
+  readonly text: string;
 }
 
 const FIELD: Form<Field> = {
@@ -41,7 +47,7 @@ const FIELD: Form<Field> = {
   read: (input) => {
     const at = input.indexOf('=');
     if (at < 1) return { ok: false, fault: 'is not FIELD=VALUE' };
-    return { ok: true, value: { name: input.slice(0, at), value: fieldValue(input.slice(at + 1)) } };
+    return { ok: true, value: { name: input.slice(0, at), text: input.slice(at + 1) } };
   },
 };
 
@@ -63,16 +69,21 @@ interface Work {
 /** All objects are validated before the first is stored. @throws Failure INVALID_REQUEST */
 async function workOf(input: Input, context: Context): Promise<Work[]> {
   const manifests = await manifestsOf(input, context);
-  return manifests.map((manifest) => {
-    const resource = requireResource(manifest);
-    return { resource, manifest, wanted: resource.parse(manifest) };
-  });
+  return Promise.all(manifests.map(async (manifest) => workWith(await requireResource(manifest), manifest)));
+}
+
+async function workWith(resource: Resource, manifest: Manifest): Promise<Work> {
+  return { resource, manifest, wanted: await resource.parse(manifest) };
 }
 
 async function manifestsOf(input: Input, context: Context): Promise<Manifest[]> {
   const path = input.get(FILE);
   if (path === undefined)
     throw new Failure('INVALID_REQUEST', '--filename: is missing; name a file, or - for the standard input');
+  const [{ readTexts }, { parseManifests }] = await Promise.all([
+    import('../clients/terminal.js'),
+    import('./manifest.js'),
+  ]);
   const texts = await readTexts(path, input.has(RECURSIVE), context.stdin);
   const manifests = texts.flatMap((each) => parseManifests(each.text, each.file));
   if (manifests.length === 0 && !input.has(SKIP_EMPTY))
@@ -80,11 +91,10 @@ async function manifestsOf(input: Input, context: Context): Promise<Manifest[]> 
   return manifests;
 }
 
-function requireResource(manifest: Manifest): Resource {
-  const resource = resourceOf(manifest);
-  if (resource) return resource;
-  const known = RESOURCES.map(({ kind, apiVersion }) => `${kind} of ${apiVersion}`).join(', ');
-  const { kind, apiVersion } = manifest;
+async function requireResource({ kind, apiVersion }: Manifest): Promise<Resource> {
+  const entry = KINDS.find((each) => each.kind === kind && each.apiVersion === apiVersion);
+  if (entry) return loadResource(entry);
+  const known = KINDS.map((each) => `${each.kind} of ${each.apiVersion}`).join(', ');
   throw new Failure('INVALID_REQUEST', `${kind} of ${apiVersion}: is not known; Podwire stores ${known}`);
 }
 
@@ -157,8 +167,8 @@ export const create: Verb = {
     'create policy closed pools={}',
   ],
   run: async (input, context) => {
-    const [resource] = input.rest(KIND_ARGUMENT);
-    const work = resource ? [fieldWork(resource, input)] : await workOf(input, context);
+    const [kind] = input.rest(KIND_ARGUMENT);
+    const work = kind ? [await fieldWork(await loadResource(kind), input)] : await workOf(input, context);
     return eachInTurn(work, async (each) => {
       try {
         return stored(each, 'created', await each.wanted.create(context));
@@ -171,17 +181,17 @@ export const create: Verb = {
   },
 };
 
-function fieldWork(resource: Resource, input: Input): Work {
+async function fieldWork(resource: Resource, input: Input): Promise<Work> {
   const [name] = input.rest(NAME_ARGUMENT);
   if (name === undefined || input.get(FILE) !== undefined)
     throw new Failure('INVALID_REQUEST', 'KIND: requires NAME, and no --filename; see "podwirectl create --help"');
   const { apiVersion, kind } = resource;
-  const manifest = { apiVersion, kind, metadata: { name }, spec: specOf(input) };
-  return { resource, manifest, wanted: resource.parse(manifest) };
+  return workWith(resource, { apiVersion, kind, metadata: { name }, spec: await specOf(input) });
 }
 
-function specOf(input: Input): ManifestObject {
-  return Object.fromEntries(input.rest(FIELDS).map(({ name, value }) => [name, value]));
+async function specOf(input: Input): Promise<ManifestObject> {
+  const { fieldValue } = await import('./manifest.js');
+  return Object.fromEntries(input.rest(FIELDS).map((field) => [field.name, fieldValue(field.text)]));
 }
 
 /** `unchanged` where the service stored nothing. */
@@ -235,18 +245,9 @@ export const validate: Verb = {
 const REQUIRED_KIND = argument(KIND, 'a kind, as "get" lists them', 'required');
 const REQUIRED_NAME = argument(text('NAME'), 'name of the object', 'required');
 
-/** JSON or YAML of an object. */
-const PATCH_FORM: Form<ManifestObject[string]> = {
-  placeholder: 'PATCH',
-  read: (input) => {
-    const value = fieldValue(input);
-    const isObject = typeof value === 'object' && !Array.isArray(value);
-    return isObject ? { ok: true, value } : { ok: false, fault: 'is not an object in JSON or YAML' };
-  },
-};
-const PATCH: Option<ManifestObject[string]> = {
-  ...{ name: '--patch', short: '-p', form: PATCH_FORM },
-  about: 'changes of the manifest as a merge patch (RFC 7396): null removes a field',
+const PATCH: Option<string> = {
+  ...{ name: '--patch', short: '-p', form: text('PATCH') },
+  about: 'changes of the manifest as a merge patch (RFC 7396), in JSON or YAML: null removes a field',
 };
 const PATCH_TYPE: Option<string> = {
   ...{ name: '--type', short: '-t' },
@@ -271,25 +272,36 @@ export const patch: Verb = {
     `patch ippool default-ipv4-ippool --patch '{"spec":{"natOutgoing":true}}'`,
   ],
   run: async (input, context) => {
-    const spec = specOf(input);
+    const spec = await specOf(input);
     const hasFields = Object.keys(spec).length > 0;
-    const changes = [...(hasFields ? [{ spec }] : []), ...input.all(PATCH)];
+    const changes = [...(hasFields ? [{ spec }] : []), ...(await patchesOf(input))];
     if (changes.length === 0) throw new Failure('INVALID_REQUEST', 'no field to change; see "podwirectl patch --help"');
     return changeObject(input, changes, context);
   },
 };
 
+/** @throws Failure INVALID_REQUEST for a patch that is not an object */
+async function patchesOf(input: Input): Promise<ManifestObject[string][]> {
+  const { fieldValue } = await import('./manifest.js');
+  return input.all(PATCH).map((text) => {
+    const value = fieldValue(text);
+    if (typeof value === 'object' && !Array.isArray(value)) return value;
+    throw new Failure('INVALID_REQUEST', `--patch: "${text}" is not an object in JSON or YAML`);
+  });
+}
+
 async function changeObject(input: Input, changes: readonly unknown[], context: Context): Promise<Report> {
-  const [resource, name] = [input.at(REQUIRED_KIND), input.at(REQUIRED_NAME)];
+  const [resource, name] = [await loadResource(input.at(REQUIRED_KIND)), input.at(REQUIRED_NAME)];
+  const { manifestOf, mergePatch } = await import('./manifest.js');
   const before = await resource.find(name, NO_FILTER, context);
   const merged = changes.reduce((object, change) => mergePatch(object, change), plain(before.manifest));
   const manifest = manifestOf(merged, `${resource.names[0]} ${name}`);
   if (manifest.metadata.name !== name || manifest.kind !== resource.kind)
     throw new Failure('INVALID_REQUEST', `${resource.names[0]} ${name}: name and kind cannot be changed`);
-  const wanted = resource.parse(manifest);
-  const after = await wanted.update(context);
+  const work = await workWith(resource, manifest);
+  const after = await work.wanted.update(context);
   const outcome = outcomeOf(before, after).replace('configured', 'patched');
-  return eachInTurn([wanted], () => Promise.resolve(stored({ resource, manifest, wanted }, outcome, after)));
+  return eachInTurn([work], () => Promise.resolve(stored(work, outcome, after)));
 }
 
 const OVERWRITE = flag('--overwrite', 'replace labels that have another value');
@@ -304,7 +316,7 @@ export const label: Verb = {
   hasNames: true,
   examples: ['label nodes node-1 zone=a', 'label nodes node-1 zone --remove'],
   run: async (input, context) => {
-    const resource = input.at(REQUIRED_KIND);
+    const resource = await loadResource(input.at(REQUIRED_KIND));
     if (resource.kind !== 'Node')
       throw new Failure('INVALID_REQUEST', `${resource.names[1]}: have no labels; only nodes have`);
     const { manifest } = await resource.find(input.at(REQUIRED_NAME), NO_FILTER, context);
@@ -325,9 +337,6 @@ function labelOf(each: string, input: Input, { metadata }: Manifest): [string, s
 }
 
 const NAMES = argument(text('NAME'), 'names of objects', 'any');
-
-/** Kinds share flags. */
-const DELETION_FLAGS = [...new Set(RESOURCES.flatMap(({ deletion }) => deletion?.flags ?? []))];
 
 interface Target {
   readonly resource: Resource;
@@ -380,13 +389,16 @@ async function targetsOf(input: Input, context: Context): Promise<Target[]> {
     throw new Failure('INVALID_REQUEST', 'NAME: is missing; name the objects to delete');
   if (version !== '' && names.length !== 1)
     throw new Failure('INVALID_REQUEST', `${RESOURCE_VERSION.name}: requires one name; delete the objects one by one`);
-  const targets = kind
-    ? names.map((name) => ({ resource: kind, name, resourceVersion: version }))
-    : (await manifestsOf(input, context)).map((manifest) => ({
-        resource: requireResource(manifest),
-        name: manifest.metadata.name,
-        resourceVersion: '',
-      }));
+  const resource = kind && (await loadResource(kind));
+  const targets = resource
+    ? names.map((name) => ({ resource, name, resourceVersion: version }))
+    : await Promise.all(
+        (await manifestsOf(input, context)).map(async (manifest) => ({
+          resource: await requireResource(manifest),
+          name: manifest.metadata.name,
+          resourceVersion: '',
+        })),
+      );
   for (const { resource } of targets)
     if (!resource.deletion)
       throw new Failure('INVALID_REQUEST', `${resource.names[1]}: cannot be deleted; ${resource.instead ?? ''}`);

@@ -24,8 +24,8 @@ function rows(heading: string): string[][] {
 describe('registry', () => {
   test.each(entries)('%s is complete', (code, { status: grpc, cni, about }) => {
     expect(code).toMatch(/^[A-Z]+(_[A-Z]+)*$/);
-    expect(status[grpc]).toMatch(/^[A-Z_]+$/);
-    expect(grpc).not.toBe(status.OK);
+    expect(status[grpc]).toBeTypeOf('number');
+    expect(grpc).not.toBe('OK');
     expect(cni).toBeGreaterThan(0);
     expect(Number.isInteger(cni)).toBe(true);
     expect(about).toMatch(/^[A-Z].*\.$/);
@@ -97,7 +97,7 @@ describe('README.md', () => {
   test('lists every code like the registry, in its order', () => {
     const expected = entries.map(([code, { status: grpc, cni, retryable, about }]) => [
       code,
-      status[grpc],
+      grpc,
       retryable ? `${cni} (retry)` : String(cni),
       about,
     ]);

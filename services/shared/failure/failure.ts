@@ -46,3 +46,11 @@ export function violationsFailure(code: FailureCode, subject: string, violations
   const list = violations.map(({ field, reason }) => `${field} ${reason}`).join('; ');
   return new Failure(code, `${subject}: ${list}`, { violations });
 }
+
+/** How a message refers to the trace of its call. */
+export const UNDER_TRACE = 'under this trace';
+
+/** A failure's message for output without trace context: includes the trace ID if the message refers to one. */
+export function tracedMessage({ message, traceId }: Failure): string {
+  return traceId === undefined ? message : message.replaceAll(UNDER_TRACE, `under trace ${traceId}`);
+}

@@ -3,8 +3,8 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { FAILURE_CODES, isFailureCode } from './codes.js';
-import { Failure } from './failure.js';
-import { failureOfError, statusOfError, tracedMessage } from './status.js';
+import { Failure, tracedMessage } from './failure.js';
+import { failureOfError, statusOfError } from './status.js';
 
 const PEER = 'podwire-ipam at unix:/run/podwire/ipam.sock';
 const DETAILS_KEY = 'grpc-status-details-bin';
@@ -44,7 +44,7 @@ describe('failure → status → failure', () => {
     fc.assert(
       fc.property(failures, (failure) => {
         const sent = statusOfError(failure);
-        expect(sent.code).toBe(FAILURE_CODES[failure.code].status);
+        expect(sent.code).toBe(status[FAILURE_CODES[failure.code].status]);
         const error = errorOf(sent);
         const { code: received, message, violations, details, cause } = failureOfError(error, PEER);
         expect({ received, message }).toEqual({ received: failure.code, message: failure.message });

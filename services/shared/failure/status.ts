@@ -4,7 +4,7 @@ import { BadRequest, ErrorInfo } from '@podwire/proto/google/rpc/error_details';
 import { Status } from '@podwire/proto/google/rpc/status';
 
 import { FAILURE_CODES, isFailureCode, type FailureCode } from './codes.js';
-import { Failure, type Violation } from './failure.js';
+import { Failure, UNDER_TRACE, type Violation } from './failure.js';
 
 /** Conversion between Podwire's failures and gRPC's status, by the standard error model (AIP-193). */
 
@@ -20,14 +20,6 @@ const BAD_REQUEST = 'type.googleapis.com/google.rpc.BadRequest';
  */
 const MAX_MESSAGE_BYTES = 2048;
 const MAX_LIST_BYTES = 2048;
-
-/** How a message refers to the trace of its call. */
-const UNDER_TRACE = 'under this trace';
-
-/** A failure's message for output without trace context: includes the trace ID if the message refers to one. */
-export function tracedMessage({ message, traceId }: Failure): string {
-  return traceId === undefined ? message : message.replaceAll(UNDER_TRACE, `under trace ${traceId}`);
-}
 
 /** Statuses without a failure of Podwire's, from a peer or from the channel. */
 const CODE_OF_STATUS: Partial<Record<grpcStatus, FailureCode>> = {
@@ -52,7 +44,7 @@ const CODE_OF_UNKNOWN_REASON: Partial<Record<grpcStatus, FailureCode>> = {
 export function statusOfError(error: unknown): StatusObject {
   const failure =
     error instanceof Failure ? error : new Failure('INTERNAL', `internal error: see the service’s log ${UNDER_TRACE}`);
-  const { status: code } = FAILURE_CODES[failure.code];
+  const code = grpcStatus[FAILURE_CODES[failure.code].status];
   const message = fittingMessage(failure.message);
   const metadata = new Metadata();
   metadata.set(DETAILS_KEY, Buffer.from(Status.encode({ code, message, details: packDetails(failure) }).finish()));

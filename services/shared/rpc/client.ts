@@ -206,7 +206,7 @@ export class Peer {
 
   #failed(span: Span, failure: Failure): Failure {
     // NOT_FOUND is an answer: an undo, for example, reads an object before its removal.
-    if (FAILURE_CODES[failure.code].status !== status.NOT_FOUND) markFailed(span, failure);
+    if (FAILURE_CODES[failure.code].status !== 'NOT_FOUND') markFailed(span, failure);
     span.end();
     return failure;
   }

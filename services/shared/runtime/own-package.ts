@@ -1,10 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 
-import { z } from 'zod';
-
-const manifest = z.object({ name: z.string(), version: z.string() });
-
 /** Largest depth of a module below its package's folder. Built files are one level deeper than sources. */
 const MAX_DEPTH = 5;
 
@@ -24,8 +20,13 @@ export async function readOwnPackage(moduleUrl: string, name: string): Promise<O
   for (let depth = 0; depth <= MAX_DEPTH; depth++) {
     const folder = fileURLToPath(new URL(`./${'../'.repeat(depth)}`, moduleUrl));
     const text = await readFile(`${folder}package.json`, 'utf8').catch(() => undefined);
-    const found = text === undefined ? undefined : manifest.parse(JSON.parse(text));
-    if (found?.name === name) return { folder, version: found.version };
+    const found: unknown = text === undefined ? undefined : JSON.parse(text);
+    if (isManifest(found) && found.name === name) return { folder, version: found.version };
   }
   throw new Error(`package.json of ${name} not found above ${moduleUrl}; reinstall Podwire`);
+}
+
+function isManifest(value: unknown): value is { readonly name: string; readonly version: string } {
+  const isObject = typeof value === 'object' && value !== null && 'name' in value && 'version' in value;
+  return isObject && typeof value.name === 'string' && typeof value.version === 'string';
 }

@@ -1,12 +1,21 @@
 import { z } from 'zod';
 
+import { absolutePathFault, rpcAddressFault } from './service-address.js';
+
 /** Schemas of settings, shared by all processes. */
 
 /** Any text that is not empty. */
 export const text = z.string().min(1, 'is empty');
 
 /** An absolute path. */
-export const absolutePath = text.regex(/^\//, 'is not an absolute path');
+export const absolutePath = text.superRefine(refuse(absolutePathFault));
+
+function refuse(faultOf: (value: string) => string | undefined) {
+  return (value: string, context: z.RefinementCtx<string>): void => {
+    const fault = faultOf(value);
+    if (fault !== undefined) context.addIssue(fault);
+  };
+}
 
 /** A whole number within bounds, in decimal. */
 export function wholeNumber(minimum: number, maximum: number) {
@@ -25,25 +34,8 @@ export function oneOf<const Words extends readonly [string, ...string[]]>(words:
 /** `true` or `false`. */
 export const flag = oneOf(['true', 'false']).transform((word) => word === 'true');
 
-const MAX_PORT = 65_535;
-
-/**
- * The address of a gRPC server: `unix:/absolute/path`, or `host:port` with an IPv6 address in brackets. With port 0, a server
- * listens at a free port.
- */
-export const rpcAddress = text
-  .regex(/^(unix:\/[^\s]+|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5})$/, 'is neither unix:/absolute/path nor host:port')
-  .refine(
-    (address) => address.startsWith('unix:') || Number(/\d+$/.exec(address)?.[0]) <= MAX_PORT,
-    `has a port above ${MAX_PORT}`,
-  );
-
-const LOOPBACK = /^(127(\.\d{1,3}){3}|\[::1\]|localhost):/;
-
-/** Whether a gRPC address stays within this machine: a unix socket, or loopback. */
-export function isLocalAddress(address: string): boolean {
-  return address.startsWith('unix:') || LOOPBACK.test(address);
-}
+/** The address of a gRPC server. */
+export const rpcAddress = text.superRefine(refuse(rpcAddressFault));
 
 /** Several of one form, with commas between them. */
 export function listOf<Value>(form: z.ZodType<Value, string>) {

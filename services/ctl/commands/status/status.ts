@@ -74,7 +74,7 @@ async function readPolicies(ipam: Service): Promise<GetPolicyStatusResponse | un
 
 /** Prints each change of the problems to the standard error. A podwire-ipam that does not answer is a problem too. */
 async function waitForHealth(context: Context): Promise<Report> {
-  const { clock, process, log, restartTimeout, timeoutMs = WAIT_TIMEOUT_MS } = context;
+  const { clock, process, note, restartTimeout, timeoutMs = WAIT_TIMEOUT_MS } = context;
   const stopped = process.stopSignal();
   const deadlineMs = clock.monotonicMs() + timeoutMs;
   let printed = '';
@@ -92,7 +92,7 @@ async function waitForHealth(context: Context): Promise<Report> {
     if (!(outcome instanceof Failure) && problems.length === 0) return reportOf(outcome, context);
     const text = outcome instanceof Failure ? outcome.message : problems.map(problemText).join('; ');
     const subjects = outcome instanceof Failure ? text : problems.map(({ object, next }) => object + next).join();
-    if (subjects !== printed) log.info(`waiting: ${text}`);
+    if (subjects !== printed) note(`waiting: ${text}`);
     printed = subjects;
     const isOver = clock.monotonicMs() + WAIT_INTERVAL_MS > deadlineMs;
     if (isOver || (await clock.sleep(WAIT_INTERVAL_MS, stopped)) === 'aborted') {
