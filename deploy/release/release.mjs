@@ -1,0 +1,122 @@
+// `npm run release`: builds the files of a release from the last commit into deploy/release/build. See README.md.
+//   npm run release -- [--check | --push=REGISTRY [--key=FILE]]
+import { spawnSync } from 'node:child_process';
+import { copyFileSync, cpSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import process from 'node:process';
+import { parseArgs } from 'node:util';
+
+import { buildLayers, readCommit, writeImages } from '../image/image.mjs';
+import { packFolder, writeChartArchive } from '../image/oci.mjs';
+import { readJson } from '../image/podwire.mjs';
+import { ARCHITECTURES, DEBIAN } from '../image/recipe.mjs';
+import { run, step } from '../image/tree.mjs';
+import { findHelm } from '../kubernetes/helm.mjs';
+import { ROOT } from '../local/prepare.mjs';
+import { checksums, digestsOf, notesOf, provenance } from './documents.mjs';
+import { writePackages } from './packages.mjs';
+import { publish } from './publish.mjs';
+
+const BUILD = join(ROOT, 'deploy', 'release', 'build');
+const CHARTS = { podwire: 'chart', 'podwire-crds': 'podwire-crds' };
+const SBOM = 'usr/share/podwire/sbom.spdx.json';
+
+/** The charts, each as the file that helm installs and as the archive that is pushed to a registry. */
+function writeCharts({ kubernetes, commit: { version, epochSeconds }, work, output, helm }) {
+  for (const [name, folder] of Object.entries(CHARTS)) {
+    run(helm, ['lint', join(kubernetes, folder), '--quiet', '--strict']);
+    const staged = join(work, 'charts', name);
+    cpSync(join(kubernetes, folder), staged, { recursive: true });
+    const chart = join(output, `${name}-${version}.tgz`);
+    packFolder({ file: chart, folder: join(work, 'charts'), epochSeconds, entries: [name] });
+    const lines = readFileSync(join(kubernetes, folder, 'Chart.yaml'), 'utf8')
+      .trim()
+      .split('\n');
+    const metadata = Object.fromEntries(lines.map((line) => line.split(/: (.*)/).slice(0, 2)));
+    const file = join(output, `${name}-chart-${version}.oci.tar`);
+    writeChartArchive({ file, work, name: `charts/${name}:${version}`, epochSeconds, chart, metadata });
+  }
+}
+
+function writeManifests({ kubernetes, output, helm }) {
+  for (const name of ['podwire.yaml', 'uninstall.yaml']) copyFileSync(join(kubernetes, name), join(output, name));
+  const namespace = ['--namespace', 'podwire-system'];
+  const definitions = run(helm, ['template', 'podwire-crds', join(kubernetes, CHARTS['podwire-crds']), ...namespace]);
+  writeFileSync(join(output, 'podwire-crds.yaml'), definitions);
+}
+
+/** The conformance kit as npm package. */
+function packKit({ source, output }) {
+  const folder = join(source, 'test', 'conformance');
+  run(process.execPath, ['node_modules/typescript/bin/tsc', '-b', join(folder, 'tsconfig.build.json')], {
+    cwd: source,
+  });
+  run('npm', ['pack', '--silent', '--pack-destination', output], { cwd: folder });
+}
+
+function build() {
+  process.umask(0o022);
+  const commit = readCommit();
+  const helm = findHelm();
+  const output = join(BUILD, `podwire-${commit.version}`);
+  const work = join(BUILD, 'work');
+  for (const folder of [output, work]) rmSync(folder, { recursive: true, force: true });
+  for (const folder of [output, work]) mkdirSync(folder, { recursive: true });
+  const images = Object.keys(ARCHITECTURES).map((arch) => {
+    process.stdout.write(`${arch}\n`);
+    return buildLayers({ arch, work: join(work, arch), commit });
+  });
+  const [{ source }] = images;
+  const kubernetes = join(source, 'deploy', 'kubernetes');
+  const name = `localhost/podwire:${commit.version}`;
+  process.stdout.write('release\n');
+  const file = join(output, `podwire-image-${commit.version}.oci.tar`);
+  step('image', () => writeImages({ file, work, images, name, commit }));
+  for (const image of images) {
+    step(`packages of ${image.arch}`, () => writePackages({ ...image, commit, work, output }));
+    const sbom = join(output, `podwire-${commit.version}-${image.arch}.spdx.json`);
+    copyFileSync(join(image.layers.podwire, SBOM), sbom);
+  }
+  step('charts and manifests', () => {
+    writeCharts({ kubernetes, commit, work, output, helm });
+    writeManifests({ kubernetes, output, helm });
+  });
+  step('conformance kit', () => packKit({ source, output }));
+  writeDocuments({ source, commit, images, output });
+  rmSync(work, { recursive: true });
+  process.stdout.write(`${output}\n`);
+}
+
+function writeDocuments({ source, commit, images, output }) {
+  writeFileSync(join(output, 'NOTES.md'), notesOf(readFileSync(join(source, 'CHANGELOG.md'), 'utf8'), commit.version));
+  const digests = digestsOf(output, readdirSync(output));
+  const sboms = images.map(({ layers }) => readJson(join(layers.podwire, SBOM)));
+  const builder = { debian: DEBIAN.codename, gcc: run('gcc', ['-dumpfullversion']).trim() };
+  const statement = provenance({ digests, commit, sboms, builder });
+  writeFileSync(join(output, 'provenance.intoto.json'), `${JSON.stringify(statement, null, 1)}\n`);
+  writeFileSync(join(output, 'SHA256SUMS'), checksums(digestsOf(output, readdirSync(output))));
+}
+
+function builtRelease() {
+  const { version } = readJson(join(ROOT, 'package.json'));
+  return { version, folder: join(BUILD, `podwire-${version}`) };
+}
+
+/** In its own namespaces: the registry, the mounts and the processes of the check end with it. */
+function check() {
+  const isolated = join(ROOT, 'test', 'support', 'isolated.mjs');
+  const args = [isolated, process.execPath, join(ROOT, 'deploy', 'release', 'check.mjs'), builtRelease().folder];
+  process.exitCode = spawnSync(process.execPath, args, { stdio: 'inherit' }).status ?? 1;
+}
+
+const { values } = parseArgs({
+  options: { check: { type: 'boolean' }, push: { type: 'string' }, key: { type: 'string' } },
+});
+try {
+  if (values.push) publish({ ...builtRelease(), registry: values.push, key: values.key });
+  else if (values.check) check();
+  else build();
+} catch (error) {
+  process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`);
+  process.exit(1);
+}
