@@ -1,6 +1,6 @@
 // `npm run image`: builds the image of the current commit as an OCI archive, without a registry. deploy/release uses its parts.
 //   npm run image -- [--arch=amd64|arm64] [--name=localhost/podwire:VERSION]
-import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, rmSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';

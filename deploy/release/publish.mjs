@@ -15,13 +15,11 @@ const archives = (version) => ({
   'charts/podwire-crds': `podwire-crds-chart-${version}.oci.tar`,
 });
 
-/** Commands of cosign: signatures of what was pushed, the image's provenance, and the signature of the checksums. */
+/** Commands of cosign: signatures of image and charts, and of the checksums, which cover the provenance. */
 function signingCommands({ folder, references, key }) {
-  const provenance = join(folder, 'provenance.intoto.json');
   const sums = join(folder, 'SHA256SUMS');
   return [
     ...references.map((reference) => ['sign', '--key', key, '--yes', '--recursive', reference]),
-    ['attest', '--key', key, '--yes', '--type', 'slsaprovenance1', '--predicate', provenance, references[0]],
     ['sign-blob', '--key', key, '--yes', '--bundle', `${sums}.sigstore.json`, sums],
   ];
 }

@@ -1,6 +1,5 @@
 // `npm run release`: builds the files of a release from the last commit into deploy/release/build. See README.md.
 //   npm run release -- [--check | --push=REGISTRY [--key=FILE]]
-import { spawnSync } from 'node:child_process';
 import { copyFileSync, cpSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import process from 'node:process';
@@ -13,6 +12,7 @@ import { ARCHITECTURES, DEBIAN } from '../image/recipe.mjs';
 import { run, step } from '../image/tree.mjs';
 import { findHelm } from '../kubernetes/helm.mjs';
 import { ROOT } from '../local/prepare.mjs';
+import { check } from './check.mjs';
 import { checksums, digestsOf, notesOf, provenance } from './documents.mjs';
 import { writePackages } from './packages.mjs';
 import { publish } from './publish.mjs';
@@ -71,7 +71,7 @@ function build() {
   const name = `localhost/podwire:${commit.version}`;
   process.stdout.write('release\n');
   const file = join(output, `podwire-image-${commit.version}.oci.tar`);
-  step('image', () => writeImages({ file, work, images, name, commit }));
+  const { digest } = step('image', () => writeImages({ file, work, images, name, commit }));
   for (const image of images) {
     step(`packages of ${image.arch}`, () => writePackages({ ...image, commit, work, output }));
     const sbom = join(output, `podwire-${commit.version}-${image.arch}.spdx.json`);
@@ -82,14 +82,14 @@ function build() {
     writeManifests({ kubernetes, output, helm });
   });
   step('conformance kit', () => packKit({ source, output }));
-  writeDocuments({ source, commit, images, output });
+  writeDocuments({ source, commit, images, output, image: [name, digest.replace('sha256:', '')] });
   rmSync(work, { recursive: true });
   process.stdout.write(`${output}\n`);
 }
 
-function writeDocuments({ source, commit, images, output }) {
+function writeDocuments({ source, commit, images, output, image }) {
   writeFileSync(join(output, 'NOTES.md'), notesOf(readFileSync(join(source, 'CHANGELOG.md'), 'utf8'), commit.version));
-  const digests = digestsOf(output, readdirSync(output));
+  const digests = { ...digestsOf(output, readdirSync(output)), ...Object.fromEntries([image]) };
   const sboms = images.map(({ layers }) => readJson(join(layers.podwire, SBOM)));
   const builder = { debian: DEBIAN.codename, gcc: run('gcc', ['-dumpfullversion']).trim() };
   const statement = provenance({ digests, commit, sboms, builder });
@@ -102,19 +102,12 @@ function builtRelease() {
   return { version, folder: join(BUILD, `podwire-${version}`) };
 }
 
-/** In its own namespaces: the registry, the mounts and the processes of the check end with it. */
-function check() {
-  const isolated = join(ROOT, 'test', 'support', 'isolated.mjs');
-  const args = [isolated, process.execPath, join(ROOT, 'deploy', 'release', 'check.mjs'), builtRelease().folder];
-  process.exitCode = spawnSync(process.execPath, args, { stdio: 'inherit' }).status ?? 1;
-}
-
 const { values } = parseArgs({
   options: { check: { type: 'boolean' }, push: { type: 'string' }, key: { type: 'string' } },
 });
 try {
   if (values.push) publish({ ...builtRelease(), registry: values.push, key: values.key });
-  else if (values.check) check();
+  else if (values.check) process.exitCode = check(builtRelease());
   else build();
 } catch (error) {
   process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`);

@@ -1,0 +1,223 @@
+// `npm run release -- --check`: tries the files of a built release as their users do. It leaves nothing behind.
+import { spawn, spawnSync } from 'node:child_process';
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import process from 'node:process';
+
+import { NODE } from '../image/recipe.mjs';
+import { run, step } from '../image/tree.mjs';
+import { findHelm } from '../kubernetes/helm.mjs';
+import { ROOT } from '../local/prepare.mjs';
+import { ensurePrograms, RELEASE_PROGRAMS } from '../local/programs.mjs';
+import { publish } from './publish.mjs';
+
+/** The architecture that no machine of this project has: its programs are emulated. */
+const EMULATED = { arch: 'arm64', cross: 'aarch64-linux-gnu-', emulator: '/usr/bin/qemu-aarch64-static' };
+
+const REGISTRY = '127.0.0.1:5000';
+const ATTEMPTS = 100;
+const PAUSE_MS = 200;
+
+const pause = () => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PAUSE_MS);
+
+/** Runs a program until it succeeds. @throws Error of the last attempt */
+function eventually(...command) {
+  for (let attempt = 1; attempt < ATTEMPTS; attempt++) {
+    try {
+      return run(...command);
+    } catch {
+      pause();
+    }
+  }
+  return run(...command);
+}
+
+/** Pushes the release to a registry on loopback, and reads it back with skopeo and helm. */
+function checkRegistry({ folder, version, work, helm }) {
+  const config = join(work, 'registry.yml');
+  const storage = `storage: { filesystem: { rootdirectory: ${join(work, 'registry')} } }`;
+  writeFileSync(
+    config,
+    `version: 0.1\nlog: { level: error, accesslog: { disabled: true } }\n${storage}\nhttp: { addr: ${REGISTRY} }\n`,
+  );
+  const registry = spawn('docker-registry', ['serve', config], { stdio: 'ignore' });
+  try {
+    const image = `docker://${REGISTRY}/podwire:${version}`;
+    eventually('bash', ['-c', `exec 3<>/dev/tcp/${REGISTRY.replace(':', '/')}`]);
+    publish({ folder, version, registry: REGISTRY });
+    for (const arch of ['amd64', EMULATED.arch]) {
+      const inspect = ['inspect', '--config', '--tls-verify=false', `--override-arch=${arch}`, image];
+      const { architecture, config: found } = JSON.parse(run('skopeo', inspect));
+      if (architecture !== arch) throw new Error(`${image}: has ${architecture} in the place of ${arch}`);
+      if (found.Labels['org.opencontainers.image.version'] !== version)
+        throw new Error(`${image}: has another version`);
+    }
+    for (const name of ['podwire', 'podwire-crds']) {
+      const chart = ['pull', `oci://${REGISTRY}/charts/${name}`, '--version', version, '--plain-http', '-d', work];
+      run(helm, chart);
+      run('cmp', [join(work, `${name}-${version}.tgz`), join(folder, `${name}-${version}.tgz`)]);
+    }
+  } finally {
+    registry.kill();
+  }
+}
+
+/** Installs the kit into an empty folder, and runs it on a plugin of Debian. @returns folder of the installation */
+function checkKit({ folder, version, work }) {
+  const empty = join(work, 'kit');
+  mkdirSync(empty);
+  const kit = join(folder, `podwire-conformance-${version}.tgz`);
+  run('npm', ['install', '--offline', '--no-audit', '--no-fund', '--prefix', empty, kit], { cwd: empty });
+  const args = ['--plugin', 'ptp', '--only', 'version', '--only', 'add'];
+  run('npx', ['--offline', 'podwire-conformance', ...args], { cwd: empty });
+  return empty;
+}
+
+/** Unpacks the image of an architecture from the archive into a folder. */
+function unpackImage({ archive, arch, work, root }) {
+  const layout = join(work, 'layout');
+  for (const path of [layout, root]) mkdirSync(path, { recursive: true });
+  run('tar', ['-xf', archive, '-C', layout]);
+  const blob = ({ digest }) => join(layout, 'blobs', ...digest.split(':'));
+  const read = (descriptor) => JSON.parse(readFileSync(blob(descriptor), 'utf8'));
+  const index = JSON.parse(readFileSync(join(layout, 'index.json'), 'utf8'));
+  const { manifests } = read(index.manifests[0]);
+  const { layers } = read(manifests.find(({ platform }) => platform.architecture === arch));
+  for (const layer of layers) run('tar', ['-xzf', blob(layer), '-C', root]);
+  rmSync(layout, { recursive: true });
+}
+
+/** The unit tests of shim and addon for the other architecture. */
+function checkNativeTests({ work }) {
+  const { cross, emulator } = EMULATED;
+  // The sanitizers do not run in the emulator. Statically linked programs need no libraries of the architecture.
+  const plain = '-g -O1 -static';
+  const tools = [`CXX=${cross}g++`, `RUN=${emulator}`];
+  run('make', ['-s', '-C', 'plugin/shim', 'test', `BUILD=${join(work, 'shim')}`, `CHECKED=${plain}`, ...tools], {
+    cwd: ROOT,
+  });
+  const out = [`OUT=${join(work, 'addon')}`, `SANITIZERS=${plain}`];
+  run('make', ['-s', '-C', 'addon/test/native', 'codec', ...out, ...tools], { cwd: ROOT });
+}
+
+/** Starts podwirectl and podwire-ipam of the other architecture in the unpacked image, and makes a call. */
+function checkEmulatedImage({ folder, version, work }) {
+  const root = join(work, 'root');
+  unpackImage({ archive: join(folder, `podwire-image-${version}.oci.tar`), arch: EMULATED.arch, work, root });
+  copyFileSync(EMULATED.emulator, join(root, 'emulator'));
+  run('chmod', ['755', join(root, 'emulator')]);
+  for (const path of ['/proc', '/dev']) run('mount', ['--rbind', path, join(root, path)]);
+  const program = (file) => [root, '/emulator', NODE.program, join('/opt/podwire/services', file)];
+  const ctl = program('ctl/bin/podwirectl.mjs');
+  const answer = run('chroot', [...ctl, 'version', '--client']);
+  if (!answer.includes(version)) throw new Error(`podwirectl version: answered ${answer}`);
+  const env = { PODWIRE_IPAM_STORE: 'embedded', PODWIRE_IPAM_LISTEN: 'unix:/run/podwire/ipam.sock' };
+  const ipam = spawn('chroot', program('ipam/bin/podwire-ipam.mjs'), {
+    env: { ...process.env, ...env },
+    stdio: 'ignore',
+  });
+  try {
+    eventually('chroot', [...ctl, 'create', 'ippool', 'pods', 'cidr=10.65.0.0/16']);
+    const pools = run('chroot', [...ctl, 'get', 'ippools']);
+    if (!pools.includes('10.65.0.0/16')) throw new Error(`podwirectl get ippools: answered ${pools}`);
+  } finally {
+    ipam.kill('SIGKILL');
+  }
+}
+
+/** Commands of a host on which the Debian package is installed, as deploy/systemd/README.md has them. */
+const HOST = `
+set -ex
+ip link set lo up
+ip link add eth0 type dummy && ip address add 192.0.2.2/24 dev eth0 && ip link set eth0 up
+dpkg --install /check/podwire.deb
+systemctl enable --now podwire-ipam podwire-node
+podwirectl create ippool pods cidr=10.65.0.0/16 natOutgoing=true
+sed -i 's/^#PODWIRE_INSTALL_PROGRAMS/PODWIRE_INSTALL_PROGRAMS/' /etc/podwire/install.env
+systemctl enable --now podwire-install
+for attempt in $(seq 150); do podwirectl node ready && break; sleep 0.2; done
+podwirectl node ready
+podwirectl version
+cd /check/kit && npx --offline podwire-conformance --plugin podwire --bin-dir /opt/cni/bin --socket /run/podwire/cni.sock \\
+  --node-netns /proc/1/ns/net --only version --only add
+systemctl is-active podwire-ipam podwire-node podwire-install
+dpkg --install /check/podwire.deb
+systemctl is-active podwire-ipam podwire-node podwire-install
+dpkg --remove podwire
+! systemctl is-active podwire-ipam podwire-node podwire-install
+`;
+
+const UNIT = `[Unit]
+After=basic.target
+SuccessAction=exit
+FailureAction=exit
+[Service]
+Type=oneshot
+TimeoutStartSec=infinity
+ExecStart=/bin/bash /check/host.sh
+StandardOutput=file:/check/output
+StandardError=inherit
+`;
+
+/** Installs the Debian package on a copy of this machine's files, and starts its units with systemd. */
+function checkDebianPackage({ folder, version, work, kit }) {
+  const [host, layer, upper] = ['host', 'layer', 'layer/upper'].map((name) => join(work, name));
+  for (const path of [host, layer]) mkdirSync(path);
+  run('mount', ['-t', 'tmpfs', 'tmpfs', layer]);
+  for (const path of [upper, join(layer, 'work')]) mkdirSync(path);
+  run('mount', ['-t', 'overlay', '-o', `lowerdir=/,upperdir=${upper},workdir=${join(layer, 'work')}`, 'overlay', host]);
+  // No unit of this machine starts: neither its services nor its settings belong to the check.
+  for (const path of ['etc/systemd/system', 'etc/machine-id'])
+    rmSync(join(host, path), { recursive: true, force: true });
+  const check = join(host, 'check');
+  for (const path of [check, join(host, 'etc/systemd/system')]) mkdirSync(path);
+  copyFileSync(join(folder, `podwire_${version}_amd64.deb`), join(check, 'podwire.deb'));
+  run('cp', ['-a', kit, join(check, 'kit')]);
+  writeFileSync(join(check, 'host.sh'), HOST);
+  writeFileSync(join(host, 'etc/systemd/system/check.service'), UNIT);
+  const options = [
+    '--quiet',
+    '--register=no',
+    '--keep-unit',
+    '--private-network',
+    '--capability=all',
+    '--console=pipe',
+  ];
+  const env = { ...process.env, SYSTEMD_NSPAWN_API_VFS_WRITABLE: 'network', SYSTEMD_LOG_LEVEL: 'err' };
+  const command = [...options, '-D', host, '--boot', 'systemd.unit=check.service'];
+  const { status } = spawnSync('systemd-nspawn', command, { env, stdio: 'ignore' });
+  const output = readFileSync(join(check, 'output'), 'utf8');
+  if (status !== 0) throw new Error(`podwire_${version}_amd64.deb: its units failed:\n${output}`);
+}
+
+/**
+ * Checks a built release.
+ * @param release - folder, version
+ * @returns exit code
+ */
+export function check({ folder, version }) {
+  const fault = ensurePrograms(RELEASE_PROGRAMS);
+  if (fault) throw new Error(fault);
+  const work = mkdtempSync(join(tmpdir(), 'podwire-release-'));
+  // The registry, the mounts and the processes end with their namespaces.
+  const isolated = join(ROOT, 'test', 'support', 'isolated.mjs');
+  const args = [isolated, process.execPath, import.meta.filename, folder, version, work, findHelm()];
+  try {
+    return spawnSync(process.execPath, args, { stdio: 'inherit' }).status ?? 1;
+  } finally {
+    rmSync(work, { recursive: true, force: true });
+  }
+}
+
+function main([folder, version, work, helm]) {
+  const release = { folder, version, work, helm };
+  step('checksums', () => run('sha256sum', ['--check', '--quiet', 'SHA256SUMS'], { cwd: folder }));
+  step('registry', () => checkRegistry(release));
+  const kit = step('conformance kit', () => checkKit(release));
+  step('Debian package with systemd', () => checkDebianPackage({ ...release, kit }));
+  step(`unit tests of shim and addon for ${EMULATED.arch}`, () => checkNativeTests(release));
+  step(`image of ${EMULATED.arch}`, () => checkEmulatedImage(release));
+}
+
+if (import.meta.filename === process.argv[1]) main(process.argv.slice(2));
