@@ -18,9 +18,9 @@ const MEBIBYTE = 1024 * 1024;
 const git = (...args) => run('git', args, { cwd: ROOT }).trim();
 
 /** A copy of the commit, so that nothing of an earlier build or of an editor is in the image. */
-function checkOut(folder) {
+function checkOut(folder, revision) {
   mkdirSync(folder, { recursive: true });
-  run('sh', ['-c', 'git archive HEAD | tar -x -C "$1"', 'sh', folder], { cwd: ROOT });
+  run('sh', ['-c', 'git -c tar.umask=0022 archive "$1" | tar -x -C "$2"', 'sh', revision, folder], { cwd: ROOT });
 }
 
 /** The commit to build: version, revision, and the time of every file in seconds of the epoch. */
@@ -39,7 +39,7 @@ export function buildLayers({ arch, work, commit: { epochSeconds, revision } }) 
   if (fault) throw new Error(fault);
   rmSync(work, { recursive: true, force: true });
   const source = join(work, 'source');
-  checkOut(source);
+  checkOut(source, revision);
   return { arch, source, layers: buildRootfs({ arch, source, output: join(work, 'rootfs'), epochSeconds, revision }) };
 }
 

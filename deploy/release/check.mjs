@@ -1,6 +1,6 @@
 // `npm run release -- --check`: tries the files of a built release as their users do. It leaves nothing behind.
 import { spawn, spawnSync } from 'node:child_process';
-import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
@@ -126,26 +126,31 @@ function checkEmulatedImage({ folder, version, work }) {
   }
 }
 
-/** Commands of a host on which the Debian package is installed, as deploy/systemd/README.md has them. */
-const HOST = `
+/** The commands of a section of the units' page. */
+function commandsOf(heading) {
+  const page = readFileSync(join(ROOT, 'deploy', 'systemd', 'README.md'), 'utf8');
+  return new RegExp(`## ${heading}\n[^#]*?\`\`\`console\n([^\`]*)\`\`\``).exec(page)[1];
+}
+
+/** Script of a host that installs Podwire as documented, adds pods with the kit, upgrades and removes it. */
+const hostScript = (file) => `
 set -ex
-ip link set lo up
-ip link add eth0 type dummy && ip address add 192.0.2.2/24 dev eth0 && ip link set eth0 up
-dpkg --install /check/podwire.deb
-systemctl enable --now podwire-ipam podwire-node
-podwirectl create ippool pods cidr=10.65.0.0/16 natOutgoing=true
-sed -i 's/^#PODWIRE_INSTALL_PROGRAMS/PODWIRE_INSTALL_PROGRAMS/' /etc/podwire/install.env
-systemctl enable --now podwire-install
-for attempt in $(seq 150); do podwirectl node ready && break; sleep 0.2; done
-podwirectl node ready
+ip link add eth0 type veth peer name peer0
+ip address add 192.0.2.2/24 dev eth0
+ip link set eth0 up
+ip link set peer0 up
+cd /check
+mkdir -p /opt/cni/bin
+cp /usr/lib/cni/loopback /opt/cni/bin
+${commandsOf('Installing')}
 podwirectl version
-cd /check/kit && npx --offline podwire-conformance --plugin podwire --bin-dir /opt/cni/bin --socket /run/podwire/cni.sock \\
-  --node-netns /proc/1/ns/net --only version --only add
+(cd kit && npx --offline podwire-conformance --plugin podwire --bin-dir /opt/cni/bin --socket /run/podwire/cni.sock \\
+  --node-netns /proc/1/ns/net --only version --only add)
+dpkg --install ${file}
 systemctl is-active podwire-ipam podwire-node podwire-install
-dpkg --install /check/podwire.deb
-systemctl is-active podwire-ipam podwire-node podwire-install
-dpkg --remove podwire
-! systemctl is-active podwire-ipam podwire-node podwire-install
+${commandsOf('Removing')}
+if systemctl is-active podwire-ipam podwire-node podwire-install; then exit 1; fi
+if ls -d /opt/podwire /etc/podwire /opt/cni/bin/podwire; then exit 1; fi
 `;
 
 const UNIT = `[Unit]
@@ -154,17 +159,28 @@ SuccessAction=exit
 FailureAction=exit
 [Service]
 Type=oneshot
-TimeoutStartSec=infinity
+TimeoutStartSec=10min
 ExecStart=/bin/bash /check/host.sh
 StandardOutput=file:/check/output
 StandardError=inherit
 `;
 
+/** Puts this process into the control groups that end with its namespaces: systemd makes its own below them. */
+function joinControlGroups() {
+  const hierarchies = ['', 'systemd', 'unified'].map((name) => join('/sys/fs/cgroup', name));
+  for (const hierarchy of hierarchies.filter((path) => existsSync(join(path, 'cgroup.procs')))) {
+    const group = join(hierarchy, process.env.ISOLATED_CGROUP);
+    mkdirSync(group, { recursive: true });
+    writeFileSync(join(group, 'cgroup.procs'), String(process.pid));
+  }
+}
+
 /** Installs the Debian package on a copy of this machine's files, and starts its units with systemd. */
 function checkDebianPackage({ folder, version, work, kit }) {
   const [host, layer, upper] = ['host', 'layer', 'layer/upper'].map((name) => join(work, name));
   for (const path of [host, layer]) mkdirSync(path);
-  run('mount', ['-t', 'tmpfs', 'tmpfs', layer]);
+  mkdirSync('/run/systemd', { recursive: true });
+  for (const path of [layer, '/run/systemd']) run('mount', ['-t', 'tmpfs', 'tmpfs', path]);
   for (const path of [upper, join(layer, 'work')]) mkdirSync(path);
   run('mount', ['-t', 'overlay', '-o', `lowerdir=/,upperdir=${upper},workdir=${join(layer, 'work')}`, 'overlay', host]);
   // No unit of this machine starts: neither its services nor its settings belong to the check.
@@ -172,10 +188,12 @@ function checkDebianPackage({ folder, version, work, kit }) {
     rmSync(join(host, path), { recursive: true, force: true });
   const check = join(host, 'check');
   for (const path of [check, join(host, 'etc/systemd/system')]) mkdirSync(path);
-  copyFileSync(join(folder, `podwire_${version}_amd64.deb`), join(check, 'podwire.deb'));
+  const file = `podwire_${version}_amd64.deb`;
+  copyFileSync(join(folder, file), join(check, file));
   run('cp', ['-a', kit, join(check, 'kit')]);
-  writeFileSync(join(check, 'host.sh'), HOST);
+  writeFileSync(join(check, 'host.sh'), hostScript(file));
   writeFileSync(join(host, 'etc/systemd/system/check.service'), UNIT);
+  joinControlGroups();
   const options = [
     '--quiet',
     '--register=no',
@@ -188,7 +206,7 @@ function checkDebianPackage({ folder, version, work, kit }) {
   const command = [...options, '-D', host, '--boot', 'systemd.unit=check.service'];
   const { status } = spawnSync('systemd-nspawn', command, { env, stdio: 'ignore' });
   const output = readFileSync(join(check, 'output'), 'utf8');
-  if (status !== 0) throw new Error(`podwire_${version}_amd64.deb: its units failed:\n${output}`);
+  if (status !== 0) throw new Error(`${file}: failed on a host:\n${output}`);
 }
 
 /**

@@ -51,6 +51,7 @@ function packKit({ source, output }) {
   run(process.execPath, ['node_modules/typescript/bin/tsc', '-b', join(folder, 'tsconfig.build.json')], {
     cwd: source,
   });
+  copyFileSync(join(source, 'LICENSE'), join(folder, 'LICENSE'));
   run('npm', ['pack', '--silent', '--pack-destination', output], { cwd: folder });
 }
 
