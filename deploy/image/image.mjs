@@ -13,7 +13,6 @@ import { run } from './tree.mjs';
 
 const FOLDER = dirname(fileURLToPath(import.meta.url));
 const ROOT = join(FOLDER, '..', '..');
-const MEBIBYTE = 1024 * 1024;
 
 const git = (...args) => run('git', args, { cwd: ROOT }).trim();
 
@@ -43,7 +42,7 @@ export function buildLayers({ arch, work, commit: { epochSeconds, revision } }) 
   return { arch, source, layers: buildRootfs({ arch, source, output: join(work, 'rootfs'), epochSeconds, revision }) };
 }
 
-/** Writes the archive of images that {@link buildLayers} returned. @returns digest, and compressed sizes in bytes */
+/** Writes the archive of images that {@link buildLayers} returned. @returns digest */
 export function writeImages({ file, work, images, name, commit: { version, revision, epochSeconds } }) {
   const labels = {
     ...CONFIG.labels,
@@ -69,10 +68,9 @@ function main() {
   const images = [buildLayers({ arch, work, commit })];
   const file = join(FOLDER, 'build', `podwire-${commit.version}-${arch}.tar`);
   const name = values.name ?? `localhost/podwire:${commit.version}`;
-  const { digest, sizesBytes } = writeImages({ file, work, images, name, commit });
+  const digest = writeImages({ file, work, images, name, commit });
   rmSync(work, { recursive: true, force: true });
-  const sizes = LAYERS.map((layer, index) => `${layer} ${(sizesBytes[0][index] / MEBIBYTE).toFixed(1)} MiB`);
-  process.stdout.write(`${file}\n${digest}\ncompressed: ${sizes.join(', ')}\n`);
+  process.stdout.write(`${file}\n${digest}\n`);
 }
 
 if (import.meta.filename === process.argv[1]) {

@@ -60,7 +60,7 @@ export function packFolder({ file, folder, epochSeconds, entries = ['.'] }) {
  * Adds an image of one architecture.
  * @param image - layers: folders, lowest first; arch; config: user, workingDirectory, environment, labels; work: folder;
  * epochSeconds
- * @returns descriptor of the manifest, and the layers' compressed sizes in bytes
+ * @returns descriptor of the manifest
  */
 function addImage(blobs, { layers, arch, config, work, epochSeconds }) {
   const created = new Date(epochSeconds * 1000).toISOString();
@@ -82,16 +82,14 @@ function addImage(blobs, { layers, arch, config, work, epochSeconds }) {
     rootfs: { type: 'layers', diff_ids: packed.map(({ diffId }) => diffId) },
     history: packed.map(() => ({ created, created_by: 'deploy/image/rootfs.mjs' })),
   });
-  const descriptors = packed.map(({ descriptor }) => descriptor);
   const manifest = blobs.addJson(TYPES.manifest, {
     schemaVersion: 2,
     mediaType: TYPES.manifest,
     config: description,
-    layers: descriptors,
+    layers: packed.map(({ descriptor }) => descriptor),
     annotations: config.labels,
   });
-  const sizesBytes = descriptors.map(({ size }) => size);
-  return { manifest: { ...manifest, platform: { architecture: arch, os: 'linux' } }, sizesBytes };
+  return { ...manifest, platform: { architecture: arch, os: 'linux' } };
 }
 
 /** Writes the archive of one thing, which `add` adds to the blobs. @returns digest of that thing */
@@ -113,14 +111,11 @@ function writeLayout({ file, work, name, epochSeconds }, add) {
  * Writes the archive of an image: its manifest for one architecture, an index of manifests for several.
  * @param archive - file; work: folder; name: reference for the runtime; epochSeconds; config: see addImage; images: arch and
  * layers of each
- * @returns digest of manifest or index, and the compressed sizes in bytes of each image's layers
+ * @returns digest of manifest or index
  */
 export function writeArchive({ images, config, ...archive }) {
-  const sizesBytes = [];
-  const digest = writeLayout(archive, (blobs) => {
-    const added = images.map((image) => addImage(blobs, { ...archive, ...image, config }));
-    sizesBytes.push(...added.map((image) => image.sizesBytes));
-    const manifests = added.map(({ manifest }) => manifest);
+  return writeLayout(archive, (blobs) => {
+    const manifests = images.map((image) => addImage(blobs, { ...archive, ...image, config }));
     if (manifests.length === 1) return manifests[0];
     return blobs.addJson(TYPES.index, {
       schemaVersion: 2,
@@ -129,7 +124,6 @@ export function writeArchive({ images, config, ...archive }) {
       annotations: config.labels,
     });
   });
-  return { digest, sizesBytes };
 }
 
 /** Writes the archive of a packed Helm chart; metadata: content of its Chart.yaml. @returns digest of the manifest */

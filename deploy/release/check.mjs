@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
 
+import { readJson } from '../image/podwire.mjs';
 import { NODE } from '../image/recipe.mjs';
 import { run, step } from '../image/tree.mjs';
 import { findHelm } from '../kubernetes/helm.mjs';
@@ -37,10 +38,7 @@ function eventually(...command) {
 function checkRegistry({ folder, version, work, helm }) {
   const config = join(work, 'registry.yml');
   const storage = `storage: { filesystem: { rootdirectory: ${join(work, 'registry')} } }`;
-  writeFileSync(
-    config,
-    `version: 0.1\nlog: { level: error, accesslog: { disabled: true } }\n${storage}\nhttp: { addr: ${REGISTRY} }\n`,
-  );
+  writeFileSync(config, `version: 0.1\n${storage}\nhttp: { addr: ${REGISTRY} }\n`);
   const registry = spawn('docker-registry', ['serve', config], { stdio: 'ignore' });
   try {
     const image = `docker://${REGISTRY}/podwire:${version}`;
@@ -48,10 +46,9 @@ function checkRegistry({ folder, version, work, helm }) {
     publish({ folder, version, registry: REGISTRY });
     for (const arch of ['amd64', EMULATED.arch]) {
       const inspect = ['inspect', '--config', '--tls-verify=false', `--override-arch=${arch}`, image];
-      const { architecture, config: found } = JSON.parse(run('skopeo', inspect));
-      if (architecture !== arch) throw new Error(`${image}: has ${architecture} in the place of ${arch}`);
-      if (found.Labels['org.opencontainers.image.version'] !== version)
-        throw new Error(`${image}: has another version`);
+      const { architecture, config: labelled } = JSON.parse(run('skopeo', inspect));
+      const found = `${architecture} ${labelled.Labels['org.opencontainers.image.version']}`;
+      if (found !== `${arch} ${version}`) throw new Error(`${image}: is ${found}, not ${arch} ${version}`);
     }
     for (const name of ['podwire', 'podwire-crds']) {
       const chart = ['pull', `oci://${REGISTRY}/charts/${name}`, '--version', version, '--plain-http', '-d', work];
@@ -74,18 +71,14 @@ function checkKit({ folder, version, work }) {
   return empty;
 }
 
-/** Unpacks the image of an architecture from the archive into a folder. */
-function unpackImage({ archive, arch, work, root }) {
-  const layout = join(work, 'layout');
-  for (const path of [layout, root]) mkdirSync(path, { recursive: true });
-  run('tar', ['-xf', archive, '-C', layout]);
-  const blob = ({ digest }) => join(layout, 'blobs', ...digest.split(':'));
-  const read = (descriptor) => JSON.parse(readFileSync(blob(descriptor), 'utf8'));
-  const index = JSON.parse(readFileSync(join(layout, 'index.json'), 'utf8'));
-  const { manifests } = read(index.manifests[0]);
-  const { layers } = read(manifests.find(({ platform }) => platform.architecture === arch));
-  for (const layer of layers) run('tar', ['-xzf', blob(layer), '-C', root]);
-  rmSync(layout, { recursive: true });
+/** Unpacks the image of the emulated architecture into a folder. */
+function unpackImage({ archive, work, root }) {
+  const copy = join(work, 'image');
+  const options = ['--insecure-policy', 'copy', '--quiet', `--override-arch=${EMULATED.arch}`];
+  run('skopeo', [...options, `oci-archive:${archive}`, `dir:${copy}`]);
+  mkdirSync(root);
+  const { layers } = readJson(join(copy, 'manifest.json'));
+  for (const { digest } of layers) run('tar', ['-xzf', join(copy, digest.replace('sha256:', '')), '-C', root]);
 }
 
 /** The unit tests of shim and addon for the other architecture. */
@@ -104,7 +97,7 @@ function checkNativeTests({ work }) {
 /** Starts podwirectl and podwire-ipam of the other architecture in the unpacked image, and makes a call. */
 function checkEmulatedImage({ folder, version, work }) {
   const root = join(work, 'root');
-  unpackImage({ archive: join(folder, `podwire-image-${version}.oci.tar`), arch: EMULATED.arch, work, root });
+  unpackImage({ archive: join(folder, `podwire-image-${version}.oci.tar`), work, root });
   copyFileSync(EMULATED.emulator, join(root, 'emulator'));
   run('chmod', ['755', join(root, 'emulator')]);
   for (const path of ['/proc', '/dev']) run('mount', ['--rbind', path, join(root, path)]);
@@ -112,11 +105,9 @@ function checkEmulatedImage({ folder, version, work }) {
   const ctl = program('ctl/bin/podwirectl.mjs');
   const answer = run('chroot', [...ctl, 'version', '--client']);
   if (!answer.includes(version)) throw new Error(`podwirectl version: answered ${answer}`);
-  const env = { PODWIRE_IPAM_STORE: 'embedded', PODWIRE_IPAM_LISTEN: 'unix:/run/podwire/ipam.sock' };
-  const ipam = spawn('chroot', program('ipam/bin/podwire-ipam.mjs'), {
-    env: { ...process.env, ...env },
-    stdio: 'ignore',
-  });
+  const settings = { PODWIRE_IPAM_STORE: 'embedded', PODWIRE_IPAM_LISTEN: 'unix:/run/podwire/ipam.sock' };
+  const options = { env: { ...process.env, ...settings }, stdio: 'ignore' };
+  const ipam = spawn('chroot', program('ipam/bin/podwire-ipam.mjs'), options);
   try {
     eventually('chroot', [...ctl, 'create', 'ippool', 'pods', 'cidr=10.65.0.0/16']);
     const pools = run('chroot', [...ctl, 'get', 'ippools']);
@@ -184,8 +175,7 @@ function checkDebianPackage({ folder, version, work, kit }) {
   for (const path of [upper, join(layer, 'work')]) mkdirSync(path);
   run('mount', ['-t', 'overlay', '-o', `lowerdir=/,upperdir=${upper},workdir=${join(layer, 'work')}`, 'overlay', host]);
   // No unit of this machine starts: neither its services nor its settings belong to the check.
-  for (const path of ['etc/systemd/system', 'etc/machine-id'])
-    rmSync(join(host, path), { recursive: true, force: true });
+  run('rm', ['-rf', join(host, 'etc/systemd/system'), join(host, 'etc/machine-id')]);
   const check = join(host, 'check');
   for (const path of [check, join(host, 'etc/systemd/system')]) mkdirSync(path);
   const file = `podwire_${version}_amd64.deb`;
@@ -195,25 +185,22 @@ function checkDebianPackage({ folder, version, work, kit }) {
   writeFileSync(join(host, 'etc/systemd/system/check.service'), UNIT);
   joinControlGroups();
   const options = [
-    '--quiet',
     '--register=no',
     '--keep-unit',
     '--private-network',
     '--capability=all',
     '--console=pipe',
+    '-D',
+    host,
   ];
-  const env = { ...process.env, SYSTEMD_NSPAWN_API_VFS_WRITABLE: 'network', SYSTEMD_LOG_LEVEL: 'err' };
-  const command = [...options, '-D', host, '--boot', 'systemd.unit=check.service'];
+  const env = { ...process.env, SYSTEMD_NSPAWN_API_VFS_WRITABLE: 'network' };
+  const command = [...options, '--boot', 'systemd.unit=check.service'];
   const { status } = spawnSync('systemd-nspawn', command, { env, stdio: 'ignore' });
   const output = readFileSync(join(check, 'output'), 'utf8');
   if (status !== 0) throw new Error(`${file}: failed on a host:\n${output}`);
 }
 
-/**
- * Checks a built release.
- * @param release - folder, version
- * @returns exit code
- */
+/** Checks a built release. @returns exit code */
 export function check({ folder, version }) {
   const fault = ensurePrograms(RELEASE_PROGRAMS);
   if (fault) throw new Error(fault);

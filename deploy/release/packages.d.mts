@@ -1,10 +1,3 @@
-interface Build {
-  readonly arch: string;
-  readonly source: string;
-  readonly layers: { readonly base: string; readonly podwire: string };
-  readonly commit: { readonly version: string; readonly epochSeconds: number };
-  readonly work: string;
-  readonly output: string;
-}
+type Folders = Readonly<Record<'source' | 'work' | 'output', string>>;
 
-export function writePackages(build: Build): void;
+export function writePackages(build: Folders & { arch: string; layers: object; commit: object }): void;

@@ -29,10 +29,8 @@ function writeCharts({ kubernetes, commit: { version, epochSeconds }, work, outp
     cpSync(join(kubernetes, folder), staged, { recursive: true });
     const chart = join(output, `${name}-${version}.tgz`);
     packFolder({ file: chart, folder: join(work, 'charts'), epochSeconds, entries: [name] });
-    const lines = readFileSync(join(kubernetes, folder, 'Chart.yaml'), 'utf8')
-      .trim()
-      .split('\n');
-    const metadata = Object.fromEntries(lines.map((line) => line.split(/: (.*)/).slice(0, 2)));
+    const fields = readFileSync(join(staged, 'Chart.yaml'), 'utf8').matchAll(/^(\w+): (.*)$/gm);
+    const metadata = Object.fromEntries([...fields].map(([, field, value]) => [field, value]));
     const file = join(output, `${name}-chart-${version}.oci.tar`);
     writeChartArchive({ file, work, name: `charts/${name}:${version}`, epochSeconds, chart, metadata });
   }
@@ -48,9 +46,8 @@ function writeManifests({ kubernetes, output, helm }) {
 /** The conformance kit as npm package. */
 function packKit({ source, output }) {
   const folder = join(source, 'test', 'conformance');
-  run(process.execPath, ['node_modules/typescript/bin/tsc', '-b', join(folder, 'tsconfig.build.json')], {
-    cwd: source,
-  });
+  const compile = [join(source, 'node_modules/typescript/bin/tsc'), '-b', 'tsconfig.build.json'];
+  run(process.execPath, compile, { cwd: folder });
   copyFileSync(join(source, 'LICENSE'), join(folder, 'LICENSE'));
   run('npm', ['pack', '--silent', '--pack-destination', output], { cwd: folder });
 }
@@ -61,7 +58,7 @@ function build() {
   const helm = findHelm();
   const output = join(BUILD, `podwire-${commit.version}`);
   const work = join(BUILD, 'work');
-  for (const folder of [output, work]) rmSync(folder, { recursive: true, force: true });
+  rmSync(BUILD, { recursive: true, force: true });
   for (const folder of [output, work]) mkdirSync(folder, { recursive: true });
   const images = Object.keys(ARCHITECTURES).map((arch) => {
     process.stdout.write(`${arch}\n`);
@@ -72,7 +69,7 @@ function build() {
   const name = `localhost/podwire:${commit.version}`;
   process.stdout.write('release\n');
   const file = join(output, `podwire-image-${commit.version}.oci.tar`);
-  const { digest } = step('image', () => writeImages({ file, work, images, name, commit }));
+  const digest = step('image', () => writeImages({ file, work, images, name, commit }));
   for (const image of images) {
     step(`packages of ${image.arch}`, () => writePackages({ ...image, commit, work, output }));
     const sbom = join(output, `podwire-${commit.version}-${image.arch}.spdx.json`);
