@@ -20,7 +20,7 @@ import { z } from 'zod';
 import { packFolder, writeArchive } from '../deploy/image/oci.mjs';
 import { NODE, WORKSPACES } from '../deploy/image/recipe.mjs';
 import { checksums, digestsOf, notesOf, provenance } from '../deploy/release/documents.mjs';
-import { writePackages } from '../deploy/release/packages.mjs';
+import { packChart, writePackages } from '../deploy/release/packages.mjs';
 import { FILES, read } from './architecture/tree.js';
 import { ROOT } from './support/root.js';
 
@@ -110,6 +110,16 @@ describe('archives have the same bytes', () => {
       ['amd64', 'arm64'].map((architecture) => ({ architecture, os: 'linux' })),
     );
   });
+});
+
+test('a packed chart has files in the place of the links of its folder', () => {
+  const source = join(ROOT, 'deploy/kubernetes/chart');
+  const chart = join(folder, 'chart.tgz');
+  packChart({ chart, source, name: 'podwire', work: folder, epochSeconds: EPOCH_SECONDS });
+  run('tar', '-xzf', chart);
+  run('diff', '-r', source, 'podwire');
+  expect(run('find', 'podwire', '-type', 'l')).toBe('');
+  expect(run('find', 'podwire/dashboards', '-name', '*.json', '-size', '+0')).not.toBe('');
 });
 
 describe('the Debian package', () => {

@@ -1,4 +1,4 @@
-// The Debian package and the archive of one architecture: the programs of the image, with the units of deploy/systemd.
+// The Debian package and the archive of one architecture: the programs of the image, with the units of deploy/systemd; Helm charts.
 import { chmodSync, lstatSync, mkdirSync, readlinkSync, rmSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 
@@ -131,4 +131,12 @@ export function writePackages({ arch, source, layers, commit: { version, epochSe
   const options = ['--root-owner-group', '-Zgzip', '--build', folder, join(output, `podwire_${version}_${arch}.deb`)];
   run('dpkg-deb', options, { env: { SOURCE_DATE_EPOCH: String(epochSeconds) } });
   rmSync(folder, { recursive: true });
+}
+
+/** Packs the chart of a folder as `helm package` does: links become the files that they lead to. */
+export function packChart({ chart, source, name, work, epochSeconds }) {
+  const folder = join(work, 'charts');
+  mkdirSync(folder, { recursive: true });
+  run('cp', ['-rL', source, join(folder, name)]);
+  packFolder({ file: chart, folder, epochSeconds, entries: [name] });
 }

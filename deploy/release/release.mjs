@@ -1,12 +1,12 @@
 // `npm run release`: builds the files of a release from the last commit into deploy/release/build. See README.md.
 //   npm run release -- [--check | --push=REGISTRY [--key=FILE]]
-import { copyFileSync, cpSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import process from 'node:process';
 import { parseArgs } from 'node:util';
 
 import { buildLayers, readCommit, writeImages } from '../image/image.mjs';
-import { packFolder, writeChartArchive } from '../image/oci.mjs';
+import { writeChartArchive } from '../image/oci.mjs';
 import { readJson } from '../image/podwire.mjs';
 import { ARCHITECTURES, DEBIAN } from '../image/recipe.mjs';
 import { run, step } from '../image/tree.mjs';
@@ -14,7 +14,7 @@ import { findHelm } from '../kubernetes/helm.mjs';
 import { ROOT } from '../local/prepare.mjs';
 import { check } from './check.mjs';
 import { checksums, digestsOf, notesOf, provenance } from './documents.mjs';
-import { writePackages } from './packages.mjs';
+import { packChart, writePackages } from './packages.mjs';
 import { publish } from './publish.mjs';
 
 const BUILD = join(ROOT, 'deploy', 'release', 'build');
@@ -25,11 +25,9 @@ const SBOM = 'usr/share/podwire/sbom.spdx.json';
 function writeCharts({ kubernetes, commit: { version, epochSeconds }, work, output, helm }) {
   for (const [name, folder] of Object.entries(CHARTS)) {
     run(helm, ['lint', join(kubernetes, folder), '--quiet', '--strict']);
-    const staged = join(work, 'charts', name);
-    cpSync(join(kubernetes, folder), staged, { recursive: true });
     const chart = join(output, `${name}-${version}.tgz`);
-    packFolder({ file: chart, folder: join(work, 'charts'), epochSeconds, entries: [name] });
-    const fields = readFileSync(join(staged, 'Chart.yaml'), 'utf8').matchAll(/^(\w+): (.*)$/gm);
+    packChart({ chart, source: join(kubernetes, folder), name, work, epochSeconds });
+    const fields = readFileSync(join(kubernetes, folder, 'Chart.yaml'), 'utf8').matchAll(/^(\w+): (.*)$/gm);
     const metadata = Object.fromEntries([...fields].map(([, field, value]) => [field, value]));
     const file = join(output, `${name}-chart-${version}.oci.tar`);
     writeChartArchive({ file, work, name: `charts/${name}:${version}`, epochSeconds, chart, metadata });
