@@ -5,9 +5,12 @@ import { delimiter, dirname, join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
 
+import { NODE } from '../deploy/image/recipe.mjs';
+
 const ROOT = join(dirname(fileURLToPath(import.meta.url)), '..');
 
-const RELEASES = ['20.19.0', '26.12.1'];
+/** The oldest supported release, and the one of the image, which is the newest. */
+const RELEASES = ['20.19.0', NODE.version];
 
 /** TLS, gRPC, the addon, processes under the shim, and what the image contains. */
 const TESTS = [

@@ -171,7 +171,7 @@ export function addBase({ arch, names, work, cross, layer }) {
   const folders = step('Debian packages', () => unpackPackages({ arch, work, packages: DEBIAN.packages }));
   const nodeFolder = step('Node.js', () => unpackNode({ arch, names, work }));
   return step('base layer', () => {
-    const node = join(layer, 'usr/local/bin/node');
+    const node = join(layer, NODE.program);
     ship(join(nodeFolder, 'bin/node'), node);
     run(`${cross}strip`, ['--strip-all', node]);
     const packages = new Packages(folders);

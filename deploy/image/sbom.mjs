@@ -35,17 +35,20 @@ function licenceOf({ license, licenses }) {
   return found ?? UNKNOWN;
 }
 
+/** The digest of an npm package, from the form of its lock file. */
+const checksumsOf = (integrity) => [
+  { algorithm: 'SHA512', checksumValue: Buffer.from(integrity.replace('sha512-', ''), 'base64').toString('hex') },
+];
+
 function npmPackage({ manifest, integrity }) {
   const { name, version } = manifest;
-  const digest = /^sha512-(.*)$/.exec(integrity ?? '')?.[1];
-  const checksums = digest && [{ algorithm: 'SHA512', checksumValue: Buffer.from(digest, 'base64').toString('hex') }];
   return spdxPackage({
     kind: 'npm',
     name,
     version,
     licence: licenceOf(manifest),
     locator: `pkg:npm/${name.replace('@', '%40')}@${version}`,
-    ...(checksums ? { checksums } : {}),
+    ...(integrity?.startsWith('sha512-') ? { checksums: checksumsOf(integrity) } : {}),
   });
 }
 
@@ -64,7 +67,7 @@ function debianPackage({ name, control }) {
   });
 }
 
-function nodePackage() {
+function nodePackage(arch) {
   const { version } = NODE;
   const entry = spdxPackage({
     kind: 'runtime',
@@ -72,6 +75,7 @@ function nodePackage() {
     version,
     licence: 'MIT',
     locator: `pkg:generic/node@${version}`,
+    checksums: checksumsOf(NODE.integrity[arch]),
     licenseComments: 'licenses/node lists what Node.js contains',
   });
   const cpe = `cpe:2.3:a:nodejs:node.js:${version}:*:*:*:*:*:*:*`;
@@ -107,7 +111,7 @@ export function addBillOfMaterials({ arch, source, layer, base, packages, epochS
       licence: license,
       locator: `pkg:generic/podwire@${version}?arch=${arch}`,
     });
-    const parts = [nodePackage(), ...base.debian.map(debianPackage), ...packages.map(npmPackage)];
+    const parts = [nodePackage(arch), ...base.debian.map(debianPackage), ...packages.map(npmPackage)];
     const unique = [...new Map(parts.map((part) => [part.SPDXID, part])).values()];
     const document = {
       spdxVersion: 'SPDX-2.3',

@@ -49,6 +49,20 @@ export const RUNTIME_PROGRAMS = {
   '/usr/lib/cni/portmap': 'containernetworking-plugins',
 };
 
+/** Programs of `npm run release -- --check`: a registry, an emulator, a compiler for arm64, and systemd on a root of its own. */
+export const RELEASE_PROGRAMS = {
+  ...NAMESPACE_PROGRAMS,
+  ...PEER_PROGRAMS,
+  skopeo: 'skopeo',
+  'docker-registry': 'docker-registry',
+  'qemu-aarch64-static': 'qemu-user-static',
+  'aarch64-linux-gnu-g++': 'g++-aarch64-linux-gnu',
+  'systemd-nspawn': 'systemd-container',
+  make: 'make',
+  nft: 'nftables',
+  modprobe: 'kmod',
+};
+
 /** Go's libcni, for `npm run test:libcni` and nothing else. */
 export const LIBCNI_PROGRAMS = { go: 'golang-go golang-github-appc-cni-dev' };
 
@@ -80,6 +94,7 @@ const SERVICES = {
   containerd: ['containerd.service'],
   bird2: ['bird.service'],
   prometheus: ['prometheus.service', 'prometheus-node-exporter.service'],
+  'docker-registry': ['docker-registry.service'],
   podman: ['podman.service', 'podman.socket', 'podman-restart.service', 'podman-auto-update.timer'],
 };
 

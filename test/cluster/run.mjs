@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // `npm run test:cluster`: Podwire on a real Kubernetes cluster, in namespaces of its own. See README.md.
 // usage: run.mjs [--family=ipv4|ipv6|dual] [--store=embedded|etcd|kubernetes] [--kube-proxy=nftables|iptables] [--only=REGEXP]
-//   [--image=ARCHIVE] [--keep] [--former-image=ARCHIVE --former-manifests=FOLDER]
+//   [--image=ARCHIVE | --release=FOLDER] [--keep] [--former-image=ARCHIVE --former-manifests=FOLDER]
 //   run.mjs --e2e=conformance|rest|netpol|serial|cnp,… [--family=…] [--store=embedded|kubernetes] [--kube-proxy=…] [--only=REGEXP] [--image=ARCHIVE]
 import { spawn, spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
@@ -12,7 +12,7 @@ import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 
 import { findHelm } from '../../deploy/kubernetes/helm.mjs';
-import { ensurePrograms, NAMESPACE_PROGRAMS } from '../../deploy/local/programs.mjs';
+import { ensurePrograms, NAMESPACE_PROGRAMS, RELEASE_PROGRAMS } from '../../deploy/local/programs.mjs';
 import { makeE2eImages } from './e2e-images.mjs';
 import { E2E_GROUPS } from './lane/e2e.mjs';
 import { cgroupFault } from './lane/machine.mjs';
@@ -111,9 +111,9 @@ function readOptions() {
   const former = { 'former-image': text, 'former-manifests': text };
   const cluster = { family: text, store: text, 'kube-proxy': text };
   const { values } = parseArgs({
-    options: { ...cluster, e2e: text, only: text, image: text, keep: { type: 'boolean' }, ...former },
+    options: { ...cluster, e2e: text, only: text, image: text, release: text, keep: { type: 'boolean' }, ...former },
   });
-  const { family, store, 'kube-proxy': kubeProxy, only, image, keep } = values;
+  const { family, store, 'kube-proxy': kubeProxy, only, image, release, keep } = values;
   const check = (name, value, known) => {
     if (value !== undefined && !known.includes(value))
       fail(`--${name}=${value}: unknown; use one of ${known.join(', ')}`);
@@ -125,7 +125,7 @@ function readOptions() {
   for (const group of e2e ?? []) check('e2e', group, E2E_GROUPS);
   const rounds = roundsOf({ family, store, kubeProxy, e2e });
   if (keep && rounds.length > 1) fail('--keep: keeps one cluster; name it with --family or --store');
-  return { rounds, e2e, only, image, keep, former: readFormer(values) };
+  return { rounds, e2e, only, image, keep, former: readFormer(values), release: release && resolve(release) };
 }
 
 /** One cluster if an option names it, otherwise all. */
@@ -159,16 +159,23 @@ async function runCluster(cluster, settings) {
 }
 
 async function main() {
-  const { rounds, e2e: groups, only, image, keep, former } = readOptions();
+  const { rounds, e2e: groups, only, image, keep, former, release } = readOptions();
   if (process.platform !== 'linux' || process.getuid() !== 0) fail('needs root on Linux, as container runtimes do');
-  const fault = ensurePrograms(PROGRAMS) ?? cgroupFault();
+  const fault = ensurePrograms({ ...PROGRAMS, ...(release ? RELEASE_PROGRAMS : {}) }) ?? cgroupFault();
   if (fault) fail(fault);
   mkdirSync(CACHE, { recursive: true });
   const programs = { ...buildPrograms(groups !== undefined), helm: helmFolder() };
   const e2e = groups && { groups, images: makeE2eImages({ cache: CACHE, programs }) };
   const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
-  const imageArchive = image === undefined ? imageOf(version) : resolve(image);
-  const settings = { programs, image: `localhost/podwire:${version}`, imageArchive, former, only, keep, e2e };
+  const archive = image ?? (release && join(release, `podwire-image-${version}.oci.tar`));
+  const imageArchive = archive === undefined ? imageOf(version) : resolve(archive);
+  const podwire = {
+    image: `localhost/podwire:${version}`,
+    imageArchive,
+    former,
+    release: release && { folder: release, version },
+  };
+  const settings = { programs, ...podwire, only, keep, e2e };
   const startMs = Date.now();
   const results = [];
   for (const clusters of rounds) {

@@ -18,8 +18,8 @@ export class Cluster {
    * `former`: image archive and manifests of the former release, undefined if it is not tested. `e2e`: groups and images of
    * Kubernetes' own tests, undefined without them.
    */
-  constructor({ folder, cgroup, programs, image, imageArchive, former, families, store, kubeProxy, e2e }) {
-    Object.assign(this, { folder, cgroup, programs, image, imageArchive, former, families, store, kubeProxy, e2e });
+  constructor({ folder, cgroup, programs, families, store, kubeProxy, e2e, ...podwire }) {
+    Object.assign(this, { folder, cgroup, programs, families, store, kubeProxy, e2e, ...podwire });
     this.podwire = new Podwire(this);
   }
 

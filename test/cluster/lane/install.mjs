@@ -389,6 +389,15 @@ export class Podwire {
     await this.ready(180);
   }
 
+  /** Installs the chart and the image of a registry, as deploy/release/README.md says. */
+  async installFromRegistry({ registry, version }) {
+    const chart = `oci://${registry}/charts/podwire --version ${version} --plain-http`;
+    const values = `--values ${this.#valuesFile()} --set image.repository=${registry}/podwire`;
+    const { controlPlane } = this.#cluster;
+    await controlPlane.shell(`helm install podwire ${chart} --namespace ${NAMESPACE} --create-namespace ${values}`);
+    await this.ready(180);
+  }
+
   async upgradeWithHelm() {
     this.#tagImages();
     const ofNextRelease = (line) => (line.startsWith('helm ') ? `${line} --set image.tag=${NEXT_TAG}` : line);

@@ -1,5 +1,5 @@
 // Runs scenarios on a cluster, inside the namespaces of test/support/isolated.mjs.
-// usage: main.mjs SETTINGS (JSON: folder, programs, image, imageArchive, former, family, store, kubeProxy, e2e, only, keep)
+// usage: main.mjs SETTINGS (JSON: folder, programs, image, imageArchive, former, release, family, store, kubeProxy, e2e, only, keep)
 import process from 'node:process';
 
 import { Cluster } from './cluster.mjs';
@@ -43,7 +43,7 @@ function guideRows({ podwire }) {
 }
 
 async function main({ only, keep, family, ...settings }) {
-  const { store, former, kubeProxy, e2e } = settings;
+  const { store, former, release, kubeProxy, e2e } = settings;
   const families = familiesOf(family);
   const cgroup = process.env.ISOLATED_CGROUP.slice(1);
   const cluster = new Cluster({ ...settings, cgroup, families });
@@ -55,7 +55,7 @@ async function main({ only, keep, family, ...settings }) {
   rows.push({ name: 'cluster start', result: 'ok', took: seconds(startMs) });
   print(`${table(rows.slice(-1))}\n`);
   const state = { untouched: wholeFootprint(cluster) };
-  const ofCluster = scenariosOf({ family, store, former, kubeProxy });
+  const ofCluster = scenariosOf({ family, store, former, release, kubeProxy });
   const isWanted = ({ name }) => only === undefined || new RegExp(only, 'i').test(name);
   const isNeeded = ({ name }) => ofCluster.some((other) => other.after === name && isWanted(other));
   const [first, ...further] = ofCluster;

@@ -1,6 +1,9 @@
 // The scenarios, in order. Each gets a namespace of its own, which is removed before the check for leaks.
-import { rmSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 
+import { publish } from '../../../deploy/release/publish.mjs';
 import { expectNoDuplicates, url } from './cluster.mjs';
 import { dashboards } from './dashboards.mjs';
 import { formerRelease } from './former-release.mjs';
@@ -9,7 +12,7 @@ import { deletedBlock, deletedPool, leaderLost, moveOfDatastore, withoutApiServe
 import { expectUntouched } from './leaks.mjs';
 import { EXTRA_PODS, OUTSIDE } from './network.mjs';
 import { firstPackets, policiesThroughFaults } from './policies.mjs';
-import { sleep, until } from './wait.mjs';
+import { must, sleep, until } from './wait.mjs';
 
 const PODS_COUNT = 40;
 const ANNOTATION = 'cni.projectcalico.org';
@@ -332,6 +335,41 @@ async function withFormerRelease({ cluster, namespace, untouched }) {
   await uninstall({ cluster, untouched });
 }
 
+/**
+ * A release in a registry: helm installs its chart, and each node pulls its image. Registries with one storage listen on the
+ * loopback address of each machine, as containerd trusts no other address without TLS.
+ */
+async function fromRegistry({ cluster, namespace, untouched }) {
+  const { podwire, nodes, release, folder } = cluster;
+  const registry = '127.0.0.1:5000';
+  const config = join(folder, 'registry.yml');
+  const storage = `storage: { filesystem: { rootdirectory: ${join(folder, 'registry')} } }`;
+  writeFileSync(config, `version: 0.1\n${storage}\nhttp: { addr: ${registry} }\n`);
+  const own = spawn('docker-registry', ['serve', config], { stdio: 'ignore' });
+  for (const { machine } of nodes) machine.spawn('docker-registry', ['serve', config]);
+  try {
+    await until(
+      'the registry',
+      () => must('bash', ['-c', `exec 3<>/dev/tcp/${registry.replace(':', '/')} && echo up`]),
+      20,
+    );
+    publish({ ...release, registry });
+    await podwire.installFromRegistry({ registry, version: release.version });
+    await cluster.nodesReady();
+    await cluster.deployment({ namespace, name: 'web', replicas: 4 });
+    await cluster.running(namespace, 4);
+    for (const node of nodes) {
+      const images = node.machine.run('ctr', ['-n', 'k8s.io', 'images', 'list', '--quiet']);
+      if (!images.includes(`${registry}/podwire:`))
+        throw new Error(`${node.name}: has not pulled the image: ${images}`);
+    }
+    await cluster.removeNamespace(namespace);
+    await uninstall({ cluster, untouched });
+  } finally {
+    own.kill();
+  }
+}
+
 async function withMovedDatastore({ cluster, namespace, untouched }) {
   await moveOfDatastore({ cluster, namespace });
   await uninstall({ cluster, untouched });
@@ -397,6 +435,13 @@ const SCENARIOS = [
     run: withHelm,
     leavesPodwire: false,
     serves: isDefault,
+    after: 'uninstall',
+  },
+  {
+    name: 'release from a registry',
+    run: fromRegistry,
+    leavesPodwire: false,
+    serves: (cluster) => isDefault(cluster) && cluster.release !== undefined,
     after: 'uninstall',
   },
   {
