@@ -97,6 +97,7 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
       plugin: new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs }),
       clock,
       process: deps,
+      env: process.env,
       log,
       stdin: process.stdin,
       output: output.format,

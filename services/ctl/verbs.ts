@@ -14,6 +14,7 @@ import { leases, leasesReturn } from './commands/leases.js';
 import { policyExplain, policyList, policyStatus } from './commands/policy/policy.js';
 import { nodeReady, nodeStatus } from './commands/node.js';
 import { podsCheck, podsRepair } from './commands/pods.js';
+import { preflight } from './commands/preflight.js';
 import { policyDrops } from './commands/policy/drops.js';
 import { releaseAddress, releaseAttachment } from './commands/release.js';
 import { trace } from './commands/trace.js';
@@ -58,6 +59,7 @@ export const VERBS: readonly Verb[] = [
   nodeStatus,
   nodeReady,
   nodePorts,
+  preflight,
   latency,
   trace,
   podsList,

@@ -43,6 +43,7 @@ export interface Context {
   readonly plugin: PluginSocket;
   readonly clock: Clock;
   readonly process: CommandProcess;
+  readonly env: Readonly<Record<string, string | undefined>>;
   /** Writes plain lines to the standard error. */
   readonly log: Logger;
   readonly stdin: Readable;
