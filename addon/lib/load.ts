@@ -18,7 +18,12 @@ function isLoader(loaded: unknown): loaded is (folder: string) => unknown {
 }
 
 /** Functions of the current addon; one of an earlier build may lack the later ones. */
-const EXPORTS = ['openNamespace', 'lockFile', 'peerCredentials'] as const satisfies readonly (keyof NativeBinding)[];
+const EXPORTS = [
+  'clockSynchronized',
+  'openNamespace',
+  'lockFile',
+  'peerCredentials',
+] as const satisfies readonly (keyof NativeBinding)[];
 
 function isBinding(loaded: unknown): loaded is NativeBinding {
   return typeof loaded === 'object' && loaded !== null && EXPORTS.every((name) => name in loaded);

@@ -197,6 +197,8 @@ export interface NativeBinding {
   openNamespaceAtOnce(path: string): NativeNamespace | null;
   /** Whether the lock of an open file was free, and is held by this descriptor now. */
   lockFile(descriptor: number): boolean | NativeError;
+  /** Whether the system's clock follows another clock. */
+  clockSynchronized(): boolean | NativeError;
   peerCredentials(descriptor: number): NativePeer | NativeError;
   /** For all threads of the process. */
   setProcDirectory(directory: string): void;

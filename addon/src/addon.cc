@@ -1,5 +1,6 @@
 #include <napi.h>
 #include <sys/file.h>
+#include <sys/timex.h>
 
 #include <cerrno>
 
@@ -47,9 +48,19 @@ Napi::Value LockFile(const Napi::CallbackInfo& info) {
   return ToJs(env, podwire::netlink::KernelError{errno, ""});
 }
 
+// Whether the system's clock follows another clock (adjtimex(2)), or a NativeError.
+Napi::Value ClockSynchronized(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  timex state{};
+  const int answer = adjtimex(&state);
+  if (answer == -1) return ToJs(env, podwire::netlink::KernelError{errno, ""});
+  return Napi::Boolean::New(env, answer != TIME_ERROR && (state.status & STA_UNSYNC) == 0);
+}
+
 Napi::Object Initialize(Napi::Env env, Napi::Object exports) {
   using podwire::netlink::NamespaceHandle;
   env.SetInstanceData(new podwire::netlink::Environment{NamespaceHandle::Define(env), {}});
+  exports.Set("clockSynchronized", Napi::Function::New<ClockSynchronized>(env, "clockSynchronized"));
   exports.Set("openNamespace", Napi::Function::New<NamespaceHandle::Open>(env, "openNamespace"));
   exports.Set("openNamespaceAtOnce", Napi::Function::New<NamespaceHandle::OpenAtOnce>(env, "openNamespaceAtOnce"));
   exports.Set("lockFile", Napi::Function::New<LockFile>(env, "lockFile"));

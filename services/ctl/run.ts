@@ -96,8 +96,7 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
     };
     const ipamService = grpc({ name: 'podwire-ipam', address: ipam, option: IPAM.name, proofs: ipamProofs });
     const nodeName = verb.options?.includes(ON_NODE) ? input.get(ON_NODE) : undefined;
-    const relay =
-      nodeName === undefined ? undefined : await relayTo({ ipam: ipamService, nodeName, clock, deadlineMs });
+    const relay = await relayTo(nodeName, { ipam: ipamService, clock, deadlineMs });
     const context: Context = {
       ipam: ipamService,
       dataplane: relay ?? grpc({ name: 'podwire-node', address: dataplane, option: DATAPLANE.name }),
@@ -107,6 +106,7 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
       },
       clock,
       process: deps,
+      env: process.env,
       stdin: process.stdin,
       output: output.format,
       print: (report, options) => output.print(report, options),
@@ -135,9 +135,13 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
   }
 }
 
-async function relayTo(options: ConstructorParameters<typeof NodeRelay>[0]): Promise<NodeRelay> {
+async function relayTo(
+  nodeName: string | undefined,
+  options: Omit<ConstructorParameters<typeof NodeRelay>[0], 'nodeName'>,
+): Promise<NodeRelay | undefined> {
+  if (nodeName === undefined) return undefined;
   const { NodeRelay: Relay } = await import('./clients/node-relay.js');
-  return new Relay(options);
+  return new Relay({ ...options, nodeName });
 }
 
 /** The output of one command line. */

@@ -220,6 +220,21 @@ export const ZONES = [
     packages: ['zod'],
     ...PURE,
   },
+  // The preflight runs before any service does, so it has the node's own checks in its process.
+  {
+    path: 'services/ctl/commands/preflight.ts',
+    zones: [
+      'services/shared',
+      'proto/gen',
+      'services/ctl/output',
+      'services/ctl/clients',
+      'services/ctl/command-line',
+      'services/ctl/resources',
+      'services/node/preflight/facts.ts',
+    ],
+    packages: [],
+    ...PURE,
+  },
 
   // The plugin knows the services by their contract only. From the bottom: the CNI protocol, the services' clients, providers
   // of addresses, the journal, the contents of a request, the spool, the commands.
@@ -312,6 +327,26 @@ export const ZONES = [
   {
     path: 'services/node',
     zones: ['services/shared', 'services/dataplane', 'plugin', 'services/node', 'proto/gen'],
+    packages: [],
+    ...NODE,
+  },
+  // Checks of a node without a running service. Its rules are pure.
+  {
+    path: 'services/node/preflight',
+    zones: ['services/shared', 'services/dataplane', 'plugin/install/conflist.ts', 'proto/gen'],
+    packages: [],
+    ...PURE,
+  },
+  {
+    path: 'services/node/preflight/facts.ts',
+    zones: [
+      'services/shared',
+      'services/dataplane',
+      'services/node/preflight',
+      'plugin/install/conflist.ts',
+      'proto/gen',
+      'addon/lib/clock.ts',
+    ],
     packages: [],
     ...NODE,
   },

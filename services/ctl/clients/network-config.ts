@@ -1,4 +1,6 @@
 import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { parseEnv } from 'node:util';
 
 import type { Chain } from '@podwire/shared/chain/chain';
 import { Failure } from '@podwire/shared/failure/failure';
@@ -50,11 +52,28 @@ export async function readNetworkConfiguration(file: string): Promise<NetworkCon
   };
 }
 
+/** Settings of `podwire install` under systemd. */
+const INSTALL_ENV = '/etc/podwire/install.env';
+
+/**
+ * The installation's directories: from the variables of `podwire install`, else from its file of settings, else the defaults.
+ * @param root - where the file system of the node is seen
+ */
+export async function readInstallation(env: Readonly<Record<string, string | undefined>>, root = '/') {
+  const settings = { ...parseEnv((await contentOf(join(root, INSTALL_ENV))) ?? ''), ...env };
+  const read = (name: string, otherwise: string) => (settings[name] ?? '') || otherwise;
+  return {
+    binDirectory: read('CNI_BIN_DIR', '/opt/cni/bin'),
+    configDirectory: read('CNI_NET_DIR', '/etc/cni/net.d'),
+    configName: read('CNI_CONF_NAME', '10-podwire.conflist'),
+  };
+}
+
 async function contentOf(file: string): Promise<string | undefined> {
   try {
     return await readFile(file, 'utf8');
   } catch (cause) {
     if (codeOf(cause) === 'ENOENT') return undefined;
-    throw new Failure('INVALID_REQUEST', `cannot read the network configuration: ${messageOf(cause)}`, { cause });
+    throw new Failure('INVALID_REQUEST', `${file}: cannot be read: ${messageOf(cause)}`, { cause });
   }
 }

@@ -42,6 +42,7 @@ export interface Context {
   readonly plugin: () => Promise<PluginSocket>;
   readonly clock: Clock;
   readonly process: CommandProcess;
+  readonly env: Readonly<Record<string, string | undefined>>;
   readonly stdin: Readable;
   readonly output: OutputFormat;
   /** Prints a report before the command ends. */

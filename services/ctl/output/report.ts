@@ -77,6 +77,28 @@ export const EXIT_CODES = [
   { code: NO_ANSWER, about: 'a service did not answer' },
 ] as const;
 
+/** One check of a node. The detail of a failure or a warning ends with its remedy. */
+export interface Check {
+  readonly check: string;
+  readonly result: 'ok' | 'warning' | 'failed';
+  readonly detail: string;
+}
+
+function checksTable(checks: readonly Check[]): Table {
+  const rows = checks.map(({ check, result, detail }) => [check, result, detail]);
+  return { kind: 'table', columns: ['CHECK', 'RESULT', 'DETAIL'], rows, none: '' };
+}
+
+/** A table of checks. Its exit code says whether one failed. */
+export function checksReport(checks: readonly Check[]): Report {
+  const isPassed = checks.every(({ result }) => result !== 'failed');
+  return {
+    sections: [checksTable(checks)],
+    data: () => ({ passed: isPassed, checks: checks.map((each) => ({ ...each })) }),
+    exitCode: isPassed ? DONE : PROBLEM_FOUND,
+  };
+}
+
 const EXIT_CODE_OF_STATUS: Readonly<Record<string, number>> = {
   INVALID_ARGUMENT: INVALID_USAGE,
   NOT_FOUND: NOT_FOUND,

@@ -1,6 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { familyBits, parseAddress, type Address, type Family } from '@podwire/shared/net/address';
-import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import type { Family } from '@podwire/shared/net/address';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -13,7 +12,7 @@ import {
   type Follower,
 } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
-import { Ruleset, type ForwardedPacket } from '../nft/ruleset.js';
+import { Ruleset } from '../nft/ruleset.js';
 import type { TableEvents } from '../nft/table-reconciler.js';
 import type { BaseChain, Nft } from '../nft/nft.js';
 import {
@@ -27,8 +26,9 @@ import {
   type NftCommand,
   type TableName,
 } from '../nft/table.js';
+import { dropCondition, IPTABLES, isIptables, SKIPPED_TABLES, type ForwardRoutes } from './forward-drop.js';
 
-interface ForwardPathOptions {
+interface ForwardPathOptions extends Pick<ForwardRoutes, 'peerInterface' | 'uplink'> {
   readonly nft: Nft;
   readonly events: TableEvents;
   readonly clock: Clock;
@@ -36,41 +36,15 @@ interface ForwardPathOptions {
   readonly acceptsFirst: boolean;
   /** Interfaces of pods: names, or prefixes with a trailing `*`. */
   readonly podInterfaces: () => readonly string[];
-  /** Interface by which packets of a pool reach other nodes; undefined while unknown. */
-  readonly peerInterface: (pool: ClusterPool) => string | undefined;
-  /** Interface with the node's address of a family; undefined while unknown. */
-  readonly uplink: (family: Family) => string | undefined;
-}
-
-/** Packets by the same interfaces. A firewall may drop some: it is reported when it drops all. */
-interface Flow {
-  readonly input: string;
-  readonly output: string;
-  readonly ends: readonly Pick<ForwardedPacket, 'source' | 'destination'>[];
 }
 
 /** Interval of the comparisons with the latest transaction of nftables. */
 export const FORWARD_CHECK_INTERVAL_MS = 15_000;
 
-/** Tables that drop no packet of a pod: Podwire's own, and kube-proxy's, which can be large. */
-const SKIPPED_TABLES = [
-  ...['podwire', 'podwire_hostports', 'podwire_tunnels', 'podwire_neighbours', 'podwire_ports', 'podwire_policy'],
-  'kube-proxy',
-];
-
-/** The chain of iptables for forwarded packets, which the iptables of nftables shares with `nft`. */
-const IPTABLES = { name: 'filter', chain: 'FORWARD' } as const;
-
 /** The comment of Podwire's rules in chains of other programs. */
 const COMMENT = 'podwire';
 
 const FAMILIES: readonly Family[] = [4, 6];
-
-/** Hosts of the internet: root servers of DNS, which no list of private or reserved addresses has. */
-const INTERNET: Readonly<Record<Family, Address | undefined>> = {
-  4: parseAddress('198.41.0.4'),
-  6: parseAddress('2001:503:ba3e::2:30'),
-};
 
 /**
  * Keeps packets of pods from being dropped on their way through the node by another firewall: accepts them first in the chains of
@@ -136,7 +110,7 @@ export class ForwardPath implements Follower {
       try {
         const ruleset = await this.#read(table);
         const ofTable = chains.filter((chain) => formatTableName(chain.table) === name);
-        if (ruleset) conditions.push(...ofTable.flatMap((chain) => this.#dropCondition(chain, ruleset) ?? []));
+        if (ruleset) conditions.push(...ofTable.flatMap((chain) => this.#dropOf(chain, ruleset) ?? []));
       } catch (error) {
         if (!(error instanceof Failure)) throw error;
         failure = error;
@@ -189,7 +163,7 @@ export class ForwardPath implements Follower {
     const isPresent = own.map(matchesOf).join('\n') === wanted.map((expr) => matchesOf({ expr })).join('\n');
     const isFirst = own.every((rule, at) => rule === rules[at]);
     const chain = { table, name: IPTABLES.chain, hook: 'forward' } as const;
-    if (isPresent && (isFirst || this.#dropCondition(chain, ruleset) === undefined)) return [];
+    if (isPresent && (isFirst || this.#dropOf(chain, ruleset) === undefined)) return [];
     const rule = { family: table.family, table: table.name, chain: IPTABLES.chain };
     return [
       ...own.map(({ handle }): NftCommand => ({ delete: { rule: { ...rule, handle: handle ?? null } } })),
@@ -197,44 +171,9 @@ export class ForwardPath implements Follower {
     ];
   }
 
-  #dropCondition(chain: BaseChain, ruleset: Ruleset): Condition | undefined {
-    const { table, name, hook } = chain;
-    const families = FAMILIES.filter((family) => table.family === 'inet' || table.family === PROTOCOL[family]);
-    for (const pool of this.#pools?.filter(({ cidr }) => families.includes(cidr.family)) ?? []) {
-      for (const { input, output, ends } of this.#flows(pool)) {
-        // The kernel chooses the output after prerouting.
-        const way = { input, output: hook === 'prerouting' ? '' : output };
-        const causes = ends.map((addresses) => ruleset.dropOf(name, { ...way, ...addresses }));
-        if (causes[0] === undefined || causes.includes(undefined)) continue;
-        const message =
-          `IPv${pool.cidr.family} packets of pods from ${input} to ${output} are dropped by the firewall: ` +
-          `chain ${name} of table ${formatTableName(table)} (${causes[0]}); run: ${cureOf(chain, pool)}`;
-        return { reason: 'ForwardDropped', message };
-      }
-    }
-    return undefined;
-  }
-
-  /**
-   * Packets of a pool's pods that the node forwards: between two of its pods, to another node, from there, and to the outside if
-   * the pool leads there.
-   */
-  #flows(pool: ClusterPool): readonly Flow[] {
-    const { cidr, natOutgoing } = pool;
-    const { peerInterface, uplink: uplinkOf } = this.#options;
-    const [peer, uplink] = [peerInterface(pool), uplinkOf(cidr.family)];
-    const [source, destination] = [addressIn(cidr, 1n), addressIn(cidr, 2n)];
-    const between = (input: string, output: string) => ({ input, output, ends: [{ source, destination }] });
-    const outside = [INTERNET[cidr.family], nodeAddressOf(this.#node, cidr.family)?.address].filter(
-      (each) => each !== undefined,
-    );
-    return [
-      between('podw1', 'podw2'),
-      ...(peer === undefined ? [] : [between('podw1', peer), between(peer, 'podw1')]),
-      ...(uplink === undefined || !natOutgoing
-        ? []
-        : [{ input: 'podw1', output: uplink, ends: outside.map((to) => ({ source, destination: to })) }]),
-    ];
+  #dropOf(chain: BaseChain, ruleset: Ruleset): Condition | undefined {
+    const nodeAddress = (family: Family) => nodeAddressOf(this.#node, family)?.address;
+    return dropCondition(chain, ruleset, { ...this.#options, pools: this.#pools ?? [], nodeAddress });
   }
 }
 
@@ -250,10 +189,6 @@ export async function acceptRuleDeletions(nft: Pick<Nft, 'read'>): Promise<reado
   return deletions;
 }
 
-function isIptables({ family, name }: TableName): boolean {
-  return family !== 'inet' && name === IPTABLES.name;
-}
-
 function isOwnRule({ comment }: JsonObject): boolean {
   return comment === COMMENT;
 }
@@ -267,22 +202,4 @@ function acceptRules(name: string): readonly (readonly JsonObject[])[] {
 /** A rule as text, without its counter. */
 function matchesOf({ expr }: JsonObject): string {
   return JSON.stringify(isList(expr) ? expr.filter((part) => isObject(part) && !('counter' in part)) : expr);
-}
-
-function addressIn({ family, value, length }: Prefix, place: bigint): Address {
-  const size = 1n << BigInt(familyBits(family) - length);
-  return { family, value: value + (place < size ? place : 0n) };
-}
-
-/** The commands with which an operator lets packets of pods pass. */
-function cureOf({ table, name, hook }: BaseChain, { cidr }: ClusterPool): string {
-  if (table.name === 'firewalld')
-    return `firewall-cmd --permanent --zone=trusted --add-source=${formatPrefix(cidr)} && firewall-cmd --reload`;
-  if (isIptables(table) && name === IPTABLES.chain) {
-    const program = table.family === 'ip6' ? 'ip6tables' : 'iptables';
-    return `${program} -I FORWARD -i podw+ -j ACCEPT && ${program} -I FORWARD -o podw+ -j ACCEPT`;
-  }
-  const insert = (match: string) => `nft insert rule ${formatTableName(table)} ${name} ${match} accept`;
-  const toPods = hook === 'prerouting' ? `${PROTOCOL[cidr.family]} daddr ${formatPrefix(cidr)}` : `oifname '"podw*"'`;
-  return `${insert(`iifname '"podw*"'`)} && ${insert(toPods)}`;
 }

@@ -84,7 +84,7 @@ const PORT: Json = { payload: { protocol: 'th', field: 'dport' } };
  * Clients keep their address, except for a pod that reaches itself through the node, and for the node's 127.0.0.1. The node's
  * `::1` is not translated: the kernel never sends a packet with that source out of another interface.
  */
-function hostPortTable(pods: MappedPods): NftTable {
+export function hostPortTable(pods: MappedPods): NftTable {
   const elements = elementsOf([...pods.values()]);
   const chainOf = (name: string): NftTable['chains'][number] => ({
     name,

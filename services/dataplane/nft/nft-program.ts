@@ -71,11 +71,20 @@ export class ProgramNft implements NftProgram {
     return readForwardChains(finished.output);
   }
 
-  async apply(commands: readonly NftCommand[]): Promise<void> {
+  apply(commands: readonly NftCommand[]): Promise<void> {
+    return this.#transact(commands, []);
+  }
+
+  /** Has the kernel check a transaction without making it. @throws Failure as {@link apply} */
+  check(commands: readonly NftCommand[]): Promise<void> {
+    return this.#transact(commands, ['-c']);
+  }
+
+  async #transact(commands: readonly NftCommand[], flags: readonly string[]): Promise<void> {
     const input = await unnamedFile(JSON.stringify({ nftables: commands }));
     try {
       const timeoutMs = this.#timeoutMs + commands.length * COMMAND_TIMEOUT_MS;
-      const finished = await this.#run(['-j', '-f', '-'], input.fd, timeoutMs);
+      const finished = await this.#run([...flags, '-j', '-f', '-'], input.fd, timeoutMs);
       if (finished.exitCode !== 0) throw refusal(`a transaction of ${commands.length} commands`, finished);
     } finally {
       await input.close();
