@@ -272,6 +272,7 @@ describe('restricted packages', () => {
     [
       '@podwire/netlink',
       'services/dataplane/kernel/',
+      'services/node/diagnostics/',
       'services/node/preflight/facts.ts',
       'services/shared/files/directory-lock.ts',
       'services/shared/sockets/peer-check.ts',

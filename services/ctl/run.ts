@@ -84,11 +84,7 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
       throw new Failure('INVALID_REQUEST', `-o name: ${verb.name} lists no objects; use another format`);
     const { ipam, dataplane, plugin, ipamProofs } = serviceSettingsOf(globals, process.env);
     const timeoutMs = globals.get(TIMEOUT);
-    const deadline = { atMs: 0 };
-    const restartTimeout = (defaultMs = DEFAULT_TIMEOUT_MS): void =>
-      void (deadline.atMs = clock.nowMs() + (timeoutMs ?? defaultMs));
-    restartTimeout();
-    const deadlineMs = (): number => deadline.atMs;
+    const { restartTimeout, deadlineMs } = commandTimeout(clock, timeoutMs);
     const grpc = (options: Pick<ConstructorParameters<typeof GrpcService>[0], GrpcOption>): GrpcService => {
       const service = new GrpcService({ ...options, log: () => plainLog(process.stderr), clock, deadlineMs });
       services.push(service);
@@ -96,7 +92,8 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
     };
     const ipamService = grpc({ name: 'podwire-ipam', address: ipam, option: IPAM.name, proofs: ipamProofs });
     const nodeName = verb.options?.includes(ON_NODE) ? input.get(ON_NODE) : undefined;
-    const relay = await relayTo(nodeName, { ipam: ipamService, clock, deadlineMs });
+    const onNode = (name: string): Promise<NodeRelay> => relayTo(name, { ipam: ipamService, clock, deadlineMs });
+    const relay = nodeName === undefined ? undefined : await onNode(nodeName);
     const context: Context = {
       ipam: ipamService,
       dataplane: relay ?? grpc({ name: 'podwire-node', address: dataplane, option: DATAPLANE.name }),
@@ -110,6 +107,7 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
       stdin: process.stdin,
       output: output.format,
       print: (report, options) => output.print(report, options),
+      onNode,
       note: (text) => void process.stderr.write(`${NAME}: ${text}\n`),
       restartTimeout,
       timeoutMs,
@@ -135,11 +133,19 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
   }
 }
 
+/** @param timeoutMs - of --timeout; undefined: a command's own */
+function commandTimeout(clock: Clock, timeoutMs: number | undefined) {
+  let atMs = 0;
+  const restartTimeout = (defaultMs = DEFAULT_TIMEOUT_MS): void =>
+    void (atMs = clock.nowMs() + (timeoutMs ?? defaultMs));
+  restartTimeout();
+  return { restartTimeout, deadlineMs: () => atMs };
+}
+
 async function relayTo(
-  nodeName: string | undefined,
+  nodeName: string,
   options: Omit<ConstructorParameters<typeof NodeRelay>[0], 'nodeName'>,
-): Promise<NodeRelay | undefined> {
-  if (nodeName === undefined) return undefined;
+): Promise<NodeRelay> {
   const { NodeRelay: Relay } = await import('./clients/node-relay.js');
   return new Relay({ ...options, nodeName });
 }

@@ -35,6 +35,7 @@ export const VERBS: VerbTable = {
   'node status': async () => (await import('./commands/node.js')).nodeStatus,
   'node ready': async () => (await import('./commands/node.js')).nodeReady,
   'node ports': async () => (await import('./resources/pods.js')).nodePorts,
+  sysdump: async () => (await import('./commands/sysdump.js')).sysdump,
   preflight: async () => (await import('./commands/preflight.js')).preflight,
   latency: async () => (await import('./commands/latency.js')).latency,
   trace: async () => (await import('./commands/trace.js')).trace,

@@ -1,7 +1,8 @@
 import type { GetNodeStatusResponse } from '@podwire/proto/podwire/dataplane/v1/node';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
-import { RpcServer } from '@podwire/shared/rpc/server';
+import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
+import type { Streaming } from '@podwire/shared/rpc/streaming';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -63,6 +64,8 @@ export interface ServiceDeps {
   readonly ipam: Peer;
   /** Opens a further connection to podwire-ipam. */
   readonly connectIpam: () => Peer;
+  /** Makes services of the process besides the dataplane's. @param status - the node's state, as GetNodeStatus returns it */
+  readonly furtherServices?: (status: () => GetNodeStatusResponse, streaming: Streaming) => readonly RpcService[];
   /** Opens the part that has podwire-ipam's addresses of this node. */
   readonly openAddresses: OpenNodeAddresses;
 }
@@ -163,13 +166,17 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   const clusterPart = createClusterPart(options, { kernel, node, environment, onCheck });
   const parts = { node, environment, clusterPart, policies };
   const served = { ...node, drops: environment?.policies?.drops, overview: () => overviewOf(config, parts), release };
+  const status = (): GetNodeStatusResponse => statusMessage(overviewOf(config, parts));
   const server = new RpcServer({
     addresses: config.listen,
     log,
     clock,
     defaultCallTimeoutMs: config.callTimeoutMs,
     drainTimeoutMs: config.drainTimeoutMs,
-    services: (unary) => dataplaneServices(served, unary),
+    services: (unary, streaming) => [
+      ...dataplaneServices(served, unary),
+      ...(deps.furtherServices?.(status, streaming) ?? []),
+    ],
   });
   const unobserve = [
     observeReadiness(() => server.isServing),
@@ -196,7 +203,6 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     policies?.start();
     environment?.policies?.drops.start();
     const { dataplane, garbage } = node;
-    const status = (): GetNodeStatusResponse => statusMessage(overviewOf(config, parts));
     return { addresses, dataplane, garbage, status, isServing: () => server.isServing, stop };
   } catch (error) {
     await stop();

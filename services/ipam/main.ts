@@ -4,7 +4,7 @@ import process from 'node:process';
 
 import { systemClock as clock } from '@podwire/shared/runtime/clock';
 import { runProcess } from '@podwire/shared/runtime/lifecycle';
-import { createLogger } from '@podwire/shared/runtime/log';
+import { serverLog } from '@podwire/shared/runtime/log';
 import { tolerateBrokenPipe } from '@podwire/shared/runtime/broken-pipe';
 import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 
@@ -23,17 +23,18 @@ if (command.name === 'serve') await serve();
 else process.exitCode = await runCommand(command, { ...own, process });
 
 function serve(): Promise<void> {
-  const log = createLogger({ service: TELEMETRY.service, level: 'info' });
+  const { log, recentLines } = serverLog(TELEMETRY.service);
   return runProcess({
     log,
     args: [],
     stopTimeoutMs: 75_000, // More than the largest drain timeout.
     start: async (signal) => {
-      const config = readConfig(process.env);
+      const config = readConfig(env);
       const { metricsTokenFile } = config;
       log.level = config.logLevel;
-      const stopTelemetry = await startTelemetry({ ...TELEMETRY, metricsTokenFile, env: process.env, log, clock });
-      const service = await startService(config, { ...own, endProcess: () => process.kill(pid), log, signal });
+      const stopTelemetry = await startTelemetry({ ...TELEMETRY, metricsTokenFile, env, log, clock });
+      const ending = { endProcess: () => process.kill(pid), signal };
+      const service = await startService(config, { ...own, ...ending, env, recentLines, log });
       return { stop: () => service.stop().then(stopTelemetry) };
     },
   });

@@ -1,6 +1,8 @@
 import { hostname } from 'node:os';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { diagnosticsService } from '@podwire/shared/rpc/diagnostics-service';
+import type { RecentLines } from '@podwire/shared/runtime/recent-lines';
 import { releaseService } from '@podwire/shared/rpc/release-service';
 import { RpcServer } from '@podwire/shared/rpc/server';
 import { UNIX } from '@podwire/shared/sockets/listen';
@@ -73,6 +75,10 @@ export interface ServiceDeps {
   readonly pid: number;
   /** The API server of the cluster. @throws Failure INVALID_SETTINGS outside of a cluster */
   readonly kubernetes: () => KubernetesApi;
+  /** The last lines of {@link log}. */
+  readonly recentLines: RecentLines;
+  /** The environment of the process. */
+  readonly env: Readonly<Record<string, string | undefined>>;
   /** Ends this process, so that it starts again: another podwire-ipam leads. */
   readonly endProcess: () => void;
   /** Fires when the process has to stop, also during the start. Default: never. */
@@ -218,7 +224,7 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
 function ipamServer(
   { ipam, updates, watches, policies, cluster, settlement, identity, release, tokens, api }: ServedParts,
   { listen: addresses, callTimeoutMs, drainTimeoutMs }: Config,
-  { log, clock }: ServiceDeps,
+  { log, clock, env, recentLines: lines }: ServiceDeps,
 ): RpcServer {
   const pods = api && new PodNodes({ api, clock, log });
   return new RpcServer({
@@ -239,6 +245,7 @@ function ipamServer(
       watchService(watches, streaming),
       networkPolicyService({ policies, clock }, unary, streaming),
       clusterService(cluster, unary, streaming),
+      diagnosticsService({ release, lines, env, files: () => Promise.resolve([]) }, streaming),
       releaseService(release, unary),
     ],
   });

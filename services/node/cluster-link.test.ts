@@ -21,7 +21,7 @@ let ipam: FakeIpam;
 let clock: ManualClock;
 let link: ClusterLink;
 let release: string;
-let execute: (request: NodeRequest, timeoutMs: number) => Promise<Uint8Array>;
+let execute: (request: NodeRequest) => Promise<Uint8Array>;
 let logged: ReturnType<typeof recordingLog>;
 const stops: (() => unknown)[] = [];
 
@@ -38,7 +38,9 @@ beforeEach(async () => {
   link = new ClusterLink({
     ...{ nodeName: 'n1', ipam: shared, connect, clock, random: () => 0.5, log: logged.log },
     report: () => NodeReport.fromPartial({ release }),
-    execute: (request, timeoutMs) => execute(request, timeoutMs),
+    async *execute(request) {
+      yield await execute(request);
+    },
   });
   stops.push(
     () => shared.close(),
@@ -230,7 +232,11 @@ async function startLocal(): Promise<void> {
   );
 }
 
-const call = (request: Partial<NodeRequest>) => calls.execute(NodeRequest.fromPartial(request), 5000);
+async function call(request: Partial<NodeRequest>): Promise<Buffer> {
+  const parts: Uint8Array[] = [];
+  for await (const part of calls.execute(NodeRequest.fromPartial(request), 5000)) parts.push(part);
+  return Buffer.concat(parts);
+}
 
 test('calls of the dataplane pass as they are', async () => {
   await startLocal();

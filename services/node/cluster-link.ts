@@ -23,7 +23,7 @@ export interface ClusterLinkOptions {
   readonly connect: () => Connection;
   readonly report: () => NodeReport;
   /** Executes a call. @throws Failure */
-  readonly execute: (request: NodeRequest, timeoutMs: number) => Promise<Uint8Array>;
+  readonly execute: (request: NodeRequest, timeoutMs: number) => AsyncIterable<Uint8Array>;
   readonly clock: Clock;
   /** Uniform in [0, 1). */
   readonly random: () => number;
@@ -207,9 +207,9 @@ class NodeStream {
       });
     try {
       if (!request) throw new Failure('INVALID_REQUEST', 'a call without a request');
-      const bytes = await execute(request, timeoutMs);
-      for (let start = 0; start < bytes.length; start += PART_BYTES)
-        answer(bytes.subarray(start, start + PART_BYTES), false);
+      for await (const bytes of execute(request, timeoutMs))
+        for (let start = 0; start < bytes.length; start += PART_BYTES)
+          answer(bytes.subarray(start, start + PART_BYTES), false);
       answer(Buffer.alloc(0), true);
     } catch (error) {
       if (!(error instanceof Failure)) log.error({ err: error }, 'defect: a call through podwire-ipam failed');

@@ -5,7 +5,7 @@ import process from 'node:process';
 import { readBoot } from '@podwire/shared/runtime/boot';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { runProcess } from '@podwire/shared/runtime/lifecycle';
-import { createLogger } from '@podwire/shared/runtime/log';
+import { serverLog } from '@podwire/shared/runtime/log';
 import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 
 import { NODE_PROGRAM, startNode } from './service.js';
@@ -14,7 +14,7 @@ import { nodeUsage, readNodeSettings, STOP_TIMEOUT_MS } from './settings.js';
 /** Default port of the Prometheus endpoint. */
 const METRICS_PORT = 9091;
 
-const log = createLogger({ service: NODE_PROGRAM, level: 'info' });
+const { log, recentLines } = serverLog(NODE_PROGRAM);
 
 await runProcess({
   log,
@@ -23,7 +23,15 @@ await runProcess({
   start: async (stopped) => {
     const settings = readNodeSettings(process.env, hostname());
     log.level = settings.logLevel;
-    const own = { clock: systemClock, random: Math.random, boot: readBoot(), pid: process.pid, stopped };
+    const own = {
+      clock: systemClock,
+      random: Math.random,
+      boot: readBoot(),
+      pid: process.pid,
+      env: process.env,
+      recentLines,
+      stopped,
+    };
     const { nodeName, metricsTokenFile } = settings;
     const source = { service: NODE_PROGRAM, instance: nodeName, nodeName, metricsPort: METRICS_PORT };
     const telemetry = () => startTelemetry({ env: process.env, log, clock: systemClock, metricsTokenFile, ...source });

@@ -3,6 +3,7 @@ import { request as httpRequest } from 'node:http';
 import { NetworkPolicyServiceService } from '@podwire/proto/podwire/dataplane/v1/network_policy';
 import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { DiagnosticsServiceService } from '@podwire/proto/podwire/diagnostics/v1/diagnostics';
 import { HttpResponse, type NodeRequest } from '@podwire/proto/podwire/ipam/v1/cluster';
 import { ReleaseServiceService } from '@podwire/proto/podwire/release/v1/release';
 import { Failure } from '@podwire/shared/failure/failure';
@@ -22,6 +23,9 @@ const METHODS: readonly string[] = [
   PodServiceService.repairPod,
   ReleaseServiceService.getRelease,
 ].map(({ path }) => path);
+
+/** Methods with many response messages. */
+const STREAMS: readonly string[] = [DiagnosticsServiceService.collect.path];
 
 /** Requests to the server of CNI commands. */
 const ROUTES: readonly string[] = ['GET /commands', 'GET /journal', 'POST /journal/retry', 'POST /journal/discard'];
@@ -44,25 +48,39 @@ export class OperatorCalls {
     this.#dataplane = new Peer('podwire-node', options.dataplane);
   }
 
-  /** @returns the response message, or an {@link HttpResponse}, in protobuf's binary form @throws Failure */
-  async execute({ path, httpMethod, httpHeaders, body }: NodeRequest, timeoutMs: number): Promise<Uint8Array> {
+  /**
+   * @returns the response message, or an {@link HttpResponse}, in protobuf's binary form; of a method with many response messages, each
+   * one behind its length in 4 bytes
+   * @throws Failure
+   */
+  async *execute({ path, httpMethod, httpHeaders, body }: NodeRequest, timeoutMs: number): AsyncGenerator<Uint8Array> {
     if (httpMethod !== '') {
       const isStatus = path === '/cni' && httpHeaders['cni-command'] === 'STATUS';
       const isKnown = isStatus || ROUTES.includes(`${httpMethod} ${path}`);
       if (!isKnown) throw refusal(`${httpMethod} ${path}`);
-      return HttpResponse.encode(await this.#request({ path, httpMethod, httpHeaders, body }, timeoutMs)).finish();
+      yield HttpResponse.encode(await this.#request({ path, httpMethod, httpHeaders, body }, timeoutMs)).finish();
+      return;
     }
-    if (!METHODS.includes(path)) throw refusal(path);
+    if (!METHODS.includes(path) && !STREAMS.includes(path)) throw refusal(path);
     const bytes = (message: Buffer): Buffer => message;
     const coding = { requestSerialize: bytes, requestDeserialize: bytes, responseSerialize: bytes };
-    const method = {
-      path,
-      requestStream: false,
-      responseStream: false,
-      ...coding,
-      responseDeserialize: bytes,
-    } as const;
-    return this.#dataplane.call(method, body, { deadlineMs: this.#options.clock.nowMs() + timeoutMs });
+    const responseStream = STREAMS.includes(path);
+    const method = { path, requestStream: false, responseStream, ...coding, responseDeserialize: bytes } as const;
+    if (!responseStream) {
+      yield await this.#dataplane.call(method, body, { deadlineMs: this.#options.clock.nowMs() + timeoutMs });
+      return;
+    }
+    for await (const message of this.#dataplane.stream(method, body, AbortSignal.timeout(timeoutMs))) {
+      const length = Buffer.alloc(4);
+      length.writeUInt32BE(message.length);
+      yield Buffer.concat([length, message]);
+    }
+  }
+
+  /** Body of the server of CNI commands. @throws Failure */
+  async get(path: string, timeoutMs: number): Promise<string> {
+    const request = { path, httpMethod: 'GET', httpHeaders: {}, body: Buffer.alloc(0) };
+    return (await this.#request(request, timeoutMs)).body.toString();
   }
 
   /** Idempotent. */

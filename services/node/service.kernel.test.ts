@@ -8,6 +8,7 @@ import process from 'node:process';
 import { cleanUp, requireThrowawayNamespace, setNodeForwarding } from '@podwire/dataplane/testing/kernels';
 import { BOOT, recordingLog } from '@podwire/dataplane/testing/pods';
 import { NODE_MAIN, ServiceFixture } from '@podwire/dataplane/testing/service';
+import { RecentLines } from '@podwire/shared/runtime/recent-lines';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -29,7 +30,15 @@ afterEach(() => {
 
 function start({ env = {}, stopped }: { readonly env?: Record<string, string>; readonly stopped?: AbortSignal } = {}) {
   const { log, lines } = recordingLog();
-  const deps = { log, clock: systemClock, random: Math.random, boot: BOOT, pid: process.pid };
+  const deps = {
+    log,
+    clock: systemClock,
+    random: Math.random,
+    boot: BOOT,
+    pid: process.pid,
+    env: {},
+    recentLines: new RecentLines(),
+  };
   const settings = readNodeSettings({ ...bench.processEnv, ...env }, 'node-1');
   return { lines, started: startNode(settings, { ...deps, ...(stopped && { stopped }) }) };
 }

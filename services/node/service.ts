@@ -1,7 +1,8 @@
 import type { PeerPlan } from '@podwire/dataplane/bird/peers-file';
 import type { Boot } from '@podwire/shared/runtime/boot';
 import type { OpenNodeAddresses } from '@podwire/dataplane/node-addresses';
-import { prepareService, startService, type RunningService } from '@podwire/dataplane/service';
+import { ProgramNft } from '@podwire/dataplane/nft/nft-program';
+import { prepareService, startService, type RunningService, type ServiceDeps } from '@podwire/dataplane/service';
 import { LocalCalls } from '@podwire/plugin/clients/local-calls';
 import { startPlugin } from '@podwire/plugin/service';
 import type { NodeReport } from '@podwire/proto/podwire/ipam/v1/cluster';
@@ -10,6 +11,8 @@ import { acquireExclusive } from '@podwire/shared/sockets/exclusive';
 import { UNIX } from '@podwire/shared/sockets/listen';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { IdleCollection } from '@podwire/shared/runtime/idle-collection';
+import type { RecentLines } from '@podwire/shared/runtime/recent-lines';
+import { diagnosticsService } from '@podwire/shared/rpc/diagnostics-service';
 import type { DirectoryLock } from '@podwire/shared/files/directory-lock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -22,6 +25,7 @@ import { inProcessDataplane } from './in-process-dataplane.js';
 import type { AddressBook } from './addresses/address-book.js';
 import { openAddressBook } from './addresses/open.js';
 import { ClusterLink } from './cluster-link.js';
+import { nodeFiles } from './diagnostics/node-files.js';
 import { OperatorCalls } from './operator-calls.js';
 import { PREFIX, type NodeSettings } from './settings.js';
 
@@ -41,6 +45,10 @@ export interface NodeDeps {
   readonly boot: Boot;
   /** Fires when the process must end. */
   readonly stopped?: AbortSignal;
+  /** The last lines of {@link log}. */
+  readonly recentLines: RecentLines;
+  /** The environment of the process. */
+  readonly env: Readonly<Record<string, string | undefined>>;
   /** ID of this process, for the message to other processes that its locks exclude. */
   readonly pid: number;
   /**
@@ -116,7 +124,11 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
     ipam.close();
   };
   return startBefore(close, async () => {
-    const service = await startService(settings, { ...deps, ipam, connectIpam, openAddresses }, peerPlan);
+    const release = await readProcessRelease();
+    const calls = new OperatorCalls({ dataplane: settings.listen[0] ?? '', cniSocket: settings.cniSocket, clock });
+    const furtherServices = diagnostics(settings, { ...deps, release, calls });
+    const further = { ipam, connectIpam, openAddresses, furtherServices };
+    const service = await startService(settings, { ...deps, ...further }, peerPlan);
     const dataplane = inProcessDataplane(service, new LocalCalls(deps));
     return startBefore(
       // The inventory reads the kernel, which the dataplane closes.
@@ -126,13 +138,33 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
         if (!nodeAddresses) throw new Error('the dataplane must open the addresses');
         const activity = new IdleCollection(clock);
         const { tls } = security;
-        const report = nodeReporter(service, await readProcessRelease(), () => tls?.certificates.endMs);
-        const link = startClusterLink(settings, { ...deps, ipam, connectIpam, report });
+        const report = nodeReporter(service, release, () => tls?.certificates.endMs);
+        const link = startClusterLink(settings, { ...deps, ipam, connectIpam, report, calls });
         const start = () => startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses, activity });
         return startBefore(() => link.stop(), start);
       },
     );
   });
+}
+
+interface DiagnosticsDeps extends Pick<NodeDeps, 'recentLines' | 'env'> {
+  readonly release: ProcessRelease;
+  readonly calls: OperatorCalls;
+}
+
+const COMMANDS_TIMEOUT_MS = 5000;
+
+function diagnostics(
+  { recordsDirectory, stateDirectory }: NodeSettings,
+  { release, recentLines: lines, env, calls }: DiagnosticsDeps,
+): NonNullable<ServiceDeps['furtherServices']> {
+  const nft = new ProgramNft();
+  const ruleset = (): Promise<string> => nft.ruleset();
+  return (status, streaming) => {
+    const commands = (): Promise<string> => calls.get('/commands', COMMANDS_TIMEOUT_MS);
+    const files = () => nodeFiles({ recordsDirectory, stateDirectory, ruleset, status, commands });
+    return [diagnosticsService({ release, lines, env, files }, streaming)];
+  };
 }
 
 /** @param certificateEndMs - when the certificate that the node shows expires; undefined: it shows none */
@@ -154,13 +186,14 @@ interface LinkDeps extends NodeDeps {
   readonly ipam: Peer;
   readonly connectIpam: () => Peer;
   readonly report: () => NodeReport;
+  /** Closed at the end. */
+  readonly calls: OperatorCalls;
 }
 
 function startClusterLink(
-  { nodeName, cniSocket, listen }: NodeSettings,
-  { ipam, connectIpam: connect, report, clock, random, log }: LinkDeps,
+  { nodeName }: NodeSettings,
+  { ipam, connectIpam: connect, report, calls, clock, random, log }: LinkDeps,
 ): Running {
-  const calls = new OperatorCalls({ dataplane: listen[0] ?? '', cniSocket, clock });
   const execute: OperatorCalls['execute'] = (request, timeoutMs) => calls.execute(request, timeoutMs);
   const link = new ClusterLink({ nodeName, ipam, connect, report, execute, clock, random, log });
   link.start();

@@ -186,7 +186,7 @@ export const ZONES = [
   {
     path: 'services/ctl/clients',
     zones: ['services/shared', 'proto/gen', 'services/ctl/output'],
-    packages: ['@bufbuild/protobuf', '@grpc/grpc-js', 'zod'],
+    packages: ['@bufbuild/protobuf', '@grpc/grpc-js', 'modern-tar', 'zod'],
     ...NODE,
   },
   {
@@ -217,7 +217,7 @@ export const ZONES = [
       'services/ctl/command-line',
       'services/ctl/resources',
     ],
-    packages: ['zod'],
+    packages: ['@grpc/grpc-js', 'zod'],
     ...PURE,
   },
   // The preflight runs before any service does, so it has the node's own checks in its process.
@@ -330,6 +330,8 @@ export const ZONES = [
     packages: [],
     ...NODE,
   },
+  // The kernel's state, for support bundles.
+  { path: 'services/node/diagnostics', zones: ['services/shared', 'addon/lib'], packages: [], ...NODE },
   // Checks of a node without a running service. Its rules are pure.
   {
     path: 'services/node/preflight',

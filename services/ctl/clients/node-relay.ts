@@ -34,6 +34,23 @@ export class NodeRelay implements Service {
     return responseDeserialize(await this.#call(call));
   }
 
+  /** The messages of a stream, each of which arrives behind its length in 4 bytes. */
+  async *stream<Request, Response>(
+    { path, requestSerialize, responseDeserialize }: MethodDefinition<Request, Response>,
+    request: Request,
+  ): AsyncGenerator<Response, void, void> {
+    let rest = Buffer.alloc(0);
+    const call = { path, body: requestSerialize(request), httpMethod: '', httpHeaders: {} };
+    for await (const part of this.#parts(call)) {
+      rest = Buffer.concat([rest, part]);
+      while (rest.length >= 4 && rest.length >= 4 + rest.readUInt32BE()) {
+        const end = 4 + rest.readUInt32BE();
+        yield responseDeserialize(rest.subarray(4, end));
+        rest = rest.subarray(end);
+      }
+    }
+  }
+
   /** A request to the server of CNI commands. */
   async exchange({ method: httpMethod, path, headers, body = '' }: PluginRequest): Promise<PluginAnswer> {
     const request = { path, httpMethod, httpHeaders: { ...headers }, body: Buffer.from(body) };
@@ -42,11 +59,15 @@ export class NodeRelay implements Service {
   }
 
   async #call(request: NodeRequest): Promise<Buffer> {
+    const parts: Buffer[] = [];
+    for await (const part of this.#parts(request)) parts.push(part);
+    return Buffer.concat(parts);
+  }
+
+  async *#parts(request: NodeRequest): AsyncGenerator<Buffer, void, void> {
     const { ipam, nodeName, clock, deadlineMs } = this.#options;
     const timeoutMs = Math.max(1, Math.round(deadlineMs() - clock.nowMs()));
-    const parts: Buffer[] = [];
-    for await (const { part } of ipam.stream(ClusterServiceService.callNode, { nodeName, request, timeoutMs }))
-      parts.push(part);
-    return Buffer.concat(parts);
+    const call = { nodeName, request, timeoutMs };
+    for await (const { part } of ipam.stream(ClusterServiceService.callNode, call)) yield part;
   }
 }

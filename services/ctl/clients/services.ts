@@ -19,6 +19,11 @@ export interface Service {
   readonly address: string;
   /** @throws Failure of the service, or UNREACHABLE, DEADLINE_EXCEEDED, UNIMPLEMENTED */
   call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response>;
+  /** The messages of a stream, until the deadline of the command. @throws Failure as {@link call} */
+  stream<Request, Response>(
+    method: MethodDefinition<Request, Response>,
+    request: Request,
+  ): AsyncGenerator<Response, void, void>;
 }
 
 /** Process services for commands that wait or keep running. */
@@ -49,6 +54,8 @@ export interface Context {
   readonly print: (report: Report, options?: { readonly hasHeadings: boolean }) => void;
   /** Writes a line to the standard error before the command ends. */
   readonly note: (text: string) => void;
+  /** The programs of a node, called through podwire-ipam. */
+  readonly onNode: (nodeName: string) => Promise<Service>;
   /** Begins the timeout of the command again, for one that waits. @param defaultMs - without --timeout */
   readonly restartTimeout: (defaultMs?: number) => void;
   /** The value of --timeout, in milliseconds; undefined where the command line has none. */
@@ -103,7 +110,6 @@ export class GrpcService implements Service {
     return (await this.#peer).call(method, request, { deadlineMs: this.#options.deadlineMs() });
   }
 
-  /** The messages of a stream, until the deadline of the command. */
   async *stream<Request, Response>(
     method: MethodDefinition<Request, Response>,
     request: Request,

@@ -58,6 +58,19 @@ export function fake<Request extends object, Response>(
   };
 }
 
+/** A method that answers with several messages. */
+export function fakeStream<Request extends object, Response>(
+  method: MethodDefinition<Request, Response>,
+  answer: (request: Request) => readonly Response[],
+): FakeMethod {
+  const name = method.path.split('/')[2] ?? '';
+  const call = async function* (request: Request): AsyncGenerator<Response> {
+    await Promise.resolve();
+    yield* answer(request);
+  };
+  return { path: method.path, definition: { [name]: method }, handler: ({ streaming }) => streaming(method, call) };
+}
+
 /**
  * A node that answers through podwire-ipam.
  * @param answer - the response message of a gRPC method, or an HttpResponse; throws the node's failure

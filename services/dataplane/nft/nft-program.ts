@@ -71,6 +71,13 @@ export class ProgramNft implements NftProgram {
     return readForwardChains(finished.output);
   }
 
+  /** All tables, also of other programs, as text. @throws Failure KERNEL_REFUSED */
+  async ruleset(): Promise<string> {
+    const finished = await this.#run(['list', 'ruleset'], 'ignore');
+    if (finished.exitCode !== 0) throw refusal('list ruleset', finished);
+    return finished.output;
+  }
+
   apply(commands: readonly NftCommand[]): Promise<void> {
     return this.#transact(commands, []);
   }

@@ -4,6 +4,7 @@ import { Writable } from 'node:stream';
 
 import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import { systemClock } from '@podwire/shared/runtime/clock';
+import { RecentLines } from '@podwire/shared/runtime/recent-lines';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { afterEach, expect, test } from 'vitest';
 
@@ -32,7 +33,14 @@ async function startOn(server: EtcdServer) {
     },
   });
   const log = createLogger({ service: 'test', level: 'info', destination });
-  const own = { random: Math.random, newUid: randomUUID, pid: process.pid, endProcess: () => undefined };
+  const own = {
+    random: Math.random,
+    newUid: randomUUID,
+    pid: process.pid,
+    endProcess: () => undefined,
+    env: {},
+    recentLines: new RecentLines(),
+  };
   const etcd = { PODWIRE_IPAM_STORE: 'etcd', PODWIRE_IPAM_ETCD_ENDPOINTS: server.url };
   const env = place.env({ ...etcd, PODWIRE_IPAM_UNKNOWN_NODES: 'register' });
   const service = await startService(readConfig(env), {

@@ -13,6 +13,7 @@ import { DeletePoolRequest, Pool, PoolServiceService, SplitPoolRequest } from '@
 import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
+import { RecentLines } from '@podwire/shared/runtime/recent-lines';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { afterEach, beforeEach, expect } from 'vitest';
 
@@ -56,7 +57,7 @@ export class Place {
       done();
     };
     const log = createLogger({ service: 'test', level: 'info', destination: new Writable({ write }) });
-    const own = { random: Math.random, newUid: randomUUID, pid: process.pid, endProcess: () => undefined };
+    const own = { random: Math.random, newUid: randomUUID, pid: process.pid, endProcess: () => undefined, env: {}, recentLines: new RecentLines() };
     const surroundings = { ...own, log, clock, kubernetes };
     return startService(readConfig(this.env(rest)), surroundings);
   }

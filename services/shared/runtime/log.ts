@@ -5,6 +5,7 @@ import { pino, type DestinationStream, type Logger } from 'pino';
 
 import { formatAttachment, type Attachment } from '../attachment/attachment.js';
 import { Failure } from '../failure/failure.js';
+import { RecentLines } from './recent-lines.js';
 import { openStandardError } from './standard-error.js';
 
 export type { Logger } from 'pino';
@@ -18,6 +19,8 @@ export interface LogOptions {
   readonly level: (typeof LOG_LEVELS)[number];
   /** Destination that lines are written to immediately. Default: standard error. */
   readonly destination?: DestinationStream;
+  /** Keeps the last lines. Default: none are kept. */
+  readonly recent?: RecentLines | undefined;
 }
 
 /** Stored in the trace's context: a separate AsyncLocalStorage would add its own cost to every promise. */
@@ -73,8 +76,15 @@ function requestErrors(of: Context): RequestErrors | undefined {
 
 let standardError: DestinationStream | undefined;
 
+/** The log of a server, and its last lines. */
+export function serverLog(service: string): { readonly log: Logger; readonly recentLines: RecentLines } {
+  const recentLines = new RecentLines();
+  return { log: createLogger({ service, level: 'info', recent: recentLines }), recentLines };
+}
+
 /** A logger of JSON lines, each with its trace and attachment. */
-export function createLogger({ service, level, destination }: LogOptions): Logger {
+export function createLogger({ service, level, destination, recent }: LogOptions): Logger {
+  const output = destination ?? (standardError ??= openStandardError((lines) => reportLostLines(lines)));
   const log = pino(
     {
       level,
@@ -84,7 +94,7 @@ export function createLogger({ service, level, destination }: LogOptions): Logge
       serializers: { err: (error: unknown) => describeError(error) },
       mixin: scope,
     },
-    destination ?? (standardError ??= openStandardError((lines) => reportLostLines(lines))),
+    recent?.alongside(output) ?? output,
   );
   const reportLostLines = (lines: number): void =>
     log.warn({ lines }, 'log lines were lost, because standard error was blocked');

@@ -107,6 +107,15 @@ export class PrometheusEndpoint {
     return this.#listen(false);
   }
 
+  /** All metrics now, in Prometheus' text format. */
+  async text(): Promise<string> {
+    const { log, aliases } = this.#options;
+    const { resourceMetrics, errors } = await this.reader.collect();
+    for (const error of errors) log.debug({ err: error }, 'a metric could not be collected');
+    // The format demands a line feed at the end, which the serializer omits.
+    return `${this.#serializer.serialize(withPrometheusNames(resourceMetrics, aliases))}\n`;
+  }
+
   /** The port that it listens on; undefined while it does not. */
   get port(): number | undefined {
     const address = this.#server.address();
@@ -157,16 +166,13 @@ export class PrometheusEndpoint {
 
   /** The page for the requests that arrive until it is begun. */
   async #nextPage(): Promise<Page> {
-    const { clock, log, aliases } = this.#options;
+    const { clock } = this.#options;
     const waitMs = this.#pageBegunMs + PAGE_INTERVAL_MS - clock.monotonicMs();
     await (waitMs > 0 ? clock.sleep(waitMs, this.#stopped.signal) : undefined);
     this.#page = undefined;
     this.#pageBegunMs = clock.monotonicMs();
-    const [{ resourceMetrics, errors }, token] = await Promise.all([this.reader.collect(), this.#readToken()]);
-    for (const error of errors) log.debug({ err: error }, 'a metric could not be collected');
-    const text = this.#serializer.serialize(withPrometheusNames(resourceMetrics, aliases));
-    // The format demands a line feed at the end, which the serializer omits.
-    return { text: Buffer.from(`${text}\n`), token };
+    const [text, token] = await Promise.all([this.text(), this.#readToken()]);
+    return { text: Buffer.from(text), token };
   }
 
   /** @returns undefined without a token; while its file cannot be read, a token that no request has */

@@ -102,6 +102,14 @@ async function resourceOf({ service, instance, nodeName }: TelemetrySource, vers
   return defaultResource().merge(own).merge(detected);
 }
 
+/** Metrics of this process, once it serves them; the meter provider is global too. */
+let currentPage: (() => Promise<string>) | undefined;
+
+/** All metrics of this process in Prometheus' text format; says so where it serves none. */
+export async function metricsPage(): Promise<string> {
+  return (await currentPage?.()) ?? 'this process serves no metrics\n';
+}
+
 async function startMetrics(
   exporters: readonly string[],
   resource: Resource,
@@ -121,7 +129,9 @@ async function startMetrics(
   const provider = new MeterProvider({ resource, readers: [...(endpoint ? [endpoint.reader] : []), ...pushed] });
   metrics.setGlobalMeterProvider(provider);
   await endpoint?.start();
+  currentPage = endpoint && (() => endpoint.text());
   return async () => {
+    currentPage = undefined;
     await endpoint?.stop();
     await provider.shutdown();
   };
