@@ -89,7 +89,7 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
     const deadlineMs = (): number => deadline.atMs;
     const log = (): Promise<Logger> => plainLog(process.stderr);
     const grpc = (options: Pick<ConstructorParameters<typeof GrpcService>[0], GrpcOption>): GrpcService => {
-      const service = new GrpcService({ ...options, log, clock, deadlineMs });
+      const service = new GrpcService({ ...options, traceCommand: deps.traceCommand, log, clock, deadlineMs });
       services.push(service);
       return service;
     };

@@ -149,6 +149,7 @@ export class Fakes {
       random: () => 0.1,
       stopSignal,
       serve,
+      traceCommand: () => Promise.resolve(),
     });
     return { exitCode, ...texts };
   }
