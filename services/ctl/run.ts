@@ -1,4 +1,4 @@
-import type { Readable, Writable } from 'node:stream';
+import { Writable, type Readable } from 'node:stream';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -7,6 +7,7 @@ import { readRelease } from '@podwire/shared/runtime/process-release';
 
 import { GrpcService, type CommandProcess, type Context } from './clients/services.js';
 import { candidates, COMPLETE } from './command-line/completion.js';
+import { NAMESPACES } from './command-line/forms.js';
 import {
   DATAPLANE,
   IPAM,
@@ -48,7 +49,7 @@ const ACCESS_HINT =
 export async function run(args: readonly string[], deps: RunDeps): Promise<number> {
   const { stdout, stderr } = deps.process;
   if (args[0] === COMPLETE) {
-    const words = await candidates(args.slice(1), VERBS);
+    const words = await candidates(args.slice(1), VERBS, (kind, options) => namesOf(kind, options, deps));
     stdout.write(words.map((word) => `${word}\n`).join(''));
     return DONE;
   }
@@ -58,6 +59,29 @@ export async function run(args: readonly string[], deps: RunDeps): Promise<numbe
   stdout.write(command.stdout);
   stderr.write(command.stderr);
   return command.exitCode;
+}
+
+/** Timeout of the completion of names, which a person waits for. */
+const NAMES_TIMEOUT = '500ms';
+
+/** The names of a kind's objects, for completion; none where podwire-ipam does not answer. */
+async function namesOf(kind: string, options: readonly string[], deps: RunDeps): Promise<string[]> {
+  let text = '';
+  const capture = (keep: (chunk: string) => void): Writable =>
+    new Writable({
+      write: (chunk, _, done) => {
+        keep(String(chunk));
+        done();
+      },
+    });
+  const stdout = capture((chunk) => (text += chunk));
+  const stderr = capture(() => undefined);
+  const listed = kind === NAMESPACES ? 'workloadendpoints' : kind;
+  const command = ['get', listed, '--all-namespaces', '--output', 'name', '--timeout', NAMES_TIMEOUT, ...options];
+  await run(command, { ...deps, process: { ...deps.process, stdout, stderr } });
+  const lines = text.split('\n').filter((line) => line !== '');
+  const names = lines.map((line) => line.slice(line.indexOf('/') + 1));
+  return kind === NAMESPACES ? names.map((name) => name.split('/')[0] ?? '') : names;
 }
 
 /** Reports for people do not call their `data`. */

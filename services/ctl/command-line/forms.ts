@@ -11,15 +11,23 @@ export interface Form<Value> {
   readonly placeholder: string;
   /** The words that it may be, for completion. */
   readonly words?: readonly string[];
+  /** The kind whose objects it may name, for completion: a name of the kind, {@link NAMESPACES} or {@link GIVEN_KIND}. */
+  readonly objects?: string;
   readonly read: (text: string) => ReadResult<Value>;
 }
 
 const ok = <Value>(value: Value): ReadResult<Value> => ({ ok: true, value });
 const invalid = (fault: string): ReadResult<never> => ({ ok: false, fault });
 
-/** Any text that is not empty. The service validates it. */
-export function text(placeholder: string): Form<string> {
-  return { placeholder, read: (input) => (input === '' ? invalid('is empty') : ok(input)) };
+/** The namespaces of the known pods. */
+export const NAMESPACES = 'namespaces';
+
+/** The kind that the first argument of the command names. */
+export const GIVEN_KIND = 'KIND';
+
+/** Any text that is not empty. The service validates it. @param objects - of {@link Form} */
+export function text(placeholder: string, objects = ''): Form<string> {
+  return { placeholder, objects, read: (input) => (input === '' ? invalid('is empty') : ok(input)) };
 }
 
 export function wholeNumber(placeholder: string, { min, max }: { readonly min: number; readonly max: number }) {

@@ -18,14 +18,18 @@ import { argument, option, repeatedOption, type Input, type Verb } from '../comm
 import { DONE, PROBLEM_FOUND, sentence, type Section, type Table } from '../output/report.js';
 import { wordOf } from '../output/words.js';
 
-const NODE = argument(text('NODE'), 'the node that the pod runs on', 'required');
+const NODE = argument(text('NODE', 'nodes'), 'the node that the pod runs on', 'required');
 
 const FAMILY = repeatedOption(
   '--family',
   oneOf({ 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 }),
   'a family to allocate (the family of --address, else 4)',
 );
-const POOL = repeatedOption('--pool', text('NAME|CIDR'), 'a pool to allocate from (all with matching selectors)');
+const POOL = repeatedOption(
+  '--pool',
+  text('NAME|CIDR', 'ippools'),
+  'a pool to allocate from (all with matching selectors)',
+);
 const ADDRESS_OPTION = repeatedOption('--address', ADDRESS, 'an address to request');
 const POD = option('--pod', POD_NAME, 'the requesting pod, for pools and policies that depend on its namespace');
 const NAMESPACE_LABEL = repeatedOption('--namespace-label', LABEL, 'a label of the pod’s namespace');

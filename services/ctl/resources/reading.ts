@@ -1,16 +1,16 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context } from '../clients/services.js';
-import { POD_NAME, text } from '../command-line/forms.js';
+import { GIVEN_KIND, NAMESPACES, POD_NAME, text } from '../command-line/forms.js';
 import { argument, flag, option, type Flag, type Input, type Option, type Verb } from '../command-line/verb.js';
 import { sentence, type Report, type Table } from '../output/report.js';
 import { manifestData, plain, type Filter, type Resource, type ResourceObject } from './resource.js';
 import { KIND, KINDS_TEXT, loadResource } from './table.js';
 
-export const NODE = option('--node', text('NAME'), 'only objects of this node (all)');
-export const POOL = option('--pool', text('NAME'), 'only objects of this pool (all)');
+export const NODE = option('--node', text('NAME', 'nodes'), 'only objects of this node (all)');
+export const POOL = option('--pool', text('NAME', 'ippools'), 'only objects of this pool (all)');
 export const NAMESPACE: Option<string> = {
-  ...{ name: '--namespace', short: '-n', form: text('NAME') },
+  ...{ name: '--namespace', short: '-n', form: text('NAME', NAMESPACES) },
   about: 'namespace of workloadendpoints and pods (default)',
 };
 const POD = option('--pod', POD_NAME, 'workloadendpoints: only endpoints of this pod (all)');
@@ -21,7 +21,7 @@ const EXPORT = flag('--export', 'manifests without fields of this cluster: versi
 const WATCH: Flag = { name: '--watch', short: '-w', about: 'keep running, and print what changes' };
 
 const KIND_ARGUMENT = argument(KIND, 'a kind, listed above', 'required');
-const NAMES = argument(text('NAME'), 'names of objects (all)', 'any');
+const NAMES = argument(text('NAME', GIVEN_KIND), 'names of objects (all)', 'any');
 
 const SELECTION: Pick<Verb, 'positionals' | 'options'> = {
   positionals: [KIND_ARGUMENT, NAMES],
@@ -73,8 +73,8 @@ function objectTable(resource: Resource, objects: readonly ResourceObject[], con
   };
 }
 
-function nameText({ names }: Resource, { name }: ResourceObject): string {
-  return `${names[0]}/${name}`;
+function nameText({ names }: Resource, object: ResourceObject): string {
+  return `${names[0]}/${keyOf(object)}`;
 }
 
 function listReport(resource: Resource, { objects, hints }: Selection, input: Input, context: Context): Report {

@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Context } from '../clients/services.js';
-import { text, type Form } from '../command-line/forms.js';
+import { GIVEN_KIND, text, type Form } from '../command-line/forms.js';
 import {
   DELETION_FLAGS,
   FORCE,
@@ -243,7 +243,7 @@ export const validate: Verb = {
 };
 
 const REQUIRED_KIND = argument(KIND, 'a kind, as "get" lists them', 'required');
-const REQUIRED_NAME = argument(text('NAME'), 'name of the object', 'required');
+const REQUIRED_NAME = argument(text('NAME', GIVEN_KIND), 'name of the object', 'required');
 
 const PATCH: Option<string> = {
   ...{ name: '--patch', short: '-p', form: text('PATCH') },
@@ -336,7 +336,7 @@ function labelOf(each: string, input: Input, { metadata }: Manifest): [string, s
   return [key, value];
 }
 
-const NAMES = argument(text('NAME'), 'names of objects', 'any');
+const NAMES = argument(text('NAME', GIVEN_KIND), 'names of objects', 'any');
 
 interface Target {
   readonly resource: Resource;
