@@ -29,7 +29,7 @@ export interface RunDeps extends CommandProcess {
   readonly process: {
     readonly env: Readonly<Record<string, string | undefined>>;
     readonly stdin: Readable & { readonly isTTY?: boolean };
-    readonly stdout: Writable & { readonly isTTY?: boolean };
+    readonly stdout: Writable & { readonly isTTY?: boolean; readonly columns?: number };
     readonly stderr: Writable;
   };
   readonly clock: Clock;
@@ -54,7 +54,10 @@ export async function run(args: readonly string[], deps: RunDeps): Promise<numbe
     return DONE;
   }
   const { loadVerbs, parseCommandLine } = await import('./command-line/program.js');
-  const command = parseCommandLine(args, await loadVerbs(args, VERBS), await readRelease());
+  const command = parseCommandLine(args, await loadVerbs(args, VERBS), {
+    version: await readRelease(),
+    columns: stdout.columns,
+  });
   if (command.kind === 'run') return runVerb(command.verb, command, deps);
   stdout.write(command.stdout);
   stderr.write(command.stderr);

@@ -1,5 +1,6 @@
 import { parseAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { formatAddress, parseAddress } from '@podwire/shared/net/address';
+import { suggestion } from '@podwire/shared/words/closest';
 
 /** The result of parsing a text: its value, or why it is invalid. */
 export type ReadResult<Value> =
@@ -62,7 +63,7 @@ export function oneOf<Value>(values: Readonly<Record<string, Value>>): Form<Valu
     words,
     read: (input) => {
       const value = Object.hasOwn(values, input) ? values[input] : undefined;
-      return value === undefined ? invalid(`is not one of ${words.join(', ')}`) : ok(value);
+      return value === undefined ? invalid(`is not one of ${words.join(', ')}${suggestion(input, words)}`) : ok(value);
     },
   };
 }

@@ -106,6 +106,7 @@ export const ADDRESS = resource<BlockAllocation>({
   columns: ['ADDRESS', 'POD', 'NODE', 'INTERFACE', 'SINCE', 'SEQUENCE', 'HANDLE'].map((head, place) => ({
     head,
     isNumber: head === 'SEQUENCE',
+    isWide: head === 'SEQUENCE' || head === 'HANDLE',
     cell: (allocation) => ownerCells(allocation)[place] ?? '',
   })),
   none: 'addresses: none',

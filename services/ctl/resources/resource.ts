@@ -1,5 +1,6 @@
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
+import { suggestion } from '@podwire/shared/words/closest';
 import type { z } from 'zod';
 
 import type { Context } from '../clients/services.js';
@@ -174,9 +175,10 @@ function resourceOf<Item, Spec>(
   };
   const parse: Resource['parse'] = async ({ metadata, spec = {} }) => {
     if (!schema) throw unsupported('created or changed');
-    const parsed = (await schema()).safeParse(spec);
+    const shape = await schema();
+    const parsed = shape.safeParse(spec);
     if (!parsed.success) {
-      const faults = parsed.error.issues.map(({ path, message }) => `${['spec', ...path].join('.')}: ${message}`);
+      const faults = parsed.error.issues.map((issue) => issueText(issue, shape));
       throw new Failure('INVALID_REQUEST', `${kind} "${metadata.name}": ${faults.join('; ')}`);
     }
     const wanted = { ...metadata, spec: parsed.data };
@@ -205,4 +207,13 @@ export function plain({ apiVersion, kind, metadata, spec }: Manifest): Record<st
     value === undefined || value === '' ? [] : [[name, value] as const],
   );
   return { apiVersion, kind, metadata: Object.fromEntries(known), ...(spec && { spec }) };
+}
+
+/** A fault of a manifest's spec. Fields of other names are compared with the fields of the spec. */
+function issueText(issue: z.core.$ZodIssue, shape: object): string {
+  const known = 'shape' in shape && typeof shape.shape === 'object' ? Object.keys(shape.shape ?? {}) : [];
+  const { path, message } = issue;
+  const unknown = issue.code === 'unrecognized_keys' && path.length === 0 ? issue.keys : [];
+  const hints = unknown.map((key) => suggestion(key, known)).join('');
+  return `${['spec', ...path].join('.')}: ${message}${hints}`;
 }

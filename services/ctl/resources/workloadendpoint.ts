@@ -51,6 +51,7 @@ export const WORKLOAD_ENDPOINT = resource<Endpoint>({
     { head: 'WRITTEN BY', cell: writerOf },
     {
       head: 'ATTACHMENT',
+      isWide: true,
       cell: (endpoint) =>
         isOfPodwire(endpoint) ? attachmentText(endpoint.attachment) : `endpoint ${endpoint.namespace}/${endpoint.name}`,
     },

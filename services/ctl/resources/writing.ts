@@ -103,6 +103,7 @@ interface Step {
   readonly sections: readonly Section[];
   readonly names: readonly string[];
   readonly data: () => ReturnType<Report['data']>;
+  readonly errors?: readonly string[] | undefined;
   readonly hints?: readonly string[] | undefined;
   readonly exitCode?: number | undefined;
 }
@@ -117,7 +118,7 @@ async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => 
       if (!(error instanceof Failure) || steps.length === 0) throw error;
       const message = `failed: ${failureLine(error)}; not executed: ${formatCount(items.length - steps.length - 1, 'object')}`;
       const data = () => ({ failure: failureLine(error) });
-      steps.push({ sections: [sentence(message)], names: [], data, exitCode: exitCodeOf(error.code) });
+      steps.push({ sections: [], errors: [message], names: [], data, exitCode: exitCodeOf(error.code) });
       break;
     }
   }
@@ -125,6 +126,7 @@ async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => 
   return {
     sections: steps.flatMap(({ sections }) => sections),
     names: steps.flatMap(({ names }) => names),
+    errors: steps.flatMap(({ errors = [] }) => errors),
     hints: steps.flatMap(({ hints = [] }) => hints),
     data: () => (only && rest.length === 0 ? only.data() : steps.map(({ data }) => data())),
     exitCode: Math.max(DONE, ...steps.map(({ exitCode = DONE }) => exitCode)),
