@@ -48,7 +48,7 @@ describe('a command line', () => {
     ['release', /commands:\n +address[^]*\n +attachment/],
     ['--verbose get pools', "unknown option '--verbose'"],
     ['get pools --verbose', "unknown option '--verbose'"],
-    ['get', "missing required argument 'KIND'"],
+    ['patch', "missing required argument 'KIND'"],
     ['get polls', 'KIND "polls" is not one of ippools, ipreservations'],
     ['explain a b', 'Expected 1 argument but got 2'],
     ['get pools --output xml', '--output "xml" is not one of table, wide, json, yaml, name'],

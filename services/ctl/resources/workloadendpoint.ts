@@ -58,6 +58,7 @@ export const WORKLOAD_ENDPOINT = resource<Endpoint>({
   ],
   none: 'workloadendpoints: none',
   nameOf: ({ name }) => name,
+  aliasOf: ({ pod }) => pod?.name ?? '',
   metadata: ({ namespace, uid, createTime }) => ({
     namespace,
     ...(uid === '' ? {} : { uid }),
