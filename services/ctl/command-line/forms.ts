@@ -95,7 +95,7 @@ export const ATTACHMENT: Form<Attachment> = {
   },
 };
 
-interface PodName {
+export interface PodName {
   readonly namespace: string;
   readonly name: string;
 }
@@ -109,6 +109,27 @@ export const POD_NAME: Form<PodName> = {
     return isPod ? ok({ namespace, name }) : invalid('is not a pod with its namespace, such as default/web-0');
   },
 };
+
+/** An address, or a pod; its namespace may be missing. */
+export type Subject = { readonly address: string } | { readonly pod: string };
+
+export const SUBJECT_TEXT = 'an address, or a pod: NAMESPACE/NAME, or NAME in the namespace of -n (default)';
+
+/** What `who`, `history` and `trace` look for: a name without a namespace is a pod, unless it is an address. */
+export const SUBJECT: Form<Subject> = {
+  placeholder: 'ADDRESS|POD',
+  read: (input) => {
+    const address = ADDRESS.read(input);
+    if (address.ok) return ok({ address: address.value });
+    const isPod = /^[a-z0-9][a-z0-9.-]*(\/[a-z0-9][a-z0-9.-]*)?$/.test(input);
+    return isPod && !/^[\d.:]+(\/\d+)?$/.test(input) ? ok({ pod: input }) : address;
+  },
+};
+
+export function podOfSubject({ pod }: { readonly pod: string }, namespace = 'default'): PodName {
+  const named = POD_NAME.read(pod);
+  return named.ok ? named.value : { namespace, name: pod };
+}
 
 export interface Label {
   readonly key: string;

@@ -17,6 +17,7 @@ import { ADDRESS, ATTACHMENT, LABEL, oneOf, POD_NAME, text, wholeNumber } from '
 import { argument, option, repeatedOption, type Input, type Verb } from '../command-line/verb.js';
 import { DONE, PROBLEM_FOUND, sentence, type Section, type Table } from '../output/report.js';
 import { wordOf } from '../output/words.js';
+import { requireNamed } from '../resources/block.js';
 
 const NODE = argument(text('NODE', 'nodes'), 'the node that the pod runs on', 'required');
 
@@ -61,6 +62,8 @@ export const explain: Verb = {
   ],
   run: async (input, { ipam, json }) => {
     const request = requestOf(input);
+    // The service would allocate for a node that registers later; a preview for a misspelled one misleads.
+    await requireNamed(ipam, { node: input.at(NODE), pool: '' });
     const answer = await ipam.call(AddressServiceService.explainAllocation, request);
     const isRefused = answer.refusalCode !== '';
     return {

@@ -41,7 +41,11 @@ const KINDS_FORM: Form<readonly Wanted[]> = {
   },
 };
 
-const KIND_ARGUMENT = argument(KINDS_FORM, 'kinds, listed above: KIND, KIND,KIND or KIND/NAME; none with -f', 'optional');
+const KIND_ARGUMENT = argument(
+  KINDS_FORM,
+  'kinds, listed above: KIND, KIND,KIND or KIND/NAME; none with -f',
+  'optional',
+);
 const NAMES = argument(text('NAME', GIVEN_KIND), 'names of objects (all)', 'any');
 
 /** A condition on a label, as kubectl writes it: `zone=a`, `zone!=a`, `zone`, `!zone`. */
