@@ -30,6 +30,7 @@ test('the repository has files to check', () => {
     '../tls/certificate-source.js',
     './access.js',
     './border.js',
+    './connection.js',
     './network-listener.js',
     './reflection.js',
     './release.js',

@@ -27,5 +27,8 @@ const serve: CommandProcess['serve'] = async (start) => {
 };
 
 tolerateBrokenPipe('podwirectl');
-const deps = { process, clock: systemClock, random: Math.random, stopSignal, serve };
+const traceCommand = async (): Promise<void> =>
+  (await import('@podwire/shared/telemetry/command-trace')).traceCommand();
+
+const deps = { process, clock: systemClock, random: Math.random, stopSignal, serve, traceCommand };
 process.exitCode = await run(process.argv.slice(2), deps);

@@ -1,4 +1,4 @@
-import type { Readable, Writable } from 'node:stream';
+import { Writable, type Readable } from 'node:stream';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -8,6 +8,7 @@ import { readRelease } from '@podwire/shared/runtime/process-release';
 import type { NodeRelay } from './clients/node-relay.js';
 import { GrpcService, type CommandProcess, type Context } from './clients/services.js';
 import { candidates, COMPLETE } from './command-line/completion.js';
+import { NAMESPACES } from './command-line/forms.js';
 import {
   DATAPLANE,
   IPAM,
@@ -30,7 +31,7 @@ export interface RunDeps extends CommandProcess {
   readonly process: {
     readonly env: Readonly<Record<string, string | undefined>>;
     readonly stdin: Readable & { readonly isTTY?: boolean };
-    readonly stdout: Writable & { readonly isTTY?: boolean };
+    readonly stdout: Writable & { readonly isTTY?: boolean; readonly columns?: number };
     readonly stderr: Writable;
   };
   readonly clock: Clock;
@@ -50,16 +51,42 @@ const ACCESS_HINT =
 export async function run(args: readonly string[], deps: RunDeps): Promise<number> {
   const { stdout, stderr } = deps.process;
   if (args[0] === COMPLETE) {
-    const words = await candidates(args.slice(1), VERBS);
+    const words = await candidates(args.slice(1), VERBS, (kind, options) => namesOf(kind, options, deps));
     stdout.write(words.map((word) => `${word}\n`).join(''));
     return DONE;
   }
   const { loadVerbs, parseCommandLine } = await import('./command-line/program.js');
-  const command = parseCommandLine(args, await loadVerbs(args, VERBS), await readRelease());
+  const command = parseCommandLine(args, await loadVerbs(args, VERBS), {
+    version: await readRelease(),
+    columns: stdout.columns,
+  });
   if (command.kind === 'run') return runVerb(command.verb, command, deps);
   stdout.write(command.stdout);
   stderr.write(command.stderr);
   return command.exitCode;
+}
+
+/** Timeout of the completion of names, which a person waits for. */
+const NAMES_TIMEOUT = '500ms';
+
+/** The names of a kind's objects, for completion; none where podwire-ipam does not answer. */
+async function namesOf(kind: string, options: readonly string[], deps: RunDeps): Promise<string[]> {
+  let text = '';
+  const capture = (keep: (chunk: string) => void): Writable =>
+    new Writable({
+      write: (chunk, _, done) => {
+        keep(String(chunk));
+        done();
+      },
+    });
+  const stdout = capture((chunk) => (text += chunk));
+  const stderr = capture(() => undefined);
+  const listed = kind === NAMESPACES ? 'workloadendpoints' : kind;
+  const command = ['get', listed, '--all-namespaces', '--output', 'name', '--timeout', NAMES_TIMEOUT, ...options];
+  await run(command, { ...deps, process: { ...deps.process, stdout, stderr } });
+  const lines = text.split('\n').filter((line) => line !== '');
+  const names = lines.map((line) => line.slice(line.indexOf('/') + 1));
+  return kind === NAMESPACES ? names.map((name) => name.split('/')[0] ?? '') : names;
 }
 
 /** Reports for people do not call their `data`. */
@@ -86,7 +113,8 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
     const timeoutMs = globals.get(TIMEOUT);
     const { restartTimeout, deadlineMs } = commandTimeout(clock, timeoutMs);
     const grpc = (options: Pick<ConstructorParameters<typeof GrpcService>[0], GrpcOption>): GrpcService => {
-      const service = new GrpcService({ ...options, log: () => plainLog(process.stderr), clock, deadlineMs });
+      const log = (): Promise<Logger> => plainLog(process.stderr);
+      const service = new GrpcService({ ...options, traceCommand: deps.traceCommand, log, clock, deadlineMs });
       services.push(service);
       return service;
     };

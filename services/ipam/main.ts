@@ -15,8 +15,8 @@ import { startService } from './service.js';
 import { TELEMETRY } from './telemetry.js';
 
 const { pid, env } = process;
+const endProcess = (): boolean => process.kill(pid);
 const own = { clock, random: Math.random, newUid: randomUUID, pid, kubernetes: () => KubernetesApi.inCluster(env) };
-
 tolerateBrokenPipe(TELEMETRY.service);
 const command = parseCommandLine(process.argv.slice(2));
 if (command.name === 'serve') await serve();
@@ -33,8 +33,7 @@ function serve(): Promise<void> {
       const { metricsTokenFile } = config;
       log.level = config.logLevel;
       const stopTelemetry = await startTelemetry({ ...TELEMETRY, metricsTokenFile, env, log, clock });
-      const ending = { endProcess: () => process.kill(pid), signal };
-      const service = await startService(config, { ...own, ...ending, env, recentLines, log });
+      const service = await startService(config, { ...own, endProcess, env, recentLines, log, signal });
       return { stop: () => service.stop().then(stopTelemetry) };
     },
   });

@@ -64,7 +64,7 @@ export const ZONES = [
   },
   {
     path: 'services/shared/runtime',
-    zones: ['services/shared/failure', 'services/shared/attachment'],
+    zones: ['services/shared/failure', 'services/shared/attachment', 'services/shared/words'],
     packages: ['@opentelemetry/api', 'pino', 'zod'],
     ...NODE,
   },

@@ -6,5 +6,6 @@ export const COMMAND_DEPS: Omit<RunDeps, 'process'> = {
   clock: systemClock,
   random: Math.random,
   stopSignal: () => new AbortController().signal,
+  traceCommand: () => Promise.resolve(),
   serve: () => Promise.reject(new Error('no command of these tests keeps running')),
 };

@@ -30,6 +30,8 @@ export interface Service {
 export interface CommandProcess {
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
+  /** Gives the calls of the command a trace. Called before the first call, at most once for each service. */
+  readonly traceCommand: () => Promise<void>;
   /** The signal fires on SIGTERM or SIGINT. After this call neither ends the process by itself. */
   readonly stopSignal: () => AbortSignal;
   /**
@@ -85,6 +87,7 @@ interface GrpcServiceOptions {
   readonly option: string;
   /** TLS proofs; undefined for plain text. Called with the first call only. @throws Failure where files are missing */
   readonly proofs?: () => Proofs | undefined;
+  readonly traceCommand: CommandProcess['traceCommand'];
   readonly log: () => Promise<Logger>;
   readonly clock: Clock;
   /** Deadline of the command, in epoch milliseconds. */
@@ -129,18 +132,17 @@ export class GrpcService implements Service {
   }
 
   async #connect(): Promise<Peer> {
-    const { name: service, address, option, proofs, log, clock, deadlineMs } = this.#options;
+    const { name: service, address, option, proofs, traceCommand, log, clock, deadlineMs } = this.#options;
     const { files, token } = proofs?.() ?? {};
     const endpoint = { service, address, option, tls: files && { files, serverName: IPAM_SERVER_NAME } };
     const timeoutMs = Math.max(1, deadlineMs() - clock.nowMs());
     // Loaded late: commands that call nothing start without gRPC and OpenTelemetry.
-    const [{ assertReachable }, { Peer }, { propagateTraces }] = await Promise.all([
+    const [{ assertReachable }, { Peer }] = await Promise.all([
       import('./reach.js'),
       import('@podwire/shared/rpc/client'),
-      import('@podwire/shared/telemetry/telemetry'),
+      traceCommand(),
     ]);
     await assertReachable(endpoint, { timeoutMs, timeoutOption: '--timeout' });
-    propagateTraces();
     if (!files) return new Peer(service, address);
     const [{ ipamTls }, { tokenOf }, deps] = await Promise.all([
       import('@podwire/shared/tls/certificate-source'),

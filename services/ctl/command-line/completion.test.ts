@@ -3,10 +3,11 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
+import { ListPoolsResponse, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { builtFile } from '@podwire/shared/testing/program';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { Fakes } from '../testing/ctl.js';
+import { fake, Fakes, pool } from '../testing/ctl.js';
 import { VERBS } from '../verbs.js';
 import { candidates } from './completion.js';
 
@@ -32,11 +33,37 @@ test.each([
   ['get --nonsense=j', []],
   ['nonsense ', []],
 ])('"%s" may be continued with %j', async (line, expected) => {
-  expect(await candidates(line.split(' '), VERBS)).toEqual(expected);
+  expect(await candidates(line.split(' '), VERBS, () => Promise.resolve([]))).toEqual(expected);
 });
 
 test('the words that a script asks for are printed one per line', async () => {
   expect(await fakes.podwirectl('__complete', 'journal', 're')).toEqual({ exitCode: 0, stdout: 'retry\n', stderr: '' });
+});
+
+describe('names', () => {
+  test.each([
+    ['get ippools ', 'ippools', []],
+    ['delete ippool a ', 'ippool', []],
+    ['describe -o json node n', 'node', []],
+    ['get blocks --node ', 'nodes', []],
+    ['get weps -n ', 'namespaces', []],
+    ['get blocks --ipam unix:/a --pool=', 'ippools', ['--ipam', 'unix:/a']],
+    ['--ipam=unix:/a explain ', 'nodes', ['--ipam=unix:/a']],
+  ])('"%s" may be continued with names of %s', async (line, kind, options) => {
+    const asked: unknown[] = [];
+    await candidates(line.split(' '), VERBS, (...each) => {
+      asked.push(each);
+      return Promise.resolve([]);
+    });
+    expect(asked).toEqual([[kind, options]]);
+  });
+
+  test('come from the service; there is none, and no error, where it does not answer', async () => {
+    const complete = () => fakes.podwirectl('__complete', 'get', 'ippools', 'ma');
+    expect(await complete()).toEqual({ exitCode: 0, stdout: '', stderr: '' });
+    await fakes.serve(fake(PoolServiceService.listPools, () => ListPoolsResponse.fromPartial({ pools: [pool] })));
+    expect(await complete()).toEqual({ exitCode: 0, stdout: 'main\n', stderr: '' });
+  });
 });
 
 /** Completes the line and prints it. A pseudo terminal is needed, as zsh completes only there. */

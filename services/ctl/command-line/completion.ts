@@ -1,6 +1,6 @@
 import type { Report } from '../output/report.js';
-import { oneOf } from './forms.js';
-import { GLOBAL_FLAGS, GLOBAL_OPTIONS } from './global-options.js';
+import { GIVEN_KIND, oneOf, type Form } from './forms.js';
+import { GLOBAL_FLAGS, GLOBAL_OPTIONS, SERVICE_OPTIONS } from './global-options.js';
 import { argument, type Option, type Verb, type VerbTable } from './verb.js';
 
 /** The first word of a command line whose output is {@link candidates} of the words after it. */
@@ -52,17 +52,22 @@ export const completion: Verb = {
   },
 };
 
+/** @param options - the options of the command line that lead to services. @returns none where no service answers soon */
+export type NamesOf = (objects: string, options: readonly string[]) => Promise<readonly string[]>;
+
 /**
  * Candidates for the last word of a command line.
  * @param words - the words behind the program's name; the last is the one to complete, which may be empty
+ * @param namesOf - the names of the objects of a kind
  */
-export async function candidates(words: readonly string[], verbs: VerbTable): Promise<string[]> {
+export async function candidates(words: readonly string[], verbs: VerbTable, namesOf: NamesOf): Promise<string[]> {
   const before = joinedAtEquals(words);
   const current = before.pop() ?? '';
   const verbWords = plainWords(before, GLOBAL_OPTIONS);
   const names = Object.keys(verbs);
   const name = names.find((each) => `${verbWords.join(' ')} `.startsWith(`${each} `)) ?? '';
-  const all = wordsAfter({ before, current }, await verbs[name]?.(), names);
+  const place = { before, current, verb: await verbs[name]?.(), namesOf };
+  const all = await wordsAfter(place, names);
   return [...new Set(all)].filter((word) => word.startsWith(current)).sort();
 }
 
@@ -90,25 +95,45 @@ function optionNamed(word: string | undefined, options: readonly Option<unknown>
 interface Place {
   readonly before: readonly string[];
   readonly current: string;
+  readonly verb: Verb | undefined;
+  readonly namesOf: NamesOf;
 }
 
-function wordsAfter({ before, current }: Place, verb: Verb | undefined, verbNames: readonly string[]): string[] {
+async function wordsAfter(place: Place, verbNames: readonly string[]): Promise<readonly string[]> {
+  const { before, current, verb } = place;
   const options = [...(verb?.options ?? []), ...GLOBAL_OPTIONS];
   const valued = optionNamed(before.at(-1), options);
-  if (valued) return [...(valued.form.words ?? [])];
+  if (valued) return wordsOf(valued.form, place, options);
   const [assigned] = current.startsWith('--') ? current.split(/(?<==)/) : [];
   if (assigned?.endsWith('=')) {
     const option = optionNamed(assigned.slice(0, -1), options);
-    return (option?.form.words ?? []).map((word) => assigned + word);
+    const words = option ? await wordsOf(option.form, place, options) : [];
+    return words.map((word) => assigned + word);
   }
   if (current.startsWith('-')) return [...options, ...(verb?.flags ?? []), ...GLOBAL_FLAGS].map(({ name }) => name);
   const plain = plainWords(before, options);
   if (!verb) {
     const names = verbNames.map((name) => name.split(' '));
-    const matching = names.filter((name) => plain.every((word, place) => name[place] === word));
+    const matching = names.filter((name) => plain.every((word, at) => name[at] === word));
     return matching.flatMap((name) => name[plain.length] ?? []);
   }
   const { positionals = [] } = verb;
-  const place = plain.length - verb.name.split(' ').length;
-  return [...(positionals[Math.min(place, positionals.length - 1)]?.form.words ?? [])];
+  const at = plain.length - verb.name.split(' ').length;
+  const positional = positionals[Math.min(at, positionals.length - 1)];
+  return positional ? wordsOf(positional.form, place, options) : [];
+}
+
+async function wordsOf(
+  { words, objects = '' }: Form<unknown>,
+  { before, verb, namesOf }: Place,
+  options: readonly Option<unknown>[],
+): Promise<readonly string[]> {
+  if (words || objects === '') return words ?? [];
+  const kind = plainWords(before, options)[verb?.name.split(' ').length ?? 0] ?? '';
+  return namesOf(objects === GIVEN_KIND ? kind : objects, optionsIn(before, SERVICE_OPTIONS));
+}
+
+/** The options among the words, with their values. */
+function optionsIn(words: readonly string[], options: readonly Option<unknown>[]): string[] {
+  return words.filter((word, at) => optionNamed(word.split('=')[0], options) ?? optionNamed(words[at - 1], options));
 }

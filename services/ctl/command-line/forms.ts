@@ -1,5 +1,6 @@
 import { parseAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { formatAddress, parseAddress } from '@podwire/shared/net/address';
+import { suggestion } from '@podwire/shared/words/closest';
 
 /** The result of parsing a text: its value, or why it is invalid. */
 export type ReadResult<Value> =
@@ -11,15 +12,23 @@ export interface Form<Value> {
   readonly placeholder: string;
   /** The words that it may be, for completion. */
   readonly words?: readonly string[];
+  /** The kind whose objects it may name, for completion: a name of the kind, {@link NAMESPACES} or {@link GIVEN_KIND}. */
+  readonly objects?: string;
   readonly read: (text: string) => ReadResult<Value>;
 }
 
 const ok = <Value>(value: Value): ReadResult<Value> => ({ ok: true, value });
 const invalid = (fault: string): ReadResult<never> => ({ ok: false, fault });
 
-/** Any text that is not empty. The service validates it. */
-export function text(placeholder: string): Form<string> {
-  return { placeholder, read: (input) => (input === '' ? invalid('is empty') : ok(input)) };
+/** The namespaces of the known pods. */
+export const NAMESPACES = 'namespaces';
+
+/** The kind that the first argument of the command names. */
+export const GIVEN_KIND = 'KIND';
+
+/** Any text that is not empty. The service validates it. @param objects - of {@link Form} */
+export function text(placeholder: string, objects = ''): Form<string> {
+  return { placeholder, objects, read: (input) => (input === '' ? invalid('is empty') : ok(input)) };
 }
 
 export function wholeNumber(placeholder: string, { min, max }: { readonly min: number; readonly max: number }) {
@@ -54,7 +63,7 @@ export function oneOf<Value>(values: Readonly<Record<string, Value>>): Form<Valu
     words,
     read: (input) => {
       const value = Object.hasOwn(values, input) ? values[input] : undefined;
-      return value === undefined ? invalid(`is not one of ${words.join(', ')}`) : ok(value);
+      return value === undefined ? invalid(`is not one of ${words.join(', ')}${suggestion(input, words)}`) : ok(value);
     },
   };
 }
@@ -86,7 +95,7 @@ export const ATTACHMENT: Form<Attachment> = {
   },
 };
 
-interface PodName {
+export interface PodName {
   readonly namespace: string;
   readonly name: string;
 }
@@ -100,6 +109,27 @@ export const POD_NAME: Form<PodName> = {
     return isPod ? ok({ namespace, name }) : invalid('is not a pod with its namespace, such as default/web-0');
   },
 };
+
+/** An address, or a pod; its namespace may be missing. */
+export type Subject = { readonly address: string } | { readonly pod: string };
+
+export const SUBJECT_TEXT = 'an address, or a pod: NAMESPACE/NAME, or NAME in the namespace of -n (default)';
+
+/** What `who`, `history` and `trace` look for: a name without a namespace is a pod, unless it is an address. */
+export const SUBJECT: Form<Subject> = {
+  placeholder: 'ADDRESS|POD',
+  read: (input) => {
+    const address = ADDRESS.read(input);
+    if (address.ok) return ok({ address: address.value });
+    const isPod = /^[a-z0-9][a-z0-9.-]*(\/[a-z0-9][a-z0-9.-]*)?$/.test(input);
+    return isPod && !/^[\d.:]+(\/\d+)?$/.test(input) ? ok({ pod: input }) : address;
+  },
+};
+
+export function podOfSubject({ pod }: { readonly pod: string }, namespace = 'default'): PodName {
+  const named = POD_NAME.read(pod);
+  return named.ok ? named.value : { namespace, name: pod };
+}
 
 export interface Label {
   readonly key: string;

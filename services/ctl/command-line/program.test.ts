@@ -7,7 +7,7 @@ import { loadVerbs, parseCommandLine } from './program.js';
 
 const VERBS = await loadVerbs([], TABLE);
 
-const parse = (line: string) => parseCommandLine(line === '' ? [] : line.split(' '), VERBS, '1.2.3');
+const parse = (line: string) => parseCommandLine(line === '' ? [] : line.split(' '), VERBS, { version: '1.2.3' });
 
 function parsed(line: string) {
   const command = parse(line);
@@ -48,7 +48,7 @@ describe('a command line', () => {
     ['release', /commands:\n +address[^]*\n +attachment/],
     ['--verbose get pools', "unknown option '--verbose'"],
     ['get pools --verbose', "unknown option '--verbose'"],
-    ['get', "missing required argument 'KIND'"],
+    ['patch', "missing required argument 'KIND'"],
     ['get polls', 'KIND "polls" is not one of ippools, ipreservations'],
     ['explain a b', 'Expected 1 argument but got 2'],
     ['get pools --output xml', '--output "xml" is not one of table, wide, json, yaml, name'],
@@ -123,6 +123,17 @@ describe('the help', () => {
       ([, single, double, bare]) => single ?? double ?? bare ?? '',
     );
     expect(parseCommandLine(words, VERBS).kind).toBe('run');
+  });
+
+  test.each([
+    [60, 80],
+    [100, 100],
+    [200, 120],
+  ])('on a terminal of %i columns has %i', (columns, width) => {
+    const help = parseCommandLine(['--help'], VERBS, { columns });
+    const lines = help.kind === 'text' ? help.stdout.split('\n').map(({ length }) => length) : [];
+    expect(Math.max(...lines)).toBeLessThanOrEqual(width);
+    expect(Math.max(...lines)).toBeGreaterThan(width - 20);
   });
 
   test('of a noun lists only its commands', () => {

@@ -19,6 +19,10 @@ const DEFAULT_SUBCOMMANDS = ['list', 'get', 'status'];
 
 const HELP_WORD = 'help';
 
+/** Columns of the help, which follows the terminal within them. */
+const MIN_HELP_WIDTH = 80;
+const MAX_HELP_WIDTH = 120;
+
 /** Loads the commands with the first word of a command line, which are the ones that it may mean; all where none has it. */
 export async function loadVerbs(args: readonly string[], verbs: VerbTable): Promise<Verb[]> {
   const noun = plainWords(args, GLOBAL_OPTIONS).find((word) => word !== HELP_WORD);
@@ -31,11 +35,21 @@ export async function loadVerbs(args: readonly string[], verbs: VerbTable): Prom
  * Parses a command line with commander. The options of every command may be anywhere.
  * @param args - the arguments behind the program's name
  * @param version - of podwirectl, for --version
+ * @param columns - of the terminal
  */
-export function parseCommandLine(args: readonly string[], verbs: readonly Verb[], version = ''): CommandLine {
+export function parseCommandLine(
+  args: readonly string[],
+  verbs: readonly Verb[],
+  { version = '', columns = MAX_HELP_WIDTH }: { readonly version?: string; readonly columns?: number | undefined } = {},
+): CommandLine {
   const texts = { stdout: '', stderr: '' };
   let chosen: CommandLine | undefined;
-  const program = programOf(verbs, (verb, command) => (chosen = { kind: 'run', verb, ...argumentsOf(verb, command) }));
+  const helpWidth = Math.min(Math.max(columns, MIN_HELP_WIDTH), MAX_HELP_WIDTH);
+  const program = programOf(
+    verbs,
+    helpWidth,
+    (verb, command) => (chosen = { kind: 'run', verb, ...argumentsOf(verb, command) }),
+  );
   program.version(`${NAME} ${version}`, '--version', 'release of podwirectl');
   for (const command of withSubcommands(program))
     command.configureOutput({
@@ -63,15 +77,26 @@ function plainError(text: string): string {
 }
 
 /** The tree of all commands. */
-export function programOf(verbs: readonly Verb[], run: (verb: Verb, command: Command) => void): Command {
-  const program = new Command(NAME)
+export function programOf(
+  verbs: readonly Verb[],
+  helpWidth: number,
+  run: (verb: Verb, command: Command) => void,
+): Command {
+  const exitCodes = `exit codes: ${EXIT_CODES.map(({ code, about }) => `${code} ${about}`).join(', ')}`;
+  const program = new Command(NAME);
+  program
     .description('podwirectl shows and changes the state of a running Podwire.')
     .exitOverride()
     .enablePositionalOptions()
-    .configureHelp({ helpWidth: 120, styleTitle: (title) => title.toLowerCase() })
+    .configureHelp({
+      helpWidth,
+      minWidthToWrap: 20,
+      subcommandTerm: (command) => command.name(),
+      styleTitle: (title) => title.toLowerCase(),
+    })
     .showHelpAfterError(`try: ${NAME} --help`)
     .helpCommand(`${HELP_WORD} [COMMAND...]`, 'help of a command')
-    .addHelpText('after', `\nexit codes: ${EXIT_CODES.map(({ code, about }) => `${code} ${about}`).join(', ')}`);
+    .addHelpText('after', `\n${program.createHelp().boxWrap(exitCodes, helpWidth)}`);
   addGlobals(program);
   for (const verb of verbs) {
     const [first = '', second] = verb.name.split(' ');

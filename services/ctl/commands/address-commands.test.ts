@@ -14,6 +14,7 @@ import {
   HistoryServiceService,
   QueryAtResponse,
 } from '@podwire/proto/podwire/ipam/v1/history';
+import { GetNodeResponse, NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -191,16 +192,24 @@ describe('history', () => {
 
   test('of a handle since a time; exits with 3 where no address is recorded', async () => {
     await fakes.serve(fake(HistoryServiceService.getAddressHistory, () => GetAddressHistoryResponse.fromPartial({})));
-    const none = await fakes.podwirectl('history', 'web-0', '--since', '1970-01-01T00:01:00Z');
+    const none = await fakes.podwirectl('history', '--handle', 'net.c0ffee', '--since', '1970-01-01T00:01:00Z');
     expect(none).toMatchObject({ exitCode: 3, stdout: 'addresses: none recorded\n' });
-    expect(none.stderr).toContain('a pod is NAMESPACE/NAME');
     expect(requestsTo('GetAddressHistory')).toMatchObject([
-      { subject: { $case: 'handleId', value: 'web-0' }, from: new Date(60_000) },
+      { subject: { $case: 'handleId', value: 'net.c0ffee' }, from: new Date(60_000) },
     ]);
-    expect((await fakes.podwirectl('history', 'a/b')).stderr).toBe('');
   });
 
-  test.each(['a/b/c', '/b', 'a/', ''])('"%s" is neither a pod nor a handle', async (argument) => {
+  test.each([
+    [['web-0'], { $case: 'pod', value: { namespace: 'default', name: 'web-0' } }],
+    [['web-0', '-n', 'red'], { $case: 'pod', value: { namespace: 'red', name: 'web-0' } }],
+    [['10.65.0.7'], { $case: 'address', value: '10.65.0.7' }],
+  ])('%j is %j', async (words, subject) => {
+    await fakes.serve(fake(HistoryServiceService.getAddressHistory, () => GetAddressHistoryResponse.fromPartial({})));
+    await fakes.podwirectl('history', ...words);
+    expect(requestsTo('GetAddressHistory')).toMatchObject([{ subject }]);
+  });
+
+  test.each(['a/b/c', '/b', 'a/', ''])('"%s" is neither a pod nor an address', async (argument) => {
     expect(await fakes.podwirectl('history', argument)).toMatchObject({ exitCode: 2 });
   });
 });
@@ -208,6 +217,16 @@ describe('history', () => {
 test.each(['web-0', 'a/b/c', '/web-0'])('explain refuses "%s" as a pod', async (pod) => {
   const { exitCode, stderr } = await fakes.podwirectl('explain', 'node-1', '--pod', pod);
   expect([exitCode, stderr]).toEqual([2, expect.stringContaining('such as default/web-0')]);
+});
+
+const registered = fake(NodeServiceService.getNode, ({ name }) => {
+  if (name !== 'node-1') throw new Failure('NODE_NOT_FOUND', `node ${name} not found`);
+  return GetNodeResponse.fromPartial({});
+});
+
+test('explain refuses a node that is not registered', async () => {
+  await fakes.serve(registered);
+  expect(await fakes.podwirectl('explain', 'nod-1')).toMatchObject({ exitCode: 3, stdout: '' });
 });
 
 test('explain sends its options, and shows skipped pools', async () => {
@@ -227,6 +246,7 @@ test('explain sends its options, and shows skipped pools', async () => {
   };
   await fakes.serve(
     fake(AddressServiceService.explainAllocation, () => ExplainAllocationResponse.fromPartial(refused)),
+    registered,
   );
   const { exitCode, stdout } = await fakes.podwirectl(
     'explain',
@@ -266,7 +286,10 @@ test('explain names the leases that would be recalled', async () => {
     { nodeName: 'node-3', leased: 4n },
   ];
   const answer = { families: [{ family: 4, recall: { leased: 12n, nodes } }] };
-  await fakes.serve(fake(AddressServiceService.explainAllocation, () => ExplainAllocationResponse.fromPartial(answer)));
+  await fakes.serve(
+    fake(AddressServiceService.explainAllocation, () => ExplainAllocationResponse.fromPartial(answer)),
+    registered,
+  );
   const { exitCode, stdout } = await fakes.podwirectl('explain', 'node-1');
   expect(exitCode).toBe(0);
   expect(stdout).toContain('IPv4: none is free; 12 leased addresses would be recalled from node-2 (8), node-3 (4)');

@@ -18,7 +18,7 @@ const ADDRESSES = argument(ADDRESS, 'the addresses to assign; all of them are as
 const HANDLE = option('--handle', text('HANDLE'), 'the handle that gets the addresses, new or existing (required)');
 const NODE = option(
   '--node',
-  text('NODE'),
+  text('NODE', 'nodes'),
   'the node that the addresses are for (required, except with --use=load-balancer)',
 );
 const USE = option(

@@ -17,15 +17,20 @@ import { ADDRESS, ATTACHMENT, LABEL, oneOf, POD_NAME, text, wholeNumber } from '
 import { argument, option, repeatedOption, type Input, type Verb } from '../command-line/verb.js';
 import { DONE, PROBLEM_FOUND, sentence, type Section, type Table } from '../output/report.js';
 import { wordOf } from '../output/words.js';
+import { requireNamed } from '../resources/block.js';
 
-const NODE = argument(text('NODE'), 'the node that the pod runs on', 'required');
+const NODE = argument(text('NODE', 'nodes'), 'the node that the pod runs on', 'required');
 
 const FAMILY = repeatedOption(
   '--family',
   oneOf({ 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 }),
   'a family to allocate (the family of --address, else 4)',
 );
-const POOL = repeatedOption('--pool', text('NAME|CIDR'), 'a pool to allocate from (all with matching selectors)');
+const POOL = repeatedOption(
+  '--pool',
+  text('NAME|CIDR', 'ippools'),
+  'a pool to allocate from (all with matching selectors)',
+);
 const ADDRESS_OPTION = repeatedOption('--address', ADDRESS, 'an address to request');
 const POD = option('--pod', POD_NAME, 'the requesting pod, for pools and policies that depend on its namespace');
 const NAMESPACE_LABEL = repeatedOption('--namespace-label', LABEL, 'a label of the pod’s namespace');
@@ -57,6 +62,8 @@ export const explain: Verb = {
   ],
   run: async (input, { ipam, json }) => {
     const request = requestOf(input);
+    // The service would allocate for a node that registers later; a preview for a misspelled one misleads.
+    await requireNamed(ipam, { node: input.at(NODE), pool: '' });
     const answer = await ipam.call(AddressServiceService.explainAllocation, request);
     const isRefused = answer.refusalCode !== '';
     return {

@@ -3,31 +3,17 @@ import {
   type GetAddressHistoryRequest,
   type Tenure,
 } from '@podwire/proto/podwire/ipam/v1/history';
+import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context } from '../clients/services.js';
-import { dateOf, MOMENT, POD_NAME, wholeNumber, type Form } from '../command-line/forms.js';
-import { argument, option, type Verb } from '../command-line/verb.js';
+import { dateOf, MOMENT, podOfSubject, SUBJECT, SUBJECT_TEXT, text, wholeNumber } from '../command-line/forms.js';
+import { argument, option, type Input, type Verb } from '../command-line/verb.js';
 import { DONE, NOT_FOUND, type Table } from '../output/report.js';
 import { lengthOfTime, moment, podOf } from '../output/words.js';
+import { NAMESPACE } from '../resources/reading.js';
 
-/** The requested pod or address. */
-type Subject = NonNullable<GetAddressHistoryRequest['subject']>;
-
-/** A handle contains no slash, because the name of a network contains none. */
-const HOLDER: Form<Subject> = {
-  placeholder: 'NAMESPACE/NAME|HANDLE',
-  read: (input) => {
-    if (input !== '' && !input.includes('/')) return { ok: true, value: { $case: 'handleId', value: input } };
-    const pod = POD_NAME.read(input);
-    return pod.ok ? { ok: true, value: { $case: 'pod', value: pod.value } } : pod;
-  },
-};
-
-const HOLDER_ARGUMENT = argument(
-  HOLDER,
-  'a pod, with all its sandboxes; or a handle, NETWORK.CONTAINER for containers',
-  'required',
-);
+const SUBJECT_ARGUMENT = argument(SUBJECT, SUBJECT_TEXT, 'optional');
+const HANDLE = option('--handle', text('HANDLE', 'handles'), 'the addresses of a handle, instead of those of a pod');
 
 const SINCE = option(
   '--since',
@@ -43,22 +29,24 @@ const DEFAULT_LIMIT = 100;
 
 export const history: Verb = {
   name: 'history',
-  about: 'the current and earlier addresses of a pod; "who" shows the owners of an address',
+  about: 'the current and earlier addresses of a pod, or owners of an address',
   details: 'podwire-ipam keeps the history for PODWIRE_IPAM_HISTORY_HOURS. Exit code 3: no address is recorded.',
-  positionals: [HOLDER_ARGUMENT],
-  options: [SINCE, LIMIT],
+  positionals: [SUBJECT_ARGUMENT],
+  options: [NAMESPACE, HANDLE, SINCE, LIMIT],
   examples: ['history default/web-0', 'history default/web-0 --since 1d'],
   run: async (input, context) => {
     const since = input.get(SINCE);
-    const query = { subject: input.at(HOLDER_ARGUMENT), from: since && dateOf(since, context.clock.nowMs()) };
+    const query = { subject: subjectOf(input), from: since && dateOf(since, context.clock.nowMs()) };
     const { tenures, isComplete } = await tenuresOf(query, input.get(LIMIT) ?? DEFAULT_LIMIT, context);
     return {
-      sections: [{ ...tenureTable(tenures, context.clock.nowMs(), 'address'), none: 'addresses: none recorded' }],
+      sections: [
+        {
+          ...tenureTable(tenures, context.clock.nowMs(), query.subject.$case === 'address' ? 'pod' : 'address'),
+          none: 'addresses: none recorded',
+        },
+      ],
       hints: [
         ...(isComplete ? [] : ['the list is incomplete: raise --limit (up to 1000), or shorten the time with --since']),
-        ...(tenures.length === 0 && query.subject.$case === 'handleId'
-          ? [`"${query.subject.value}" was read as a handle; a pod is NAMESPACE/NAME`]
-          : []),
       ],
       data: () =>
         context.json.of(HistoryServiceService.getAddressHistory, { tenures: [...tenures], nextPageToken: '' }),
@@ -66,6 +54,17 @@ export const history: Verb = {
     };
   },
 };
+
+/** @throws Failure INVALID_REQUEST where the command line names nothing, or two things */
+function subjectOf(input: Input): NonNullable<GetAddressHistoryRequest['subject']> {
+  const [subject] = input.rest(SUBJECT_ARGUMENT);
+  const handle = input.get(HANDLE);
+  if ((subject === undefined) === (handle === undefined))
+    throw new Failure('INVALID_REQUEST', 'ADDRESS|POD: name an address, a pod, or a handle with --handle');
+  if (!subject) return { $case: 'handleId', value: handle ?? '' };
+  if ('address' in subject) return { $case: 'address', value: subject.address };
+  return { $case: 'pod', value: podOfSubject(subject, input.get(NAMESPACE)) };
+}
 
 interface Tenures {
   readonly tenures: readonly Tenure[];

@@ -319,7 +319,7 @@ export const ipamConfigure: Verb = {
 
 const NUMBER = argument(wholeNumber('NUMBER', { min: 2, max: 64 }), 'number of new pools: a power of two', 'required');
 const CIDR = option('--cidr', text('CIDR'), 'the pool, by its range');
-const NAME = option('--name', text('NAME'), 'the pool, by its name');
+const NAME = option('--name', text('NAME', 'ippools'), 'the pool, by its name');
 
 export const ipamSplit: Verb = {
   name: 'ipam split',

@@ -104,28 +104,31 @@ describe('latency', () => {
 });
 
 describe('trace', () => {
-  test.each(['shop/web-0', 'web-0', '4f1c9d', '4f1c9d00'])('finds the last ADD and DEL of %s', async (subject) => {
-    await serve([del, failedAdd, add, gc]);
-    const { exitCode, stdout } = await fakes.podwirectl('trace', subject);
-    expect(exitCode).toBe(0);
-    for (const line of [
-      /^ADD of shop\/web-0:$/m,
-      /^Addresses +10\.65\.0\.7$/m,
-      /^Trace +0af7651916cd43dd8448eb211c80319c$/m,
-      /^ +4\.00 +3\.00 +datastore +·{11}█{9}·{8} {6}podwire\.store\.commit$/m,
-      /^DEL of shop\/web-0:$/m,
-    ])
-      expect(stdout).toMatch(line);
-    expect(stdout).not.toContain('db-0');
-  });
+  test.each([[['shop/web-0']], [['web-0', '-n', 'shop']], [['10.65.0.7']], [['--container', '4f1c9d']]])(
+    'finds the last ADD and DEL of %j',
+    async (words) => {
+      await serve([del, failedAdd, add, gc]);
+      const { exitCode, stdout } = await fakes.podwirectl('trace', ...words);
+      expect(exitCode).toBe(0);
+      for (const line of [
+        /^ADD of shop\/web-0:$/m,
+        /^Addresses +10\.65\.0\.7$/m,
+        /^Trace +0af7651916cd43dd8448eb211c80319c$/m,
+        /^ +4\.00 +3\.00 +datastore +·{11}█{9}·{8} {6}podwire\.store\.commit$/m,
+        /^DEL of shop\/web-0:$/m,
+      ])
+        expect(stdout).toMatch(line);
+      expect(stdout).not.toContain('db-0');
+    },
+  );
 
   test('shows why an ADD failed', async () => {
     await serve([failedAdd]);
-    const { stdout } = await fakes.podwirectl('trace', 'db-0');
+    const { stdout } = await fakes.podwirectl('trace', 'shop/db-0');
     expect(stdout).toMatch(/^Result +POOLS_EXHAUSTED: all pools are full$/m);
   });
 
-  test.each(['web-9', 'other/web-0', '4f1'])('does not find %s', async (subject) => {
+  test.each(['web-0', 'other/web-0', '10.65.0.8'])('does not find %s', async (subject) => {
     await serve([del, add]);
     const { exitCode, stderr } = await fakes.podwirectl('trace', subject);
     expect([exitCode, stderr]).toEqual([3, expect.stringContaining('begin at 2026-05-04T12:30:00.123Z')]);

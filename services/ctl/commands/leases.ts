@@ -8,13 +8,10 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import { allPages, type Context, type Service } from '../clients/services.js';
 import type { Verb } from '../command-line/verb.js';
 import { FAILED, sentence, type Report, type Table } from '../output/report.js';
-import { momentOfAttribute } from '../output/words.js';
+import { LEASE_PREFIX, momentOfAttribute } from '../output/words.js';
 import { requireNamed } from '../resources/block.js';
 import { listPools } from '../resources/ippool.js';
 import { NODE } from '../resources/reading.js';
-
-/** A node's unbound leases have one handle: `podwire-lease.<node name>`. */
-const HANDLE_PREFIX = 'podwire-lease.';
 
 /** Calls at a time: more only wait in podwire-ipam. */
 const CALLS_AT_ONCE = 16;
@@ -77,13 +74,13 @@ interface NodeLeases {
 
 async function leasesOfAll(ipam: Service): Promise<NodeLeases[]> {
   const pages = await allPages((page) =>
-    ipam.call(HandleServiceService.listHandles, { ...page, prefix: HANDLE_PREFIX }),
+    ipam.call(HandleServiceService.listHandles, { ...page, prefix: LEASE_PREFIX }),
   );
   const nodes = pages
     .flatMap(({ handles }) => handles)
     // Services that do not know the prefix list all handles.
-    .filter(({ handleId }) => handleId.startsWith(HANDLE_PREFIX))
-    .map(({ handleId }) => handleId.slice(HANDLE_PREFIX.length));
+    .filter(({ handleId }) => handleId.startsWith(LEASE_PREFIX))
+    .map(({ handleId }) => handleId.slice(LEASE_PREFIX.length));
   const found = await inGroups(nodes, (node) => leasesOf(node, ipam));
   return found.filter(({ addresses }) => addresses.length > 0);
 }
@@ -104,7 +101,7 @@ async function leasesOfOne(node: string, ipam: Service): Promise<NodeLeases[]> {
 }
 
 async function leasesOf(node: string, ipam: Service): Promise<NodeLeases> {
-  const request = { handleId: `${HANDLE_PREFIX}${node}` };
+  const request = { handleId: `${LEASE_PREFIX}${node}` };
   try {
     const pages = await allPages((page) => ipam.call(HandleServiceService.getHandle, { ...page, ...request }));
     return { node, addresses: pages.flatMap(({ addresses }) => addresses) };

@@ -1,20 +1,19 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Command } from '../clients/plugin-socket.js';
-import { text } from '../command-line/forms.js';
+import { podOfSubject, SUBJECT, SUBJECT_TEXT, text } from '../command-line/forms.js';
 import { ON_NODE } from '../command-line/options.js';
-import { argument, type Verb } from '../command-line/verb.js';
+import { argument, option, type Input, type Verb } from '../command-line/verb.js';
 import type { Fields, Section, Table } from '../output/report.js';
 import { momentAndAge } from '../output/words.js';
-import { msText, subjectOf } from './latency.js';
+import { NAMESPACE } from '../resources/reading.js';
+import { msText, subjectOf as podText } from './latency.js';
 
-const POD = argument(text('POD'), 'NAMESPACE/NAME, NAME, or the beginning of a container ID', 'required');
+const SUBJECT_ARGUMENT = argument(SUBJECT, SUBJECT_TEXT, 'optional');
+const CONTAINER = option('--container', text('ID'), 'a container by the beginning of its ID, instead of a pod');
 
 /** Columns of a terminal that the bars take. */
 const BAR_WIDTH = 28;
-
-/** A container ID is recognized by this many of its characters, as crictl prints them. */
-const MIN_ID_LENGTH = 4;
 
 export const trace: Verb = {
   name: 'trace',
@@ -22,13 +21,13 @@ export const trace: Verb = {
   details:
     'Of the last 500 commands since the start of podwire-node on the pod’s node. It needs neither tracing nor a collector.\n' +
     'With tracing, the trace ID finds the same command in the traces and in the logs of all processes.',
-  positionals: [POD],
-  examples: ['trace default/web-0', 'trace web-0', 'trace 4f1c9d'],
-  options: [ON_NODE],
+  positionals: [SUBJECT_ARGUMENT],
+  options: [ON_NODE, NAMESPACE, CONTAINER],
+  examples: ['trace default/web-0', 'trace 10.65.0.7', 'trace --container 4f1c9d'],
   run: async (input, { plugin, clock }) => {
-    const subject = input.at(POD);
     const { node, commands } = await (await plugin()).commands();
-    const ofPod = commands.filter((command) => concerns(command, subject));
+    const { name: subject, concerns } = subjectOf(input, commands);
+    const ofPod = commands.filter(concerns);
     const latest = ['ADD', 'DEL'].flatMap((name) => ofPod.find(({ command }) => command === name) ?? []);
     if (latest.length === 0) throw new Failure('ENDPOINT_NOT_FOUND', notFoundText(subject, node, commands));
     return {
@@ -38,22 +37,47 @@ export const trace: Verb = {
   },
 };
 
-function concerns({ pod, containerId }: Command, subject: string): boolean {
-  const isPod = pod !== null && (subject === pod.name || subject === `${pod.namespace}/${pod.name}`);
-  return isPod || (subject.length >= MIN_ID_LENGTH && (containerId ?? '').startsWith(subject));
+interface Wanted {
+  /** For messages. */
+  readonly name: string;
+  readonly concerns: (command: Command) => boolean;
+}
+
+/** @throws Failure INVALID_REQUEST where the command line names nothing, or two things */
+function subjectOf(input: Input, commands: readonly Command[]): Wanted {
+  const [subject] = input.rest(SUBJECT_ARGUMENT);
+  const container = input.get(CONTAINER);
+  if ((subject === undefined) === (container === undefined))
+    throw new Failure('INVALID_REQUEST', 'ADDRESS|POD: name an address, a pod, or a container with --container');
+  if (!subject) {
+    const name = container ?? '';
+    return { name: `container "${name}"`, concerns: ({ containerId }) => (containerId ?? '').startsWith(name) };
+  }
+  if ('address' in subject) {
+    const { address } = subject;
+    const hasAddress = ({ addresses }: Command): boolean => addresses.some((each) => each.split('/')[0] === address);
+    // A DEL has no address.
+    const ids = commands.filter(hasAddress).map(({ containerId }) => containerId);
+    return { name: address, concerns: ({ containerId }) => containerId !== null && ids.includes(containerId) };
+  }
+  const { namespace, name } = podOfSubject(subject, input.get(NAMESPACE));
+  return {
+    name: `pod "${namespace}/${name}"`,
+    concerns: ({ pod }) => pod !== null && pod.namespace === namespace && pod.name === name,
+  };
 }
 
 function notFoundText(subject: string, node: string, commands: readonly Command[]): string {
   const since = commands.at(-1)?.startedAt;
   const kept = since === undefined ? 'it has no command yet' : `its ${commands.length} last commands begin at ${since}`;
-  return `pod "${subject}": no ADD or DEL on ${node}; ${kept}. Run the command on the pod's node, or use history for earlier pods`;
+  return `${subject}: no ADD or DEL on ${node}; ${kept}. Run the command on the pod's node, or use history for earlier pods`;
 }
 
 function sectionsOf(command: Command, nowMs: number): Section[] {
   const { startedAt, result, message, durationMs, addresses, traceId, containerId } = command;
   const fields: Fields = {
     kind: 'fields',
-    title: `${command.command} of ${subjectOf(command)}`,
+    title: `${command.command} of ${podText(command)}`,
     fields: [
       ['Started', momentAndAge(new Date(startedAt), nowMs)],
       ['Result', message === null ? result : `${result}: ${message}`],

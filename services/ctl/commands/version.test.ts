@@ -62,12 +62,12 @@ test('with --client connects to no service', async () => {
 });
 
 test('shows services that do not answer, with the reasons', async () => {
-  const { exitCode, stdout } = await fakes.podwirectl('version');
+  const { exitCode, stdout, stderr } = await fakes.podwirectl('version');
   expect(exitCode).toBe(5);
   for (const name of ['podwire-ipam', 'podwire-node']) {
     expect(rowOf(stdout, name)).toMatch(/ unreachable +- +- +unix:/);
-    expect(stdout).toMatch(
-      new RegExp(`^unreachable: ${name} at unix:.*: the socket does not exist: .*\\(UNREACHABLE\\)$`, 'm'),
+    expect(stderr).toMatch(
+      new RegExp(`^podwirectl: unreachable: ${name} at unix:.*: the socket does not exist: .*\\(UNREACHABLE\\)$`, 'm'),
     );
   }
   const { components } = JSON.parse((await fakes.podwirectl('version', '-o', 'json')).stdout);
@@ -80,7 +80,7 @@ test('a service that refuses the call is a failure', async () => {
       throw new Failure('ACCESS_DENIED', 'anonymous: may not call it');
     }),
   );
-  const { exitCode, stdout } = await fakes.podwirectl('version');
+  const { exitCode, stdout, stderr } = await fakes.podwirectl('version');
   expect([exitCode, rowOf(stdout, 'podwire-ipam')]).toEqual([1, expect.stringContaining(' refused ')]);
-  expect(stdout).toMatch(/^refused: .*anonymous: may not call it \(ACCESS_DENIED\)$/m);
+  expect(stderr).toMatch(/^podwirectl: refused: .*anonymous: may not call it \(ACCESS_DENIED\)$/m);
 });

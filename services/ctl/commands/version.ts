@@ -4,7 +4,7 @@ import { readProcessRelease } from '@podwire/shared/runtime/process-release';
 import type { Context, Service } from '../clients/services.js';
 import { flag, type Verb } from '../command-line/verb.js';
 import { ON_NODE } from '../command-line/options.js';
-import { DONE, exitCodeOf, sentence, type Report, type Table } from '../output/report.js';
+import { DONE, exitCodeOf, type Report, type Table } from '../output/report.js';
 import { failureLine, momentAndAge } from '../output/words.js';
 
 const CLIENT = flag('--client', 'podwirectl only; connects to no service');
@@ -65,10 +65,8 @@ async function read(name: string, endpoint: string, call: () => Promise<Release>
 function reportOf(components: readonly Component[], nowMs: number): Report {
   const failures = components.flatMap(({ answer }) => (answer instanceof Failure ? [answer] : []));
   return {
-    sections: [
-      tableOf(components, nowMs),
-      ...failures.map((failure) => sentence(`${stateOf(failure)}: ${failureLine(failure)}`)),
-    ],
+    sections: [tableOf(components, nowMs)],
+    errors: failures.map((failure) => `${stateOf(failure)}: ${failureLine(failure)}`),
     data: () => ({ components: components.map(dataOf) }),
     exitCode: Math.max(DONE, ...failures.map(({ code }) => exitCodeOf(code))),
   };

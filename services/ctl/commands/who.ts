@@ -12,7 +12,15 @@ import {
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context } from '../clients/services.js';
-import { ADDRESS, dateOf, MOMENT, wholeNumber, type Form } from '../command-line/forms.js';
+import {
+  dateOf,
+  MOMENT,
+  podOfSubject,
+  SUBJECT,
+  SUBJECT_TEXT,
+  wholeNumber,
+  type PodName,
+} from '../command-line/forms.js';
 import { argument, option, type Verb } from '../command-line/verb.js';
 import { DONE, NOT_FOUND, sentence, type Fields, type Report } from '../output/report.js';
 import { attachmentOf, attachmentText, moment, momentAndAge, wordOf } from '../output/words.js';
@@ -21,23 +29,7 @@ import { NO_FILTER } from '../resources/resource.js';
 import { listAllEndpoints, podText } from '../resources/workloadendpoint.js';
 import { holderFields, tenureTable } from './history.js';
 
-type Subject = { readonly address: string } | { readonly pod: string };
-
-const SUBJECT: Form<Subject> = {
-  placeholder: 'ADDRESS|POD',
-  read: (input) => {
-    const address = ADDRESS.read(input);
-    if (address.ok) return { ok: true, value: { address: address.value } };
-    const isPod = /^[a-z0-9][a-z0-9.-]*(\/[a-z0-9][a-z0-9.-]*)?$/.test(input) && /[a-z]/.test(input);
-    return isPod && !/^[\d.:]+(\/\d+)?$/.test(input) ? { ok: true, value: { pod: input } } : address;
-  },
-};
-
-const SUBJECT_ARGUMENT = argument(
-  SUBJECT,
-  'an address, or a pod: NAMESPACE/NAME, or NAME with --namespace',
-  'required',
-);
+const SUBJECT_ARGUMENT = argument(SUBJECT, SUBJECT_TEXT, 'required');
 
 const AT = option(
   '--at',
@@ -68,15 +60,12 @@ export const who: Verb = {
         ? currentOwner(address, input.get(LIMIT) ?? DEFAULT_LIMIT, context)
         : ownerAt(address, dateOf(at, context.clock.nowMs()), context);
     if ('address' in subject) return ownerOf(subject.address);
-    const [first = '', name] = subject.pod.split('/');
-    const pod = name ?? first;
-    const namespace = name === undefined ? (input.get(NAMESPACE) ?? 'default') : first;
-    return ownersOfPod({ namespace, pod }, ownerOf, context);
+    return ownersOfPod(podOfSubject(subject, input.get(NAMESPACE)), ownerOf, context);
   },
 };
 
 async function ownersOfPod(
-  { namespace, pod }: { readonly namespace: string; readonly pod: string },
+  { namespace, name: pod }: PodName,
   ownerOf: (address: string) => Promise<Report>,
   { ipam }: Context,
 ): Promise<Report> {

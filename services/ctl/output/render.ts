@@ -25,14 +25,15 @@ export interface RenderOptions {
 /** A report as text: an empty line between sections, except between sentences. Hints are for people, and only accompany tables. */
 export function render(report: Report, options: RenderOptions): Rendered {
   const { format, renderData } = options;
-  if (renderData) return { stdout: renderData(report.data(), format), stderr: '' };
-  if (format === 'name') return { stdout: (report.names ?? []).map((name) => `${name}\n`).join(''), stderr: '' };
+  const stderr = (report.errors ?? []).map((error) => `podwirectl: ${printable(error)}\n`).join('');
+  if (renderData) return { stdout: renderData(report.data(), format), stderr };
+  if (format === 'name') return { stdout: (report.names ?? []).map((name) => `${name}\n`).join(''), stderr };
   const hints = report.hints?.map((hint) => `${styled('dim', `hint: ${hint}`, options)}\n`) ?? [];
   const sections = report.sections.map((section, index) => {
     const isNextLine = section.kind === 'sentence' && report.sections[index - 1]?.kind === 'sentence';
     return `${index === 0 || isNextLine ? '' : '\n'}${renderSection(section, options)}`;
   });
-  return { stdout: sections.join(''), stderr: hints.join('') };
+  return { stdout: sections.join(''), stderr: stderr + hints.join('') };
 }
 
 function renderSection(section: Section, options: RenderOptions): string {

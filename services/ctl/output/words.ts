@@ -67,6 +67,9 @@ export function count(value: string | number | bigint): string {
   return text.length <= 12 ? text : Number(text).toExponential(1);
 }
 
+/** A node's unbound leases have one handle: `podwire-lease.<node name>`. */
+export const LEASE_PREFIX = 'podwire-lease.';
+
 /** The pod that attributes name: `default/web-0`; empty where they name none. */
 export function podOf(attributes: Readonly<Record<string, string>>): string {
   const { namespace, pod } = attributes;

@@ -61,6 +61,7 @@ export const BLOCK_AFFINITY = resource<Affinity, z.infer<typeof BLOCK_AFFINITY_S
   ],
   none: 'affinities: none',
   nameOf,
+  aliasOf: ({ blockCidr }) => blockCidr,
   spec: (affinity) => ({
     state: STATES[affinity.state] ?? '',
     node: affinity.owner?.name ?? '',
@@ -97,7 +98,7 @@ export const BLOCK_AFFINITY = resource<Affinity, z.infer<typeof BLOCK_AFFINITY_S
         : 'This claim would end, and its block be removed, if none of its addresses is in use:',
     run: async (name, _, input, context) => {
       const affinities = await listAffinities({ node: '', pool: '' }, context);
-      const found = affinities.find((affinity) => nameOf(affinity) === name);
+      const found = affinities.find((affinity) => nameOf(affinity) === name || affinity.blockCidr === name);
       if (!found)
         throw new Failure(
           'ATTACHMENT_NOT_FOUND',

@@ -9,7 +9,7 @@ import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 
 import { allPages, type Service } from '../clients/services.js';
-import { age, momentAndAge, momentOfAttribute, podOf, wordOf } from '../output/words.js';
+import { age, LEASE_PREFIX, momentAndAge, momentOfAttribute, podOf, wordOf } from '../output/words.js';
 import { COUNT_HEADS, countCells } from './address-counts.js';
 import { resource, type Filter } from './resource.js';
 
@@ -48,7 +48,8 @@ const affinityOf = ({ affinityState }: Block): string => wordOf(AffinityState[af
 export function ownerCells({ address, attributes, handleId, sequenceNumber }: BlockAllocation): string[] {
   const { node = '', interface: interfaceName = '', timestamp = '' } = attributes;
   const since = momentOfAttribute(timestamp);
-  return [address, podOf(attributes), node, interfaceName, since, String(sequenceNumber), handleId];
+  const pod = handleId.startsWith(LEASE_PREFIX) ? '(leased)' : podOf(attributes);
+  return [address, pod, node, interfaceName, since, String(sequenceNumber), handleId];
 }
 
 export const BLOCK = resource<Block>({
@@ -102,10 +103,11 @@ export const BLOCK = resource<Block>({
 });
 
 export const ADDRESS = resource<BlockAllocation>({
-  filters: ['node', 'pool'],
+  filters: ['node', 'pool', 'namespace'],
   columns: ['ADDRESS', 'POD', 'NODE', 'INTERFACE', 'SINCE', 'SEQUENCE', 'HANDLE'].map((head, place) => ({
     head,
     isNumber: head === 'SEQUENCE',
+    isWide: head === 'SEQUENCE' || head === 'HANDLE',
     cell: (allocation) => ownerCells(allocation)[place] ?? '',
   })),
   none: 'addresses: none',
@@ -131,7 +133,12 @@ export const ADDRESS = resource<BlockAllocation>({
       blocks: [Block.fromPartial({ allocations: [allocation] })],
       nextPageToken: '',
     }),
-  list: async (filter, { ipam }) => (await listBlocks(ipam, filter)).flatMap(({ allocations }) => allocations),
+  list: async (filter, { ipam }) => {
+    const allocations = (await listBlocks(ipam, filter)).flatMap((block) => block.allocations);
+    const isWanted = ({ attributes }: BlockAllocation): boolean =>
+      filter.namespace === '' || attributes.namespace === filter.namespace;
+    return allocations.filter(isWanted);
+  },
   notFound: 'ADDRESS_NOT_ALLOCATED',
   instead: '"podwirectl release address" releases one',
 });

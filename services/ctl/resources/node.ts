@@ -152,6 +152,7 @@ export const NODE = resource<Node, ManifestObject>({
     { head: 'ASN', isWide: true, cell: ({ asNumber }) => String(asNumber ?? '') },
     { head: 'LABELS', isWide: true, cell: labelsText },
   ],
+  hasLabels: true,
   none: 'nodes: none',
   nameOf: ({ name }) => name,
   metadata: ({ uid, createTime, labels, resourceVersion }) => ({

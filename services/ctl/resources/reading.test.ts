@@ -189,7 +189,7 @@ test('blocks and ipam show have the node of a block, and borrowed addresses', as
   const { stdout } = await fakes.podwirectl('get', 'blocks', '--node', 'node-1', '--pool', 'main');
   expect(stdout).toMatch(/^10\.65\.0\.0\/26 +main +node-1 +confirmed +64 +2 +3\.1% +1 +5 +56 +4 +1 +-$/m);
   expect(requestsTo('ListBlocks')).toEqual([{ pageSize: 1000, pageToken: '', nodeName: 'node-1', poolName: 'main' }]);
-  expect((await fakes.podwirectl('get', 'addresses')).stdout).toMatch(
+  expect((await fakes.podwirectl('get', 'addresses', '-o', 'wide')).stdout).toMatch(
     /^10\.65\.0\.1 +default\/web-0 +node-1 +eth0 +2026-11-23T12:58:07Z +12 +net\.c0ffee$/m,
   );
   const use = await fakes.podwirectl('ipam', 'show');
@@ -252,13 +252,15 @@ test('endpoints show which pod has which addresses, and which program wrote each
       ListEndpointsResponse.fromPartial({ endpoints: [endpoint, calicos] }),
     ),
   );
-  const { exitCode, stdout } = await fakes.podwirectl('get', 'wep', '--pod', 'default/web-0', '--node', 'node-1');
+  const { exitCode, stdout } = await fakes.podwirectl(
+    ...['get', 'wep', '--pod', 'default/web-0', '--node', 'node-1', '-o', 'wide'],
+  );
   expect([exitCode, stdout]).toEqual([
     0,
-    expect.stringMatching(/^default\/web-0 +10\.65\.0\.7, fd65::7 +node-1 +podw1 +- +Podwire +net\/c0ffee\/eth0$/m),
+    expect.stringMatching(/ default\/web-0 +10\.65\.0\.7, fd65::7 +node-1 +podw1 +- +- +Podwire +net\/c0ffee\/eth0$/m),
   ]);
   expect(stdout).toMatch(
-    /^default\/old +10\.65\.0\.8 +node-1 +cali1 +- +Calico +endpoint default\/node--1-k8s-old-eth0$/m,
+    / default\/old +10\.65\.0\.8 +node-1 +cali1 +- +- +Calico +endpoint default\/node--1-k8s-old-eth0$/m,
   );
   await fakes.podwirectl('get', 'wep', '-n', 'red', '--pool', 'main');
   await fakes.podwirectl('get', 'wep');

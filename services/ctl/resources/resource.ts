@@ -1,5 +1,6 @@
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
+import { suggestion } from '@podwire/shared/words/closest';
 import type { z } from 'zod';
 
 import type { Context } from '../clients/services.js';
@@ -77,12 +78,15 @@ export interface Kind {
 /** One kind of resource: its columns, and its verbs. */
 interface Definition<Item, Spec> {
   readonly isNamespaced?: boolean;
+  readonly hasLabels?: boolean;
   /** Options that restrict its list. */
   readonly filters?: readonly (keyof Filter)[];
   readonly columns: readonly ColumnOf<Item>[];
   /** Printed for an empty list. */
   readonly none: string;
   readonly nameOf: (item: Item) => string;
+  /** A further name, which tables show. */
+  readonly aliasOf?: (item: Item) => string;
   readonly metadata?: (item: Item) => Omit<Metadata, 'name'>;
   readonly spec: (item: Item) => ManifestObject;
   readonly details: (item: Item, nowMs: number, context: Context) => Section[] | Promise<Section[]>;
@@ -105,6 +109,7 @@ interface Definition<Item, Spec> {
 /** An object of any kind, ready for output. */
 export interface ResourceObject {
   readonly name: string;
+  readonly alias: string | undefined;
   readonly namespace: string;
   readonly cells: readonly string[];
   readonly resourceVersion: string;
@@ -122,7 +127,9 @@ export interface WantedObject {
 
 /** A kind of resource, for the verbs that are common to all kinds. */
 export interface Resource
-  extends Kind, Pick<Definition<never, never>, 'isNamespaced' | 'filters' | 'none' | 'deletion' | 'instead'> {
+  extends
+    Kind,
+    Pick<Definition<never, never>, 'isNamespaced' | 'hasLabels' | 'filters' | 'none' | 'deletion' | 'instead'> {
   readonly columns: readonly ResourceColumn[];
   readonly list: (
     filter: Filter,
@@ -130,6 +137,11 @@ export interface Resource
   ) => Promise<{ readonly objects: ResourceObject[]; readonly hints: string[] }>;
   /** @throws Failure where it does not exist */
   readonly find: (name: string, filter: Filter, context: Context) => Promise<ResourceObject>;
+  /**
+   * The objects of a name as tables print it: NAMESPACE/NAME where the kind has namespaces. An alias may have several.
+   * @throws Failure where there is none
+   */
+  readonly findAll: (name: string, filter: Filter, context: Context) => Promise<readonly ResourceObject[]>;
   /** @throws Failure INVALID_REQUEST for a manifest that is not valid */
   readonly parse: (manifest: Manifest) => Promise<WantedObject>;
 }
@@ -143,7 +155,7 @@ function resourceOf<Item, Spec>(
   { kind, apiVersion, names, about }: Kind,
   definition: Definition<Item, Spec>,
 ): Resource {
-  const { columns, nameOf, create, update, schema, instead = '' } = definition;
+  const { columns, nameOf, create, update, schema, instead = '', isNamespaced = false } = definition;
   const unsupported = (verb: string): Failure =>
     new Failure('INVALID_REQUEST', `${names[1]}: cannot be ${verb}; ${instead}`);
   const objectOf = (item: Item, context: Context): ResourceObject => {
@@ -151,6 +163,7 @@ function resourceOf<Item, Spec>(
     const nowMs = context.clock.nowMs();
     return {
       name: metadata.name,
+      alias: definition.aliasOf?.(item),
       namespace: metadata.namespace ?? '',
       cells: columns.map(({ cell }) => cell(item, nowMs)),
       resourceVersion: metadata.resourceVersion ?? '',
@@ -163,20 +176,24 @@ function resourceOf<Item, Spec>(
     const items = await definition.list(filter, context);
     return { objects: items.map((item) => objectOf(item, context)), hints: definition.hints?.(items) ?? [] };
   };
-  const find: Resource['find'] = async (name, filter, context) => {
+  const findAll: Resource['findAll'] = async (name, filter, context) => {
     const item = await definition.get?.(name, context);
-    if (item !== undefined) return objectOf(item, context);
-    const { objects } = definition.get ? { objects: [] } : await list(filter, context);
-    const found = objects.find((each) => each.name === name);
-    if (found) return found;
+    if (item !== undefined) return [objectOf(item, context)];
+    const [first = '', second] = isNamespaced ? name.split('/') : [name];
+    const [namespace, own] = second === undefined ? [filter.namespace, first] : [first, second];
+    const { objects } = definition.get ? { objects: [] } : await list({ ...filter, namespace }, context);
+    const found = objects.filter((each) => each.name === own || each.alias === own);
+    if (found.length > 0) return found;
     const code = definition.notFound ?? 'ATTACHMENT_NOT_FOUND';
     throw new Failure(code, `${names[0]} "${name}" not found; "podwirectl get ${names[1]}" lists them`);
   };
+  const find: Resource['find'] = async (...wanted) => firstOf(await findAll(...wanted));
   const parse: Resource['parse'] = async ({ metadata, spec = {} }) => {
     if (!schema) throw unsupported('created or changed');
-    const parsed = (await schema()).safeParse(spec);
+    const shape = await schema();
+    const parsed = shape.safeParse(spec);
     if (!parsed.success) {
-      const faults = parsed.error.issues.map(({ path, message }) => `${['spec', ...path].join('.')}: ${message}`);
+      const faults = parsed.error.issues.map((issue) => issueText(issue, shape));
       throw new Failure('INVALID_REQUEST', `${kind} "${metadata.name}": ${faults.join('; ')}`);
     }
     const wanted = { ...metadata, spec: parsed.data };
@@ -189,13 +206,16 @@ function resourceOf<Item, Spec>(
       };
     return { name: metadata.name, create: store(create, 'created'), update: store(update, 'changed') };
   };
-  const { none, deletion, filters = [], isNamespaced = false } = definition;
-  const common = { kind, apiVersion, names, about, none, filters, isNamespaced, instead, columns };
-  return { ...common, ...(deletion && { deletion }), list, find, parse };
+  const { none, deletion, filters = [], hasLabels = false } = definition;
+  const common = { kind, apiVersion, names, about, none, filters, isNamespaced, hasLabels, instead, columns };
+  return { ...common, ...(deletion && { deletion }), list, find, findAll, parse };
 }
 
 /** One object, or a list of the kind. */
-export function manifestData(manifests: readonly Manifest[], { kind, apiVersion }: Kind): Record<string, Json> {
+export function manifestData(
+  manifests: readonly Manifest[],
+  { kind, apiVersion }: Pick<Manifest, 'kind' | 'apiVersion'>,
+): Record<string, Json> {
   return { apiVersion, kind: `${kind}List`, metadata: {}, items: manifests.map(plain) };
 }
 
@@ -205,4 +225,18 @@ export function plain({ apiVersion, kind, metadata, spec }: Manifest): Record<st
     value === undefined || value === '' ? [] : [[name, value] as const],
   );
   return { apiVersion, kind, metadata: Object.fromEntries(known), ...(spec && { spec }) };
+}
+
+/** A fault of a manifest's spec. Fields of other names are compared with the fields of the spec. */
+function issueText(issue: z.core.$ZodIssue, shape: object): string {
+  const known = 'shape' in shape && typeof shape.shape === 'object' ? Object.keys(shape.shape ?? {}) : [];
+  const { path, message } = issue;
+  const unknown = issue.code === 'unrecognized_keys' && path.length === 0 ? issue.keys : [];
+  const hints = unknown.map((key) => suggestion(key, known)).join('');
+  return `${['spec', ...path].join('.')}: ${message}${hints}`;
+}
+
+function firstOf([first]: readonly ResourceObject[]): ResourceObject {
+  if (!first) throw new Error('an object was found, but none is there');
+  return first;
 }

@@ -1,3 +1,5 @@
+import { suggestion } from '@podwire/shared/words/closest';
+
 import type { Form } from '../command-line/forms.js';
 import type { Kind, Resource } from './resource.js';
 
@@ -40,7 +42,7 @@ export const KINDS: readonly KindEntry[] = [
     kind: 'WorkloadEndpoint',
     apiVersion: 'projectcalico.org/v3',
     names: ['workloadendpoint', 'workloadendpoints', 'wep', 'weps'],
-    about: 'addresses, node, interface and writer of each pod, also as Calico stored them in the same datastore',
+    about: 'pods with addresses, node, interface and writer, also as Calico stored them',
     definition: async () => (await import('./workloadendpoint.js')).WORKLOAD_ENDPOINT,
   },
   {
@@ -68,8 +70,7 @@ export const KINDS: readonly KindEntry[] = [
     kind: 'Handle',
     apiVersion: 'podwire.dev/v1',
     names: ['handle', 'handles', 'ipamhandle', 'ipamhandles'],
-    about:
-      'the names under which owners hold addresses, NETWORK.CONTAINER for containers; delete releases their addresses',
+    about: 'owners of addresses, NETWORK.CONTAINER for containers; delete releases them',
     definition: async () => (await import('./handle.js')).HANDLE,
   },
   {
@@ -94,18 +95,20 @@ export async function loadResource(entry: KindEntry): Promise<Resource> {
 
 const PLURALS = KINDS.map(({ names: [, plural] }) => plural).join(', ');
 
+const NAMES = KINDS.flatMap(({ names }) => names);
+
 /** A kind, by any of its names, in upper or lower case. */
 export const KIND: Form<KindEntry> = {
   placeholder: 'KIND',
-  words: KINDS.flatMap(({ names }) => names),
+  words: NAMES,
   read: (input) => {
     const name = input.toLowerCase();
     const value = KINDS.find(({ names, kind }) => names.includes(name) || kind.toLowerCase() === name);
-    return value ? { ok: true, value } : { ok: false, fault: `is not one of ${PLURALS}` };
+    return value ? { ok: true, value } : { ok: false, fault: `is not one of ${PLURALS}${suggestion(name, NAMES)}` };
   },
 };
 
 /** The kinds, for the help. */
-export const KINDS_TEXT = KINDS.map(({ names: [, plural, ...aliases], about }) => {
-  return `  ${`${plural} (${aliases.join(', ')})`.padEnd(58)} ${about}`;
-}).join('\n');
+export const KINDS_TEXT = KINDS.map(({ names: [, ...names], about }) => `  ${names.join(', ')}\n      ${about}`).join(
+  '\n',
+);

@@ -51,12 +51,14 @@ export const WORKLOAD_ENDPOINT = resource<Endpoint>({
     { head: 'WRITTEN BY', cell: writerOf },
     {
       head: 'ATTACHMENT',
+      isWide: true,
       cell: (endpoint) =>
         isOfPodwire(endpoint) ? attachmentText(endpoint.attachment) : `endpoint ${endpoint.namespace}/${endpoint.name}`,
     },
   ],
   none: 'workloadendpoints: none',
   nameOf: ({ name }) => name,
+  aliasOf: ({ pod }) => pod?.name ?? '',
   metadata: ({ namespace, uid, createTime }) => ({
     namespace,
     ...(uid === '' ? {} : { uid }),

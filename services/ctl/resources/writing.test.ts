@@ -219,6 +219,13 @@ test.each([
   expect(fakes.calls).toEqual([]);
 });
 
+test.each([
+  [['create', 'ippool', 'a', 'cdir=10.0.0.0/8'], /Unrecognized key: "cdir"; did you mean "cidr"\?/],
+  [['create', 'ippol', 'a', 'cidr=10.0.0.0/8'], /is not one of .*; did you mean "ippool"\?/],
+])('%j is refused with the name that was meant', async (words, message) => {
+  expect(await fakes.podwirectl(...words)).toMatchObject({ exitCode: 2, stderr: expect.stringMatching(message) });
+});
+
 test('files of a directory are stored in turn; the first failure ends the command, and earlier changes are reported', async () => {
   await fakes.serve(
     fake(PoolServiceService.createPool, ({ pool: made }) => {
@@ -236,7 +243,7 @@ test('files of a directory are stored in turn; the first failure ends the comman
   writeFileSync(join(folder, 'notes.txt'), 'kind: nothing');
   const failed = await fakes.podwirectl('create', '-f', folder);
   expect(failed).toMatchObject({ exitCode: 1, stdout: expect.stringContaining('ippool/a created') });
-  expect(failed.stdout).toContain('failed: pool b exists (POOL_EXISTS); not executed: 1 object');
+  expect(failed.stderr).toContain('podwirectl: failed: pool b exists (POOL_EXISTS); not executed: 1 object');
   const skipped = await fakes.podwirectl('create', '-f', folder, '--skip-exists');
   expect(skipped).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/b skipped: it exists[^]*c created/) });
   expect(await fakes.podwirectl('create', '-f', join(folder, 'none.yaml'))).toMatchObject({ exitCode: 2 });

@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Context } from '../clients/services.js';
-import { text, type Form } from '../command-line/forms.js';
+import { GIVEN_KIND, text, type Form } from '../command-line/forms.js';
 import {
   DELETION_FLAGS,
   FORCE,
@@ -14,6 +14,7 @@ import {
 import { argument, flag, type Flag, type Input, type Option, type Verb } from '../command-line/verb.js';
 import { DONE, exitCodeOf, NOT_FOUND, sentence, type Report, type Section } from '../output/report.js';
 import { failureLine } from '../output/words.js';
+import { FILE, FILE_ARGUMENTS, manifestsOf, RECURSIVE, requireKind, SKIP_EMPTY } from './manifest-files.js';
 import {
   NO_FILTER,
   plain,
@@ -23,18 +24,10 @@ import {
   type ResourceObject,
   type WantedObject,
 } from './resource.js';
-import { KIND, KINDS, KINDS_TEXT, loadResource } from './table.js';
+import { KIND, KINDS_TEXT, loadResource } from './table.js';
 
-const FILE: Option<string> = {
-  ...{ name: '--filename', short: '-f', form: text('FILE') },
-  about: 'manifests in YAML or JSON; - is the standard input, a directory all its .yaml, .yml and .json files',
-};
-const RECURSIVE: Flag = { name: '--recursive', short: '-R', about: 'with a directory: its folders too' };
-const SKIP_EMPTY = flag('--skip-empty', 'succeed where the files have no object');
 const SKIP_EXISTS = flag('--skip-exists', 'skip objects that exist');
 const SKIP_NOT_EXISTS: Flag = { name: '--skip-not-exists', short: '-s', about: 'skip objects that do not exist' };
-
-const FILE_ARGUMENTS: Pick<Verb, 'options' | 'flags'> = { options: [FILE], flags: [RECURSIVE, SKIP_EMPTY] };
 
 interface Field {
   readonly name: string;
@@ -69,33 +62,11 @@ interface Work {
 /** All objects are validated before the first is stored. @throws Failure INVALID_REQUEST */
 async function workOf(input: Input, context: Context): Promise<Work[]> {
   const manifests = await manifestsOf(input, context);
-  return Promise.all(manifests.map(async (manifest) => workWith(await requireResource(manifest), manifest)));
+  return Promise.all(manifests.map(async (manifest) => workWith(await loadResource(requireKind(manifest)), manifest)));
 }
 
 async function workWith(resource: Resource, manifest: Manifest): Promise<Work> {
   return { resource, manifest, wanted: await resource.parse(manifest) };
-}
-
-async function manifestsOf(input: Input, context: Context): Promise<Manifest[]> {
-  const path = input.get(FILE);
-  if (path === undefined)
-    throw new Failure('INVALID_REQUEST', '--filename: is missing; name a file, or - for the standard input');
-  const [{ readTexts }, { parseManifests }] = await Promise.all([
-    import('../clients/terminal.js'),
-    import('./manifest.js'),
-  ]);
-  const texts = await readTexts(path, input.has(RECURSIVE), context.stdin);
-  const manifests = texts.flatMap((each) => parseManifests(each.text, each.file));
-  if (manifests.length === 0 && !input.has(SKIP_EMPTY))
-    throw new Failure('INVALID_REQUEST', `${path}: has no object; add one, or --skip-empty`);
-  return manifests;
-}
-
-async function requireResource({ kind, apiVersion }: Manifest): Promise<Resource> {
-  const entry = KINDS.find((each) => each.kind === kind && each.apiVersion === apiVersion);
-  if (entry) return loadResource(entry);
-  const known = KINDS.map((each) => `${each.kind} of ${each.apiVersion}`).join(', ');
-  throw new Failure('INVALID_REQUEST', `${kind} of ${apiVersion}: is not known; Podwire stores ${known}`);
 }
 
 /** One object's result, or the failure that ended the command. */
@@ -103,6 +74,7 @@ interface Step {
   readonly sections: readonly Section[];
   readonly names: readonly string[];
   readonly data: () => ReturnType<Report['data']>;
+  readonly errors?: readonly string[] | undefined;
   readonly hints?: readonly string[] | undefined;
   readonly exitCode?: number | undefined;
 }
@@ -117,7 +89,7 @@ async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => 
       if (!(error instanceof Failure) || steps.length === 0) throw error;
       const message = `failed: ${failureLine(error)}; not executed: ${formatCount(items.length - steps.length - 1, 'object')}`;
       const data = () => ({ failure: failureLine(error) });
-      steps.push({ sections: [sentence(message)], names: [], data, exitCode: exitCodeOf(error.code) });
+      steps.push({ sections: [], errors: [message], names: [], data, exitCode: exitCodeOf(error.code) });
       break;
     }
   }
@@ -125,6 +97,7 @@ async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => 
   return {
     sections: steps.flatMap(({ sections }) => sections),
     names: steps.flatMap(({ names }) => names),
+    errors: steps.flatMap(({ errors = [] }) => errors),
     hints: steps.flatMap(({ hints = [] }) => hints),
     data: () => (only && rest.length === 0 ? only.data() : steps.map(({ data }) => data())),
     exitCode: Math.max(DONE, ...steps.map(({ exitCode = DONE }) => exitCode)),
@@ -243,7 +216,7 @@ export const validate: Verb = {
 };
 
 const REQUIRED_KIND = argument(KIND, 'a kind, as "get" lists them', 'required');
-const REQUIRED_NAME = argument(text('NAME'), 'name of the object', 'required');
+const REQUIRED_NAME = argument(text('NAME', GIVEN_KIND), 'name of the object', 'required');
 
 const PATCH: Option<string> = {
   ...{ name: '--patch', short: '-p', form: text('PATCH') },
@@ -317,7 +290,7 @@ export const label: Verb = {
   examples: ['label nodes node-1 zone=a', 'label nodes node-1 zone --remove'],
   run: async (input, context) => {
     const resource = await loadResource(input.at(REQUIRED_KIND));
-    if (resource.kind !== 'Node')
+    if (!resource.hasLabels)
       throw new Failure('INVALID_REQUEST', `${resource.names[1]}: have no labels; only nodes have`);
     const { manifest } = await resource.find(input.at(REQUIRED_NAME), NO_FILTER, context);
     const labels = Object.fromEntries(input.rest(LABELS).map((each) => labelOf(each, input, manifest)));
@@ -336,7 +309,7 @@ function labelOf(each: string, input: Input, { metadata }: Manifest): [string, s
   return [key, value];
 }
 
-const NAMES = argument(text('NAME'), 'names of objects', 'any');
+const NAMES = argument(text('NAME', GIVEN_KIND), 'names of objects', 'any');
 
 interface Target {
   readonly resource: Resource;
@@ -394,7 +367,7 @@ async function targetsOf(input: Input, context: Context): Promise<Target[]> {
     ? names.map((name) => ({ resource, name, resourceVersion: version }))
     : await Promise.all(
         (await manifestsOf(input, context)).map(async (manifest) => ({
-          resource: await requireResource(manifest),
+          resource: await loadResource(requireKind(manifest)),
           name: manifest.metadata.name,
           resourceVersion: '',
         })),

@@ -190,6 +190,7 @@ export class Fakes {
       random: () => 0.1,
       stopSignal,
       serve,
+      traceCommand: () => Promise.resolve(),
     });
     return { exitCode, ...texts };
   }

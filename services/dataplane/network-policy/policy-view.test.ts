@@ -1,5 +1,5 @@
 import { FollowPoliciesRequest } from '@podwire/proto/podwire/ipam/v1/network_policy';
-import { MAX_REQUEST_BYTES } from '@podwire/shared/rpc/border';
+import { MAX_REQUEST_BYTES } from '@podwire/shared/rpc/connection';
 import { describe, expect, test } from 'vitest';
 
 import {

@@ -11,9 +11,6 @@ import { requestContext, type Logger } from '../runtime/log.js';
 import { markFailed } from '../telemetry/span.js';
 import { contextOf, methodName, recordCall, rpcAttributes } from './tracing.js';
 
-/** Largest request, in bytes. The largest request of the contract, an AttachPod with many routes, is far smaller. */
-export const MAX_REQUEST_BYTES = 1024 * 1024;
-
 /**
  * Makes calls of unknown methods pass the interceptors, as calls of known methods do. gRPC would answer them before, so that no limit
  * counted them and no certificate was checked.

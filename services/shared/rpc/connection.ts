@@ -9,7 +9,8 @@ import {
 
 import type { CertificateSource, ClientTls } from '../tls/certificate-source.js';
 
-import { MAX_REQUEST_BYTES } from './border.js';
+/** Largest request, in bytes. The largest request of the contract, an AttachPod with many routes, is far smaller. */
+export const MAX_REQUEST_BYTES = 1024 * 1024;
 
 /** Timeouts of a connection. */
 export interface ConnectionTimeouts {

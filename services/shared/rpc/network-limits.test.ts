@@ -16,7 +16,7 @@ import { ManualClock } from '../testing/manual-clock.js';
 import { callLimits, echoPool, Gate, GET_POOL, recordingLog, TestServers } from '../testing/server.js';
 import { IPAM_SERVER_NAME, type Role } from '../tls/caller.js';
 import type { Peer } from './client.js';
-import { MAX_REQUEST_BYTES } from './border.js';
+import { MAX_REQUEST_BYTES } from './connection.js';
 import { NetworkListener, type NetworkLimits } from './network-listener.js';
 import { RpcServer } from './server.js';
 import { MAX_STREAMS_PER_CALLER } from './streaming.js';

@@ -1,6 +1,7 @@
 import type { z } from 'zod';
 
 import { violationsFailure, type Violation } from '../failure/failure.js';
+import { suggestion } from '../words/closest.js';
 
 /** One setting of a process: an environment variable. */
 export interface Setting<Value> {
@@ -73,6 +74,6 @@ function unknownVariables(source: SettingsSource<Settings>): Violation[] {
     .map((field, index) => {
       // The first violation lists the settings, further violations need not repeat them.
       const list = index === 0 ? `; the settings are ${declared.join(', ')}` : '';
-      return { field, reason: `is an unknown setting${list}` };
+      return { field, reason: `is an unknown setting${suggestion(field, declared)}${list}` };
     });
 }

@@ -69,8 +69,8 @@ export async function startTelemetry(source: TelemetrySource): Promise<StopTelem
   const { env, log, clock } = source;
   const spans = exportersOf('TRACES', env, []);
   const values = exportersOf('METRICS', env, ['prometheus']);
-  propagateContext();
-  if (spans.length === 0) propagateWithoutRecording();
+  if (spans.length === 0) propagateTraces();
+  else propagateContext();
   if (spans.length === 0 && values.length === 0) return () => Promise.resolve();
   forwardDiagnostics(env, log, clock);
   const version = await readRelease();
@@ -225,13 +225,12 @@ function forwardDiagnostics(env: NodeJS.ProcessEnv, log: Logger, clock: Clock): 
   diag.setLogger(logger, { logLevel, suppressOverrideMessage: true });
 }
 
-/**
- * Propagates traces without exporting them, so that services log each call with its trace. For short-lived programs, and for
- * processes without a configured exporter.
- */
+/** Propagates traces without recording them, so that services log each call with its trace. */
 export function propagateTraces(): void {
   propagateContext();
-  propagateWithoutRecording();
+  // Keeps the caller's sampled flag. Without it, the services called by this process would not record the caller's trace.
+  const sampler = new ParentBasedSampler({ root: new AlwaysOffSampler() });
+  trace.setGlobalTracerProvider(new BasicTracerProvider({ sampler }));
 }
 
 function propagateContext(): void {
@@ -239,11 +238,4 @@ function propagateContext(): void {
   propagation.setGlobalPropagator(
     new CompositePropagator({ propagators: [new W3CTraceContextPropagator(), new W3CBaggagePropagator()] }),
   );
-}
-
-/** Propagates trace context without recording spans. */
-function propagateWithoutRecording(): void {
-  // Keeps the caller's sampled flag. Without it, the services called by this process would not record the caller's trace.
-  const sampler = new ParentBasedSampler({ root: new AlwaysOffSampler() });
-  trace.setGlobalTracerProvider(new BasicTracerProvider({ sampler }));
 }

@@ -6,7 +6,7 @@ import {
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context } from '../../clients/services.js';
-import { text } from '../../command-line/forms.js';
+import { NAMESPACES, text } from '../../command-line/forms.js';
 import { ON_NODE } from '../../command-line/options.js';
 import type { Flag, Option, Verb } from '../../command-line/verb.js';
 import { DONE, PROBLEM_FOUND, sentence, type Report, type Table } from '../../output/report.js';
@@ -14,7 +14,7 @@ import { moment } from '../../output/words.js';
 import { PROTOCOLS } from './policy.js';
 
 const NAMESPACE: Option<string> = {
-  ...{ name: '--namespace', short: '-n', form: text('NAME') },
+  ...{ name: '--namespace', short: '-n', form: text('NAME', NAMESPACES) },
   about: 'only packets of pods of this namespace (all pods of the node)',
 };
 

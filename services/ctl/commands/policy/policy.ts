@@ -13,7 +13,7 @@ import {
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import { allPages } from '../../clients/services.js';
-import { ADDRESS, POD_NAME, text, type Form, type ReadResult } from '../../command-line/forms.js';
+import { NAMESPACES, ADDRESS, POD_NAME, text, type Form, type ReadResult } from '../../command-line/forms.js';
 import type { Option, Positional, Verb } from '../../command-line/verb.js';
 import { DONE, PROBLEM_FOUND, sentence, type Section, type Table } from '../../output/report.js';
 import { age, wordOf } from '../../output/words.js';
@@ -233,7 +233,7 @@ function faultNotes(policies: readonly PolicySummary[]): Section[] {
 }
 
 const NAMESPACE: Option<string> = {
-  ...{ name: '--namespace', short: '-n', form: text('NAME') },
+  ...{ name: '--namespace', short: '-n', form: text('NAME', NAMESPACES) },
   about: 'only NetworkPolicies of this namespace (all policies)',
 };
 
