@@ -129,6 +129,9 @@ describe('the chart', () => {
     { node: { dataplane: {} } },
     { node: { plugin: {} } },
     { ipam: { nodeController: { graceSeconds: 0 } } },
+    { ipam: { podAnnotations: { 'podwire.dev/a': 1 } } },
+    { node: { extraVolumes: ['run'] } },
+    { metrics: { podMonitor: { interval: '30s' } } },
   ])('has a schema that refuses %j', (wrong) => {
     expect(check.safeParse(wrong).success).toBe(false);
   });

@@ -11,7 +11,16 @@ export const RENDERED = join(FOLDER, 'podwire.yaml');
 export const NAMESPACE = 'podwire-system';
 
 /** Arguments of helm that render the plain YAML. */
-export const RENDER = ['template', 'podwire', CHART, '--namespace', NAMESPACE, '--set', 'namespace.create=true'];
+export const RENDER = [
+  'template',
+  'podwire',
+  CHART,
+  '--namespace',
+  NAMESPACE,
+  '--set',
+  'namespace.create=true',
+  '--skip-tests',
+];
 
 const MARK = '# chart-sha256: ';
 
