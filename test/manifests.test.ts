@@ -8,7 +8,7 @@ import { describe, expect, test } from 'vitest';
 import { parse, parseAllDocuments } from 'yaml';
 import { z } from 'zod';
 
-import { CHART, checksumOf, chartChecksum, NAMESPACE, RENDERED } from '../deploy/kubernetes/checksum.mjs';
+import { CHART, checksumOf, chartChecksum, NAMESPACE, RENDERED, UNINSTALL } from '../deploy/kubernetes/checksum.mjs';
 import { ROOT } from './support/root.js';
 
 const EXAMPLES = join(ROOT, 'deploy/kubernetes/examples');
@@ -113,7 +113,7 @@ describe('the chart', () => {
   const check = z.fromJSONSchema(schema);
 
   test('is what the plain YAML was rendered from: run `npm run manifests`', () => {
-    expect(checksumOf(rendered)).toBe(chartChecksum());
+    for (const text of [rendered, readFileSync(UNINSTALL, 'utf8')]) expect(checksumOf(text)).toBe(chartChecksum());
   });
 
   test('has default values that its schema takes', () => {
@@ -129,6 +129,9 @@ describe('the chart', () => {
     { node: { dataplane: {} } },
     { node: { plugin: {} } },
     { ipam: { nodeController: { graceSeconds: 0 } } },
+    { ipam: { podAnnotations: { 'podwire.dev/a': 1 } } },
+    { node: { extraVolumes: ['run'] } },
+    { metrics: { podMonitor: { interval: '30s' } } },
   ])('has a schema that refuses %j', (wrong) => {
     expect(check.safeParse(wrong).success).toBe(false);
   });

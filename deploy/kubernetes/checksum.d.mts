@@ -1,5 +1,6 @@
 export const CHART: string;
 export const RENDERED: string;
+export const UNINSTALL: string;
 export const NAMESPACE: string;
 export const RENDER: readonly string[];
 export function chartChecksum(): string;

@@ -10,10 +10,22 @@ export const CHART = join(FOLDER, 'chart');
 export const RENDERED = join(FOLDER, 'podwire.yaml');
 export const NAMESPACE = 'podwire-system';
 
-/** Arguments of helm that render the plain YAML. */
-export const RENDER = ['template', 'podwire', CHART, '--namespace', NAMESPACE, '--set', 'namespace.create=true'];
+export const UNINSTALL = join(FOLDER, 'uninstall.yaml');
+
+/** Arguments of helm that render the plain YAML of the chart, and of its removal. */
+export const RENDER = [
+  'template',
+  'podwire',
+  CHART,
+  '--namespace',
+  NAMESPACE,
+  '--set',
+  'namespace.create=true',
+  '--skip-tests',
+];
 
 const MARK = '# chart-sha256: ';
+export const RENDER_UNINSTALL = [...RENDER, '--set', 'uninstall=true', '--show-only', 'templates/uninstall.yaml'];
 
 /** SHA-256 of the names and contents of the chart's files, and of the arguments of the rendering. */
 export function chartChecksum() {

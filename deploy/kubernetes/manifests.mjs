@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import process from 'node:process';
 
-import { CHART, header, RENDER, RENDERED } from './checksum.mjs';
+import { CHART, header, RENDER, RENDER_UNINSTALL, RENDERED, UNINSTALL } from './checksum.mjs';
 import { findHelm } from './helm.mjs';
 
 function run(program, args) {
@@ -18,6 +18,7 @@ try {
   const program = findHelm();
   process.stdout.write(run(program, ['lint', CHART, '--quiet', '--strict']));
   writeFileSync(RENDERED, header() + run(program, RENDER));
+  writeFileSync(UNINSTALL, header() + run(program, RENDER_UNINSTALL));
   process.stdout.write(`${RENDERED}\n`);
 } catch (error) {
   process.stderr.write(`${error.message}\n`);

@@ -1,6 +1,7 @@
 import { join } from 'node:path';
 import type { Writable } from 'node:stream';
 
+import { withInstallEnv } from '@podwire/shared/chain/install-env';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
@@ -74,12 +75,13 @@ async function runFileCommand(command: FileCommand, deps: CommandDeps): Promise<
   const stop = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => stop.abort());
   try {
-    const settings = readInstallSettings(process.env);
+    const env = await withInstallEnv(process.env);
+    const settings = readInstallSettings(env);
     log.level = settings.logLevel;
-    const ignored = ignoredVariables(process.env);
+    const ignored = ignoredVariables(env);
     if (ignored.length > 0) log.warn(`ignored environment variables: ${ignored.join(', ')}`);
     const { folder: packageFolder } = await readPackage();
-    const spec = await readInstallSpec({ settings, env: process.env, packageFolder, log });
+    const spec = await readInstallSpec({ settings, env, packageFolder, log });
     const own = { disk: systemDisk(newUid), runner: systemShimRunner(clock), clock, log, stdout: process.stdout };
     return await execute(command, { settings, spec, ...own, signal: stop.signal });
   } catch (error) {

@@ -244,6 +244,16 @@ describe('readiness', () => {
     expect(await pending).toHaveLength(3);
   });
 
+  test('reasons that differ in times alone are logged once', async () => {
+    const reasons = ['not reached within 300 ms', 'not reached within 800 ms', 'no pool', 'not reached within 300 ms'];
+    const runner = { ...site.options().runner, status: () => Promise.resolve(reasons.shift()) };
+    await site.install({}, { waitMs: 60_000, runner });
+    expect(site.messages.filter((message) => message.includes('not ready'))).toEqual([
+      'the plugin is not ready: not reached within 300 ms',
+      'the plugin is not ready: no pool',
+    ]);
+  });
+
   test('when the plugin does not become ready, everything is restored', async () => {
     site.write('bin/podwire', scriptShim('0'), 0o750);
     site.write('net.d/10-podwire.conflist', '{"name":"net","plugins":[{"type":"podwire"}]}');

@@ -153,7 +153,7 @@ async function waitUntilReady(spec: InstallSpec, options: InstallOptions): Promi
     throw new Failure('INSTALL_REFUSED', `${path} is missing, but STATUS needs it: do not skip it`);
   }
   const endMs = clock.monotonicMs() + waitMs;
-  let lastReason: string | undefined;
+  const loggedReasons = new Set<string>();
   for (;;) {
     const timeoutMs = Math.max(MIN_STATUS_MS, Math.ceil(endMs - clock.monotonicMs()));
     const configuration = statusRequest(spec.conflist);
@@ -161,8 +161,10 @@ async function waitUntilReady(spec: InstallSpec, options: InstallOptions): Promi
     const reason = await runner.status({ path, binaryDirectory, configuration, timeoutMs, signal });
     if (signal.aborted) throw cancelledFailure();
     if (reason === undefined) return;
-    if (reason !== lastReason) log.info(`the plugin is not ready: ${reason}`);
-    lastReason = reason;
+    // Reasons differ in times, and can alternate.
+    const kind = reason.replaceAll(/\d+/g, '');
+    if (!loggedReasons.has(kind)) log.info(`the plugin is not ready: ${reason}`);
+    loggedReasons.add(kind);
     if (clock.monotonicMs() + STATUS_PAUSE_MS >= endMs) {
       throw new Failure(
         'DEADLINE_EXCEEDED',

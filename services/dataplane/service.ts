@@ -13,7 +13,7 @@ import { BirdEvents } from './bird/bird-events.js';
 import { Bird } from './bird/bird.js';
 import type { PeerPlan } from './bird/peers-file.js';
 import { birdSettings, readPeerPlan } from './bird/settings.js';
-import { canWirePods, observeConditions, type Condition } from './conditions/conditions.js';
+import { canWirePods, distinctConditions, observeConditions, type Condition } from './conditions/conditions.js';
 import type { Config } from './config.js';
 import { ForwardPath } from './filters/forward-path.js';
 import type { ConnectionKernel } from './network-policy/live-connections.js';
@@ -345,6 +345,7 @@ function overviewOf(config: Config, parts: OverviewParts): NodeOverview {
     podMtuBytes: environment?.mtuBytes ?? DEFAULT_MTU_BYTES,
     sessions: clusterPart?.bird?.status().sessions ?? [],
     attachmentCount: alive(node.records()).length,
+    podRepairCount: node.dataplane.repairCount,
     conditions: conditionsOf(parts),
     leases: node.addresses.counts(),
   };
@@ -357,7 +358,7 @@ function conditionsOf({ node, environment, clusterPart, policies }: OverviewPart
     environment?.conditions(),
     node.keeper.conditions(),
   ];
-  return lists.flatMap((conditions) => conditions ?? []);
+  return distinctConditions(lists.flatMap((conditions) => conditions ?? []));
 }
 
 /** The parts that serve and repair this node's pods. */
@@ -398,6 +399,6 @@ async function openNode(kernel: Kernel, { config, deps, environment, policies }:
   });
   const refused: Node['refused'] = (method, error) => podEvents.cniCallFailed(method, error);
   const records = () => registry.all();
-  const recorded: Node['recorded'] = (attachment) => registry.get(attachment)?.network;
+  const recorded: Node['recorded'] = (attachment) => registry.get(attachment);
   return { dataplane, garbage: new GarbageCollector(parts), keeper, addresses, refused, records, recorded };
 }

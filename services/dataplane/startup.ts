@@ -40,7 +40,7 @@ import { cniService, type CniDependencies } from './pods/calico-cni-rpc.js';
 import type { Events } from './pods/events.js';
 import type { GarbageCollector } from './pods/garbage.js';
 import type { Kernel, PodFilter } from './pods/kernel.js';
-import { podService, type RecordedNetworkLookup } from './pods/pods-rpc.js';
+import { podService, type RecordLookup } from './pods/pods-rpc.js';
 import type { PodWiring } from './pods/pods.js';
 import { filteredPod, type AttachmentRecord, type RecordState } from './records/record.js';
 
@@ -261,7 +261,7 @@ export interface ServedParts extends CniDependencies {
   readonly dataplane: PodWiring;
   readonly garbage: GarbageCollector;
   readonly overview: () => NodeOverview;
-  readonly recorded: RecordedNetworkLookup;
+  readonly recorded: RecordLookup;
   readonly release: ProcessRelease;
   /** Undefined: network policies are not enforced. */
   readonly drops: PolicyDrops | undefined;

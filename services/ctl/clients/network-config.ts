@@ -1,8 +1,7 @@
 import { readFile } from 'node:fs/promises';
-import { join } from 'node:path';
-import { parseEnv } from 'node:util';
 
 import type { Chain } from '@podwire/shared/chain/chain';
+import { withInstallEnv } from '@podwire/shared/chain/install-env';
 import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import { parseJson } from '@podwire/shared/json/parse';
@@ -52,20 +51,16 @@ export async function readNetworkConfiguration(file: string): Promise<NetworkCon
   };
 }
 
-/** Settings of `podwire install` under systemd. */
-const INSTALL_ENV = '/etc/podwire/install.env';
-
 /**
- * The installation's directories: from the variables of `podwire install`, else from its file of settings, else the defaults.
+ * The installation's directories: from the settings of `podwire install`, else the defaults.
  * @param root - where the file system of the node is seen
  */
 export async function readInstallation(env: Readonly<Record<string, string | undefined>>, root = '/') {
-  const settings = { ...parseEnv((await contentOf(join(root, INSTALL_ENV))) ?? ''), ...env };
-  const read = (name: string, otherwise: string) => (settings[name] ?? '') || otherwise;
+  const settings = await withInstallEnv(env, root);
   return {
-    binDirectory: read('CNI_BIN_DIR', '/opt/cni/bin'),
-    configDirectory: read('CNI_NET_DIR', '/etc/cni/net.d'),
-    configName: read('CNI_CONF_NAME', '10-podwire.conflist'),
+    binDirectory: settings.CNI_BIN_DIR ?? '/opt/cni/bin',
+    configDirectory: settings.CNI_NET_DIR ?? '/etc/cni/net.d',
+    configName: settings.CNI_CONF_NAME ?? '10-podwire.conflist',
   };
 }
 

@@ -14,6 +14,7 @@ import { BlockServiceService, ListBlocksResponse } from '@podwire/proto/podwire/
 import { EndpointServiceService, ListEndpointsResponse } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { z } from 'zod';
 
 import { fake, Fakes } from '../testing/ctl.js';
 
@@ -33,8 +34,9 @@ const podOf = (containerId: string, network?: string) => ({
   addresses: [`10.65.0.${containerId.length}/32`],
   up: true,
 });
-const listing = (...pods: (ReturnType<typeof podOf> & { bandwidth?: Bandwidth })[]) =>
-  fake(PodServiceService.listPods, () => ListPodsResponse.fromPartial({ pods }));
+const listing = (
+  ...pods: (ReturnType<typeof podOf> & { bandwidth?: Bandwidth; podNamespace?: string; podName?: string })[]
+) => fake(PodServiceService.listPods, () => ListPodsResponse.fromPartial({ pods }));
 
 describe('node status', () => {
   const status = {
@@ -45,6 +47,8 @@ describe('node status', () => {
     attachmentCount: 3,
     leaseCount: 11,
     unboundCount: 1,
+    driftCount: 2n,
+    podRepairCount: 3n,
   };
 
   test('of a node without conditions', async () => {
@@ -53,6 +57,7 @@ describe('node status', () => {
     expect([exitCode, stdout]).toEqual([0, expect.stringContaining('conditions: none')]);
     expect(stdout).toMatch(/^Routing +native, as-wanted$/m);
     expect(stdout).toMatch(/^Leases +11 addresses, 1 pod to bind, 0 pods to return$/m);
+    expect(stdout).toMatch(/^Repairs +2 of routes and tunnels, 3 of pods since podwire-node started$/m);
     expect(stdout).not.toContain('TUNNEL');
   });
 
@@ -69,6 +74,12 @@ describe('node status', () => {
     expect(stdout).toMatch(/^192\.0\.2\.8 +node b +Active +0 +0$/m);
     expect(stdout).toMatch(/^podwire\.vxlan4 +vxlan +- +- +1450$/m);
   });
+});
+
+const READINESS = z.object({
+  ready: z.boolean(),
+  passed: z.boolean(),
+  checks: z.array(z.object({ check: z.string(), result: z.string(), detail: z.string() })),
 });
 
 describe('node ready', () => {
@@ -99,7 +110,14 @@ describe('node ready', () => {
       sent.push(line, body);
       return '';
     });
-    expect(await ready()).toMatchObject({ exitCode: 0, stdout: 'ready: pods can be added\n' });
+    const { exitCode, stdout } = await ready();
+    expect(exitCode).toBe(0);
+    const results = stdout.split('\n').map((row) => row.replaceAll(/ +/g, ' '));
+    expect(results.slice(0, 3)).toEqual([
+      'CHECK RESULT DETAIL',
+      'status ok pods can be added',
+      'runtime ok sees the node as ready',
+    ]);
     const [line, body] = sent;
     expect(line).toBe('POST /cni STATUS /opt/cni/bin strict');
     expect(JSON.parse(body!)).toEqual({
@@ -110,10 +128,19 @@ describe('node ready', () => {
     });
   });
 
+  /** Result and detail of the checks that failed. */
+  async function failuresOf(...args: string[]) {
+    const { exitCode, stdout } = await ready('-o', 'json', ...args);
+    const { ready: isReady, passed, checks } = READINESS.parse(JSON.parse(stdout));
+    expect([exitCode, passed]).toEqual([4, false]);
+    const failures = checks.filter(({ result }) => result === 'failed');
+    return { isReady, failures: failures.map(({ check, detail }) => `${check}: ${detail}`) };
+  }
+  const NOT_READY = 'runtime: NetworkPluginNotReady: the other checks say why';
+
   test.each([50, 51])('exits with 4 and the reason where the node is not ready: CNI code %d', async (code) => {
     await fakes.servePlugin(() => [500, JSON.stringify({ code, msg: 'no pool' })]);
-    expect(await ready()).toMatchObject({ exitCode: 4, stdout: 'not ready: no pool\n' });
-    expect(JSON.parse((await ready('-o', 'json')).stdout)).toEqual({ ready: false, reason: 'no pool' });
+    expect(await failuresOf()).toEqual({ isReady: false, failures: ['status: no pool', NOT_READY] });
   });
 
   test('exits with 4 while a firewall drops the packets of pods, though pods can be added', async () => {
@@ -123,23 +150,23 @@ describe('node ready', () => {
     ];
     await fakes.servePlugin(() => '');
     await fakes.serve(fake(NodeServiceService.getNodeStatus, () => GetNodeStatusResponse.fromPartial({ conditions })));
-    expect(await ready()).toMatchObject({
-      exitCode: 4,
-      stdout: 'ready: pods can be added\nchain FORWARD drops packets; run: iptables …\n',
-    });
-    expect(JSON.parse((await ready('-o', 'json')).stdout)).toEqual({ ready: true, reason: conditions[0]?.message });
+    const failures = ['firewall: chain FORWARD drops packets; run: iptables …'];
+    expect(await failuresOf()).toEqual({ isReady: true, failures });
   });
 
   test('distinguishes a node that cannot add pods from a node that is not ready', async () => {
     const full = [500, JSON.stringify({ code: 50, msg: 'pool pods has no address left' })] as const;
     await fakes.servePlugin((line) => (line.includes('strict') ? full : ''));
-    expect(await ready()).toMatchObject({
+    expect(await failuresOf()).toEqual({ isReady: true, failures: ['status: pool pods has no address left'] });
+  });
+
+  test('reads the directories of the installation', async () => {
+    await fakes.servePlugin(() => '');
+    const env = { CNI_BIN_DIR: programs, CNI_NET_DIR: fakes.folder, CNI_CONF_NAME: 'net.conflist' };
+    expect(await fakes.podwirectlWith(env, 'node', 'ready')).toMatchObject({ exitCode: 0 });
+    expect(await fakes.podwirectlWith({ ...env, CNI_BIN_DIR: '/none' }, 'node', 'ready')).toMatchObject({
       exitCode: 4,
-      stdout: 'ready for existing pods, but no pod can be added: pool pods has no address left\n',
-    });
-    expect(JSON.parse((await ready('-o', 'json')).stdout)).toEqual({
-      ready: true,
-      reason: 'pool pods has no address left',
+      stdout: expect.stringContaining('missing in /none'),
     });
   });
 
@@ -149,20 +176,24 @@ describe('node ready', () => {
     expect(await ready()).toMatchObject({ exitCode: 0 });
     rmSync(join(programs, 'portmap'));
     symlinkSync('/usr/lib/cni/portmap', join(programs, 'portmap'));
-    const answer = await ready();
-    expect(answer.exitCode).toBe(4);
-    expect(answer.stdout).toMatch(
-      /^not ready: .*net\.conflist offers CNI versions .*portmap lacks CNI 1\.1\.0.*podwire install/,
-    );
+    expect(await failuresOf()).toEqual({
+      isReady: false,
+      failures: [
+        NOT_READY,
+        expect.stringMatching(
+          /^configuration: .*net\.conflist offers CNI .*portmap lacks CNI 1\.1\.0.*podwire install/,
+        ),
+      ],
+    });
   });
 
   test.each([
-    ['loopback', /no pod can be added: .*program loopback.* is missing/],
-    ['portmap', /no pod can be added: program portmap of the chain is missing/],
+    ['loopback', /^programs: program loopback.* is missing/],
+    ['portmap', /^programs: program portmap of the chain is missing/],
   ])('reports the missing program %s', async (name, text) => {
     await fakes.servePlugin(() => '');
     rmSync(join(programs, name));
-    expect(await ready()).toMatchObject({ exitCode: 4, stdout: expect.stringMatching(text) });
+    expect(await failuresOf()).toEqual({ isReady: true, failures: [expect.stringMatching(text)] });
   });
 
   test('reports a refusal of the plugin as a failure', async () => {
@@ -171,20 +202,16 @@ describe('node ready', () => {
   });
 
   test.each([
-    [
-      'without another fault',
-      '',
-      /^not ready: network configuration .*net\.conflist does not exist, .*"podwire install"/,
-    ],
-    [
-      'without a pool',
-      'no pool',
-      /^not ready: no pool; network configuration .*net\.conflist does not exist, .*: first correct the former, then /m,
-    ],
+    ['without another fault', '', /^configuration: .*net\.conflist does not exist, .*; run "podwire install"/],
+    ['without a pool', 'no pool', /^configuration: .*net\.conflist does not exist, .*; correct status first/],
   ])('exits with 4 without a network configuration, %s', async (_, fault, text) => {
     rmSync(file);
     await fakes.servePlugin(() => (fault === '' ? '' : [500, JSON.stringify({ code: 50, msg: fault })]));
-    expect(await ready()).toMatchObject({ exitCode: 4, stdout: expect.stringMatching(text) });
+    const status = fault === '' ? [] : [`status: ${fault}`];
+    expect(await failuresOf()).toEqual({
+      isReady: false,
+      failures: [...status, NOT_READY, expect.stringMatching(text)],
+    });
   });
 
   test.each([
@@ -215,6 +242,12 @@ describe('pods', () => {
     expect(requestsTo('ListEndpoints')).toMatchObject([{ nodeName: 'node-1' }]);
     expect(stdout).toMatch(/^default\/web-0 +podw-bb +down +10\.65\.0\.2\/32 +1500 +net\/bb\/eth0$/m);
     expect(stderr).toContain('pods check');
+  });
+
+  test('are listed with the names of the node’s records while podwire-ipam does not answer', async () => {
+    await fakes.serve(listing({ ...podOf('a'), podNamespace: 'default', podName: 'web-0' }));
+    const { stdout, stderr } = await fakes.podwirectl('pods');
+    expect([stdout, stderr]).toEqual([expect.stringMatching(/^default\/web-0 +podw-a /m), '']);
   });
 
   test('are listed with their limits', async () => {

@@ -12,11 +12,11 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Context } from '../clients/services.js';
-import { PLAIN_MEMBER, readNetworkConfiguration } from '../clients/network-config.js';
+import { PLAIN_MEMBER, readInstallation, readNetworkConfiguration } from '../clients/network-config.js';
 import { text } from '../command-line/forms.js';
 import { ON_NODE } from '../command-line/options.js';
-import { option, type Verb } from '../command-line/verb.js';
-import { DONE, PROBLEM_FOUND, sentence, type Fields, type Section } from '../output/report.js';
+import { option, type Input, type Verb } from '../command-line/verb.js';
+import { checksReport, DONE, PROBLEM_FOUND, type Check, type Fields, type Section } from '../output/report.js';
 import { momentAndAge, wordOf } from '../output/words.js';
 
 export const nodeStatus: Verb = {
@@ -47,7 +47,10 @@ function statusFields(answer: GetNodeStatusResponse, nowMs: number): Fields {
       ['Wanted', countsText(wanted)],
       ['Present', countsText(present)],
       ['Kernel read', answer.checkedAt === undefined ? 'never' : momentAndAge(answer.checkedAt, nowMs)],
-      ['Drift repaired', `${formatCount(answer.driftCount, 'time')} since the dataplane started`],
+      [
+        'Repairs',
+        `${answer.driftCount} of routes and tunnels, ${answer.podRepairCount} of pods since podwire-node started`,
+      ],
       ['Pods', `${formatCount(answer.attachmentCount, 'attachment')}, MTU ${answer.podMtuBytes}`],
       ['Leases', leasesText(answer)],
     ],
@@ -107,19 +110,16 @@ function tables({ tunnels, bgpSessions, conditions }: GetNodeStatusResponse): Se
   return [...[tunnelTable, sessionTable].filter(({ rows }) => rows.length > 0), conditionTable];
 }
 
-const DEFAULT_CONFIG = '/etc/cni/net.d/10-podwire.conflist';
-const DEFAULT_PROGRAMS = '/opt/cni/bin';
-
 const CONFIG = option(
   '--config',
   text('FILE'),
-  `the runtime's network configuration, whose families and pools are checked (${DEFAULT_CONFIG})`,
+  "the runtime's network configuration, whose families and pools are checked (of the installation)",
 );
 
 const PROGRAMS = option(
   '--bin-dir',
   text('DIRECTORY'),
-  `the runtime's directory of CNI programs (${DEFAULT_PROGRAMS})`,
+  "the runtime's directory of CNI programs (of the installation)",
 );
 
 export const nodeReady: Verb = {
@@ -132,27 +132,48 @@ export const nodeReady: Verb = {
     'the program loopback exists. "podwirectl node status" shows the state that the dataplane reports.\n' +
     'Exit code 4: no pod can be added, the node cannot record its pending releases, or a firewall drops the packets of pods.',
   options: [ON_NODE, CONFIG, PROGRAMS],
-  run: async (input, { plugin, dataplane, clock }) => {
-    const file = input.get(CONFIG) ?? DEFAULT_CONFIG;
-    const found = await readNetworkConfiguration(file);
-    // The installer writes the file last, once STATUS is ready. So the reason of STATUS explains the missing file.
-    const member = found?.member ?? PLAIN_MEMBER;
-    const { reason: refusal } = await (await plugin()).strictStatus(member);
-    const statusReason = found === undefined ? missingConfigurationText(file, refusal) : refusal;
-    const faults = await chainFaults(found?.chain, { file, directory: input.get(PROGRAMS) ?? DEFAULT_PROGRAMS, clock });
-    const reasons = [...(statusReason === null ? [] : [statusReason]), ...faults.versions, ...faults.programs];
-    const reason = reasons.length === 0 ? null : reasons.join('; ');
-    const hasStatus = found !== undefined && faults.versions.length === 0;
-    const isReady = hasStatus && (refusal === null || (await (await plugin()).status(member)).reason === null);
-    const drops = await forwardDrops(dataplane);
-    const allReasons = [...reasons, ...drops];
-    return {
-      sections: [readinessText(isReady, reason), ...drops].map(sentence),
-      data: () => ({ ready: isReady, reason: allReasons.length === 0 ? null : allReasons.join('; ') }),
-      exitCode: allReasons.length === 0 ? DONE : PROBLEM_FOUND,
-    };
+  run: async (input, context) => {
+    const client = await context.plugin();
+    const files = input.get(ON_NODE) === undefined ? await readChain(input, context) : undefined;
+    const member = files?.member ?? PLAIN_MEMBER;
+    const { reason: refusal } = await client.strictStatus(member);
+    const isUsable = files?.isUsable ?? true;
+    const isReady = isUsable && (refusal === null || (await client.status(member)).reason === null);
+    const notReady = isReady ? [] : ['NetworkPluginNotReady: the other checks say why'];
+    const checks = [
+      ...checksOf('status', refusal === null ? [] : [refusal], 'pods can be added'),
+      ...checksOf('runtime', notReady, 'sees the node as ready'),
+      ...(files?.checks(refusal) ?? []),
+      ...checksOf('firewall', await forwardDrops(context.dataplane), 'lets packets of pods pass'),
+    ];
+    return checksReport(checks, { ready: isReady });
   },
 };
+
+/** The runtime's files on this machine. */
+async function readChain(input: Input, { clock, env }: Context) {
+  const { binDirectory, configDirectory, configName } = await readInstallation(env);
+  const file = input.get(CONFIG) ?? `${configDirectory}/${configName}`;
+  const directory = input.get(PROGRAMS) ?? binDirectory;
+  const found = await readNetworkConfiguration(file);
+  const faults = await chainFaults(found?.chain, { directory, clock });
+  /** @param refusal - of STATUS. The installer writes the file last, once STATUS is ready */
+  const checks = (refusal: string | null): Check[] => {
+    const remedy = refusal ? 'correct status first' : 'run "podwire install", or name another file with --config';
+    const missing = found ? [] : [`${file} does not exist, so the runtime adds no pods; ${remedy}`];
+    return [
+      ...checksOf('configuration', [...missing, ...faults.versions.map((fault) => `${file} ${fault}`)], file),
+      ...checksOf('programs', faults.programs, `${directory} has all programs`),
+    ];
+  };
+  return { member: found?.member, isUsable: found !== undefined && faults.versions.length === 0, checks };
+}
+
+/** One check that passed, or its faults. */
+function checksOf(check: string, faults: readonly string[], detail: string): readonly Check[] {
+  if (faults.length === 0) return [{ check, result: 'ok', detail }];
+  return faults.map((fault) => ({ check, result: 'failed', detail: fault }));
+}
 
 /** Firewalls that cut off the pods of the node. A dataplane that does not answer is a reason of STATUS. */
 async function forwardDrops(dataplane: Context['dataplane']): Promise<readonly string[]> {
@@ -165,45 +186,18 @@ async function forwardDrops(dataplane: Context['dataplane']): Promise<readonly s
   }
 }
 
-function readinessText(isReady: boolean, reason: string | null): string {
-  if (reason === null) return 'ready: pods can be added';
-  return isReady ? `ready for existing pods, but no pod can be added: ${reason}` : `not ready: ${reason}`;
-}
-
-interface ChainFiles {
-  readonly file: string;
-  readonly directory: string;
-  readonly clock: Clock;
-}
-
-interface ChainFaults {
-  /** The runtime uses a version that a program refuses, STATUS included. */
-  readonly versions: readonly string[];
-  /** Pod sandboxes will fail; no program reports it in advance. */
-  readonly programs: readonly string[];
-}
-
-/** Faults of the chain's programs that the runtime would run into. */
-async function chainFaults(chain: Chain | undefined, { file, directory, clock }: ChainFiles): Promise<ChainFaults> {
+/** Faults of the chain's programs: versions that one refuses, and programs with which pod sandboxes will fail. */
+async function chainFaults(
+  chain: Chain | undefined,
+  { directory, clock }: { readonly directory: string; readonly clock: Clock },
+) {
   const checkedChain = chain ?? { plugins: [] };
   const versions = await readChainVersions(checkedChain, directory, (path) => programVersions(path, clock));
-  const unsupported = unsupportedVersions(checkedChain, versions);
+  const unsupported = formatUnsupportedVersions(unsupportedVersions(checkedChain, versions));
   const remedy = `run "podwire install", which removes them, or put newer programs into ${directory}`;
+  const versionFault = `offers CNI versions that its chain does not support (${unsupported}); ${remedy}`;
   return {
-    versions:
-      unsupported.length === 0
-        ? []
-        : [
-            `${file} offers CNI versions that its chain does not support (${formatUnsupportedVersions(unsupported)}): ${remedy}`,
-          ],
+    versions: unsupported === '' ? [] : [versionFault],
     programs: programFaults(checkedChain, versions, directory),
   };
-}
-
-function missingConfigurationText(file: string, refusal: string | null): string {
-  const missing = `network configuration ${file} does not exist, so the runtime adds no pods`;
-  const remedy = 'run "podwire install", or name another file with --config';
-  return refusal === null
-    ? `${missing}: ${remedy}`
-    : `${refusal}; ${missing}: first correct the former, then ${remedy}`;
 }

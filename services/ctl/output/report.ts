@@ -91,12 +91,15 @@ function checksTable(checks: readonly Check[]): Table {
   return { kind: 'table', columns: ['CHECK', 'RESULT', 'DETAIL'], rows, none: '' };
 }
 
-/** A table of checks. Its exit code says whether one failed. */
-export function checksReport(checks: readonly Check[]): Report {
+/**
+ * A table of checks. Its exit code says whether one failed.
+ * @param values - further values for programs
+ */
+export function checksReport(checks: readonly Check[], values: Readonly<Record<string, boolean>> = {}): Report {
   const isPassed = checks.every(({ result }) => result !== 'failed');
   return {
     sections: [checksTable(checks)],
-    data: () => ({ passed: isPassed, checks: checks.map((each) => ({ ...each })) }),
+    data: () => ({ ...values, passed: isPassed, checks: checks.map((each) => ({ ...each })) }),
     exitCode: isPassed ? DONE : PROBLEM_FOUND,
   };
 }

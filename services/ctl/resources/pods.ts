@@ -17,12 +17,12 @@ export const podsList: Verb = {
   name: 'pods list',
   about: 'the pods that are wired on this node, as its kernel reports them',
   details:
-    'ADDRESSES shows the addresses that the node routes to the pod. The names of pods come from podwire-ipam’s records.\n' +
+    'ADDRESSES shows the addresses that the node routes to the pod. The names of pods come from the node’s records.\n' +
     'With -o wide, INGRESS and EGRESS show the limits of packets to and from the pod, in bit/s.',
   options: [ON_NODE],
   run: async (_, { dataplane, ipam, json, output }) => {
     const pods = await listPods(dataplane);
-    const { names, fault } = await podNames(dataplane, ipam);
+    const { names, fault } = await podNames(pods, dataplane, ipam);
     const isWide = output === 'wide';
     const hasPorts = pods.some(({ hostPorts }) => hostPorts.length > 0);
     return {
@@ -68,7 +68,7 @@ export const nodePorts: Verb = {
   options: [ON_NODE],
   run: async (_, { dataplane, ipam }) => {
     const pods = await listPods(dataplane);
-    const { names, fault } = await podNames(dataplane, ipam);
+    const { names, fault } = await podNames(pods, dataplane, ipam);
     const ports = pods
       .flatMap(({ attachment, hostPorts }) =>
         known(hostPorts).map((port) => ({ ...port, attachment: attachmentText(attachment) })),
@@ -120,14 +120,18 @@ interface PodNames {
   readonly fault?: string;
 }
 
-/** The wires are listed without names while podwire-ipam does not answer. */
-async function podNames(dataplane: Service, ipam: Service): Promise<PodNames> {
+/** Names of the node's records. podwire-ipam has the names of pods that an earlier release wired. */
+async function podNames(pods: readonly AttachedPod[], dataplane: Service, ipam: Service): Promise<PodNames> {
+  const known = pods.filter(({ podName }) => podName !== '');
+  const names = new Map(known.map((pod) => [attachmentText(pod.attachment), `${pod.podNamespace}/${pod.podName}`]));
+  if (names.size === pods.length) return { names };
   const { nodeName } = await dataplane.call(NodeServiceService.getNodeStatus, {});
   try {
     const endpoints = await listEndpoints(ipam, { node: nodeName });
-    return { names: new Map(endpoints.map((each) => [attachmentText(each.attachment), podText(each)])) };
+    const reported = endpoints.map((each) => [attachmentText(each.attachment), podText(each)] as const);
+    return { names: new Map([...reported, ...names]) };
   } catch (error) {
-    if (error instanceof Failure) return { names: new Map(), fault: failureLine(error) };
+    if (error instanceof Failure) return { names, fault: failureLine(error) };
     throw error;
   }
 }

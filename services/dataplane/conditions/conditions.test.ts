@@ -4,6 +4,7 @@ import { expect, test } from 'vitest';
 
 import {
   canWirePods,
+  distinctConditions,
   RouteFaults,
   formatList,
   observeConditions,
@@ -44,6 +45,14 @@ test('lists name their items in order', () => {
     'a, b',
     'a, b, c and 1 more',
   ]);
+});
+
+test('a condition that two parts of the node find is reported once', () => {
+  const [one, other] = [
+    { reason: 'A', message: 'm' },
+    { reason: 'A', message: 'n' },
+  ];
+  expect(distinctConditions([one, other, { ...one }])).toEqual([one, other]);
 });
 
 test('conditions are counted by reason at collection, and a resolved reason has no value', async () => {

@@ -116,6 +116,11 @@ export function canWirePods(conditions: readonly Condition[], poolFamilies: read
   return !families.every((family) => blocked.has(family));
 }
 
+/** Conditions without repetitions: two parts of the node can find the same one. */
+export function distinctConditions(conditions: readonly Condition[]): readonly Condition[] {
+  return [...new Map(conditions.map((each) => [`${each.reason} ${each.message}`, each])).values()];
+}
+
 /** A requirement of the cluster that this node cannot meet. Reported in logs, metrics and the node's status. */
 export interface Condition {
   /** `IpipUnsupported`, `NodeAddressMissing`, … */

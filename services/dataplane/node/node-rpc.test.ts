@@ -35,6 +35,7 @@ const overview: NodeOverview = {
   podMtuBytes: 1450,
   sessions: [{ session, state: undefined }],
   attachmentCount: 7,
+  podRepairCount: 4,
   leases: { leaseCount: 11, unboundCount: 2, unreturnedCount: 1 },
   conditions: [{ reason: 'BirdUnreachable', message: 'see that it runs' }],
 };
@@ -59,6 +60,7 @@ test('every field survives encoding, and passwords are omitted', () => {
     podMtuBytes: 1450,
     bgpSessions: [{ neighbour: '10.0.0.2', about: 'node b', state: '', importedCount: 0, exportedCount: 0 }],
     attachmentCount: 7,
+    podRepairCount: 4n,
     leaseCount: 11,
     unboundCount: 2,
     unreturnedCount: 1,

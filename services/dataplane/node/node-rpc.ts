@@ -25,8 +25,7 @@ export function nodeService(overview: () => NodeOverview, unary: Unary): RpcServ
 }
 
 export function statusMessage(overview: NodeOverview): GetNodeStatusResponse {
-  const { nodeName, registered, routing, routes, podMtuBytes, sessions, attachmentCount, conditions, leases } =
-    overview;
+  const { nodeName, registered, routing, routes, podMtuBytes, sessions, attachmentCount, podRepairCount } = overview;
   return {
     nodeName,
     ipv4Address: registered?.ipv4Address ?? '',
@@ -47,8 +46,9 @@ export function statusMessage(overview: NodeOverview): GetNodeStatusResponse {
       exportedCount: state?.exportedCount ?? 0,
     })),
     attachmentCount,
-    conditions: conditions.map(({ reason, message }) => ({ reason, message })),
-    ...leases,
+    podRepairCount: BigInt(podRepairCount),
+    conditions: overview.conditions.map(({ reason, message }) => ({ reason, message })),
+    ...overview.leases,
   };
 }
 
@@ -68,6 +68,7 @@ export interface NodeOverview {
   readonly podMtuBytes: number;
   readonly sessions: readonly SessionStatus[];
   readonly attachmentCount: number;
+  readonly podRepairCount: number;
   readonly conditions: readonly Condition[];
   readonly leases: LeaseCounts;
 }

@@ -45,6 +45,7 @@ import { formatPageToken, readPage, type ListScope } from '@podwire/shared/reque
 import type { RpcService } from '@podwire/shared/rpc/server';
 import { unaryService, type Handlers, type Unary } from '@podwire/shared/rpc/unary';
 
+import { filteredPod, type AttachmentRecord } from '../records/record.js';
 import { GATEWAY, GATEWAY_ADDRESS } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
 import type { DetachRequest } from './conflicts.js';
@@ -329,7 +330,7 @@ function interfaceMessage({ name, index, mac, mtuBytes }: ObservedLink): Interfa
 interface PodServiceDeps {
   readonly dataplane: PodWiring;
   readonly garbage: GarbageCollector;
-  readonly recorded: RecordedNetworkLookup;
+  readonly recorded: RecordLookup;
 }
 
 export function podService({ dataplane, garbage, recorded }: PodServiceDeps, unary: Unary): RpcService {
@@ -398,7 +399,7 @@ export function readDetachment({ attachment, hostInterfaceName, netns }: DetachP
 }
 
 /** Fails with ATTACHMENT_NOT_FOUND when the kernel holds no pair of the attachment. */
-export function getPod(dataplane: PodWiring, recorded: RecordedNetworkLookup): Handlers<PodServiceService>['getPod'] {
+export function getPod(dataplane: PodWiring, recorded: RecordLookup): Handlers<PodServiceService>['getPod'] {
   return async (message) => {
     const attachment = readChecked('GetPod', (check) =>
       readAttachment(message.attachment, { at: 'attachment', check }),
@@ -409,18 +410,18 @@ export function getPod(dataplane: PodWiring, recorded: RecordedNetworkLookup): H
   };
 }
 
-function attachedPodMessage(
-  { attachment, link, addresses }: AttachedLink,
-  recorded: RecordedNetworkLookup,
-): AttachedPod {
-  const network = recorded(attachment);
+function attachedPodMessage({ attachment, link, addresses }: AttachedLink, recorded: RecordLookup): AttachedPod {
+  const record = recorded(attachment);
+  const pod = record && filteredPod(record).pod;
   return {
     attachment,
     hostInterface: interfaceMessage(link),
     addresses: [...addresses],
     up: link.running,
-    hostPorts: (network?.hostPorts ?? []).map(hostPortText),
-    bandwidth: bandwidthMessage(network?.bandwidth),
+    hostPorts: (record?.network.hostPorts ?? []).map(hostPortText),
+    bandwidth: bandwidthMessage(record?.network.bandwidth),
+    podNamespace: pod?.namespace ?? '',
+    podName: pod?.name ?? '',
   };
 }
 
@@ -433,8 +434,8 @@ export function differencesMessage(found: readonly Difference[]): CheckPodRespon
   return { differences, moreDifferences: found.length - differences.length };
 }
 
-/** The wanted state that the node has recorded for an attachment; undefined when it has none. */
-export type RecordedNetworkLookup = (attachment: Attachment) => PodNetwork | undefined;
+/** The node's record of an attachment; undefined when it has none. */
+export type RecordLookup = (attachment: Attachment) => Pick<AttachmentRecord, 'network' | 'allocation'> | undefined;
 
 interface NetworkSelector {
   readonly pod: PodNetworkMessage | undefined;
@@ -445,18 +446,14 @@ interface NetworkSelector {
  * The wanted state that a request contains or refers to.
  * @throws Failure INVALID_REQUEST, ATTACHMENT_NOT_FOUND
  */
-function wantedNetwork(
-  method: string,
-  { pod, recorded }: NetworkSelector,
-  recordOf: RecordedNetworkLookup,
-): PodNetwork {
+function wantedNetwork(method: string, { pod, recorded }: NetworkSelector, recordOf: RecordLookup): PodNetwork {
   if (!recorded) return readChecked(method, (checks) => readPodNetwork(pod, checks));
   const attachment = readChecked(method, (check) => {
     check.check('recorded', pod === undefined ? undefined : 'is set together with pod; set only one of the two');
     return readAttachment(recorded, { at: 'recorded', check });
   });
-  const network = recordOf(attachment);
-  if (network) return network;
+  const record = recordOf(attachment);
+  if (record) return record.network;
   throw notFoundFailure(attachment, 'is not recorded');
 }
 

@@ -64,6 +64,7 @@ export class PodWiring {
   readonly #announce: PodWiringOptions['announce'];
   readonly #onUnsettled: (record: AttachmentRecord) => void;
   readonly #inFlight = new OperationsInFlight();
+  #repairCount = 0;
 
   constructor({
     kernel,
@@ -81,6 +82,11 @@ export class PodWiring {
     this.#filters = filters;
     this.#announce = announce;
     this.#onUnsettled = onUnsettled ?? (() => undefined);
+  }
+
+  /** Number of repairs of pods that differed from their record. */
+  get repairCount(): number {
+    return this.#repairCount;
   }
 
   /**
@@ -426,6 +432,7 @@ export class PodWiring {
     const repaired = [...renamed, ...differences(wanted, observed)];
     if (repaired.length === 0) return repaired;
     await this.#applyChanges(observed, session, { wanted, signal });
+    this.#repairCount++;
     this.#events.driftRepaired(wanted.attachment, repaired);
     return repaired;
   }

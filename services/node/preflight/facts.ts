@@ -141,7 +141,7 @@ async function readFirewalls() {
     if (!(error instanceof Failure)) throw error;
     const { code, message } = error;
     const isMissing = code === 'KERNEL_UNSUPPORTED';
-    const text = isMissing ? message : `${message}; run as root, with CAP_NET_ADMIN`;
+    const text = isMissing ? message : `${message}; run as root, with CAP_NET_ADMIN and a writable /tmp`;
     return { nftFault: { text, isMissing }, chains: [], legacyTables };
   }
 }

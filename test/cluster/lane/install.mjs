@@ -381,7 +381,7 @@ export class Podwire {
 
   /** Releases the addresses of a node that does not come back. */
   forget(node) {
-    return this.guide.follow('Uninstalling', 2, (line) => this.execute(line.replace('node-1', node)));
+    return this.guide.follow('Uninstalling', 3, (line) => this.execute(line.replace('node-1', node)));
   }
 
   async installWithHelm() {
@@ -417,6 +417,10 @@ export class Podwire {
     const { api } = this.#cluster;
     await this.follow('Uninstalling', 0);
     await api.removed('Namespace', undefined, NAMESPACE, 60);
+  }
+
+  async uninstallWithHelm() {
+    await this.follow('Uninstalling', 1);
   }
 }
 

@@ -327,7 +327,8 @@ async function withHelm({ cluster, namespace, untouched }) {
     addresses.map((ip) => url(ip)),
   );
   await cluster.removeNamespace(namespace);
-  await uninstall({ cluster, untouched });
+  await podwire.uninstallWithHelm();
+  await expectUntouched(cluster, untouched);
 }
 
 async function withFormerRelease({ cluster, namespace, untouched }) {

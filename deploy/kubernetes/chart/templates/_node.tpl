@@ -16,6 +16,10 @@
   value: /etc/podwire/authority/ca.crt
 - name: PODWIRE_NODE_IPAM_TOKEN_FILE
   value: /var/run/secrets/podwire/token
+# For `podwirectl node ready`.
+- { name: CNI_BIN_DIR, value: {{ .Values.cni.binDirectory }} }
+- { name: CNI_NET_DIR, value: {{ .Values.cni.configDirectory }} }
+- { name: CNI_CONF_NAME, value: {{ .Values.cni.configName }} }
 {{- if .Values.metrics.enabled }}
 {{ include "podwire.nodeIp" . }}
 {{ include "podwire.metricsEnv" .Values.metrics.nodePort }}

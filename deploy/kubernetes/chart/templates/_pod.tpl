@@ -107,6 +107,20 @@ readinessProbe:
   failureThreshold: 2
 {{- end -}}
 
+{{/* Labels and annotations of pods; the operator's do not replace the chart's. */}}
+{{- define "podwire.podMetadata" -}}
+labels:
+  {{- include "podwire.labels" . | nindent 2 }}
+  {{- with .values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
+annotations:
+  podwire.dev/settings-checksum: {{ include (print .root.Template.BasePath "/settings.yaml") .root | sha256sum }}
+  {{- if .root.Values.metrics.enabled }}
+  prometheus.io/scrape: 'true'
+  prometheus.io/port: {{ .metricsPort | quote }}
+  {{- end }}
+  {{- with .values.podAnnotations }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end -}}
+
 {{/* Environment of a Prometheus endpoint. NODE_IP must be set before. */}}
 {{- define "podwire.metricsEnv" -}}
 - name: OTEL_EXPORTER_PROMETHEUS_HOST
@@ -152,7 +166,6 @@ OTEL_TRACES_SAMPLER_ARG: {{ .Values.telemetry.samplingRatio | toString | quote }
 {{- end -}}
 
 {{- define "podwire.validate" -}}
-{{- if ne .Release.Namespace "podwire-system" }}{{ fail (printf "namespace %s: podwire-ipam accepts nodes of the namespace podwire-system only; use --namespace podwire-system" .Release.Namespace) }}{{ end -}}
 {{- $ipam := .Values.ipam -}}
 {{- if ne $ipam.store "embedded" -}}
 {{- if not $ipam.authoritySecretName }}{{ fail (printf "ipam.authoritySecretName: is empty; with ipam.store=%s all replicas share one certificate authority, so create its Secret" $ipam.store) }}{{ end -}}

@@ -87,6 +87,8 @@ export interface GetNodeStatusResponse {
   unboundCount: number;
   /** Deleted pods whose addresses are still to be returned to podwire-ipam. */
   unreturnedCount: number;
+  /** Number of repairs of pods' interfaces since the service started. */
+  podRepairCount: bigint;
 }
 
 /** Tunnel is a tunnel device of the node. */
@@ -197,6 +199,7 @@ function createBaseGetNodeStatusResponse(): GetNodeStatusResponse {
     leaseCount: 0,
     unboundCount: 0,
     unreturnedCount: 0,
+    podRepairCount: 0n,
   };
 }
 
@@ -255,6 +258,12 @@ export const GetNodeStatusResponse: MessageFns<GetNodeStatusResponse> = {
     }
     if (message.unreturnedCount !== 0) {
       writer.uint32(136).uint32(message.unreturnedCount);
+    }
+    if (message.podRepairCount !== 0n) {
+      if (BigInt.asUintN(64, message.podRepairCount) !== message.podRepairCount) {
+        throw new globalThis.Error("value provided for field message.podRepairCount of type uint64 too large");
+      }
+      writer.uint32(144).uint64(message.podRepairCount);
     }
     return writer;
   },
@@ -408,6 +417,14 @@ export const GetNodeStatusResponse: MessageFns<GetNodeStatusResponse> = {
             message.unreturnedCount = reader.uint32();
             continue;
           }
+          case 18: {
+            if (tag !== 144) {
+              break;
+            }
+
+            message.podRepairCount = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -448,6 +465,9 @@ export const GetNodeStatusResponse: MessageFns<GetNodeStatusResponse> = {
     message.leaseCount = object.leaseCount ?? 0;
     message.unboundCount = object.unboundCount ?? 0;
     message.unreturnedCount = object.unreturnedCount ?? 0;
+    message.podRepairCount = (object.podRepairCount !== undefined && object.podRepairCount !== null)
+      ? BigInt(object.podRepairCount)
+      : 0n;
     return message;
   },
 };

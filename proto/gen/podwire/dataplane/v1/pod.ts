@@ -290,7 +290,13 @@ export interface AttachedPod {
   /** Ports of the node that lead to the pod. */
   hostPorts: HostPort[];
   /** Limits of the pod's packets, as recorded. */
-  bandwidth?: Bandwidth | undefined;
+  bandwidth?:
+    | Bandwidth
+    | undefined;
+  /** Namespace of the pod, as recorded; empty if the runtime passed none. */
+  podNamespace: string;
+  /** Name of the pod, as recorded; empty if the runtime passed none. */
+  podName: string;
 }
 
 function createBasePodNetwork(): PodNetwork {
@@ -2002,6 +2008,8 @@ function createBaseAttachedPod(): AttachedPod {
     up: false,
     hostPorts: [],
     bandwidth: undefined,
+    podNamespace: "",
+    podName: "",
   };
 }
 
@@ -2024,6 +2032,12 @@ export const AttachedPod: MessageFns<AttachedPod> = {
     }
     if (message.bandwidth !== undefined) {
       Bandwidth.encode(message.bandwidth, writer.uint32(50).fork()).join();
+    }
+    if (message.podNamespace !== "") {
+      writer.uint32(58).string(message.podNamespace);
+    }
+    if (message.podName !== "") {
+      writer.uint32(66).string(message.podName);
     }
     return writer;
   },
@@ -2089,6 +2103,22 @@ export const AttachedPod: MessageFns<AttachedPod> = {
             message.bandwidth = Bandwidth.decode(reader, reader.uint32());
             continue;
           }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.podNamespace = reader.string();
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.podName = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2118,6 +2148,8 @@ export const AttachedPod: MessageFns<AttachedPod> = {
     message.bandwidth = (object.bandwidth !== undefined && object.bandwidth !== null)
       ? Bandwidth.fromPartial(object.bandwidth)
       : undefined;
+    message.podNamespace = object.podNamespace ?? "";
+    message.podName = object.podName ?? "";
     return message;
   },
 };
