@@ -129,6 +129,13 @@ export class Node {
     this.machine.run('ctr', ['-n', 'k8s.io', 'images', 'tag', '--force', image, image.replace(/:[^:]*$/, `:${tag}`)]);
   }
 
+  /** Removes an image with all its names and content, so that the next pod pulls it. */
+  removeImage(image) {
+    const list = 'ctr -n k8s.io images ls';
+    const names = `${list} | awk -v digest=$(${list} | awk '$1 == "${image}" { print $3 }') '$3 == digest { print $1 }'`;
+    this.shell(`ctr -n k8s.io images rm --sync $(${names})`);
+  }
+
   /** Runs a command line in the repository's folder. @returns its output. @throws Error when it fails */
   shell(line) {
     return this.machine.run('sh', ['-c', `cd '${ROOT}' && ${line}`]);

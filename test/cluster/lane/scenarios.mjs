@@ -341,7 +341,7 @@ async function withFormerRelease({ cluster, namespace, untouched }) {
  * loopback address of each machine, as containerd trusts no other address without TLS.
  */
 async function fromRegistry({ cluster, namespace, untouched }) {
-  const { podwire, nodes, release, folder } = cluster;
+  const { podwire, controlPlane, nodes, release, folder } = cluster;
   const registry = '127.0.0.1:5000';
   const config = join(folder, 'registry.yml');
   const storage = `storage: { filesystem: { rootdirectory: ${join(folder, 'registry')} } }`;
@@ -355,15 +355,12 @@ async function fromRegistry({ cluster, namespace, untouched }) {
       20,
     );
     publish({ ...release, registry });
+    for (const node of nodes) node.removeImage(cluster.image);
+    controlPlane.editManifest('uninstall.yaml', cluster.image, `${registry}/podwire:${release.version}`);
     await podwire.installFromRegistry({ registry, version: release.version });
     await cluster.nodesReady();
     await cluster.deployment({ namespace, name: 'web', replicas: 4 });
     await cluster.running(namespace, 4);
-    for (const node of nodes) {
-      const images = node.machine.run('ctr', ['-n', 'k8s.io', 'images', 'list', '--quiet']);
-      if (!images.includes(`${registry}/podwire:`))
-        throw new Error(`${node.name}: has not pulled the image: ${images}`);
-    }
     await cluster.removeNamespace(namespace);
     await uninstall({ cluster, untouched });
   } finally {
@@ -439,17 +436,18 @@ const SCENARIOS = [
     after: 'uninstall',
   },
   {
-    name: 'release from a registry',
-    run: fromRegistry,
-    leavesPodwire: false,
-    serves: (cluster) => isDefault(cluster) && cluster.release !== undefined,
-    after: 'uninstall',
-  },
-  {
     name: 'upgrade from the former release and back',
     run: withFormerRelease,
     leavesPodwire: false,
     serves: (cluster) => isDefault(cluster) && cluster.former !== undefined,
+    after: 'uninstall',
+  },
+  // The last one: a kubelet that has pulled an image does not accept the same one under the name that was imported.
+  {
+    name: 'release from a registry',
+    run: fromRegistry,
+    leavesPodwire: false,
+    serves: (cluster) => isDefault(cluster) && cluster.release !== undefined,
     after: 'uninstall',
   },
 ];
