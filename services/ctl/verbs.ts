@@ -5,6 +5,7 @@ import type { Verb } from './command-line/verb.js';
 import { ipamAssign } from './commands/assign.js';
 import { attributesSet, attributesSwap } from './commands/attributes.js';
 import { audit } from './commands/audit.js';
+import { events } from './commands/events.js';
 import { explain } from './commands/explain.js';
 import { gc } from './commands/gc.js';
 import { history } from './commands/history.js';
@@ -45,6 +46,7 @@ export const VERBS: readonly Verb[] = [
   leasesReturn,
   who,
   history,
+  events,
   explain,
   policyExplain,
   policyList,

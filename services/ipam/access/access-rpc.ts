@@ -43,6 +43,7 @@ const READER_METHODS: readonly string[] = [
   HandleServiceService.listHandles,
   HandleServiceService.getHandle,
   HistoryServiceService.getAddressHistory,
+  HistoryServiceService.listChanges,
   HistoryServiceService.queryAt,
   NetworkPolicyServiceService.explainPolicy,
   NetworkPolicyServiceService.getPolicyStatus,

@@ -1,9 +1,10 @@
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 
 import type { Store, StoredRecord } from '../engine/store.js';
-import type { HistoryEntry } from '../records/history.js';
+import type { ChangeEntry, HistoryEntry } from '../records/history.js';
+import { decodeChangeEntry } from '../records/json/history.js';
 import { decodeHistoryEntry } from '../records/json/history.js';
-import { dayStartMs, historyDay, type RecordKeys } from '../records/json/keys.js';
+import { DAY_DIGITS, dayStartMs, historyDay, type RecordKeys } from '../records/json/keys.js';
 import { serialize } from '../records/json/registry.js';
 
 /** Sorts after every key with the prefix. */
@@ -18,8 +19,6 @@ const REMOVALS_PER_TRANSACTION = 100;
 /** Entries removed per call, over several transactions. */
 const MAX_REMOVED_COUNT = 10_000;
 
-const DAY_DIGITS = 8;
-
 /** Part of the entries of a day. */
 interface DayPage {
   readonly entries: readonly HistoryEntry[];
@@ -27,6 +26,19 @@ interface DayPage {
   readonly next: string | undefined;
   /** Examined entries, including unreadable ones. */
   readonly scannedCount: number;
+}
+
+/** Part of the changes of a day. */
+export interface ChangePage {
+  readonly positioned: readonly PositionedChange[];
+  /** The position after which the next page begins; undefined at the end of the day. */
+  readonly next: string | undefined;
+}
+
+/** A change with its position in its day, which sorts by its time: `001786000000123-000-5f0c11ab`. */
+interface PositionedChange {
+  readonly entry: ChangeEntry;
+  readonly position: string;
 }
 
 /** A history that the datastore writes apart from its transactions, and removes in larger parts than a record. */
@@ -45,7 +57,7 @@ interface HistoryLogOptions {
 }
 
 /**
- * The stored history: past allocations by the day of their release, counted from 1970. It is not mirrored; every
+ * The stored history: past allocations by the day of their release, counted from 1970, and changes of objects. It is not mirrored; every
  * query reads the datastore. Unreadable entries are left out.
  */
 export class HistoryLog {
@@ -95,6 +107,20 @@ export class HistoryLog {
       next: more ? records.at(-1)?.key : undefined,
       scannedCount: records.length,
     };
+  }
+
+  /**
+   * Changes of objects in a day, in the order of their times.
+   * @param after - the last position before the page: of {@link ChangePage.next}, or the start of a time in milliseconds
+   */
+  async changes(day: number, after: string, signal: AbortSignal): Promise<ChangePage> {
+    const prefix = this.#keys.changesOf(day);
+    const { records, more } = await this.#store.scan({ prefix, after: prefix + after, limit: PAGE_SIZE }, signal);
+    const positioned = records.flatMap(({ key, value }) => {
+      const entry = decodeChangeEntry(value);
+      return entry ? [{ entry, position: key.slice(prefix.length) }] : [];
+    });
+    return { positioned, next: more ? records.at(-1)?.key.slice(prefix.length) : undefined };
   }
 
   /**

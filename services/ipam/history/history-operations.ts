@@ -2,7 +2,9 @@ import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import type { Address } from '@podwire/shared/net/address';
 
 import { read, type IpamOptions } from '../engine/updates/operation.js';
-import { dayOf } from '../records/json/keys.js';
+import type { ChangeEntry } from '../records/history.js';
+import { dayOf, dayStartMs } from '../records/json/keys.js';
+import { positionOf, selectedPart, timeOfPosition, type ChangeQuery } from './changes.js';
 import type { HistoryLog } from './history-log.js';
 import {
   compareTenures,
@@ -41,6 +43,12 @@ interface HolderResult {
   readonly tenure: Tenure | undefined;
   /** Whether the history covers the moment. */
   readonly isCovered: boolean;
+}
+
+interface ChangesPage {
+  readonly changes: readonly ChangeEntry[];
+  /** Position after which the next page begins; undefined on the last page. */
+  readonly next: string | undefined;
 }
 
 interface HistoryPage {
@@ -98,6 +106,31 @@ export class History {
     // After the entries, so that the answer includes removals that happened during the read.
     const keptFromMs = await history.log.keptFromMs(signal);
     return { tenure, isCovered: atMs >= Math.max(keptFromMs, nowMs - history.retentionHours * HOUR_MS) };
+  }
+
+  /** A page of changes of objects, oldest first. @throws Failure HISTORY_NOT_KEPT */
+  async changes(query: ChangeQuery, signal: AbortSignal): Promise<ChangesPage> {
+    this.#requireHistory();
+    const { log } = this.#options.history;
+    const { span, limit, after = positionOf(span.fromMs) } = query;
+    const startMs = timeOfPosition(after) ?? span.fromMs;
+    const found: ChangeEntry[] = [];
+    let day: number | undefined = dayOf(startMs);
+    let position = after;
+    for (let count = 0; day !== undefined && dayStartMs(day) < span.untilMs;) {
+      const { positioned, next } = await log.changes(day, position, signal);
+      for (const { entry, position: reached } of positioned) {
+        const part = selectedPart(query, entry);
+        if (part) found.push(part);
+        if (found.length >= limit) return { changes: found, next: reached };
+      }
+      count += positioned.length;
+      if (next !== undefined && count >= ENTRIES_PER_PAGE) return { changes: found, next };
+      // Positions of later days are later.
+      position = next ?? position;
+      if (next === undefined) day = await log.dayAfter(day, signal);
+    }
+    return { changes: found, next: undefined };
   }
 
   async #holderAt(address: Address, atMs: number, signal: AbortSignal): Promise<Tenure | undefined> {

@@ -1,6 +1,9 @@
 import {
+  ChangeAction,
   HistoryServiceService,
+  type Change as ChangeMessage,
   type GetAddressHistoryRequest,
+  type ListChangesRequest,
   type QueryAtRequest,
   type Tenure as TenureMessage,
 } from '@podwire/proto/podwire/ipam/v1/history';
@@ -13,6 +16,8 @@ import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { dateOf, readAddress } from '../messages/parts.js';
 import { cutHandle, handleFault, labelFault, subdomainFault } from '../records/names.js';
+import { RECORDED_KINDS, type ChangeEntry, type ObjectChange } from '../records/history.js';
+import { timeOfPosition, type ChangeQuery } from './changes.js';
 import type { History } from './history-operations.js';
 import type { HistoryPosition, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
 
@@ -29,6 +34,10 @@ export function historyService(history: History, unary: Unary): RpcService {
       const { address, atMs } = readQueryAtRequest(message);
       const { tenure, isCovered } = await history.at(address, atMs, signal);
       return { tenure: tenure && tenureMessage(tenure), covered: isCovered };
+    },
+    listChanges: async (message, { signal }) => {
+      const { changes, next } = await history.changes(readChangesRequest(message), signal);
+      return { changes: changes.map(changeMessage), nextPageToken: formatPageToken(changesScope(message), next) };
     },
   });
 }
@@ -60,13 +69,53 @@ function readSubject(subject: GetAddressHistoryRequest['subject'], checks: Check
       checks.check('pod.namespace', labelFault(subject.value.namespace));
       checks.check('pod.name', subdomainFault(subject.value.name));
       return { kind: 'pod', pod: subject.value };
+    case 'nodeName':
+      checks.check('node_name', subdomainFault(subject.value));
+      return { kind: 'node', name: subject.value };
+    case 'namespace':
+      checks.check('namespace', labelFault(subject.value));
+      return { kind: 'namespace', name: subject.value };
     case undefined:
-      checks.check('subject', 'is missing: set one of address, handle_id and pod');
+      checks.check('subject', 'is missing: set one of address, handle_id, pod, node_name and namespace');
       return { kind: 'handle', handleId: '' };
   }
 }
 
-function readSpan({ from, until }: GetAddressHistoryRequest, checks: Checks): TimeSpan {
+function readChangesRequest(message: ListChangesRequest): ChangeQuery {
+  return readChecked('ListChanges', (checks) => {
+    const { nodeName } = message;
+    const kind = RECORDED_KINDS.find((known) => known === message.kind);
+    if (message.kind !== '' && !kind) checks.check('kind', `is none of ${RECORDED_KINDS.join(', ')}`);
+    if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
+    const after = readPageToken(message, changesScope(message), checks) || undefined;
+    if (after !== undefined && timeOfPosition(after) === undefined) checks.check('page_token', 'is not a token');
+    const filters = { span: readSpan(message, checks), kind, nodeName: nodeName === '' ? undefined : nodeName };
+    return { ...filters, limit: readPageSize(message, checks), after };
+  });
+}
+
+function changesScope({ from, until, kind, nodeName }: ListChangesRequest): ListScope {
+  return ['changes', String(from?.getTime()), String(until?.getTime()), kind, nodeName];
+}
+
+const ACTIONS: Record<ObjectChange['action'], ChangeAction> = {
+  created: ChangeAction.CHANGE_ACTION_CREATED,
+  changed: ChangeAction.CHANGE_ACTION_CHANGED,
+  deleted: ChangeAction.CHANGE_ACTION_DELETED,
+};
+
+function changeMessage({ atMs, by, objects }: ChangeEntry): ChangeMessage {
+  return {
+    time: dateOf(atMs),
+    author: by,
+    objects: objects.map(({ kind, name, action, fields }) => ({
+      ...{ kind, name, action: ACTIONS[action] },
+      fields: fields.map(({ field, before, after }) => ({ path: field, before, after })),
+    })),
+  };
+}
+
+function readSpan({ from, until }: Pick<GetAddressHistoryRequest, 'from' | 'until'>, checks: Checks): TimeSpan {
   const span = { fromMs: from?.getTime() ?? 0, untilMs: until?.getTime() ?? Number.MAX_SAFE_INTEGER };
   checks.check('until', span.fromMs < span.untilMs ? undefined : 'is not after from');
   return span;
