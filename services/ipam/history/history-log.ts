@@ -1,8 +1,8 @@
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 
 import type { Store, StoredRecord } from '../engine/store.js';
-import type { ChangeEntry, HistoryEntry } from '../records/history.js';
-import { decodeChangeEntry } from '../records/json/history.js';
+import type { HistoryEntry, ObjectChange } from '../records/history.js';
+import { decodeChanges } from '../records/json/history.js';
 import { decodeHistoryEntry } from '../records/json/history.js';
 import { DAY_DIGITS, dayStartMs, historyDay, type RecordKeys } from '../records/json/keys.js';
 import { serialize } from '../records/json/registry.js';
@@ -29,16 +29,10 @@ interface DayPage {
 }
 
 /** Part of the changes of a day. */
-export interface ChangePage {
-  readonly positioned: readonly PositionedChange[];
+interface ChangePage {
+  readonly changes: readonly ObjectChange[];
   /** The position after which the next page begins; undefined at the end of the day. */
   readonly next: string | undefined;
-}
-
-/** A change with its position in its day, which sorts by its time: `001786000000123-000-5f0c11ab`. */
-interface PositionedChange {
-  readonly entry: ChangeEntry;
-  readonly position: string;
 }
 
 /** A history that the datastore writes apart from its transactions, and removes in larger parts than a record. */
@@ -111,16 +105,13 @@ export class HistoryLog {
 
   /**
    * Changes of objects in a day, in the order of their times.
-   * @param after - the last position before the page: of {@link ChangePage.next}, or the start of a time in milliseconds
+   * @param after - `next` of the page before, or a time as {@link RecordKeys.changes} writes it
    */
-  async changes(day: number, after: string, signal: AbortSignal): Promise<ChangePage> {
+  async changes(day: number, after: string, limit: number, signal: AbortSignal): Promise<ChangePage> {
     const prefix = this.#keys.changesOf(day);
-    const { records, more } = await this.#store.scan({ prefix, after: prefix + after, limit: PAGE_SIZE }, signal);
-    const positioned = records.flatMap(({ key, value }) => {
-      const entry = decodeChangeEntry(value);
-      return entry ? [{ entry, position: key.slice(prefix.length) }] : [];
-    });
-    return { positioned, next: more ? records.at(-1)?.key.slice(prefix.length) : undefined };
+    const { records, more } = await this.#store.scan({ prefix, after: prefix + after, limit }, signal);
+    const changes = records.flatMap(({ value }) => decodeChanges(value) ?? []);
+    return { changes, next: more ? records.at(-1)?.key.slice(prefix.length) : undefined };
   }
 
   /**

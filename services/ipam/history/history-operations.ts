@@ -2,9 +2,7 @@ import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import type { Address } from '@podwire/shared/net/address';
 
 import { read, type IpamOptions } from '../engine/updates/operation.js';
-import type { ChangeEntry } from '../records/history.js';
 import { dayOf, dayStartMs } from '../records/json/keys.js';
-import { positionOf, selectedPart, timeOfPosition, type ChangeQuery } from './changes.js';
 import type { HistoryLog } from './history-log.js';
 import {
   compareTenures,
@@ -13,6 +11,10 @@ import {
   isSameAllocation,
   overlapsSpan,
   currentTenures,
+  isWithin,
+  positionOf,
+  timeOf,
+  type ChangeQuery,
   type HistoryPosition,
   type Tenure,
   type TenureQuery,
@@ -43,12 +45,6 @@ interface HolderResult {
   readonly tenure: Tenure | undefined;
   /** Whether the history covers the moment. */
   readonly isCovered: boolean;
-}
-
-interface ChangesPage {
-  readonly changes: readonly ChangeEntry[];
-  /** Position after which the next page begins; undefined on the last page. */
-  readonly next: string | undefined;
 }
 
 interface HistoryPage {
@@ -108,29 +104,17 @@ export class History {
     return { tenure, isCovered: atMs >= Math.max(keptFromMs, nowMs - history.retentionHours * HOUR_MS) };
   }
 
-  /** A page of changes of objects, oldest first. @throws Failure HISTORY_NOT_KEPT */
-  async changes(query: ChangeQuery, signal: AbortSignal): Promise<ChangesPage> {
+  /** A page of changes of objects, oldest first; it may be empty. @throws Failure HISTORY_NOT_KEPT */
+  async changes({ span, limit, after = positionOf(span.fromMs), selects }: ChangeQuery, signal: AbortSignal) {
     this.#requireHistory();
     const { log } = this.#options.history;
-    const { span, limit, after = positionOf(span.fromMs) } = query;
-    const startMs = timeOfPosition(after) ?? span.fromMs;
-    const found: ChangeEntry[] = [];
-    let day: number | undefined = dayOf(startMs);
-    let position = after;
-    for (let count = 0; day !== undefined && dayStartMs(day) < span.untilMs;) {
-      const { positioned, next } = await log.changes(day, position, signal);
-      for (const { entry, position: reached } of positioned) {
-        const part = selectedPart(query, entry);
-        if (part) found.push(part);
-        if (found.length >= limit) return { changes: found, next: reached };
-      }
-      count += positioned.length;
-      if (next !== undefined && count >= ENTRIES_PER_PAGE) return { changes: found, next };
-      // Positions of later days are later.
-      position = next ?? position;
-      if (next === undefined) day = await log.dayAfter(day, signal);
-    }
-    return { changes: found, next: undefined };
+    const day = dayOf(timeOf(after));
+    const { changes, next } = await log.changes(day, after, limit, signal);
+    const nextDay = next === undefined ? await log.dayAfter(day, signal) : undefined;
+    const position = nextDay === undefined ? next : positionOf(dayStartMs(nextDay));
+    const isLast = position === undefined || timeOf(position) >= span.untilMs;
+    const selected = changes.filter((change) => isWithin(span, change.atMs) && selects(change));
+    return { changes: selected, next: isLast ? undefined : position };
   }
 
   async #holderAt(address: Address, atMs: number, signal: AbortSignal): Promise<Tenure | undefined> {

@@ -1,5 +1,4 @@
 import {
-  ChangeAction,
   HistoryServiceService,
   type Change as ChangeMessage,
   type GetAddressHistoryRequest,
@@ -16,10 +15,9 @@ import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { dateOf, readAddress } from '../messages/parts.js';
 import { cutHandle, handleFault, labelFault, subdomainFault } from '../records/names.js';
-import { RECORDED_KINDS, type ChangeEntry, type ObjectChange } from '../records/history.js';
-import { timeOfPosition, type ChangeQuery } from './changes.js';
+import { RECORDED_KINDS, type ObjectChange } from '../records/history.js';
 import type { History } from './history-operations.js';
-import type { HistoryPosition, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
+import type { ChangeQuery, HistoryPosition, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
 
 export function historyService(history: History, unary: Unary): RpcService {
   return unaryService(HistoryServiceService, unary, {
@@ -83,14 +81,21 @@ function readSubject(subject: GetAddressHistoryRequest['subject'], checks: Check
 
 function readChangesRequest(message: ListChangesRequest): ChangeQuery {
   return readChecked('ListChanges', (checks) => {
-    const { nodeName } = message;
-    const kind = RECORDED_KINDS.find((known) => known === message.kind);
-    if (message.kind !== '' && !kind) checks.check('kind', `is none of ${RECORDED_KINDS.join(', ')}`);
+    const { kind, nodeName } = message;
+    const isKnown = kind === '' || RECORDED_KINDS.some((known) => known === kind);
+    checks.check('kind', isKnown ? undefined : `is none of ${RECORDED_KINDS.join(', ')}`);
     if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
-    const after = readPageToken(message, changesScope(message), checks) || undefined;
-    if (after !== undefined && timeOfPosition(after) === undefined) checks.check('page_token', 'is not a token');
-    const filters = { span: readSpan(message, checks), kind, nodeName: nodeName === '' ? undefined : nodeName };
-    return { ...filters, limit: readPageSize(message, checks), after };
+    const after = readPageToken(message, changesScope(message), checks);
+    checks.check('page_token', /^(\d{15}[-\da-f]*)?$/.test(after) ? undefined : 'is not a token of this method');
+    const selects = (change: ObjectChange): boolean =>
+      (kind === '' || change.kind === kind) &&
+      (nodeName === '' || (change.kind === 'node' && change.name === nodeName));
+    return {
+      span: readSpan(message, checks),
+      selects,
+      limit: readPageSize(message, checks),
+      after: after || undefined,
+    };
   });
 }
 
@@ -98,21 +103,8 @@ function changesScope({ from, until, kind, nodeName }: ListChangesRequest): List
   return ['changes', String(from?.getTime()), String(until?.getTime()), kind, nodeName];
 }
 
-const ACTIONS: Record<ObjectChange['action'], ChangeAction> = {
-  created: ChangeAction.CHANGE_ACTION_CREATED,
-  changed: ChangeAction.CHANGE_ACTION_CHANGED,
-  deleted: ChangeAction.CHANGE_ACTION_DELETED,
-};
-
-function changeMessage({ atMs, by, objects }: ChangeEntry): ChangeMessage {
-  return {
-    time: dateOf(atMs),
-    author: by,
-    objects: objects.map(({ kind, name, action, fields }) => ({
-      ...{ kind, name, action: ACTIONS[action] },
-      fields: fields.map(({ field, before, after }) => ({ path: field, before, after })),
-    })),
-  };
+function changeMessage({ atMs, fields, ...rest }: ObjectChange): ChangeMessage {
+  return { time: dateOf(atMs), ...rest, fields: fields.map(({ field: path, ...values }) => ({ path, ...values })) };
 }
 
 function readSpan({ from, until }: Pick<GetAddressHistoryRequest, 'from' | 'until'>, checks: Checks): TimeSpan {

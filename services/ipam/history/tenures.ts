@@ -5,7 +5,7 @@ import { heldByHandle } from '../addresses/release.js';
 import { allBlocks } from '../blocks/lookup.js';
 import type { PodIdentity } from '../records/attributes.js';
 import { heldAddressesIn, type HeldAddress } from '../records/block.js';
-import { historyEntry, type HistoryEntry } from '../records/history.js';
+import { historyEntry, type HistoryEntry, type ObjectChange } from '../records/history.js';
 import { isLease } from '../records/lease.js';
 import type { View } from '../records/view.js';
 
@@ -103,6 +103,32 @@ export type HistoryPosition =
     }
   /** Within a day: after this key. */
   | { readonly kind: 'key'; readonly day: number; readonly key: string };
+
+/** A request for a page of changes of objects, oldest first. */
+export interface ChangeQuery {
+  readonly span: TimeSpan;
+  readonly selects: (change: ObjectChange) => boolean;
+  /** How many requests are searched. */
+  readonly limit: number;
+  /** End of the previous page; undefined for the first page. */
+  readonly after: string | undefined;
+}
+
+/** Digits of the time at the begin of a position. */
+const TIME_DIGITS = 15;
+
+/** The position before all changes of a moment. */
+export function positionOf(timeMs: number): string {
+  return String(Math.max(0, timeMs)).padStart(TIME_DIGITS, '0');
+}
+
+export function timeOf(position: string): number {
+  return Number(position.slice(0, TIME_DIGITS));
+}
+
+export function isWithin({ fromMs, untilMs }: TimeSpan, timeMs: number): boolean {
+  return timeMs >= fromMs && timeMs < untilMs;
+}
 
 /** Whether a tenure overlaps the span. One without an allocation time may have begun at any time. */
 export function overlapsSpan({ allocatedAtMs, releasedAtMs }: Tenure, { fromMs, untilMs }: TimeSpan): boolean {

@@ -49,18 +49,14 @@ export interface FieldChange {
   readonly after: string | undefined;
 }
 
+/** What a request changed in an object: written in the transaction of the request, never changed. */
 export interface ObjectChange {
+  readonly atMs: number;
+  /** Who requested it: `operator "ann"`, `local process`, `podwire-ipam: release-deleted-nodes`. */
+  readonly author: string;
   readonly kind: RecordedKind;
   readonly name: string;
   readonly action: 'created' | 'changed' | 'deleted';
-  /** Only what differs. Long values are cut. */
+  /** What differs, at most 100 fields. Long values are cut. */
   readonly fields: readonly FieldChange[];
-}
-
-/** The changes of one request: written in their transaction, never changed. */
-export interface ChangeEntry {
-  readonly atMs: number;
-  /** Who requested it: `operator "ann"`, `local process`, `podwire-ipam: release-deleted-nodes`. */
-  readonly by: string;
-  readonly objects: readonly ObjectChange[];
 }

@@ -126,9 +126,9 @@ async function tenuresOf(ipam: Ipam, subject: TenureSubject) {
 }
 
 async function changesIn(ipam: Ipam): Promise<readonly string[]> {
-  const query = { span: EVER, kind: 'ippool', nodeName: undefined, limit: 1000, after: undefined } as const;
+  const query = { span: EVER, selects: () => true, limit: 1000, after: undefined };
   const { changes } = await ipam.history.changes(query, forever);
-  return changes.flatMap(({ objects }) => objects.map(({ kind, name, action }) => `${kind} ${name} ${action}`));
+  return changes.map(({ kind, name, action }) => `${kind} ${name} ${action}`);
 }
 
 const releasesOf = async (ipam: Ipam, id: string) =>

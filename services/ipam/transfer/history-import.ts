@@ -1,6 +1,6 @@
 import type { ImportedHistory } from '../engine/kubernetes/history/history-segments.js';
 import type { TimedRecord } from '../engine/kubernetes/history/segment-form.js';
-import { decodeChangeEntry } from '../records/json/history.js';
+import { decodeChanges } from '../records/json/history.js';
 import { decodeHistoryEntry } from '../records/json/history.js';
 import type { RecordKeys } from '../records/json/keys.js';
 import type { ArchivedRecord } from './archive.js';
@@ -53,7 +53,7 @@ export class HistoryImport {
       this.#beginMs = Math.max(this.#beginMs, keys.historyBeginMs(key) ?? 0);
       return;
     }
-    const endedAtMs = keys.isChange(key) ? decodeChangeEntry(value)?.atMs : decodeHistoryEntry(value)?.releasedAtMs;
+    const endedAtMs = keys.isChange(key) ? decodeChanges(value)?.[0]?.atMs : decodeHistoryEntry(value)?.releasedAtMs;
     if (!destination.isKept) this.#leaveOut('the API server has no historysegments.podwire.dev');
     else if (endedAtMs === undefined) this.#leaveOut('unreadable');
     else if (retentionHours === 0 || endedAtMs < nowMs - retentionHours * HOUR_MS) {

@@ -1,6 +1,6 @@
 import { isForbiddenByLock } from '../../records/datastore-lock.js';
-import type { ChangeEntry, HistoryEntry, ObjectChange } from '../../records/history.js';
-import { encodeChangeEntry, isRecorded, objectChanges } from '../../records/json/history.js';
+import type { HistoryEntry, ObjectChange } from '../../records/history.js';
+import { encodeChanges, isRecorded, objectChanges } from '../../records/json/history.js';
 import { encodeHistoryEntry } from '../../records/json/history.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { serialize, writeRecord, type DecodedRecord } from '../../records/json/registry.js';
@@ -64,7 +64,8 @@ export class Draft {
   /** Touched records by key. */
   readonly #touched = new Map<string, TouchedRecord>();
   readonly #history: HistoryEntry[] = [];
-  readonly #changes: ChangeEntry[] = [];
+  /** Changes of objects by each request. */
+  readonly #changes: (readonly ObjectChange[])[] = [];
   readonly #changeLog: ChangeLog | undefined;
   /** Times of the releases by the key of the mark, in epoch milliseconds. */
   readonly #released = new Map<string, number>();
@@ -216,14 +217,15 @@ export class Draft {
       ({ change: { type, record } }) => type !== 'expect' && isRecorded(record),
     );
     const after = new Map(recorded.map(({ key, change }) => [key, change.type === 'put' ? change.record : undefined]));
-    return [...after].flatMap(([key, record]) => objectChanges(this.#view.get(key), record));
+    const made = { atMs: 0, author: OWN_AUTHOR };
+    return [...after].flatMap(([key, record]) => objectChanges(this.#view.get(key), record, made));
   }
 
   #addChanges(objects: readonly ObjectChange[], author: string): void {
     if (!this.#changeLog) return;
+    const atMs = this.#changes[0]?.[0]?.atMs ?? this.#changeLog.nextMs();
     const isOfNode = author.startsWith('node ') && objects.every(({ action }) => action === 'deleted');
-    const atMs = this.#changes[0]?.atMs ?? this.#changeLog.nextMs();
-    this.#changes.push({ atMs, by: isOfNode ? OWN_AUTHOR : author, objects });
+    this.#changes.push(objects.map((each) => ({ ...each, atMs, author: isOfNode ? OWN_AUTHOR : author })));
   }
 
   #needsNoLock(change: Change): boolean {
@@ -253,12 +255,10 @@ export class Draft {
     }
     for (const entry of this.#history)
       puts.push({ key: this.#keys.historyEntry(entry), value: serialize(encodeHistoryEntry(entry)) });
-    for (const [index, entry] of this.#changes.entries()) {
-      const key = this.#keys.changeEntry(
-        entry.atMs,
-        `${String(index).padStart(3, '0')}-${this.#changeLog?.newId() ?? ''}`,
-      );
-      puts.push({ key, value: serialize(encodeChangeEntry(entry)) });
+    for (const [index, objects] of this.#changes.entries()) {
+      const id = `${String(index).padStart(3, '0')}-${this.#changeLog?.newId() ?? ''}`;
+      const key = this.#keys.changes(objects[0]?.atMs ?? 0, id);
+      puts.push({ key, value: serialize(encodeChanges(objects)) });
     }
     for (const [key, atMs] of this.#released)
       puts.push({ key, value: serialize({ releasedAt: new Date(atMs).toISOString() }) });

@@ -4,7 +4,6 @@ import { compareTexts } from '@podwire/shared/words/order';
 
 import {
   RECORDED_KINDS,
-  type ChangeEntry,
   type FieldChange,
   type HistoryEntry,
   type ObjectChange,
@@ -76,14 +75,9 @@ function readEntry(raw: JsonObject): HistoryEntry | undefined {
   };
 }
 
-/** Longest value of a field, in UTF-16 code units. */
-const MAX_VALUE_LENGTH = 4096;
-
-/** Length of an entry from which on further values are cut to a word: etcd's transactions are limited. */
-const MAX_ENTRY_LENGTH = 65_536;
-
-/** Length of a value that is cut because its entry is long. */
-const CUT_LENGTH = 32;
+/** Limits of a change: longest value in UTF-16 code units, and number of fields. */
+const MAX_VALUE_LENGTH = 1024;
+const MAX_FIELDS = 100;
 
 /** Fields that identify the object, or that only Podwire uses. */
 const OMITTED = ['kind', 'apiVersion', 'status', 'name', 'uid', 'creationTimestamp', 'annotations'];
@@ -109,24 +103,19 @@ export function isRecorded({ kind }: RecordValue): boolean {
 
 /** The record that has an object. */
 export function recordOf({ kind, name }: Pick<ObjectChange, 'kind' | 'name'>): RecordName {
-  switch (kind) {
-    case 'ippool':
-      return { kind: 'pool', name };
-    case 'ipreservation':
-      return { kind: 'reservation', name };
-    case 'ipamconfig':
-      return { kind: 'config' };
-    case 'node':
-      return { kind: 'node', name };
-    case 'requestpolicy':
-      return { kind: 'requestPolicies' };
-    case 'revokedcertificate':
-      return { kind: 'revokedCertificates' };
-  }
+  if (kind === 'ippool') return { kind: 'pool', name };
+  if (kind === 'ipreservation') return { kind: 'reservation', name };
+  if (kind === 'node') return { kind, name };
+  if (kind === 'ipamconfig') return { kind: 'config' };
+  return { kind: kind === 'requestpolicy' ? 'requestPolicies' : 'revokedCertificates' };
 }
 
-/** The recorded differences between two states of one record; none for a record that is not recorded. */
-export function objectChanges(before: RecordValue | undefined, after: RecordValue | undefined): ObjectChange[] {
+/** Differences between two states of one record; none for a record that is not recorded. */
+export function objectChanges(
+  before: RecordValue | undefined,
+  after: RecordValue | undefined,
+  made: Pick<ObjectChange, 'atMs' | 'author'>,
+): ObjectChange[] {
   const kind = KINDS[(after ?? before)?.kind ?? 'block'];
   if (!kind) return [];
   const [old, present] = [objectsIn(before), objectsIn(after)];
@@ -134,7 +123,7 @@ export function objectChanges(before: RecordValue | undefined, after: RecordValu
     const [was, is] = [old.get(name), present.get(name)];
     const action = !was ? 'created' : !is ? 'deleted' : 'changed';
     const fields = fieldChanges(was ?? new Map(), is ?? new Map());
-    return action === 'changed' && fields.length === 0 ? [] : [{ kind, name, action, fields }];
+    return action === 'changed' && fields.length === 0 ? [] : [{ ...made, kind, name, action, fields }];
   });
 }
 
@@ -142,7 +131,7 @@ export function objectChanges(before: RecordValue | undefined, after: RecordValu
 export function isApplied({ action, name, fields }: ObjectChange, record: RecordValue | undefined): boolean {
   const object = objectsIn(record).get(name);
   if (!object || action === 'deleted') return !object && action === 'deleted';
-  return fields.every(({ field: path, after }) => cut(object.get(path), MAX_VALUE_LENGTH) === after);
+  return fields.every(({ field: path, after }) => cut(object.get(path)) === after);
 }
 
 function objectsIn(record: RecordValue | undefined): ReadonlyMap<string, FlatObject> {
@@ -187,55 +176,49 @@ function textOf(value: Json): string {
 }
 
 function fieldChanges(before: FlatObject, after: FlatObject): FieldChange[] {
-  return [...new Set([...before.keys(), ...after.keys()])].flatMap((path) => {
-    const [was, is] = [before.get(path), after.get(path)];
-    if (was === is) return [];
-    return [{ field: path, before: cut(was, MAX_VALUE_LENGTH), after: cut(is, MAX_VALUE_LENGTH) }];
-  });
+  const paths = [...new Set([...before.keys(), ...after.keys()])].filter(
+    (path) => before.get(path) !== after.get(path),
+  );
+  return paths
+    .slice(0, MAX_FIELDS)
+    .map((path) => ({ field: path, before: cut(before.get(path)), after: cut(after.get(path)) }));
 }
 
-function cut<Text extends string | undefined>(text: Text, length: number): Text | string {
-  return text === undefined || text.length <= length ? text : `${text.slice(0, length - 1)}…`;
+function cut(text: string | undefined): string | undefined {
+  return text === undefined || text.length <= MAX_VALUE_LENGTH ? text : `${text.slice(0, MAX_VALUE_LENGTH - 1)}…`;
 }
 
-/** Podwire's own form, like that of past allocations. */
-export function encodeChangeEntry({ atMs, by, objects }: ChangeEntry): JsonObject {
-  let length = 0;
-  const shorten = (value: string | undefined): string | null => {
-    const text = cut(value, length > MAX_ENTRY_LENGTH ? CUT_LENGTH : MAX_VALUE_LENGTH) ?? null;
-    length += text?.length ?? 0;
-    return text;
-  };
+/** Podwire's own form of the changes of a request, like that of past allocations. */
+export function encodeChanges(changes: readonly ObjectChange[]): JsonObject {
   return {
-    at: new Date(atMs).toISOString(),
-    by,
-    objects: objects.map(({ kind, name, action, fields }) => ({
-      ...{ kind, name, action },
-      fields: fields.map(({ field: path, before, after }) => [path, shorten(before), shorten(after)]),
+    changes: changes.map(({ atMs, fields, ...rest }) => ({
+      ...{ at: new Date(atMs).toISOString(), ...rest },
+      fields: fields.map(({ field: path, before = null, after = null }) => [path, before, after]),
     })),
   };
 }
 
-/** @returns undefined for bytes that {@link encodeChangeEntry} did not write */
-export function decodeChangeEntry(value: Uint8Array): ChangeEntry | undefined {
+/** @returns undefined for bytes that {@link encodeChanges} did not write */
+export function decodeChanges(value: Uint8Array): ObjectChange[] | undefined {
   return decodeHistory(value, (raw) => {
-    const atMs = Date.parse(readOptionalText(field(raw, 'at')) ?? '');
-    if (Number.isNaN(atMs)) return undefined;
-    return { atMs, by: readText(field(raw, 'by')), objects: readList(field(raw, 'objects')).map(readObjectChange) };
+    const source = field(raw, 'changes');
+    return isAbsent(source) ? undefined : readList(source).map(readChange);
   });
 }
 
 const ACTIONS = ['created', 'changed', 'deleted'] as const;
 
-function readObjectChange(source: Field): ObjectChange {
+function readChange(source: Field): ObjectChange {
   const raw = readObject(source);
+  const atMs = Date.parse(readText(field(raw, 'at', source.path)));
   const kind = RECORDED_KINDS.find((known) => known === raw.kind);
   const action = ACTIONS.find((known) => known === raw.action);
-  if (!kind || !action) throw unreadable(source, 'a change of an object');
+  if (!kind || !action || Number.isNaN(atMs)) throw unreadable(source, 'a change of an object');
+  const [author, name] = ['author', 'name'].map((each) => readText(field(raw, each, source.path)));
   const fields = readList(field(raw, 'fields', source.path)).map((entry) => {
     const [path, before, after] = readList(entry);
     if (!path || !before || !after) throw unreadable(entry, 'a path with two values');
     return { field: readText(path), before: readOptionalText(before), after: readOptionalText(after) };
   });
-  return { kind, name: readText(field(raw, 'name', source.path)), action, fields };
+  return { atMs, author: author ?? '', kind, name: name ?? '', action, fields };
 }

@@ -120,18 +120,18 @@ export class RecordKeys {
     return `${this.history}${historyDay(dayOf(releasedAtMs))}/${formatAddress(address)}/${sequenceNumber}`;
   }
 
-  /** Changes of objects in a day of the history, in the order of their times; no address begins like this. */
+  /** Changes of objects in a day of the history begin with it; no address does. */
   changesOf(day: number): string {
     return `${this.history}${historyDay(day)}/changes/`;
   }
 
-  /** @param id - distinguishes changes of one millisecond */
-  changeEntry(atMs: number, id: string): string {
+  /** In the order of their times. @param id - distinguishes changes of one millisecond */
+  changes(atMs: number, id: string): string {
     return `${this.changesOf(dayOf(atMs))}${String(atMs).padStart(15, '0')}-${id}`;
   }
 
   isChange(key: string): boolean {
-    return key.startsWith('/changes/', this.history.length + DAY_DIGITS) && key.startsWith(this.history);
+    return key.startsWith(this.history) && key.startsWith('/changes/', this.history.length + DAY_DIGITS);
   }
 
   /** A record that says when the complete history begins. */

@@ -20,19 +20,6 @@ import {
 } from "@grpc/grpc-js";
 import { Timestamp } from "../../../google/protobuf/timestamp.js";
 
-/** ChangeAction is what happened to an object. */
-export enum ChangeAction {
-  /** CHANGE_ACTION_UNSPECIFIED - Not used. */
-  CHANGE_ACTION_UNSPECIFIED = 0,
-  /** CHANGE_ACTION_CREATED - It was created. */
-  CHANGE_ACTION_CREATED = 1,
-  /** CHANGE_ACTION_CHANGED - Some of its fields were changed. */
-  CHANGE_ACTION_CHANGED = 2,
-  /** CHANGE_ACTION_DELETED - It was deleted. */
-  CHANGE_ACTION_DELETED = 3,
-  UNRECOGNIZED = -1,
-}
-
 /** Tenure is the time for which an address was allocated to one holder. */
 export interface Tenure {
   /** The address, without prefix length. */
@@ -142,7 +129,7 @@ export interface ListChangesRequest {
   kind: string;
   /** Only changes of this node; empty for all objects. */
   nodeName: string;
-  /** Largest number of changes to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
+  /** How many changing requests to search, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
   /** The next_page_token of the previous answer; empty for the first page. All other fields must be as in that request. */
   pageToken: string;
@@ -156,7 +143,7 @@ export interface ListChangesResponse {
   nextPageToken: string;
 }
 
-/** Change is what one request changed. */
+/** Change is what one request changed in one object. */
 export interface Change {
   /** When it was committed. */
   time:
@@ -167,23 +154,17 @@ export interface Change {
    * socket, or `podwire-ipam` and its task.
    */
   author: string;
-  /** The changed objects that the request selects, at least one. */
-  objects: ChangedObject[];
-}
-
-/** ChangedObject is an object before and after a change. */
-export interface ChangedObject {
-  /** Kind, as in the request. */
+  /** Kind of the object, as in the request. */
   kind: string;
-  /** Name; the serial number of a certificate. */
+  /** Name of the object; the serial number of a certificate. */
   name: string;
-  /** What happened to it. */
-  action: ChangeAction;
-  /** The fields that differ. */
+  /** `created`, `changed` or `deleted`. */
+  action: string;
+  /** The fields that differ, at most 100. */
   fields: ChangedField[];
 }
 
-/** ChangedField is a field before and after a change. Values beyond 4,096 characters are cut. */
+/** ChangedField is a field before and after a change. Values beyond 1,024 characters are cut. */
 export interface ChangedField {
   /** Path in the stored object: `cidr`, `labels.zone`. */
   path: string;
@@ -1046,7 +1027,7 @@ export const ListChangesResponse: MessageFns<ListChangesResponse> = {
 };
 
 function createBaseChange(): Change {
-  return { time: undefined, author: "", objects: [] };
+  return { time: undefined, author: "", kind: "", name: "", action: "", fields: [] };
 }
 
 export const Change: MessageFns<Change> = {
@@ -1057,8 +1038,17 @@ export const Change: MessageFns<Change> = {
     if (message.author !== "") {
       writer.uint32(18).string(message.author);
     }
-    for (const v of message.objects) {
-      ChangedObject.encode(v!, writer.uint32(26).fork()).join();
+    if (message.kind !== "") {
+      writer.uint32(26).string(message.kind);
+    }
+    if (message.name !== "") {
+      writer.uint32(34).string(message.name);
+    }
+    if (message.action !== "") {
+      writer.uint32(42).string(message.action);
+    }
+    for (const v of message.fields) {
+      ChangedField.encode(v!, writer.uint32(50).fork()).join();
     }
     return writer;
   },
@@ -1097,7 +1087,31 @@ export const Change: MessageFns<Change> = {
               break;
             }
 
-            message.objects.push(ChangedObject.decode(reader, reader.uint32()));
+            message.kind = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.action = reader.string();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.fields.push(ChangedField.decode(reader, reader.uint32()));
             continue;
           }
         }
@@ -1119,97 +1133,9 @@ export const Change: MessageFns<Change> = {
     const message = createBaseChange();
     message.time = object.time ?? undefined;
     message.author = object.author ?? "";
-    message.objects = object.objects?.map((e) => ChangedObject.fromPartial(e)) || [];
-    return message;
-  },
-};
-
-function createBaseChangedObject(): ChangedObject {
-  return { kind: "", name: "", action: 0, fields: [] };
-}
-
-export const ChangedObject: MessageFns<ChangedObject> = {
-  encode(message: ChangedObject, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.kind !== "") {
-      writer.uint32(10).string(message.kind);
-    }
-    if (message.name !== "") {
-      writer.uint32(18).string(message.name);
-    }
-    if (message.action !== 0) {
-      writer.uint32(24).int32(message.action);
-    }
-    for (const v of message.fields) {
-      ChangedField.encode(v!, writer.uint32(34).fork()).join();
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): ChangedObject {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseChangedObject();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.kind = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 18) {
-              break;
-            }
-
-            message.name = reader.string();
-            continue;
-          }
-          case 3: {
-            if (tag !== 24) {
-              break;
-            }
-
-            message.action = reader.int32() as any;
-            continue;
-          }
-          case 4: {
-            if (tag !== 34) {
-              break;
-            }
-
-            message.fields.push(ChangedField.decode(reader, reader.uint32()));
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<ChangedObject>): ChangedObject {
-    return ChangedObject.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<ChangedObject>): ChangedObject {
-    const message = createBaseChangedObject();
     message.kind = object.kind ?? "";
     message.name = object.name ?? "";
-    message.action = object.action ?? 0;
+    message.action = object.action ?? "";
     message.fields = object.fields?.map((e) => ChangedField.fromPartial(e)) || [];
     return message;
   },
@@ -1343,7 +1269,7 @@ export const HistoryServiceService = {
    * certificates, in the order of their times. It has the changes that podwire-ipam made: not those of other programs in the
    * datastore, nor of registrations that change no listed field.
    *
-   * The search for one page is bounded: a page may be short or empty although more follow.
+   * A page may be empty although more follow.
    *
    * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no history is kept), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
@@ -1381,7 +1307,7 @@ export interface HistoryServiceServer extends UntypedServiceImplementation {
    * certificates, in the order of their times. It has the changes that podwire-ipam made: not those of other programs in the
    * datastore, nor of registrations that change no listed field.
    *
-   * The search for one page is bounded: a page may be short or empty although more follow.
+   * A page may be empty although more follow.
    *
    * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no history is kept), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
@@ -1439,7 +1365,7 @@ export interface HistoryServiceClient extends Client {
    * certificates, in the order of their times. It has the changes that podwire-ipam made: not those of other programs in the
    * datastore, nor of registrations that change no listed field.
    *
-   * The search for one page is bounded: a page may be short or empty although more follow.
+   * A page may be empty although more follow.
    *
    * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no history is kept), UNAVAILABLE, DEADLINE_EXCEEDED.
    */

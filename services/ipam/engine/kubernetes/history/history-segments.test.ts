@@ -103,7 +103,7 @@ describe('records', () => {
 
   test('of changed objects are written within a second, with those that wait', async () => {
     const { segments } = await open();
-    const change = { key: keys.changeEntry(0, '0'), value: Buffer.from('{}') };
+    const change = { key: keys.changes(0, '0'), value: Buffer.from('{}') };
     segments.append([record('a')]);
     segments.append([change]);
     segments.append([record('b')]);

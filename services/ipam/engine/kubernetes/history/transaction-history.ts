@@ -3,7 +3,7 @@ import { ordinalOf } from '@podwire/shared/net/prefix';
 import { sameAttributes } from '../../../records/attributes.js';
 import { attributesAt, type Block } from '../../../records/block.js';
 import type { HistoryEntry, ObjectChange } from '../../../records/history.js';
-import { decodeChangeEntry, encodeChangeEntry, isApplied, recordOf } from '../../../records/json/history.js';
+import { decodeChanges, encodeChanges, isApplied, recordOf } from '../../../records/json/history.js';
 import { decodeHistoryEntry } from '../../../records/json/history.js';
 import type { RecordKeys } from '../../../records/json/keys.js';
 import { decodeIfReadable, serialize } from '../../../records/json/registry.js';
@@ -77,16 +77,15 @@ export class TransactionHistory {
     return this.#records.flatMap(({ key, value, parts }) => {
       const held = parts.filter(holds);
       if (held.length === 0) return [];
-      const entry = held.length < parts.length ? decodeChangeEntry(value) : undefined;
-      const objects = held.flatMap(({ part }) => ('action' in part ? part : []));
-      return { key, value: entry ? serialize(encodeChangeEntry({ ...entry, objects })) : value };
+      const changes = held.flatMap(({ part }) => ('action' in part ? part : []));
+      return { key, value: held.length < parts.length ? serialize(encodeChanges(changes)) : value };
     });
   }
 }
 
 function partsOf(key: string, value: Uint8Array, keys: RecordKeys): Omit<EntryPart, 'object'>[] {
   if (keys.isChange(key))
-    return (decodeChangeEntry(value)?.objects ?? []).map((part) => ({ recordKey: keys.ofName(recordOf(part)), part }));
+    return (decodeChanges(value) ?? []).map((part) => ({ recordKey: keys.ofName(recordOf(part)), part }));
   const entry = decodeHistoryEntry(value);
   return entry ? [{ recordKey: keys.block(entry.block), part: entry }] : [];
 }
