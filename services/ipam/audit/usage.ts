@@ -37,20 +37,14 @@ interface PoolSize {
   readonly available: bigint;
 }
 
-/** Addresses in use by a namespace's pods; {@link OTHER_NAMESPACES} for all but the largest. */
-interface NamespaceUsage {
-  readonly namespace: string;
-  readonly inUse: number;
-}
-
 /** No namespace has this name. */
 const OTHER_NAMESPACES = '_other';
 const MAX_NAMESPACES = 20;
 
 export interface Usage {
   readonly nodeUsages: readonly NodePoolUsage[];
-  /** The largest first. */
-  readonly namespaces: readonly NamespaceUsage[];
+  /** Addresses in use by the pods of the largest namespaces, the largest first, and of {@link OTHER_NAMESPACES}. */
+  readonly namespaces: readonly { readonly namespace: string; readonly inUse: number }[];
   readonly pools: readonly PoolSize[];
   /** Addresses that cool down. */
   readonly cooling: number;
@@ -106,7 +100,7 @@ function namespacesOf(block: Block): ReadonlyMap<string, number> {
   return counts;
 }
 
-function largest(counts: ReadonlyMap<string, number>): NamespaceUsage[] {
+function largest(counts: ReadonlyMap<string, number>): Usage['namespaces'] {
   const sorted = [...counts]
     .map(([namespace, inUse]) => ({ namespace, inUse }))
     .sort((a, b) => b.inUse - a.inUse || compareTexts(a.namespace, b.namespace));

@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, instantClock, keys, startReplica } from '../engine/testing/stores.js';
 import type { ObjectChange } from '../records/history.js';
-import { decodeChanges, encodeChanges, isApplied, objectChanges, recordOf } from '../records/json/history.js';
+import { decodeChanges, encodeChanges, isApplied, objectDifferences, recordOf } from '../records/json/history.js';
 import { dayStartMs } from '../records/json/keys.js';
 import { serialize } from '../records/json/registry.js';
 import type { RecordValue } from '../records/view.js';
@@ -95,7 +95,7 @@ describe('a change', () => {
       ],
     ],
   ])('%s', (_, before, after, expected) => {
-    const changes = objectChanges(before, after, MADE);
+    const changes = objectDifferences(before, after);
     expect(
       changes.flatMap(({ kind, name, action, fields }) => [
         `${kind} ${name} ${action}`,
@@ -128,7 +128,7 @@ describe('a change', () => {
 
   test('has at most 100 fields, and cut values', () => {
     const labels = Object.fromEntries(Array.from({ length: 500 }, (_, index) => [`l${index}`, 'x'.repeat(5000)]));
-    const [created] = objectChanges(undefined, nodeRecord('n', { labels }), MADE);
+    const [created] = objectDifferences(undefined, nodeRecord('n', { labels }));
     expect(created?.fields).toHaveLength(100);
     expect(created?.fields[0]?.after).toBe(`${'x'.repeat(1023)}…`);
     expect(created && isApplied(created, nodeRecord('n', { labels }))).toBe(true);
@@ -200,7 +200,7 @@ describe('the changes of a datastore', () => {
           ...mirror.view.nodes().map((value) => ({ kind: 'node', value }) as const),
         ];
         const expected = records.flatMap((record) =>
-          objectChanges(undefined, record, MADE).map(
+          objectDifferences(undefined, record).map(
             ({ kind, name: each, fields }) =>
               [`${kind} ${each}`, new Map(fields.map(({ field, after = '' }) => [field, after]))] as const,
           ),

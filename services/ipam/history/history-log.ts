@@ -1,7 +1,7 @@
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 
 import type { Store, StoredRecord } from '../engine/store.js';
-import type { HistoryEntry, ObjectChange } from '../records/history.js';
+import type { HistoryEntry } from '../records/history.js';
 import { decodeChanges } from '../records/json/history.js';
 import { decodeHistoryEntry } from '../records/json/history.js';
 import { DAY_DIGITS, dayStartMs, historyDay, type RecordKeys } from '../records/json/keys.js';
@@ -26,13 +26,6 @@ interface DayPage {
   readonly next: string | undefined;
   /** Examined entries, including unreadable ones. */
   readonly scannedCount: number;
-}
-
-/** Part of the changes of a day. */
-interface ChangePage {
-  readonly changes: readonly ObjectChange[];
-  /** The position after which the next page begins; undefined at the end of the day. */
-  readonly next: string | undefined;
 }
 
 /** A history that the datastore writes apart from its transactions, and removes in larger parts than a record. */
@@ -106,8 +99,9 @@ export class HistoryLog {
   /**
    * Changes of objects in a day, in the order of their times.
    * @param after - `next` of the page before, or a time as {@link RecordKeys.changes} writes it
+   * @returns `next` undefined at the end of the day
    */
-  async changes(day: number, after: string, limit: number, signal: AbortSignal): Promise<ChangePage> {
+  async changes(day: number, after: string, limit: number, signal: AbortSignal) {
     const prefix = this.#keys.changesOf(day);
     const { records, more } = await this.#store.scan({ prefix, after: prefix + after, limit }, signal);
     const changes = records.flatMap(({ value }) => decodeChanges(value) ?? []);

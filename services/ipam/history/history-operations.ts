@@ -11,7 +11,6 @@ import {
   isSameAllocation,
   overlapsSpan,
   currentTenures,
-  isWithin,
   positionOf,
   timeOf,
   type ChangeQuery,
@@ -113,7 +112,7 @@ export class History {
     const nextDay = next === undefined ? await log.dayAfter(day, signal) : undefined;
     const position = nextDay === undefined ? next : positionOf(dayStartMs(nextDay));
     const isLast = position === undefined || timeOf(position) >= span.untilMs;
-    const selected = changes.filter((change) => isWithin(span, change.atMs) && selects(change));
+    const selected = changes.filter((each) => each.atMs >= span.fromMs && each.atMs < span.untilMs && selects(each));
     return { changes: selected, next: isLast ? undefined : position };
   }
 

@@ -126,10 +126,6 @@ export function timeOf(position: string): number {
   return Number(position.slice(0, TIME_DIGITS));
 }
 
-export function isWithin({ fromMs, untilMs }: TimeSpan, timeMs: number): boolean {
-  return timeMs >= fromMs && timeMs < untilMs;
-}
-
 /** Whether a tenure overlaps the span. One without an allocation time may have begun at any time. */
 export function overlapsSpan({ allocatedAtMs, releasedAtMs }: Tenure, { fromMs, untilMs }: TimeSpan): boolean {
   return (releasedAtMs ?? Number.POSITIVE_INFINITY) > fromMs && (allocatedAtMs ?? Number.NEGATIVE_INFINITY) < untilMs;

@@ -49,14 +49,18 @@ export interface FieldChange {
   readonly after: string | undefined;
 }
 
-/** What a request changed in an object: written in the transaction of the request, never changed. */
-export interface ObjectChange {
-  readonly atMs: number;
-  /** Who requested it: `operator "ann"`, `local process`, `podwire-ipam: release-deleted-nodes`. */
-  readonly author: string;
+/** Two states of an object. */
+export interface ObjectDifference {
   readonly kind: RecordedKind;
   readonly name: string;
   readonly action: 'created' | 'changed' | 'deleted';
   /** What differs, at most 100 fields. Long values are cut. */
   readonly fields: readonly FieldChange[];
+}
+
+/** What a request changed in an object: written in the transaction of the request, never changed. */
+export interface ObjectChange extends ObjectDifference {
+  readonly atMs: number;
+  /** Who requested it: `operator "ann"`, `local process`, `podwire-ipam: release-deleted-nodes`. */
+  readonly author: string;
 }

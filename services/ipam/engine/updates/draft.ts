@@ -1,6 +1,6 @@
 import { isForbiddenByLock } from '../../records/datastore-lock.js';
-import type { HistoryEntry, ObjectChange } from '../../records/history.js';
-import { encodeChanges, isRecorded, objectChanges } from '../../records/json/history.js';
+import type { HistoryEntry, ObjectChange, ObjectDifference } from '../../records/history.js';
+import { encodeChanges, objectDifferences } from '../../records/json/history.js';
 import { encodeHistoryEntry } from '../../records/json/history.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { serialize, writeRecord, type DecodedRecord } from '../../records/json/registry.js';
@@ -84,7 +84,7 @@ export class Draft {
     keyed: [],
   };
   /** What changes that have not been folded change in objects. */
-  #lastObjects: { readonly changes: readonly Change[]; readonly objects: readonly ObjectChange[] } | undefined;
+  #lastObjects: { readonly changes: readonly Change[]; readonly objects: readonly ObjectDifference[] } | undefined;
   /** Size of changes that have not been folded. */
   #lastEstimate: { readonly changes: readonly Change[]; readonly bytes: number } | undefined;
 
@@ -206,22 +206,19 @@ export class Draft {
   }
 
   /** Cached until the changes are folded. */
-  #objectsOf(changes: readonly Change[]): readonly ObjectChange[] {
+  #objectsOf(changes: readonly Change[]): readonly ObjectDifference[] {
     if (!this.#changeLog) return [];
     if (this.#lastObjects?.changes !== changes) this.#lastObjects = { changes, objects: this.#compareObjects(changes) };
     return this.#lastObjects.objects;
   }
 
-  #compareObjects(changes: readonly Change[]): readonly ObjectChange[] {
-    const recorded = this.#withKeys(changes).filter(
-      ({ change: { type, record } }) => type !== 'expect' && isRecorded(record),
-    );
-    const after = new Map(recorded.map(({ key, change }) => [key, change.type === 'put' ? change.record : undefined]));
-    const made = { atMs: 0, author: OWN_AUTHOR };
-    return [...after].flatMap(([key, record]) => objectChanges(this.#view.get(key), record, made));
+  #compareObjects(changes: readonly Change[]): readonly ObjectDifference[] {
+    const written = this.#withKeys(changes).filter(({ change }) => change.type !== 'expect');
+    const after = new Map(written.map(({ key, change }) => [key, change.type === 'put' ? change.record : undefined]));
+    return [...after].flatMap(([key, record]) => objectDifferences(this.#view.get(key), record));
   }
 
-  #addChanges(objects: readonly ObjectChange[], author: string): void {
+  #addChanges(objects: readonly ObjectDifference[], author: string): void {
     if (!this.#changeLog) return;
     const atMs = this.#changes[0]?.[0]?.atMs ?? this.#changeLog.nextMs();
     const isOfNode = author.startsWith('node ') && objects.every(({ action }) => action === 'deleted');

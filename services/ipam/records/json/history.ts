@@ -7,6 +7,7 @@ import {
   type FieldChange,
   type HistoryEntry,
   type ObjectChange,
+  type ObjectDifference,
   type RecordedKind,
 } from '../history.js';
 import type { RevokedCertificate } from '../revoked-certificate.js';
@@ -96,11 +97,6 @@ const KINDS: Partial<Record<RecordValue['kind'], RecordedKind>> = {
   revokedCertificates: 'revokedcertificate',
 };
 
-/** Whether changes of a record are recorded. */
-export function isRecorded({ kind }: RecordValue): boolean {
-  return KINDS[kind] !== undefined;
-}
-
 /** The record that has an object. */
 export function recordOf({ kind, name }: Pick<ObjectChange, 'kind' | 'name'>): RecordName {
   if (kind === 'ippool') return { kind: 'pool', name };
@@ -111,11 +107,7 @@ export function recordOf({ kind, name }: Pick<ObjectChange, 'kind' | 'name'>): R
 }
 
 /** Differences between two states of one record; none for a record that is not recorded. */
-export function objectChanges(
-  before: RecordValue | undefined,
-  after: RecordValue | undefined,
-  made: Pick<ObjectChange, 'atMs' | 'author'>,
-): ObjectChange[] {
+export function objectDifferences(before: RecordValue | undefined, after: RecordValue | undefined): ObjectDifference[] {
   const kind = KINDS[(after ?? before)?.kind ?? 'block'];
   if (!kind) return [];
   const [old, present] = [objectsIn(before), objectsIn(after)];
@@ -123,12 +115,12 @@ export function objectChanges(
     const [was, is] = [old.get(name), present.get(name)];
     const action = !was ? 'created' : !is ? 'deleted' : 'changed';
     const fields = fieldChanges(was ?? new Map(), is ?? new Map());
-    return action === 'changed' && fields.length === 0 ? [] : [{ ...made, kind, name, action, fields }];
+    return action === 'changed' && fields.length === 0 ? [] : [{ kind, name, action, fields }];
   });
 }
 
 /** Whether a state of the object's record has every field as it is after the change. */
-export function isApplied({ action, name, fields }: ObjectChange, record: RecordValue | undefined): boolean {
+export function isApplied({ action, name, fields }: ObjectDifference, record: RecordValue | undefined): boolean {
   const object = objectsIn(record).get(name);
   if (!object || action === 'deleted') return !object && action === 'deleted';
   return fields.every(({ field: path, after }) => cut(object.get(path)) === after);
