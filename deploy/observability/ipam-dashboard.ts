@@ -137,6 +137,14 @@ export const IPAM: DashboardDefinition = {
           width: 16,
           queries: [{ expression: 'max by (kind, object) (podwire_ipam_audit_finding) or on () vector(0)' }],
         },
+        {
+          title: 'Addresses by namespace',
+          description: 'Addresses in use by pods; _other: all but the 20 largest namespaces.',
+          kind: 'stack',
+          unit: 'short',
+          width: 16,
+          queries: [{ expression: 'max by (namespace) (podwire_ipam_namespace_addresses)', legend: '{{namespace}}' }],
+        },
       ],
     },
     {

@@ -22,6 +22,7 @@ export const VERBS: VerbTable = {
   'leases return': async () => (await import('./commands/leases.js')).leasesReturn,
   who: async () => (await import('./commands/who.js')).who,
   history: async () => (await import('./commands/history.js')).history,
+  events: async () => (await import('./commands/events.js')).events,
   explain: async () => (await import('./commands/explain.js')).explain,
   'policy explain': async () => (await import('./commands/policy/policy.js')).policyExplain,
   'policy list': async () => (await import('./commands/policy/policy.js')).policyList,

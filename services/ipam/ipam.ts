@@ -3,6 +3,7 @@ import type { Unary } from '@podwire/shared/rpc/unary';
 
 import { Addresses, Assignments } from './addresses/addresses-operations.js';
 import { addressService } from './addresses/addresses-rpc.js';
+import type { AddressServiceDeps } from './addresses/allocate/allocate-rpc.js';
 import { Affinities } from './affinities/affinities-operations.js';
 import { affinityService } from './affinities/affinities-rpc.js';
 import { Audits } from './audit/audit-operations.js';
@@ -73,7 +74,7 @@ export class Ipam {
   }
 }
 
-interface IpamServicesDeps extends LeaseServiceDeps {
+interface IpamServicesDeps extends LeaseServiceDeps, AddressServiceDeps {
   readonly readPodCidrs: ReadPodCidrs;
 }
 
@@ -81,10 +82,10 @@ interface IpamServicesDeps extends LeaseServiceDeps {
 export function ipamServices(
   ipam: Ipam,
   unary: Unary,
-  { requirePod, readPodCidrs, settlement }: IpamServicesDeps,
+  { requirePod, reportRefusal, readPodCidrs, settlement }: IpamServicesDeps,
 ): readonly RpcService[] {
   return [
-    addressService(ipam, unary, requirePod),
+    addressService(ipam, unary, { requirePod, reportRefusal }),
     leaseService(ipam.leases, unary, { requirePod, settlement }),
     handleService(ipam.handles, unary),
     historyService(ipam.history, unary),

@@ -39,10 +39,12 @@ import { type HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './api-server/api.js';
 import type { NodeTokens, NodeTokensOptions } from './api-server/node-tokens.js';
+import { ObjectEvents, type ObjectEvent } from './api-server/object-events.js';
 import { podCidrsOf, PodNodes } from './api-server/pod-nodes.js';
 import { networkPolicyService, type NetworkPolicyServer } from './network-policies/network-policies-rpc.js';
 import { PoolAdmission } from './pools/admission.js';
 import { PoolEvents } from './pools/pools-operations.js';
+import type { PodIdentity } from './records/attributes.js';
 import type { ServiceAddress } from './records/pool.js';
 import { RecordKeys } from './records/json/keys.js';
 import {
@@ -227,6 +229,7 @@ function ipamServer(
   { log, clock, env, recentLines: lines }: ServiceDeps,
 ): RpcServer {
   const pods = api && new PodNodes({ api, clock, log });
+  const objectEvents = api && new ObjectEvents({ api, clock, log, instance: hostname() });
   return new RpcServer({
     addresses,
     log,
@@ -239,6 +242,7 @@ function ipamServer(
     services: (unary, streaming) => [
       ...ipamServices(ipam, unary, {
         requirePod: async (caller, pod, signal) => pods?.require(caller, pod, signal),
+        reportRefusal: (pod, failure) => void objectEvents?.report(refusedPod(pod, failure)),
         settlement,
         readPodCidrs: async (name, signal) => (api ? podCidrsOf(api, name, signal) : []),
       }),
@@ -249,6 +253,12 @@ function ipamServer(
       releaseService(release, unary),
     ],
   });
+}
+
+function refusedPod({ namespace, name, uid }: PodIdentity, { code, message }: Failure): ObjectEvent {
+  const reason = code.toLowerCase().replace(/(?:^|_)([a-z])/g, (_, letter: string) => letter.toUpperCase());
+  const pod = { kind: 'Pod', namespace, name, uid } as const;
+  return { ...pod, type: 'Warning', reason, note: message };
 }
 
 /** How often the tokens of nodes are looked at, on average, in milliseconds. */

@@ -1,4 +1,6 @@
+import { context } from '@opentelemetry/api';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
+import { withAuthor } from '@podwire/shared/rpc/access';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import type { UpkeepTaskName } from '@podwire/shared/telemetry/catalog/metrics-ipam';
@@ -37,7 +39,7 @@ export class Upkeep {
     const pauseMs = (): number => intervalMs * (0.5 + random());
     this.#queue = new WorkQueue({
       reconcile: async (task, signal) => {
-        await task.run(signal);
+        await context.with(withAuthor(context.active(), `podwire-ipam: ${task.name}`), () => task.run(signal));
         return { inMs: pauseMs() };
       },
       retryInMs: pauseMs,

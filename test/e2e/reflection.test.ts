@@ -35,6 +35,7 @@ const METHODS = {
     'podwire.ipam.v1.HandleService/ListHandles',
     'podwire.ipam.v1.HandleService/ReleaseHandle',
     'podwire.ipam.v1.HistoryService/GetAddressHistory',
+    'podwire.ipam.v1.HistoryService/ListChanges',
     'podwire.ipam.v1.HistoryService/QueryAt',
     'podwire.ipam.v1.LeaseService/BindAddresses',
     'podwire.ipam.v1.LeaseService/LeaseAddresses',

@@ -10,6 +10,7 @@ import {
 import { Endpoint, EndpointServiceService } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { GetHandleResponse, HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import {
+  Change,
   GetAddressHistoryResponse,
   HistoryServiceService,
   QueryAtResponse,
@@ -459,5 +460,87 @@ describe('release', () => {
         stdout: expect.stringMatching(/(holds no address|addresses: none); .* removed/),
       });
     }
+  });
+});
+
+describe('events', () => {
+  const DAY_MS = 86_400_000;
+  const change = (minute: number, author: string, rest: Partial<Change>): Change =>
+    Change.fromPartial({ time: new Date(Date.now() - DAY_MS / 2 + minute * 60_000), author, ...rest });
+  const CHANGES = [
+    change(0, 'local process', {
+      ...{ kind: 'ippool', name: 'web', action: 'created' },
+      fields: [
+        { path: 'cidr', before: undefined, after: '10.70.0.0/16' },
+        { path: 'nodeSelector', before: undefined, after: 'x'.repeat(200) },
+      ],
+    }),
+    change(1, 'operator "ann"', {
+      ...{ kind: 'ippool', name: 'web', action: 'changed' },
+      fields: [{ path: 'disabled', before: 'false', after: 'true' }],
+    }),
+    change(9, 'podwire-ipam', { kind: 'node', name: 'n1', action: 'deleted' }),
+  ];
+  const tenure = {
+    ...{ address: '10.70.0.7', attributes: { namespace: 'default', pod: 'web-0', node: 'n1' } },
+    allocateTime: new Date(0),
+    releaseTime: new Date(Date.now() - DAY_MS / 2 + 300_000),
+  };
+  const serveAll = () =>
+    fakes.serve(
+      fake(HistoryServiceService.listChanges, ({ pageToken }) =>
+        pageToken === ''
+          ? { changes: CHANGES.slice(0, 1), nextPageToken: 'next' }
+          : { changes: CHANGES.slice(1), nextPageToken: '' },
+      ),
+      fake(HistoryServiceService.getAddressHistory, () =>
+        GetAddressHistoryResponse.fromPartial({
+          tenures: [tenure, { ...tenure, attributes: { ...tenure.attributes, node: 'n2' } }],
+        }),
+      ),
+    );
+
+  test('are one table of all pages, the newest last, with who made each change', async () => {
+    await serveAll();
+    const { exitCode, stdout } = await fakes.podwirectl('events');
+    expect(exitCode).toBe(0);
+    const [head, ...lines] = stdout.split('\n').filter(Boolean);
+    expect(head).toMatch(/^TIME +KIND +OBJECT +CHANGE +BY$/);
+    expect(lines.map((line) => line.split(/ {2,}/).slice(1))).toEqual([
+      ['ippool', 'web', `created cidr=10.70.0.0/16 nodeSelector=${'x'.repeat(23)}…`, 'local process'],
+      ['ippool', 'web', 'disabled: false → true', 'operator "ann"'],
+      ['node', 'n1', 'deleted', 'podwire-ipam'],
+    ]);
+    expect((await fakes.podwirectl('events', '-o', 'wide')).stdout).toContain('x'.repeat(200));
+    expect(requestsTo('GetAddressHistory')).toEqual([]);
+  });
+
+  test('of a node have the addresses of its pods, within the time, and no others', async () => {
+    await serveAll();
+    const { stdout } = await fakes.podwirectl('events', '--node', 'n1');
+    expect(stdout.match(/address.*|node +n1.*/g)?.map((line) => line.replace(/ +/g, ' '))).toEqual([
+      'address 10.70.0.7 released by default/web-0 on n1 -',
+      'node n1 deleted podwire-ipam',
+    ]);
+    expect(requestsTo('ListChanges')[0]).toMatchObject({ nodeName: 'n1', kind: '' });
+    expect(requestsTo('GetAddressHistory')[0]).toMatchObject({ subject: { $case: 'nodeName', value: 'n1' } });
+  });
+
+  test('of a namespace are addresses; as JSON they are whole', async () => {
+    await serveAll();
+    const { stdout } = await fakes.podwirectl('events', '--namespace', 'default', '-o', 'json');
+    expect(JSON.parse(stdout).changes).toMatchObject([
+      { kind: 'address', name: '10.70.0.7', action: 'released by default/web-0 on n1' },
+      { kind: 'address', action: 'released by default/web-0 on n2' },
+    ]);
+    const { stdout: whole } = await fakes.podwirectl('events', '--kind', 'ippool', '-o', 'json');
+    expect(JSON.parse(whole).changes[0].fields[1]).toEqual({ path: 'nodeSelector', after: 'x'.repeat(200) });
+    expect(requestsTo('ListChanges')).toHaveLength(2);
+  });
+
+  test('of all addresses are refused', async () => {
+    await serveAll();
+    const { exitCode, stderr } = await fakes.podwirectl('events', '--kind', 'address');
+    expect([exitCode, stderr]).toEqual([2, expect.stringContaining('add --node or --namespace')]);
   });
 });

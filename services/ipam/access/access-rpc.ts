@@ -46,6 +46,7 @@ const READER_METHODS: readonly string[] = [
   HandleServiceService.listHandles,
   HandleServiceService.getHandle,
   HistoryServiceService.getAddressHistory,
+  HistoryServiceService.listChanges,
   HistoryServiceService.queryAt,
   NetworkPolicyServiceService.explainPolicy,
   NetworkPolicyServiceService.getPolicyStatus,

@@ -18,23 +18,22 @@ import { withAttachment } from '@podwire/shared/runtime/log';
 
 import { endpointMessage } from '../endpoints/endpoints-rpc.js';
 import { dateOf, readAddress, readAttachment, readNetns } from '../messages/parts.js';
-import type { RequirePod } from '../messages/request-parts.js';
 import type { OwnerAttributes } from '../records/attributes.js';
 import { sameNetns } from '../records/endpoint.js';
 import { handleFault } from '../records/names.js';
 import type { Addresses, Assignments } from './addresses-operations.js';
 import type { AddressHolder, AddressReport, AttributesChange } from './addresses.js';
-import { allocateHandler, explainAllocationHandler } from './allocate/allocate-rpc.js';
+import { allocateHandler, explainAllocationHandler, type AddressServiceDeps } from './allocate/allocate-rpc.js';
 import { assignmentMessage, readAssignAddressesRequest } from './assign-rpc.js';
 import type { AddressRelease, AddressReleaseResult } from './release.js';
 
 export function addressService(
   { addresses, assignments }: { addresses: Addresses; assignments: Assignments },
   unary: Unary,
-  requirePod: RequirePod,
+  deps: AddressServiceDeps,
 ): RpcService {
   return unaryService(AddressServiceService, unary, {
-    allocate: allocateHandler(addresses, requirePod),
+    allocate: allocateHandler(addresses, deps),
     assignAddresses: async (message, { signal }) => {
       const request = readAssignAddressesRequest(message);
       return assignmentMessage(request, await assignments.assign(request, signal));

@@ -119,6 +119,7 @@ describe('leftovers of an old Calico', () => {
     expect(all.findings.map(({ explanation }) => explanation)).not.toContain('');
     expect(all.summary).toMatchObject({ blocks: 3n, addressesInUse: 3n, addressesCooling: 0n });
     expect(all.summary?.topNodes[0]).toMatchObject({ nodeName: 'node-1', addressesInUse: 3n, addressesBorrowed: 0n });
+    expect(all.summary?.namespaces).toEqual([{ namespace: 'default', addressesInUse: 2n }]);
     expect(all.summary?.findings.map(({ count }) => count)).toEqual(FOUND.map(() => 1n));
     const paged: unknown[] = [];
     for (let pageToken = ''; ;) {

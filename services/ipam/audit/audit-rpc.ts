@@ -168,7 +168,7 @@ function findingMessage(finding: Finding): FindingMessage {
 }
 
 function summaryMessage(report: AuditReport): AuditSummary {
-  const { counts, nodes, blocks, addressesInUse, addressesCooling, addressesLeased } = report;
+  const { counts, nodes, namespaces, blocks, addressesInUse, addressesCooling, addressesLeased } = report;
   return {
     findings: counts.map(({ kind, severity, count }) => ({
       kind: KINDS[kind],
@@ -179,6 +179,7 @@ function summaryMessage(report: AuditReport): AuditSummary {
     addressesInUse: BigInt(addressesInUse),
     addressesCooling: BigInt(addressesCooling),
     addressesLeased: BigInt(addressesLeased),
+    namespaces: namespaces.map(({ namespace, inUse }) => ({ namespace, addressesInUse: BigInt(inUse) })),
     topNodes: nodes.map(({ nodeName, blocks: ofNode, inUse, borrowed, leased }) => ({
       nodeName,
       blocks: BigInt(ofNode),

@@ -142,6 +142,7 @@ export interface AuditReport {
   /** Counts of all findings, requested or not. */
   readonly counts: readonly KindCount[];
   readonly nodes: readonly NodeUse[];
+  readonly namespaces: Usage['namespaces'];
   readonly addressesInUse: number;
   readonly addressesCooling: number;
   readonly addressesLeased: number;
@@ -159,6 +160,7 @@ export function makeReport(findings: readonly Finding[], usage: Usage, query: Au
     more: matching.length > query.limit,
     counts: countKinds(findings),
     nodes: nodes.slice(0, query.nodesLimit),
+    namespaces: usage.namespaces,
     addressesInUse: nodes.reduce((sum, { inUse }) => sum + inUse, 0),
     addressesCooling: usage.cooling,
     addressesLeased: nodes.reduce((sum, { leased }) => sum + leased, 0),

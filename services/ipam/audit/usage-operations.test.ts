@@ -11,6 +11,10 @@ const USAGE: Usage = {
     { poolName: 'p', nodeName: 'no_affinity', blocks: 1, inUse: 0, borrowed: 0, leased: 0 },
     { poolName: 'no_ippool', nodeName: 'unknown_node', blocks: 0, inUse: 3, borrowed: 3, leased: 0 },
   ],
+  namespaces: [
+    { namespace: 'apps', inUse: 6 },
+    { namespace: '_other', inUse: 2 },
+  ],
   pools: [{ poolName: 'p', family: 4, size: 256n, reserved: 4n, available: 248n }],
   cooling: 7,
 };
@@ -38,6 +42,8 @@ test('usage is counted at collection, until its end', async () => {
     'ippool.available ippool=p family=ipv4 248',
     'ippool.reserved ippool=p family=ipv4 4',
     'ippool.size ippool=p family=ipv4 256',
+    'namespace.addresses namespace=_other 2',
+    'namespace.addresses namespace=apps 6',
   ]);
   stop();
   expect(await shown.read()).toEqual([]);

@@ -7,6 +7,7 @@ const GAUGES = [
   'podwire.ipam.allocations.borrowed',
   'podwire.ipam.allocations.leased',
   'podwire.ipam.allocations.cooling',
+  'podwire.ipam.namespace.addresses',
   'podwire.ipam.blocks',
   'podwire.ipam.ippool.size',
   'podwire.ipam.ippool.reserved',
@@ -25,7 +26,7 @@ export function observeUsage(usage: () => Promise<Usage>): () => void {
   });
 }
 
-function report({ nodeUsages, pools, cooling }: Usage, observe: Observe<(typeof GAUGES)[number]>): void {
+function report({ nodeUsages, namespaces, pools, cooling }: Usage, observe: Observe<(typeof GAUGES)[number]>): void {
   for (const { poolName, nodeName, inUse, borrowed, leased, blocks } of nodeUsages) {
     const labels = { ippool: poolName, node: nodeName };
     if (nodeName !== NO_AFFINITY) {
@@ -42,5 +43,6 @@ function report({ nodeUsages, pools, cooling }: Usage, observe: Observe<(typeof 
     observe('podwire.ipam.ippool.reserved', Number(reserved), labels);
     observe('podwire.ipam.ippool.available', Number(available), labels);
   }
+  for (const { namespace, inUse } of namespaces) observe('podwire.ipam.namespace.addresses', inUse, { namespace });
   observe('podwire.ipam.allocations.cooling', cooling);
 }

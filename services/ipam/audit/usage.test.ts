@@ -3,6 +3,7 @@ import { expect, test } from 'vitest';
 import { leaseAttributes } from '../records/lease.js';
 import { calicoAttributes, healthyView, putBlock, takeUnrecorded } from '../testing/damages.js';
 import { block, claimedBlock, NOW_MS, prefix } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { makeReport } from './audit.js';
 import { usageOf } from './usage.js';
 
@@ -47,4 +48,21 @@ test('a report lists the nodes with the most addresses first, up to the limit', 
     { nodeName: 'n2', blocks: 1, inUse: 1, borrowed: 0, leased: 0 },
   ]);
   expect(report).toMatchObject({ blocks: 5, addressesInUse: 6, addressesCooling: 1, addressesLeased: 1, more: false });
+});
+
+test('the largest namespaces are counted by name, and the sum of the other ones', () => {
+  const made = new TestView();
+  const ofPod = (namespace: string) => ({
+    handleId: 'net.c',
+    owner: { node: 'n1', namespace },
+    releasedAtMs: undefined,
+  });
+  let value = block('192.168.0.0/20', 'n1');
+  for (let size = 1; size <= 25; size++)
+    for (let taken = 0; taken < size; taken++) value = takeUnrecorded(value, ofPod(`apps-${size}`));
+  for (const rest of [{ releasedAtMs: NOW_MS }, { owner: {} }])
+    value = takeUnrecorded(value, { ...ofPod('apps-25'), ...rest });
+  claimedBlock(value).forEach((record) => made.put(record));
+  const named = Array.from({ length: 20 }, (_, index) => ({ namespace: `apps-${25 - index}`, inUse: 25 - index }));
+  expect(usageOf(made).namespaces).toEqual([...named, { namespace: '_other', inUse: 1 + 2 + 3 + 4 + 5 }]);
 });

@@ -3,6 +3,7 @@ import { defaultRoute } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
 import { blockUse, poolUtilization } from '../blocks/utilization.js';
+import { isHeld, type Block } from '../records/block.js';
 import { poolOf } from '../records/pool.js';
 import type { View } from '../records/view.js';
 import { reservedIn } from '../reservations/reservations.js';
@@ -36,8 +37,14 @@ interface PoolSize {
   readonly available: bigint;
 }
 
+/** No namespace has this name. */
+const OTHER_NAMESPACES = '_other';
+const MAX_NAMESPACES = 20;
+
 export interface Usage {
   readonly nodeUsages: readonly NodePoolUsage[];
+  /** Addresses in use by the pods of the largest namespaces, the largest first, and of {@link OTHER_NAMESPACES}. */
+  readonly namespaces: readonly { readonly namespace: string; readonly inUse: number }[];
   readonly pools: readonly PoolSize[];
   /** Addresses that cool down. */
   readonly cooling: number;
@@ -49,6 +56,7 @@ const FAMILIES: readonly Family[] = [4, 6];
 export function usageOf(view: View): Usage {
   const pools = view.pools();
   const nodeUsages = new UsageByNode();
+  const namespaces = new Map<string, number>();
   let cooling = 0;
   for (const family of FAMILIES) {
     for (const block of view.blocksIn(defaultRoute(family))) {
@@ -60,11 +68,13 @@ export function usageOf(view: View): Usage {
         nodeUsages.add(poolName, node, { inUse: count, borrowed: node === owner ? 0 : count });
       for (const [node, count] of use.leased) nodeUsages.add(poolName, node, { leased: count });
       for (const count of use.cooling.values()) cooling += count;
+      for (const [name, count] of namespacesOf(block)) namespaces.set(name, (namespaces.get(name) ?? 0) + count);
     }
   }
   const reserved = reservedIn(view);
   return {
     nodeUsages: nodeUsages.sorted(),
+    namespaces: largest(namespaces),
     pools: pools.map((pool) => {
       const { capacity, available } = poolUtilization(view, pool);
       const { family } = pool.prefix;
@@ -72,6 +82,30 @@ export function usageOf(view: View): Usage {
     }),
     cooling,
   };
+}
+
+/** Blocks are immutable, so their counts are cached. */
+const namespacesCache = new WeakMap<Block, ReadonlyMap<string, number>>();
+
+function namespacesOf(block: Block): ReadonlyMap<string, number> {
+  const known = namespacesCache.get(block);
+  if (known) return known;
+  const counts = new Map<string, number>();
+  for (const index of block.allocations) {
+    const attributes = index === null ? undefined : block.attributes[index];
+    const name = attributes && isHeld(attributes) ? (attributes.owner.namespace ?? '') : '';
+    if (name !== '') counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  namespacesCache.set(block, counts);
+  return counts;
+}
+
+function largest(counts: ReadonlyMap<string, number>): Usage['namespaces'] {
+  const sorted = [...counts]
+    .map(([namespace, inUse]) => ({ namespace, inUse }))
+    .sort((a, b) => b.inUse - a.inUse || compareTexts(a.namespace, b.namespace));
+  const rest = sorted.slice(MAX_NAMESPACES).reduce((sum, { inUse }) => sum + inUse, 0);
+  return [...sorted.slice(0, MAX_NAMESPACES), ...(rest > 0 ? [{ namespace: OTHER_NAMESPACES, inUse: rest }] : [])];
 }
 
 type Counts = Pick<NodePoolUsage, 'blocks' | 'inUse' | 'borrowed' | 'leased'>;

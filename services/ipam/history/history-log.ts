@@ -2,8 +2,9 @@ import { formatAddress, type Address } from '@podwire/shared/net/address';
 
 import type { Store, StoredRecord } from '../engine/store.js';
 import type { HistoryEntry } from '../records/history.js';
+import { decodeChanges } from '../records/json/history.js';
 import { decodeHistoryEntry } from '../records/json/history.js';
-import { dayStartMs, historyDay, type RecordKeys } from '../records/json/keys.js';
+import { DAY_DIGITS, dayStartMs, historyDay, type RecordKeys } from '../records/json/keys.js';
 import { serialize } from '../records/json/registry.js';
 
 /** Sorts after every key with the prefix. */
@@ -17,8 +18,6 @@ const REMOVALS_PER_TRANSACTION = 100;
 
 /** Entries removed per call, over several transactions. */
 const MAX_REMOVED_COUNT = 10_000;
-
-const DAY_DIGITS = 8;
 
 /** Part of the entries of a day. */
 interface DayPage {
@@ -45,7 +44,7 @@ interface HistoryLogOptions {
 }
 
 /**
- * The stored history: past allocations by the day of their release, counted from 1970. It is not mirrored; every
+ * The stored history: past allocations by the day of their release, counted from 1970, and changes of objects. It is not mirrored; every
  * query reads the datastore. Unreadable entries are left out.
  */
 export class HistoryLog {
@@ -95,6 +94,18 @@ export class HistoryLog {
       next: more ? records.at(-1)?.key : undefined,
       scannedCount: records.length,
     };
+  }
+
+  /**
+   * Changes of objects in a day, in the order of their times.
+   * @param after - `next` of the page before, or a time as {@link RecordKeys.changes} writes it
+   * @returns `next` undefined at the end of the day
+   */
+  async changes(day: number, after: string, limit: number, signal: AbortSignal) {
+    const prefix = this.#keys.changesOf(day);
+    const { records, more } = await this.#store.scan({ prefix, after: prefix + after, limit }, signal);
+    const changes = records.flatMap(({ value }) => decodeChanges(value) ?? []);
+    return { changes, next: more ? records.at(-1)?.key.slice(prefix.length) : undefined };
   }
 
   /**

@@ -2,7 +2,7 @@ import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import type { Address } from '@podwire/shared/net/address';
 
 import { read, type IpamOptions } from '../engine/updates/operation.js';
-import { dayOf } from '../records/json/keys.js';
+import { dayOf, dayStartMs } from '../records/json/keys.js';
 import type { HistoryLog } from './history-log.js';
 import {
   compareTenures,
@@ -11,6 +11,9 @@ import {
   isSameAllocation,
   overlapsSpan,
   currentTenures,
+  positionOf,
+  timeOf,
+  type ChangeQuery,
   type HistoryPosition,
   type Tenure,
   type TenureQuery,
@@ -98,6 +101,19 @@ export class History {
     // After the entries, so that the answer includes removals that happened during the read.
     const keptFromMs = await history.log.keptFromMs(signal);
     return { tenure, isCovered: atMs >= Math.max(keptFromMs, nowMs - history.retentionHours * HOUR_MS) };
+  }
+
+  /** A page of changes of objects, oldest first; it may be empty. @throws Failure HISTORY_NOT_KEPT */
+  async changes({ span, limit, after = positionOf(span.fromMs), selects }: ChangeQuery, signal: AbortSignal) {
+    this.#requireHistory();
+    const { log } = this.#options.history;
+    const day = dayOf(timeOf(after));
+    const { changes, next } = await log.changes(day, after, limit, signal);
+    const nextDay = next === undefined ? await log.dayAfter(day, signal) : undefined;
+    const position = nextDay === undefined ? next : positionOf(dayStartMs(nextDay));
+    const isLast = position === undefined || timeOf(position) >= span.untilMs;
+    const selected = changes.filter((each) => each.atMs >= span.fromMs && each.atMs < span.untilMs && selects(each));
+    return { changes: selected, next: isLast ? undefined : position };
   }
 
   async #holderAt(address: Address, atMs: number, signal: AbortSignal): Promise<Tenure | undefined> {

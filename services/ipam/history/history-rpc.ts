@@ -1,6 +1,8 @@
 import {
   HistoryServiceService,
+  type Change as ChangeMessage,
   type GetAddressHistoryRequest,
+  type ListChangesRequest,
   type QueryAtRequest,
   type Tenure as TenureMessage,
 } from '@podwire/proto/podwire/ipam/v1/history';
@@ -13,8 +15,9 @@ import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
 import { dateOf, readAddress } from '../messages/parts.js';
 import { cutHandle, handleFault, labelFault, subdomainFault } from '../records/names.js';
+import { RECORDED_KINDS, type ObjectChange } from '../records/history.js';
 import type { History } from './history-operations.js';
-import type { HistoryPosition, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
+import type { ChangeQuery, HistoryPosition, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
 
 export function historyService(history: History, unary: Unary): RpcService {
   return unaryService(HistoryServiceService, unary, {
@@ -29,6 +32,10 @@ export function historyService(history: History, unary: Unary): RpcService {
       const { address, atMs } = readQueryAtRequest(message);
       const { tenure, isCovered } = await history.at(address, atMs, signal);
       return { tenure: tenure && tenureMessage(tenure), covered: isCovered };
+    },
+    listChanges: async (message, { signal }) => {
+      const { changes, next } = await history.changes(readChangesRequest(message), signal);
+      return { changes: changes.map(changeMessage), nextPageToken: formatPageToken(changesScope(message), next) };
     },
   });
 }
@@ -60,13 +67,47 @@ function readSubject(subject: GetAddressHistoryRequest['subject'], checks: Check
       checks.check('pod.namespace', labelFault(subject.value.namespace));
       checks.check('pod.name', subdomainFault(subject.value.name));
       return { kind: 'pod', pod: subject.value };
+    case 'nodeName':
+      checks.check('node_name', subdomainFault(subject.value));
+      return { kind: 'node', name: subject.value };
+    case 'namespace':
+      checks.check('namespace', labelFault(subject.value));
+      return { kind: 'namespace', name: subject.value };
     case undefined:
-      checks.check('subject', 'is missing: set one of address, handle_id and pod');
+      checks.check('subject', 'is missing: set one of address, handle_id, pod, node_name and namespace');
       return { kind: 'handle', handleId: '' };
   }
 }
 
-function readSpan({ from, until }: GetAddressHistoryRequest, checks: Checks): TimeSpan {
+function readChangesRequest(message: ListChangesRequest): ChangeQuery {
+  return readChecked('ListChanges', (checks) => {
+    const { kind, nodeName } = message;
+    const isKnown = kind === '' || RECORDED_KINDS.some((known) => known === kind);
+    checks.check('kind', isKnown ? undefined : `is none of ${RECORDED_KINDS.join(', ')}`);
+    if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
+    const after = readPageToken(message, changesScope(message), checks);
+    checks.check('page_token', /^(\d{15}[-\da-f]*)?$/.test(after) ? undefined : 'is not a token of this method');
+    const selects = (change: ObjectChange): boolean =>
+      (kind === '' || change.kind === kind) &&
+      (nodeName === '' || (change.kind === 'node' && change.name === nodeName));
+    return {
+      span: readSpan(message, checks),
+      selects,
+      limit: readPageSize(message, checks),
+      after: after || undefined,
+    };
+  });
+}
+
+function changesScope({ from, until, kind, nodeName }: ListChangesRequest): ListScope {
+  return ['changes', String(from?.getTime()), String(until?.getTime()), kind, nodeName];
+}
+
+function changeMessage({ atMs, fields, ...rest }: ObjectChange): ChangeMessage {
+  return { time: dateOf(atMs), ...rest, fields: fields.map(({ field: path, ...values }) => ({ path, ...values })) };
+}
+
+function readSpan({ from, until }: Pick<GetAddressHistoryRequest, 'from' | 'until'>, checks: Checks): TimeSpan {
   const span = { fromMs: from?.getTime() ?? 0, untilMs: until?.getTime() ?? Number.MAX_SAFE_INTEGER };
   checks.check('until', span.fromMs < span.untilMs ? undefined : 'is not after from');
   return span;

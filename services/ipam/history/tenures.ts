@@ -5,7 +5,8 @@ import { heldByHandle } from '../addresses/release.js';
 import { allBlocks } from '../blocks/lookup.js';
 import type { PodIdentity } from '../records/attributes.js';
 import { heldAddressesIn, type HeldAddress } from '../records/block.js';
-import { historyEntry, type HistoryEntry } from '../records/history.js';
+import { historyEntry, type HistoryEntry, type ObjectChange } from '../records/history.js';
+import { isLease } from '../records/lease.js';
 import type { View } from '../records/view.js';
 
 /** The time for which an address has or had a holder. */
@@ -18,9 +19,11 @@ export interface Tenure extends Omit<HistoryEntry, 'releasedAtMs'> {
 export type TenureSubject =
   | { readonly kind: 'address'; readonly address: Address }
   | { readonly kind: 'handle'; readonly handleId: string }
-  | { readonly kind: 'pod'; readonly pod: Pick<PodIdentity, 'namespace' | 'name'> };
+  | { readonly kind: 'pod'; readonly pod: Pick<PodIdentity, 'namespace' | 'name'> }
+  /** All addresses whose attribute has the value. */
+  | { readonly kind: 'node' | 'namespace'; readonly name: string };
 
-/** Current tenures of the subject, in address order. For a pod, all allocations are examined. */
+/** Current tenures of the subject, in address order. For a pod, a node or a namespace, all allocations are examined. */
 export function currentTenures(view: View, subject: TenureSubject): Tenure[] {
   return heldBySubject(view, subject)
     .map(currentTenure)
@@ -36,8 +39,10 @@ function heldBySubject(view: View, subject: TenureSubject): HeldAddress[] {
     case 'handle':
       return heldByHandle(view, { handleId: subject.handleId, searchesAllBlocks: false });
     case 'pod':
+    case 'node':
+    case 'namespace':
       return [...allBlocks(view)].flatMap((block) =>
-        heldAddressesIn(block, ({ owner }) => belongsToPod(owner, subject.pod)),
+        heldAddressesIn(block, (attributes) => !isLease(attributes) && belongsToOwner(subject, attributes.owner)),
       );
   }
 }
@@ -46,11 +51,12 @@ function currentTenure(held: HeldAddress): Tenure {
   return { ...historyEntry(held, 0), releasedAtMs: undefined };
 }
 
-function belongsToPod(
+function belongsToOwner(
+  subject: Exclude<TenureSubject, { kind: 'address' | 'handle' }>,
   owner: HistoryEntry['owner'],
-  { namespace, name }: Pick<PodIdentity, 'namespace' | 'name'>,
 ): boolean {
-  return owner.pod === name && owner.namespace === namespace;
+  if (subject.kind !== 'pod') return owner[subject.kind] === subject.name;
+  return owner.pod === subject.pod.name && owner.namespace === subject.pod.namespace;
 }
 
 /** Whether a tenure belongs to the subject. */
@@ -61,7 +67,9 @@ export function belongsToSubject(subject: TenureSubject, { address, handleId, ow
     case 'handle':
       return handleId === subject.handleId;
     case 'pod':
-      return belongsToPod(owner, subject.pod);
+    case 'node':
+    case 'namespace':
+      return belongsToOwner(subject, owner);
   }
 }
 
@@ -95,6 +103,28 @@ export type HistoryPosition =
     }
   /** Within a day: after this key. */
   | { readonly kind: 'key'; readonly day: number; readonly key: string };
+
+/** A request for a page of changes of objects, oldest first. */
+export interface ChangeQuery {
+  readonly span: TimeSpan;
+  readonly selects: (change: ObjectChange) => boolean;
+  /** How many requests are searched. */
+  readonly limit: number;
+  /** End of the previous page; undefined for the first page. */
+  readonly after: string | undefined;
+}
+
+/** Digits of the time at the begin of a position. */
+const TIME_DIGITS = 15;
+
+/** The position before all changes of a moment. */
+export function positionOf(timeMs: number): string {
+  return String(Math.max(0, timeMs)).padStart(TIME_DIGITS, '0');
+}
+
+export function timeOf(position: string): number {
+  return Number(position.slice(0, TIME_DIGITS));
+}
 
 /** Whether a tenure overlaps the span. One without an allocation time may have begun at any time. */
 export function overlapsSpan({ allocatedAtMs, releasedAtMs }: Tenure, { fromMs, untilMs }: TimeSpan): boolean {

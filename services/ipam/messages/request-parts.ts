@@ -4,6 +4,7 @@ import {
   type PoolChoice as ChoiceMessage,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import type { PodIdentity as PodMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import type { Failure } from '@podwire/shared/failure/failure';
 import { parseAddress, type Address } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
@@ -18,6 +19,9 @@ import { FAMILIES, readFamilies } from './parts.js';
 
 /** @throws Failure ACCESS_DENIED when the caller is a node and the pod is another node's; the signal's */
 export type RequirePod = (caller: Caller, pod: PodIdentity | undefined, signal: AbortSignal) => Promise<void>;
+
+/** Receives a pod whose allocation was refused. */
+export type ReportRefusal = (pod: PodIdentity, failure: Failure) => void;
 
 const MAX_ADDRESSES_COUNT = 32;
 const MAX_PREFIXES_COUNT = 256;

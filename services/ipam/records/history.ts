@@ -29,3 +29,38 @@ export interface HistoryEntry {
   /** Sequence number of the allocation; together with the address it identifies it. */
   readonly sequenceNumber: bigint;
 }
+
+/** The kinds of objects whose changes are recorded, as podwirectl names them. */
+export const RECORDED_KINDS = [
+  'ippool',
+  'ipreservation',
+  'ipamconfig',
+  'node',
+  'requestpolicy',
+  'revokedcertificate',
+] as const;
+export type RecordedKind = (typeof RECORDED_KINDS)[number];
+
+/** A field of an object before and after a change; undefined where the object has none. */
+export interface FieldChange {
+  /** Path in the stored form: `cidr`, `labels.zone`. */
+  readonly field: string;
+  readonly before: string | undefined;
+  readonly after: string | undefined;
+}
+
+/** Two states of an object. */
+export interface ObjectDifference {
+  readonly kind: RecordedKind;
+  readonly name: string;
+  readonly action: 'created' | 'changed' | 'deleted';
+  /** What differs, at most 100 fields. Long values are cut. */
+  readonly fields: readonly FieldChange[];
+}
+
+/** What a request changed in an object: written in the transaction of the request, never changed. */
+export interface ObjectChange extends ObjectDifference {
+  readonly atMs: number;
+  /** Who requested it: `operator "ann"`, `local process`, `podwire-ipam: release-deleted-nodes`. */
+  readonly author: string;
+}

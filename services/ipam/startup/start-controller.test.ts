@@ -71,6 +71,17 @@ describe('the node controller', () => {
     await until(() => logged('deleted node n1 and released 1 address and 1 block') === 1);
   });
 
+  test('is beside one Event for a pod that is refused again and again, and none for a malformed request', async () => {
+    await start();
+    const pod = { namespace: 'default', name: 'web-0', uid: UID };
+    const events = () => server.requests.filter((line) => line.includes('/events'));
+    for (let count = 0; count < 3; count++)
+      expect((await failureOf(caller.allocate(`c${count}`, { pod, pools: ['none'] }))).code).toBe('INVALID_REQUEST');
+    expect((await failureOf(caller.allocate('c9', { pod, nodeName: '-' }))).code).toBe('INVALID_REQUEST');
+    await until(() => events().length === 1);
+    expect(events()).toEqual(['POST /apis/events.k8s.io/v1/namespaces/default/events']);
+  });
+
   test('shows in a Node that its network works, once it does', async () => {
     const taints = [
       { key: STARTUP_TAINT, effect: 'NoSchedule' },

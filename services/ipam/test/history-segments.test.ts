@@ -125,6 +125,12 @@ async function tenuresOf(ipam: Ipam, subject: TenureSubject) {
   return tenures;
 }
 
+async function changesIn(ipam: Ipam): Promise<readonly string[]> {
+  const query = { span: EVER, selects: () => true, limit: 1000, after: undefined };
+  const { changes } = await ipam.history.changes(query, forever);
+  return changes.map(({ kind, name, action }) => `${kind} ${name} ${action}`);
+}
+
 const releasesOf = async (ipam: Ipam, id: string) =>
   (await tenuresOf(ipam, { kind: 'handle', handleId: `net.${id}` })).map(({ releasedAtMs }) => releasedAtMs);
 
@@ -261,7 +267,7 @@ function losingAnswers(objects: MemoryObjects, moment: 'before' | 'after') {
   const api: ObjectApi = {
     ...connection,
     write: async (content, base, signal) => {
-      const isLost = answers.areLost && content.id.includes('/assignment/');
+      const isLost = answers.areLost && /[/](assignment|ippools)[/]/.test(content.id);
       const outcome = isLost && moment === 'before' ? undefined : await connection.write(content, base, signal);
       if (isLost || !outcome) throw new Failure('STORE_UNAVAILABLE', 'the answer was lost');
       return outcome;
@@ -370,6 +376,54 @@ describe('an entry', () => {
     await next.stop();
   });
 
+  test.each(['before', 'after'] as const)(
+    'of a changed object whose answer is lost %s its execution is kept once, when it has happened',
+    async (moment) => {
+      const time = { nowMs: NOW_MS };
+      const objects = new MemoryObjects(keys);
+      const { api, answers } = losingAnswers(objects, moment);
+      const replica = await startProcess(api, time);
+      await createPool(replica.ipam, 'p', '10.0.0.0/26');
+      answers.areLost = true;
+      const disable = () => replica.ipam.pools.update({ name: 'p', resourceVersion: '', disabled: true }, forever);
+      await expect(disable()).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+      answers.areLost = false;
+      await disable();
+      const expected = ['ippool p created', 'ippool p changed'];
+      expect(await changesIn(replica.ipam)).toEqual(expected);
+      await replica.stop();
+      const next = await startProcess(objects.connect(), time);
+      expect(await changesIn(next.ipam)).toEqual(expected);
+      await next.stop();
+    },
+  );
+
+  test('of several objects names only the written ones when another writer makes the transaction lose', async () => {
+    const time = { nowMs: NOW_MS };
+    const objects = new MemoryObjects(keys);
+    const connection = objects.connect({ reports: 'late' });
+    let isDisturbed = false;
+    const disturbed: ObjectApi = {
+      ...connection,
+      write: async (content, base, signal) => {
+        const outcome = await connection.write(content, base, signal);
+        const pool = objects.get(`records/${keys.pool('p')}`);
+        if (isDisturbed && pool) objects.write(pool, pool);
+        isDisturbed = false;
+        return outcome;
+      },
+    };
+    const { ipam, stop } = await startProcess(disturbed, time);
+    await createPool(ipam, 'p', '10.0.0.0/24');
+    isDisturbed = true;
+    await ipam.pools.split({ pool: { by: 'name', name: 'p' }, partsCount: 2, resourceVersion: '' }, forever);
+    const changed = await changesIn(ipam);
+    expect(changed.toSorted()).toEqual(
+      ['ippool p created', 'ippool p deleted', 'ippool split-p-0 created', 'ippool split-p-1 created'].toSorted(),
+    );
+    await stop();
+  });
+
   test('without its block in the transaction is kept to the byte, as of an import', async () => {
     const time = { nowMs: NOW_MS };
     const objects = new MemoryObjects(keys);
@@ -394,7 +448,8 @@ describe('an entry', () => {
     await replica.ipam.addresses.release(attachment('c1'), forever);
     await replica.stop();
     const next = await startProcess(objects.connect(), time);
-    expect(String(await exported(next.store)).split(keys.history)).toHaveLength(3);
+    expect(String(await exported(next.store)).split(`${keys.history}00020687/10.`)).toHaveLength(2);
+    expect(String(await exported(next.store)).split(keys.changesOf(0))).toHaveLength(4);
     await next.stop();
   });
 });
@@ -412,7 +467,8 @@ test('old entries are no longer in the history, which begins after them', async 
   }
   const { ipam, store, stop } = await startProcess(objects.connect(), time);
   time.nowMs += HOUR_MS;
-  expect(await store.history?.removeOld(2 * HOUR_MS - 1, forever)).toBe(2);
+  // Two releases, and the creations of the pool and of the node.
+  expect(await store.history?.removeOld(2 * HOUR_MS - 1, forever)).toBe(4);
   expect(await Promise.all(['c1', 'c2', 'c3'].map((id) => releasesOf(ipam, id)))).toEqual([
     [],
     [],

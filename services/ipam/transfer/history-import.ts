@@ -1,5 +1,6 @@
 import type { ImportedHistory } from '../engine/kubernetes/history/history-segments.js';
 import type { TimedRecord } from '../engine/kubernetes/history/segment-form.js';
+import { decodeChanges } from '../records/json/history.js';
 import { decodeHistoryEntry } from '../records/json/history.js';
 import type { RecordKeys } from '../records/json/keys.js';
 import type { ArchivedRecord } from './archive.js';
@@ -52,13 +53,13 @@ export class HistoryImport {
       this.#beginMs = Math.max(this.#beginMs, keys.historyBeginMs(key) ?? 0);
       return;
     }
-    const entry = decodeHistoryEntry(value);
+    const endedAtMs = keys.isChange(key) ? decodeChanges(value)?.[0]?.atMs : decodeHistoryEntry(value)?.releasedAtMs;
     if (!destination.isKept) this.#leaveOut('the API server has no historysegments.podwire.dev');
-    else if (!entry) this.#leaveOut('unreadable');
-    else if (retentionHours === 0 || entry.releasedAtMs < nowMs - retentionHours * HOUR_MS) {
+    else if (endedAtMs === undefined) this.#leaveOut('unreadable');
+    else if (retentionHours === 0 || endedAtMs < nowMs - retentionHours * HOUR_MS) {
       this.#leaveOut(`released more than ${retentionHours} h ago`);
-      this.#beginMs = Math.max(this.#beginMs, entry.releasedAtMs + 1);
-    } else this.#entries.push({ key, value, releasedAtMs: entry.releasedAtMs });
+      this.#beginMs = Math.max(this.#beginMs, endedAtMs + 1);
+    } else this.#entries.push({ key, value, releasedAtMs: endedAtMs });
   }
 
   /** Writes the entries. Idempotent. @returns the number of entries that the datastore did not have */

@@ -13,8 +13,8 @@ import { DerivedRecords } from '../engine/kubernetes/derived-records.js';
 import type { Store } from '../engine/store.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { takeOrdinals } from '../records/block.js';
-import type { HistoryEntry } from '../records/history.js';
-import { decodeHistoryEntry, encodeHistoryEntry } from '../records/json/history.js';
+import type { HistoryEntry, ObjectChange } from '../records/history.js';
+import { decodeHistoryEntry, encodeChanges, encodeHistoryEntry } from '../records/json/history.js';
 import { RecordKeys } from '../records/json/keys.js';
 import { decodeRecord, encodeRecord, serialize } from '../records/json/registry.js';
 import type { RecordValue } from '../records/view.js';
@@ -89,7 +89,11 @@ const ENTRIES = Array.from({ length: 6 }, (_, index): HistoryEntry => ({
 }));
 
 /** Without the Node that Kubernetes does not have, and the entry that is too old. */
-const WRITTEN_COUNT = RECORDS.length - 1 + ENTRIES.length - 1;
+const WRITTEN_COUNT = RECORDS.length - 1 + ENTRIES.length - 1 + 1;
+
+const CHANGE: ObjectChange = {
+  ...{ atMs: NOW_MS - HOUR_MS, author: 'operator "ann"', kind: 'node', name: 'n1', action: 'deleted', fields: [] },
+};
 
 /** Records of an embedded datastore: also handles, endpoints, the history, and another kind. */
 function archive(): Map<string, Buffer> {
@@ -104,6 +108,7 @@ function archive(): Map<string, Buffer> {
     ...files,
     ...followed,
     ...ENTRIES.map((entry) => [keys.historyEntry(entry), serialize(encodeHistoryEntry(entry))] as const),
+    [keys.changes(CHANGE.atMs, '000-0'), serialize(encodeChanges([CHANGE]))],
     [`${keys.history}00020687/10.65.0.1/unreadable`, Buffer.from('{"address":"10.65.0.1"}')],
     [keys.historyBegin(0), Buffer.from('{}')],
     [
@@ -223,6 +228,8 @@ test('an archive goes to Kubernetes and comes back, but for what Kubernetes has 
   const handleIds = ENTRIES.slice(0, -1).map(({ handleId }) => handleId);
   const kept = { handleIds, beginMs: NOW_MS - 27.5 * HOUR_MS + 1 };
   expect([await historyIn(opened), await historyIn(store), await historyIn(memory)]).toEqual([kept, kept, kept]);
+  const { records } = await memory.read([keys.changes(CHANGE.atMs, '000-0')], forever);
+  expect(records.map(({ value }) => Buffer.from(value))).toEqual([serialize(encodeChanges([CHANGE]))]);
 });
 
 test.each([
@@ -301,7 +308,7 @@ test('an import that dies after any request is completed by the next one', { tim
     expect(valuesIn(await exported(next))).toEqual(whole);
     expect(await historyIn(next)).toEqual(history);
     const counts = server.list(SEGMENTS).map(({ spec }) => Number(Object(spec).entries));
-    expect(counts.reduce((sum, each) => sum + each)).toBe(history.handleIds.length);
+    expect(counts.reduce((sum, each) => sum + each)).toBe(history.handleIds.length + 1);
     expect(counts).toHaveLength(3);
   }
 });

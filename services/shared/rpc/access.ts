@@ -1,10 +1,10 @@
 import type { Metadata, ServerUnaryCall } from '@grpc/grpc-js';
-import { context } from '@opentelemetry/api';
+import { context, createContextKey, type Context } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import { beginInterval } from '../telemetry/intervals.js';
-import { callerOf, LOCAL_CALLER, type Caller, type NetworkCaller } from '../tls/caller.js';
+import { callerOf, formatCaller, LOCAL_CALLER, type Caller, type NetworkCaller } from '../tls/caller.js';
 import type { Leave, RequestQueue } from './request-queue.js';
 
 /** A call that its caller may be refused. */
@@ -76,6 +76,19 @@ export interface Admission {
 export interface AdmittedCall extends ProvenCaller {
   /** Has to be called when the call has ended. */
   readonly leave: Leave;
+}
+
+const AUTHOR = createContextKey('podwire author');
+
+/** The context of work that a caller, or a task of this process, has requested. */
+export function withAuthor(from: Context, author: Caller | string): Context {
+  return from.setValue(AUTHOR, typeof author === 'string' ? author : formatCaller(author));
+}
+
+/** Who has requested the work of a context, in words; undefined for work of the process itself. */
+export function authorIn(from: Context): string | undefined {
+  const author = from.getValue(AUTHOR);
+  return typeof author === 'string' ? author : undefined;
 }
 
 const NOTHING_TO_LEAVE: Leave = () => undefined;

@@ -8,6 +8,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { Failure } from '../failure/failure.js';
 import { withAttachment } from '../runtime/log.js';
 import { propagateTraces } from '../telemetry/telemetry.js';
+import { authorIn } from './access.js';
 import { echoPool, TestServers, Gate, GET_POOL, LIST_POOLS, callLimits, type GetPool } from '../testing/server.js';
 
 let servers: TestServers;
@@ -46,6 +47,19 @@ test('a call is answered', async () => {
   await servers.serve();
   const answer = await servers.peer().call(GET_POOL, { name: 'a' }, callLimits());
   expect(answer.pool).toMatchObject({ name: 'a', createTime: new Date(0) });
+});
+
+test('a handler’s work has its caller as author, and other work has none', async () => {
+  const authors: (string | undefined)[] = [];
+  await servers.serve({
+    getPool: async (request, call) => {
+      await Promise.resolve();
+      authors.push(authorIn(context.active()));
+      return echoPool(request, call);
+    },
+  });
+  await servers.peer().call(GET_POOL, { name: 'a' }, callLimits());
+  expect([...authors, authorIn(context.active())]).toEqual(['local process', undefined]);
 });
 
 test('a call whose bytes are no message is the caller’s fault', async () => {

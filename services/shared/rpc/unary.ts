@@ -7,7 +7,7 @@ import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { IntervalRecorder, withRecorder } from '../telemetry/intervals.js';
 import type { Caller } from '../tls/caller.js';
-import { admitCall, type Admission } from './access.js';
+import { admitCall, withAuthor, type Admission } from './access.js';
 import { openCall, requireDecoded, type Call } from './border.js';
 import type { Leave } from './request-queue.js';
 import { timingMetadata, timingOf } from './tracing.js';
@@ -51,7 +51,11 @@ export function unaryHandlers({ admission, ...options }: UnaryOptions): Unary {
       try {
         const admitted = await admitCall(admission, call, { path, encodeRequest, signal });
         ({ leave } = admitted);
-        const response = await handler(requireDecoded(call.request), { signal, caller: admitted.caller });
+        const { caller } = admitted;
+        const request = requireDecoded(call.request);
+        const response = await context.with(withAuthor(context.active(), caller), () =>
+          handler(request, { signal, caller }),
+        );
         served.succeed();
         if (recorder) call.sendMetadata(timingMetadata(recorder.encode()));
         reply(null, response);

@@ -7,6 +7,8 @@ import {
   type ExplainedFamily as FamilyMessage,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { endpointNameFaults } from '@podwire/shared/attachment/names';
+import type { FailureCode } from '@podwire/shared/failure/codes';
+import { Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { readChecked, Checks } from '@podwire/shared/requests/checks';
 import type { Handlers } from '@podwire/shared/rpc/unary';
@@ -30,6 +32,7 @@ import {
   readPoolChoices,
   readPools,
   readRequests,
+  type ReportRefusal,
   type RequirePod,
 } from '../../messages/request-parts.js';
 import { verdictMessage } from '../../request-policies/request-policies-rpc.js';
@@ -39,14 +42,31 @@ import { explainedPool, nodeLeasesMessage } from '../assign-rpc.js';
 import type { RequestedAllocation } from './allocate.js';
 import type { ExplainedAllocation, ExplainedFamily } from './preview.js';
 
+export interface AddressServiceDeps {
+  readonly requirePod: RequirePod;
+  readonly reportRefusal: ReportRefusal;
+}
+
+/** Refusals that end when a person changes pools, policies or the pod. */
+const REPORTED_CODES: readonly FailureCode[] = [
+  ...(['POOLS_EXHAUSTED', 'NO_POOL', 'NO_POOL_SERVES', 'INVALID_REQUEST', 'REQUEST_DENIED'] as const),
+  ...(['ADDRESS_IN_USE', 'ADDRESS_REFUSED', 'ADDRESS_DIFFERS'] as const),
+];
+
 export function allocateHandler(
   addresses: Addresses,
-  requirePod: RequirePod,
+  { requirePod, reportRefusal }: AddressServiceDeps,
 ): Handlers<AddressServiceService>['allocate'] {
   return async (message, { signal, caller }) => {
     const request = readAllocateRequest(message);
-    await requirePod(caller, request.pod, signal);
-    const { endpoint, added } = await withAttachment(request.attachment, () => addresses.allocate(request, signal));
+    const { attachment, pod } = request;
+    await requirePod(caller, pod, signal);
+    const allocating = withAttachment(attachment, () => addresses.allocate(request, signal));
+    if (pod)
+      allocating.catch((error: unknown) => {
+        if (error instanceof Failure && REPORTED_CODES.includes(error.code)) reportRefusal(pod, error);
+      });
+    const { endpoint, added } = await allocating;
     return { endpoint: endpointMessage(endpoint), alreadyAllocated: added.length === 0 };
   };
 }

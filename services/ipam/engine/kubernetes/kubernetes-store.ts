@@ -335,7 +335,7 @@ export class KubernetesStore implements Store {
     // A missing object has no version: it may have been made since the answer.
     const isUnchanged = this.#objects.get(id) === known && !this.#writing.has(id);
     if (object || isUnchanged) this.#report({ id, object });
-    if (write) this.#publish([], write.history.endedIn(id, this.#blockIn(write.base), this.#blockIn(object)));
+    if (write) this.#publish([], write.history.endedIn(id, write.base, object));
   }
 
   #endWriting(plan: readonly ObjectChange[]): void {
@@ -520,11 +520,6 @@ export class KubernetesStore implements Store {
 
   #value(key: string, changes: ReadonlyMap<string, Uint8Array | undefined>): Uint8Array | undefined {
     return changes.has(key) ? changes.get(key) : this.#index.get(key)?.value;
-  }
-
-  #blockIn(object: ApiObject | undefined): Block | undefined {
-    const [first] = object?.records ?? [];
-    return first && this.#decodeBlock(...first);
   }
 
   #decodeBlock(key: string, value: Uint8Array): Block | undefined {

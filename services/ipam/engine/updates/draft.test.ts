@@ -216,7 +216,10 @@ describe('a lock of the datastore', () => {
 
 describe('the size of a transaction', () => {
   const puts = [put(handle('c1', 1)), change('put', endpoint('c1'))];
-  const named = fc.constantFrom(block('10.0.0.0/30'), block('10.0.0.4/30'), endpoint('c1'), endpoint('c2'));
+  const named = fc.constantFrom(
+    ...[block('10.0.0.0/30'), block('10.0.0.4/30'), endpoint('c1'), endpoint('c2')],
+    ...['p', 'q'].map((name): RecordValue => ({ kind: 'pool', value: pool(name) })),
+  );
   const changes = fc.array(
     fc.oneof(
       fc.tuple(fc.constantFrom('put', 'expect'), named).map(([type, record]) => change(type, record)),
@@ -230,7 +233,8 @@ describe('the size of a transaction', () => {
     const { mirror } = await startReplica(new MemoryStore());
     fc.assert(
       fc.property(changes, changes, fc.boolean(), fc.boolean(), (first, second, marksReleases, hasLock) => {
-        const draft = new Draft(mirror, new RecordKeys('/calico', { hasLock }), { marksReleases });
+        const changeLog = { nextMs: () => 0, newId: () => '0' };
+        const draft = new Draft(mirror, new RecordKeys('/calico', { hasLock }), { marksReleases, changeLog });
         draft.fold(first);
         const said = draft.operationsWith(second);
         draft.fold(second);

@@ -1,5 +1,6 @@
 import { isForbiddenByLock } from '../../records/datastore-lock.js';
-import type { HistoryEntry } from '../../records/history.js';
+import type { HistoryEntry, ObjectChange, ObjectDifference } from '../../records/history.js';
+import { encodeChanges, objectDifferences } from '../../records/json/history.js';
 import { encodeHistoryEntry } from '../../records/json/history.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { serialize, writeRecord, type DecodedRecord } from '../../records/json/registry.js';
@@ -37,7 +38,19 @@ interface TouchedRecord {
 interface DraftOptions extends Pick<StoreTraits, 'marksReleases'> {
   /** Whether history entries of decisions are written. Default: true. */
   readonly keepsHistory?: boolean;
+  /** Time and names of entries about changed objects. Default: none are written. */
+  readonly changeLog?: ChangeLog | undefined;
 }
+
+interface ChangeLog {
+  /** Time of a transaction's changes, in epoch milliseconds: later than of every transaction of this process before it. */
+  readonly nextMs: () => number;
+  /** Makes a text that no other change of the millisecond has, on any replica. */
+  readonly newId: () => string;
+}
+
+/** Author of changes that no caller requested, and of the end of a deletion that happens with the release of a node. */
+const OWN_AUTHOR = 'podwire-ipam';
 
 /**
  * The changes of the decisions folded so far into one transaction. Lives within one turn of the event loop, in which the
@@ -51,6 +64,9 @@ export class Draft {
   /** Touched records by key. */
   readonly #touched = new Map<string, TouchedRecord>();
   readonly #history: HistoryEntry[] = [];
+  /** Changes of objects by each request. */
+  readonly #changes: (readonly ObjectChange[])[] = [];
+  readonly #changeLog: ChangeLog | undefined;
   /** Times of the releases by the key of the mark, in epoch milliseconds. */
   readonly #released = new Map<string, number>();
   /** Keys of the marks. */
@@ -67,15 +83,18 @@ export class Draft {
     changes: [],
     keyed: [],
   };
+  /** What changes that have not been folded change in objects. */
+  #lastObjects: { readonly changes: readonly Change[]; readonly objects: readonly ObjectDifference[] } | undefined;
   /** Size of changes that have not been folded. */
   #lastEstimate: { readonly changes: readonly Change[]; readonly bytes: number } | undefined;
 
-  constructor(mirror: Mirror, keys: RecordKeys, { marksReleases, keepsHistory = true }: DraftOptions) {
+  constructor(mirror: Mirror, keys: RecordKeys, { marksReleases, keepsHistory = true, changeLog }: DraftOptions) {
     this.#mirror = mirror;
     this.#keys = keys;
     this.#view = mirror.view;
     this.#marksReleases = marksReleases;
     this.#keepsHistory = keepsHistory;
+    this.#changeLog = keepsHistory ? changeLog : undefined;
   }
 
   /** The datastore with the folded changes: what the next decision of the same transaction sees. */
@@ -117,7 +136,8 @@ export class Draft {
       if (change.type !== 'expect' && !before?.written) written.add(key);
     }
     let comparisons = this.#touched.size + fresh.size + this.#unreleased.size;
-    let writes = this.#writtenCount + written.size + this.#history.length + this.#released.size;
+    let writes = this.#writtenCount + written.size + this.#history.length + this.#released.size + this.#changes.length;
+    if (this.#objectsOf(changes).length > 0) writes++;
     let poolsCompared = this.#poolsCompared;
     let lockCompared = this.#lockCompared;
     for (const change of changes) {
@@ -149,6 +169,7 @@ export class Draft {
   #estimateBytes(changes: readonly Change[]): number {
     let bytes = 0;
     for (const change of changes) if (!namesRecord(change)) bytes += NEW_RECORD_BYTES;
+    if (this.#objectsOf(changes).length > 0) bytes += NEW_RECORD_BYTES;
     for (const { change, key } of this.#withKeys(changes)) {
       if (change.type !== 'put') continue;
       bytes += this.#touched.get(key)?.written
@@ -160,14 +181,18 @@ export class Draft {
 
   /**
    * Adds a decision's changes, all or none.
+   * @param author - who has requested them, for the history
    * @returns the keys of the records they name
    * @throws Failure STORE_CORRUPT when one would replace a record that cannot be read
    */
-  fold(changes: readonly Change[]): readonly string[] {
+  fold(changes: readonly Change[], author: string = OWN_AUTHOR): readonly string[] {
     const keyed = this.#withKeys(changes);
+    const objects = this.#objectsOf(changes);
     for (const { key } of keyed) this.#mirror.stored(key);
     this.#bytes += this.#bytesOf(changes);
     this.#lastEstimate = undefined;
+    this.#lastObjects = undefined;
+    if (objects.length > 0) this.#addChanges(objects, author);
     for (const change of changes) {
       if (this.#needsNoLock(change)) this.#lockCompared = true;
       if (change.type === 'expectPools') this.#poolsCompared = true;
@@ -178,6 +203,26 @@ export class Draft {
       this.#applyChange(each);
       return each.key;
     });
+  }
+
+  /** Cached until the changes are folded. */
+  #objectsOf(changes: readonly Change[]): readonly ObjectDifference[] {
+    if (!this.#changeLog) return [];
+    if (this.#lastObjects?.changes !== changes) this.#lastObjects = { changes, objects: this.#compareObjects(changes) };
+    return this.#lastObjects.objects;
+  }
+
+  #compareObjects(changes: readonly Change[]): readonly ObjectDifference[] {
+    const written = this.#withKeys(changes).filter(({ change }) => change.type !== 'expect');
+    const after = new Map(written.map(({ key, change }) => [key, change.type === 'put' ? change.record : undefined]));
+    return [...after].flatMap(([key, record]) => objectDifferences(this.#view.get(key), record));
+  }
+
+  #addChanges(objects: readonly ObjectDifference[], author: string): void {
+    if (!this.#changeLog) return;
+    const atMs = this.#changes[0]?.[0]?.atMs ?? this.#changeLog.nextMs();
+    const isOfNode = author.startsWith('node ') && objects.every(({ action }) => action === 'deleted');
+    this.#changes.push(objects.map((each) => ({ ...each, atMs, author: isOfNode ? OWN_AUTHOR : author })));
   }
 
   #needsNoLock(change: Change): boolean {
@@ -207,6 +252,11 @@ export class Draft {
     }
     for (const entry of this.#history)
       puts.push({ key: this.#keys.historyEntry(entry), value: serialize(encodeHistoryEntry(entry)) });
+    for (const [index, objects] of this.#changes.entries()) {
+      const id = `${String(index).padStart(3, '0')}-${this.#changeLog?.newId() ?? ''}`;
+      const key = this.#keys.changes(objects[0]?.atMs ?? 0, id);
+      puts.push({ key, value: serialize(encodeChanges(objects)) });
+    }
     for (const [key, atMs] of this.#released)
       puts.push({ key, value: serialize({ releasedAt: new Date(atMs).toISOString() }) });
     for (const key of this.#unreleased)

@@ -37,7 +37,7 @@ export interface UpdaterOptions extends Partial<Omit<StoreTraits, 'hasLock' | 's
   readonly maxAttemptsCount?: number;
   /** How long a transaction may take before its outcome counts as unknown. Default: 10,000. */
   readonly commitTimeoutMs?: number;
-  /** Whether a history entry is written for each released address. Default: true. */
+  /** Whether history entries are written for released addresses and changed objects. Default: true. */
   readonly keepsHistory?: boolean;
 }
 
@@ -105,6 +105,12 @@ export class Updater {
   readonly #timeouts: AbortController[] = [];
   /** Transactions in flight, with their requests. */
   readonly #committing = new Map<Promise<void>, readonly UpdateRequest[]>();
+  readonly #changeLog = {
+    nextMs: () => (this.#changeMs = Math.max(this.#options.clock.nowMs(), this.#changeMs + 1)),
+    newId: () => Math.floor(this.#options.random() * 2 ** 32).toString(16),
+  };
+  /** Time of the latest recorded changes. */
+  #changeMs = 0;
   #inFlight = 0;
   #isScheduled = false;
   #isResolving = false;
@@ -200,7 +206,10 @@ export class Updater {
       return;
     }
     while (this.#inFlight < this.#options.maxInFlightCount && this.#hasReadyLane()) {
-      const draft = new Draft(this.#options.mirror, this.#options.keys, this.#options);
+      const draft = new Draft(this.#options.mirror, this.#options.keys, {
+        ...this.#options,
+        changeLog: this.#changeLog,
+      });
       const group = this.#fold(draft);
       if (group.size === 0) return;
       const requests = [...group.values()].flat();

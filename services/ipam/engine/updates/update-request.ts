@@ -1,6 +1,7 @@
 import { context, SpanKind, trace, type Context, type Span } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { authorIn } from '@podwire/shared/rpc/access';
 import { beginInterval } from '@podwire/shared/telemetry/intervals';
 import { startOperation, withSpan } from '@podwire/shared/telemetry/span';
 
@@ -67,6 +68,7 @@ interface RequestInput<Outcome> {
 
 export function makeRequest<Outcome>(caller: RequestInput<Outcome>): UpdateRequest {
   const { decide, signal, limits } = caller;
+  const author = authorIn(context.active());
   const endWait = caller.waits ? startWaitSpan() : () => undefined;
   let answer = (): void => undefined;
   const finish = (notify: () => void): void => {
@@ -101,7 +103,7 @@ export function makeRequest<Outcome>(caller: RequestInput<Outcome>): UpdateReque
           request.awaitedRevision = awaitedRevision;
           return 'unsure';
         }
-        const keys = foldWithin(draft, changes, limits);
+        const keys = foldWithin(draft, { changes, author }, limits);
         if (!keys) return 'full';
         request.keys = keys;
         answer = () => caller.resolve(outcome);
@@ -120,7 +122,7 @@ export function makeRequest<Outcome>(caller: RequestInput<Outcome>): UpdateReque
 /** @returns the keys of the records that the changes name; undefined when the transaction has no room for them */
 function foldWithin(
   draft: Draft,
-  changes: Decision<unknown>['changes'],
+  { changes, author }: Pick<Decision<unknown>, 'changes'> & { readonly author: string | undefined },
   { operationsCount, bytes }: TransactionLimits,
 ): readonly string[] | undefined {
   const operations = draft.operationsWith(changes);
@@ -131,7 +133,7 @@ function foldWithin(
       'INTERNAL',
       `the request needs ${operations} operations in one transaction and the datastore allows ${operationsCount}: raise the limit there and here, or request fewer addresses at once`,
     );
-  return draft.fold(changes);
+  return draft.fold(changes, author);
 }
 
 /** Spans of the update loop. Without a recorder of the trace they are not made: a span costs as much as a decision. */

@@ -120,6 +120,20 @@ export class RecordKeys {
     return `${this.history}${historyDay(dayOf(releasedAtMs))}/${formatAddress(address)}/${sequenceNumber}`;
   }
 
+  /** Changes of objects in a day of the history begin with it; no address does. */
+  changesOf(day: number): string {
+    return `${this.history}${historyDay(day)}/changes/`;
+  }
+
+  /** In the order of their times. @param id - distinguishes changes of one millisecond */
+  changes(atMs: number, id: string): string {
+    return `${this.changesOf(dayOf(atMs))}${String(atMs).padStart(15, '0')}-${id}`;
+  }
+
+  isChange(key: string): boolean {
+    return key.startsWith(this.history) && key.startsWith('/changes/', this.history.length + DAY_DIGITS);
+  }
+
   /** A record that says when the complete history begins. */
   historyBegin(beginMs: number): string {
     const day = dayOf(beginMs);
@@ -205,6 +219,9 @@ export class RecordKeys {
 
 const DAY_MS = 86_400_000;
 
+/** Digits of a day in a key. */
+export const DAY_DIGITS = 8;
+
 /** Days from 1970 to a time. */
 export function dayOf(timeMs: number): number {
   return Math.max(0, Math.floor(timeMs / DAY_MS));
@@ -215,9 +232,9 @@ export function dayStartMs(day: number): number {
   return day * DAY_MS;
 }
 
-/** Days since 1970, in eight digits, so that they sort as texts. */
+/** Days since 1970, with leading zeros, so that they sort as texts. */
 export function historyDay(day: number): string {
-  return String(day).padStart(8, '0');
+  return String(day).padStart(DAY_DIGITS, '0');
 }
 
 function blockSegments(prefix: Prefix): string {

@@ -55,7 +55,7 @@ export interface PodReference {
   name: string;
 }
 
-/** GetAddressHistoryRequest requests one page of tenures. Exactly one of address, handle_id and pod is set. */
+/** GetAddressHistoryRequest requests one page of tenures. Exactly one subject is set. */
 export interface GetAddressHistoryRequest {
   /** The subject of the query. */
   subject:
@@ -68,6 +68,12 @@ export interface GetAddressHistoryRequest {
     | //
     /** A pod, all its sandboxes. */
     { $case: "pod"; value: PodReference }
+    | //
+    /** Name of a node: the addresses of its pods and tunnels. */
+    { $case: "nodeName"; value: string }
+    | //
+    /** A namespace of pods. */
+    { $case: "namespace"; value: string }
     | undefined;
   /** Only tenures that lasted beyond this moment; not set means all that is kept. */
   from:
@@ -107,6 +113,67 @@ export interface QueryAtResponse {
     | undefined;
   /** Whether the history covers the moment. If not, and there is no tenure, the holder is unknown. */
   covered: boolean;
+}
+
+/** ListChangesRequest requests one page of changes. */
+export interface ListChangesRequest {
+  /** Only changes at or after this moment; not set means all that are kept. */
+  from:
+    | Date
+    | undefined;
+  /** Only changes before this moment; not set means all. */
+  until:
+    | Date
+    | undefined;
+  /** Only objects of this kind: ippool, ipreservation, ipamconfig, node, requestpolicy, revokedcertificate. Empty for all. */
+  kind: string;
+  /** Only changes of this node; empty for all objects. */
+  nodeName: string;
+  /** How many changing requests to search, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
+  pageSize: number;
+  /** The next_page_token of the previous answer; empty for the first page. All other fields must be as in that request. */
+  pageToken: string;
+}
+
+/** ListChangesResponse is one page of changes. */
+export interface ListChangesResponse {
+  /** The changes, oldest first. */
+  changes: Change[];
+  /** Token for the next page; empty on the last. */
+  nextPageToken: string;
+}
+
+/** Change is what one request changed in one object. */
+export interface Change {
+  /** When it was committed. */
+  time:
+    | Date
+    | undefined;
+  /**
+   * Who requested it: role and name of a certificate or token (`operator "ann"`), `local process` for a caller over a unix
+   * socket, or `podwire-ipam` and its task.
+   */
+  author: string;
+  /** Kind of the object, as in the request. */
+  kind: string;
+  /** Name of the object; the serial number of a certificate. */
+  name: string;
+  /** `created`, `changed` or `deleted`. */
+  action: string;
+  /** The fields that differ, at most 100. */
+  fields: ChangedField[];
+}
+
+/** ChangedField is a field before and after a change. Values beyond 1,024 characters are cut. */
+export interface ChangedField {
+  /** Path in the stored object: `cidr`, `labels.zone`. */
+  path: string;
+  /** Value before the change; not set where there was none. */
+  before?:
+    | string
+    | undefined;
+  /** Value after the change; not set where there is none. */
+  after?: string | undefined;
 }
 
 function createBaseTenure(): Tenure {
@@ -410,6 +477,12 @@ export const GetAddressHistoryRequest: MessageFns<GetAddressHistoryRequest> = {
       case "pod":
         PodReference.encode(message.subject.value, writer.uint32(26).fork()).join();
         break;
+      case "nodeName":
+        writer.uint32(66).string(message.subject.value);
+        break;
+      case "namespace":
+        writer.uint32(74).string(message.subject.value);
+        break;
     }
     if (message.from !== undefined) {
       Timestamp.encode(toTimestamp(message.from), writer.uint32(34).fork()).join();
@@ -461,6 +534,22 @@ export const GetAddressHistoryRequest: MessageFns<GetAddressHistoryRequest> = {
             }
 
             message.subject = { $case: "pod", value: PodReference.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.subject = { $case: "nodeName", value: reader.string() };
+            continue;
+          }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.subject = { $case: "namespace", value: reader.string() };
             continue;
           }
           case 4: {
@@ -528,6 +617,18 @@ export const GetAddressHistoryRequest: MessageFns<GetAddressHistoryRequest> = {
       case "pod": {
         if (object.subject?.value !== undefined && object.subject?.value !== null) {
           message.subject = { $case: "pod", value: PodReference.fromPartial(object.subject.value) };
+        }
+        break;
+      }
+      case "nodeName": {
+        if (object.subject?.value !== undefined && object.subject?.value !== null) {
+          message.subject = { $case: "nodeName", value: object.subject.value };
+        }
+        break;
+      }
+      case "namespace": {
+        if (object.subject?.value !== undefined && object.subject?.value !== null) {
+          message.subject = { $case: "namespace", value: object.subject.value };
         }
         break;
       }
@@ -743,18 +844,395 @@ export const QueryAtResponse: MessageFns<QueryAtResponse> = {
   },
 };
 
+function createBaseListChangesRequest(): ListChangesRequest {
+  return { from: undefined, until: undefined, kind: "", nodeName: "", pageSize: 0, pageToken: "" };
+}
+
+export const ListChangesRequest: MessageFns<ListChangesRequest> = {
+  encode(message: ListChangesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.from !== undefined) {
+      Timestamp.encode(toTimestamp(message.from), writer.uint32(10).fork()).join();
+    }
+    if (message.until !== undefined) {
+      Timestamp.encode(toTimestamp(message.until), writer.uint32(18).fork()).join();
+    }
+    if (message.kind !== "") {
+      writer.uint32(26).string(message.kind);
+    }
+    if (message.nodeName !== "") {
+      writer.uint32(34).string(message.nodeName);
+    }
+    if (message.pageSize !== 0) {
+      writer.uint32(40).int32(message.pageSize);
+    }
+    if (message.pageToken !== "") {
+      writer.uint32(50).string(message.pageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListChangesRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListChangesRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.from = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.until = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.kind = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.pageSize = reader.int32();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.pageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListChangesRequest>): ListChangesRequest {
+    return ListChangesRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListChangesRequest>): ListChangesRequest {
+    const message = createBaseListChangesRequest();
+    message.from = object.from ?? undefined;
+    message.until = object.until ?? undefined;
+    message.kind = object.kind ?? "";
+    message.nodeName = object.nodeName ?? "";
+    message.pageSize = object.pageSize ?? 0;
+    message.pageToken = object.pageToken ?? "";
+    return message;
+  },
+};
+
+function createBaseListChangesResponse(): ListChangesResponse {
+  return { changes: [], nextPageToken: "" };
+}
+
+export const ListChangesResponse: MessageFns<ListChangesResponse> = {
+  encode(message: ListChangesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.changes) {
+      Change.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.nextPageToken !== "") {
+      writer.uint32(18).string(message.nextPageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListChangesResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListChangesResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.changes.push(Change.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nextPageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListChangesResponse>): ListChangesResponse {
+    return ListChangesResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListChangesResponse>): ListChangesResponse {
+    const message = createBaseListChangesResponse();
+    message.changes = object.changes?.map((e) => Change.fromPartial(e)) || [];
+    message.nextPageToken = object.nextPageToken ?? "";
+    return message;
+  },
+};
+
+function createBaseChange(): Change {
+  return { time: undefined, author: "", kind: "", name: "", action: "", fields: [] };
+}
+
+export const Change: MessageFns<Change> = {
+  encode(message: Change, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.time !== undefined) {
+      Timestamp.encode(toTimestamp(message.time), writer.uint32(10).fork()).join();
+    }
+    if (message.author !== "") {
+      writer.uint32(18).string(message.author);
+    }
+    if (message.kind !== "") {
+      writer.uint32(26).string(message.kind);
+    }
+    if (message.name !== "") {
+      writer.uint32(34).string(message.name);
+    }
+    if (message.action !== "") {
+      writer.uint32(42).string(message.action);
+    }
+    for (const v of message.fields) {
+      ChangedField.encode(v!, writer.uint32(50).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Change {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseChange();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.time = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.author = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.kind = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.action = reader.string();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.fields.push(ChangedField.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Change>): Change {
+    return Change.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Change>): Change {
+    const message = createBaseChange();
+    message.time = object.time ?? undefined;
+    message.author = object.author ?? "";
+    message.kind = object.kind ?? "";
+    message.name = object.name ?? "";
+    message.action = object.action ?? "";
+    message.fields = object.fields?.map((e) => ChangedField.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseChangedField(): ChangedField {
+  return { path: "", before: undefined, after: undefined };
+}
+
+export const ChangedField: MessageFns<ChangedField> = {
+  encode(message: ChangedField, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.path !== "") {
+      writer.uint32(10).string(message.path);
+    }
+    if (message.before !== undefined) {
+      writer.uint32(18).string(message.before);
+    }
+    if (message.after !== undefined) {
+      writer.uint32(26).string(message.after);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ChangedField {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseChangedField();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.path = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.before = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.after = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ChangedField>): ChangedField {
+    return ChangedField.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ChangedField>): ChangedField {
+    const message = createBaseChangedField();
+    message.path = object.path ?? "";
+    message.before = object.before ?? undefined;
+    message.after = object.after ?? undefined;
+    return message;
+  },
+};
+
 /**
- * HistoryService returns which handle held an address at which time. Past allocations come from the history, which each
- * release writes and which is kept for a configured time. Current allocations come from the blocks.
+ * HistoryService returns which handle held an address at which time, and who changed which object. Past allocations and
+ * changes come from the history, which their transactions write and which is kept for a configured time. Current
+ * allocations come from the blocks.
  *
  * Times are by the clock of the replica that allocated or released the address. Attributes are as they were at the release.
  */
 export type HistoryServiceService = typeof HistoryServiceService;
 export const HistoryServiceService = {
   /**
-   * GetAddressHistory returns the holders of an address, or the addresses of a handle or a pod, newest first: current
-   * allocations, then released ones by the day of their release. Within a day an address's tenures are newest first;
-   * tenures of handles and pods are sorted within a page only.
+   * GetAddressHistory returns the holders of an address, or the addresses of a handle, a pod, a node or a namespace, newest
+   * first: current allocations, then released ones by the day of their release. Within a day an address's tenures are
+   * newest first; the other tenures are sorted within a page only.
    *
    * The search for one page is bounded: a page may be short or empty although more follow.
    *
@@ -786,13 +1264,31 @@ export const HistoryServiceService = {
     responseSerialize: (value: QueryAtResponse): Buffer => Buffer.from(QueryAtResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): QueryAtResponse => QueryAtResponse.decode(value),
   },
+  /**
+   * ListChanges returns changes of pools, reservations, the IPAM configuration, nodes, request policies and revoked
+   * certificates, in the order of their times. It has the changes that podwire-ipam made: not those of other programs in the
+   * datastore, nor of registrations that change no listed field.
+   *
+   * A page may be empty although more follow.
+   *
+   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no history is kept), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  listChanges: {
+    path: "/podwire.ipam.v1.HistoryService/ListChanges" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ListChangesRequest): Buffer => Buffer.from(ListChangesRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ListChangesRequest => ListChangesRequest.decode(value),
+    responseSerialize: (value: ListChangesResponse): Buffer => Buffer.from(ListChangesResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ListChangesResponse => ListChangesResponse.decode(value),
+  },
 } as const;
 
 export interface HistoryServiceServer extends UntypedServiceImplementation {
   /**
-   * GetAddressHistory returns the holders of an address, or the addresses of a handle or a pod, newest first: current
-   * allocations, then released ones by the day of their release. Within a day an address's tenures are newest first;
-   * tenures of handles and pods are sorted within a page only.
+   * GetAddressHistory returns the holders of an address, or the addresses of a handle, a pod, a node or a namespace, newest
+   * first: current allocations, then released ones by the day of their release. Within a day an address's tenures are
+   * newest first; the other tenures are sorted within a page only.
    *
    * The search for one page is bounded: a page may be short or empty although more follow.
    *
@@ -806,13 +1302,23 @@ export interface HistoryServiceServer extends UntypedServiceImplementation {
    * DEADLINE_EXCEEDED.
    */
   queryAt: handleUnaryCall<QueryAtRequest, QueryAtResponse>;
+  /**
+   * ListChanges returns changes of pools, reservations, the IPAM configuration, nodes, request policies and revoked
+   * certificates, in the order of their times. It has the changes that podwire-ipam made: not those of other programs in the
+   * datastore, nor of registrations that change no listed field.
+   *
+   * A page may be empty although more follow.
+   *
+   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no history is kept), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  listChanges: handleUnaryCall<ListChangesRequest, ListChangesResponse>;
 }
 
 export interface HistoryServiceClient extends Client {
   /**
-   * GetAddressHistory returns the holders of an address, or the addresses of a handle or a pod, newest first: current
-   * allocations, then released ones by the day of their release. Within a day an address's tenures are newest first;
-   * tenures of handles and pods are sorted within a page only.
+   * GetAddressHistory returns the holders of an address, or the addresses of a handle, a pod, a node or a namespace, newest
+   * first: current allocations, then released ones by the day of their release. Within a day an address's tenures are
+   * newest first; the other tenures are sorted within a page only.
    *
    * The search for one page is bounded: a page may be short or empty although more follow.
    *
@@ -853,6 +1359,30 @@ export interface HistoryServiceClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: QueryAtResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * ListChanges returns changes of pools, reservations, the IPAM configuration, nodes, request policies and revoked
+   * certificates, in the order of their times. It has the changes that podwire-ipam made: not those of other programs in the
+   * datastore, nor of registrations that change no listed field.
+   *
+   * A page may be empty although more follow.
+   *
+   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no history is kept), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  listChanges(
+    request: ListChangesRequest,
+    callback: (error: ServiceError | null, response: ListChangesResponse) => void,
+  ): ClientUnaryCall;
+  listChanges(
+    request: ListChangesRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ListChangesResponse) => void,
+  ): ClientUnaryCall;
+  listChanges(
+    request: ListChangesRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ListChangesResponse) => void,
   ): ClientUnaryCall;
 }
 

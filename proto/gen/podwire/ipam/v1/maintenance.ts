@@ -224,6 +224,16 @@ export interface AuditSummary {
   topNodes: NodeUse[];
   /** Number of addresses that are leased to nodes. */
   addressesLeased: bigint;
+  /** The 20 namespaces whose pods have the most addresses, the most first, then the sum of the other ones as `_other`. */
+  namespaces: NamespaceUse[];
+}
+
+/** NamespaceUse is the usage of a namespace. */
+export interface NamespaceUse {
+  /** Name of the namespace. */
+  namespace: string;
+  /** Number of addresses that its pods have. */
+  addressesInUse: bigint;
 }
 
 /** FindingCount is the number of findings of one kind. */
@@ -688,7 +698,15 @@ export const AuditResponse: MessageFns<AuditResponse> = {
 };
 
 function createBaseAuditSummary(): AuditSummary {
-  return { findings: [], blocks: 0n, addressesInUse: 0n, addressesCooling: 0n, topNodes: [], addressesLeased: 0n };
+  return {
+    findings: [],
+    blocks: 0n,
+    addressesInUse: 0n,
+    addressesCooling: 0n,
+    topNodes: [],
+    addressesLeased: 0n,
+    namespaces: [],
+  };
 }
 
 export const AuditSummary: MessageFns<AuditSummary> = {
@@ -722,6 +740,9 @@ export const AuditSummary: MessageFns<AuditSummary> = {
         throw new globalThis.Error("value provided for field message.addressesLeased of type uint64 too large");
       }
       writer.uint32(48).uint64(message.addressesLeased);
+    }
+    for (const v of message.namespaces) {
+      NamespaceUse.encode(v!, writer.uint32(58).fork()).join();
     }
     return writer;
   },
@@ -787,6 +808,14 @@ export const AuditSummary: MessageFns<AuditSummary> = {
             message.addressesLeased = reader.uint64() as bigint;
             continue;
           }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.namespaces.push(NamespaceUse.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -815,6 +844,79 @@ export const AuditSummary: MessageFns<AuditSummary> = {
     message.topNodes = object.topNodes?.map((e) => NodeUse.fromPartial(e)) || [];
     message.addressesLeased = (object.addressesLeased !== undefined && object.addressesLeased !== null)
       ? BigInt(object.addressesLeased)
+      : 0n;
+    message.namespaces = object.namespaces?.map((e) => NamespaceUse.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseNamespaceUse(): NamespaceUse {
+  return { namespace: "", addressesInUse: 0n };
+}
+
+export const NamespaceUse: MessageFns<NamespaceUse> = {
+  encode(message: NamespaceUse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.namespace !== "") {
+      writer.uint32(10).string(message.namespace);
+    }
+    if (message.addressesInUse !== 0n) {
+      if (BigInt.asUintN(64, message.addressesInUse) !== message.addressesInUse) {
+        throw new globalThis.Error("value provided for field message.addressesInUse of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.addressesInUse);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): NamespaceUse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseNamespaceUse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.namespace = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.addressesInUse = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<NamespaceUse>): NamespaceUse {
+    return NamespaceUse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<NamespaceUse>): NamespaceUse {
+    const message = createBaseNamespaceUse();
+    message.namespace = object.namespace ?? "";
+    message.addressesInUse = (object.addressesInUse !== undefined && object.addressesInUse !== null)
+      ? BigInt(object.addressesInUse)
       : 0n;
     return message;
   },

@@ -101,6 +101,17 @@ describe('records', () => {
     expect(namesOf((await open()).records)).toEqual(['a', 'b', 'c', 'd']);
   });
 
+  test('of changed objects are written within a second, with those that wait', async () => {
+    const { segments } = await open();
+    const change = { key: keys.changes(0, '0'), value: Buffer.from('{}') };
+    segments.append([record('a')]);
+    segments.append([change]);
+    segments.append([record('b')]);
+    clock.advance(1000);
+    await expect.poll(count).toBe(1);
+    expect((await open()).records.size).toBe(3);
+  });
+
   test('that are many are written at once', async () => {
     const { segments } = await open();
     segments.append(Array.from({ length: 30 }, (_, index) => record(String(index), 100_000)));

@@ -73,6 +73,9 @@ const PAGE_SIZE = 50;
 /** How long a record may wait for its segment, in milliseconds. */
 const WRITE_INTERVAL_MS = 60_000;
 
+/** The same for a change of an object: they are few, and a process that is killed loses what waits. */
+const CHANGE_INTERVAL_MS = 1000;
+
 /** Size of waiting records that are written at once, in bytes: about as many as one segment takes. */
 const MAX_PENDING_BYTES = 2 * 1024 * 1024;
 
@@ -164,12 +167,14 @@ export class HistorySegments {
     return beginMs;
   }
 
-  /** Takes records, and writes them within a minute. */
+  /** Takes records, and writes releases within a minute, and changes of objects within a second. */
   append(records: readonly HistoryRecord[]): void {
     for (const { key, value } of records) this.#pendingBytes += key.length + value.length;
     this.#pending.push(...records);
-    if (this.#pending.length > 0)
-      this.#queue.request('write', this.#pendingBytes >= MAX_PENDING_BYTES ? 0 : WRITE_INTERVAL_MS);
+    if (this.#pending.length === 0) return;
+    const hasChange = records.some(({ key }) => this.#options.keys.isChange(key));
+    const intervalMs = hasChange ? CHANGE_INTERVAL_MS : WRITE_INTERVAL_MS;
+    this.#queue.request('write', this.#pendingBytes >= MAX_PENDING_BYTES ? 0 : intervalMs);
   }
 
   /**
