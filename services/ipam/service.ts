@@ -170,7 +170,7 @@ interface DescribedParts extends Pick<ClusterOptions, 'nodes' | 'instance' | 'cl
   readonly loading: Promise<unknown>;
 }
 
-function clusterOptions(parts: DescribedParts): ClusterOptions {
+function clusterOptions(parts: DescribedParts): ServedParts['cluster'] {
   const { config, identity, policies, release, nodes, instance, store, loading, clock } = parts;
   const info: ClusterOptions['info'] = async (signal) => {
     await loading;
@@ -215,7 +215,7 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly ipam: Ipam;
   readonly watches: StreamSource;
   readonly policies: NetworkPolicyServer['policies'];
-  readonly cluster: ClusterOptions;
+  readonly cluster: Omit<ClusterOptions, 'conditionChanged'>;
   readonly settlement: SettlementInterval;
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
@@ -230,6 +230,7 @@ function ipamServer(
 ): RpcServer {
   const pods = api && new PodNodes({ api, clock, log });
   const objectEvents = api && new ObjectEvents({ api, clock, log, instance: hostname() });
+  const conditionChanged: ClusterOptions['conditionChanged'] = (...change) => objectEvents?.conditionChanged(...change);
   return new RpcServer({
     addresses,
     log,
@@ -248,7 +249,7 @@ function ipamServer(
       }),
       watchService(watches, streaming),
       networkPolicyService({ policies, clock }, unary, streaming),
-      clusterService(cluster, unary, streaming),
+      clusterService({ ...cluster, conditionChanged }, unary, streaming),
       diagnosticsService({ release, lines, env, files: () => Promise.resolve([]) }, streaming),
       releaseService(release, unary),
     ],

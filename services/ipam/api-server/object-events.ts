@@ -3,7 +3,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 
 import { MERGE_PATCH, type KubernetesApi } from './api.js';
 
-/** What happened to a pod or a Node, for `kubectl describe` and `kubectl get events`. */
+/** An Event of a pod or a Node, for `kubectl describe` and `kubectl get events`. */
 export interface ObjectEvent {
   readonly kind: 'Pod' | 'Node';
   readonly name: string;

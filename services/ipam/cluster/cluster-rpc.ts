@@ -37,6 +37,13 @@ export interface ClusterOptions {
   /** Reads the datastore. @throws Failure STORE_UNAVAILABLE */
   readonly info: (signal: AbortSignal) => Promise<GetClusterInfoResponse>;
   readonly clock: Clock;
+  /** A condition of a node began or ended. Must not throw. */
+  readonly conditionChanged: (nodeName: string, reason: string, state: ConditionState) => void;
+}
+
+interface ConditionState {
+  readonly isActive: boolean;
+  readonly note: string;
 }
 
 interface ClusterServer extends ClusterOptions {
@@ -67,6 +74,7 @@ function connectHandler({
   connections,
   instance,
   hasReplicas,
+  conditionChanged,
 }: ClusterServer): DuplexHandler<ConnectNodeRequest, ConnectNodeResponse> {
   return async function* ({ nodeName, report }, { signal }, later) {
     const first = readChecked('ConnectNode', (checks) => {
@@ -75,9 +83,18 @@ function connectHandler({
       return report;
     });
     if (!first) return;
+    let reported = connections.get(nodeName)?.report;
+    const noteConditions = (report: NodeReport): void => {
+      for (const { reason, ...state } of changedConditions(reported, report)) conditionChanged(nodeName, reason, state);
+      reported = report;
+    };
     const connection = connections.open(nodeName, first);
+    noteConditions(first);
     later(({ report: changed, answer }) => {
-      if (changed) connection.report(changed);
+      if (changed) {
+        connection.report(changed);
+        noteConditions(changed);
+      }
       if (!answer) return;
       const { callNumber, part, isLast, error } = answer;
       const failure = error.length > 0 ? decodeFailure(error) : undefined;
@@ -91,6 +108,27 @@ function connectHandler({
       connection.close();
     }
   };
+}
+
+/** Conditions that each node has when it connects, or until it follows the leader: they concern podwire-ipam, not the node. */
+const OF_CONNECTION: readonly string[] = ['IpamUnreachable', 'PoliciesNotFollowed'];
+
+/** Conditions that began or ended between two reports, by their reasons. */
+function changedConditions(
+  before: NodeReport | undefined,
+  now: NodeReport,
+): readonly ({ readonly reason: string } & ConditionState)[] {
+  const conditionsOf = (report: NodeReport | undefined): Map<string, string> => {
+    const known = report?.status?.conditions.filter(({ reason }) => !OF_CONNECTION.includes(reason)) ?? [];
+    return new Map(known.map(({ reason, message }) => [reason, message]));
+  };
+  const [earlier, current] = [conditionsOf(before), conditionsOf(now)];
+  const begun = [...current].filter(([reason]) => !earlier.has(reason));
+  const ended = [...earlier.keys()].filter((reason) => !current.has(reason));
+  return [
+    ...begun.map(([reason, note]) => ({ reason, isActive: true, note })),
+    ...ended.map((reason) => ({ reason, isActive: false, note: `${reason} ended` })),
+  ];
 }
 
 const MAX_CALL_TIMEOUT_MS = 600_000;

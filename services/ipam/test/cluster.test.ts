@@ -15,6 +15,8 @@ import { encodeFailure } from '@podwire/shared/failure/status';
 import { Peer } from '@podwire/shared/rpc/client';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
+import { KubernetesApi } from '../api-server/api.js';
+import { ObjectServer } from '../testing/object-server.js';
 import { Caller, clientLimits, failureOf, Place } from '../testing/service.js';
 import type { RunningService } from '../service.js';
 
@@ -218,6 +220,43 @@ test.each([
   const first = ConnectNodeRequest.fromPartial(request);
   const refused = await failureOf(caller.peer.stream(ClusterServiceService.connectNode, first, signal).next());
   expect(refused.violations.map(({ field, reason }) => `${field}: ${reason}`).join()).toContain(text);
+});
+
+test('conditions of a node become Events of its Node; a reconnection repeats none', async () => {
+  const api = await ObjectServer.start();
+  const other = new Place();
+  const kubernetes = () => new KubernetesApi(api.options);
+  const started = await other.start({ PODWIRE_IPAM_NODE_CONTROLLER: 'true' }, undefined, kubernetes);
+  const peer = new Peer('podwire-ipam', other.address);
+  const stop = new AbortController();
+  const status = (...reasons: readonly string[]) => ({
+    status: { conditions: reasons.map((reason) => ({ reason, message: `message of ${reason}` })) },
+  });
+  try {
+    let send: (message: ConnectNodeRequest) => void = () => undefined;
+    const first = ConnectNodeRequest.fromPartial({
+      nodeName: 'n1',
+      report: status('IpamUnreachable', 'ForwardDropped'),
+    });
+    const { connectNode } = ClusterServiceService;
+    await peer.stream(connectNode, first, stop.signal, (opened) => (send = opened)).next();
+    send(ConnectNodeRequest.fromPartial({ report: status('ForwardDropped') }));
+    send(ConnectNodeRequest.fromPartial({ report: status() }));
+    const notes = () =>
+      api
+        .list('/apis/events.k8s.io/v1/namespaces/default/events')
+        .map(({ type, reason, note }) => [type, reason, note]);
+    await expect.poll(notes).toEqual([
+      ['Warning', 'ForwardDropped', 'message of ForwardDropped'],
+      ['Normal', 'ForwardDroppedEnded', 'ForwardDropped ended'],
+    ]);
+  } finally {
+    stop.abort();
+    peer.close();
+    await started.stop();
+    other.remove();
+    await api.stop();
+  }
 });
 
 test('the service describes its process and its datastore', async () => {

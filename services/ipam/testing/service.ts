@@ -57,7 +57,14 @@ export class Place {
       done();
     };
     const log = createLogger({ service: 'test', level: 'info', destination: new Writable({ write }) });
-    const own = { random: Math.random, newUid: randomUUID, pid: process.pid, endProcess: () => undefined, env: {}, recentLines: new RecentLines() };
+    const own = {
+      random: Math.random,
+      newUid: randomUUID,
+      pid: process.pid,
+      endProcess: () => undefined,
+      env: {},
+      recentLines: new RecentLines(),
+    };
     const surroundings = { ...own, log, clock, kubernetes };
     return startService(readConfig(this.env(rest)), surroundings);
   }
