@@ -1,12 +1,28 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
 import { Failure } from '@podwire/shared/failure/failure';
 import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
-import { afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 
 import { RecentCommands, type RecentCommand } from './recent-commands.js';
 import { Plugin } from './testing/plugin.js';
 
 const COMMANDS = z.object({ node: z.string(), commands: z.array(z.record(z.string(), z.unknown())) });
+
+const COMMAND: RecentCommand = {
+  startedMs: 0,
+  command: 'GC',
+  request: undefined,
+  result: 'success',
+  message: undefined,
+  durationMs: 1,
+  addresses: [],
+  traceId: undefined,
+  intervals: [],
+};
 
 let plugin: Plugin;
 
@@ -74,22 +90,59 @@ test('an invalid command has no container, and STATUS and VERSION are omitted', 
 
 test('the oldest of more than 500 commands is dropped', () => {
   const recent = new RecentCommands('node-1');
-  const command: RecentCommand = {
-    startedMs: 0,
-    command: 'GC',
-    request: undefined,
-    result: 'success',
-    message: undefined,
-    durationMs: 1,
-    addresses: [],
-    traceId: undefined,
-    intervals: [],
-  };
-  for (let index = 0; index <= 500; index++) recent.add({ ...command, startedMs: index });
+  for (let index = 0; index <= 500; index++) recent.add({ ...COMMAND, startedMs: index });
   const listed = COMMANDS.parse(JSON.parse(recent.text())).commands;
   expect(listed).toHaveLength(500);
   expect([listed.at(0)?.startedAt, listed.at(-1)?.startedAt]).toEqual([
     '1970-01-01T00:00:00.500Z',
     '1970-01-01T00:00:00.001Z',
   ]);
+});
+
+describe('the next process', () => {
+  let folder: string;
+  let file: string;
+  beforeEach(() => {
+    folder = mkdtempSync(join(tmpdir(), 'podwire-commands-'));
+    file = join(folder, 'recent-commands');
+  });
+  afterEach(() => rmSync(folder, { recursive: true }));
+
+  const commandsOf = (recent: RecentCommands): string[] =>
+    z
+      .object({ commands: z.array(z.object({ result: z.string() })) })
+      .parse(JSON.parse(recent.text()))
+      .commands.map(({ result }) => result);
+
+  function withResults(...results: readonly string[]): RecentCommands {
+    const recent = new RecentCommands('node-1');
+    for (const result of results) recent.add({ ...COMMAND, result });
+    return recent;
+  }
+
+  test('has the commands of the one before behind its own, and no more than all', async () => {
+    await withResults('first', 'second').store(file);
+    const next = withResults('third');
+    await next.load(file);
+    expect(commandsOf(next)).toEqual(['third', 'second', 'first']);
+    for (let count = 0; count < 498; count++) next.add({ ...COMMAND, result: 'later' });
+    expect(commandsOf(next)).toHaveLength(500);
+    expect(commandsOf(next).slice(-2)).toEqual(['third', 'second']);
+  });
+
+  test.each(['', 'no JSON', '{"commands": 7}'])('starts without commands from a file with %j', async (text) => {
+    writeFileSync(file, text);
+    const next = new RecentCommands('node-1');
+    await next.load(file);
+    expect(commandsOf(next)).toEqual([]);
+  });
+
+  test('a process without new commands leaves the file as it is', async () => {
+    await withResults('first').store(file);
+    const before = readFileSync(file, 'utf8');
+    const next = new RecentCommands('another-name');
+    await next.load(file);
+    await next.store(file);
+    expect(readFileSync(file, 'utf8')).toBe(before);
+  });
 });

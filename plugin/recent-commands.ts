@@ -1,4 +1,9 @@
+import { readFile, rename, writeFile } from 'node:fs/promises';
+
+import { parseJson } from '@podwire/shared/json/parse';
 import type { Interval } from '@podwire/shared/telemetry/phases';
+
+import { z } from 'zod';
 
 import type { ContainerRequest } from './requests/request.js';
 
@@ -23,6 +28,8 @@ export interface RecentCommand {
 /** About 1 MB; a node of 110 pods that are all replaced. */
 const KEPT_COUNT = 500;
 
+const STORED = z.object({ commands: z.array(z.looseObject({})) });
+
 /** Commands that concern no pod and come every few seconds. */
 const OMITTED = ['STATUS', 'VERSION'];
 
@@ -31,6 +38,10 @@ export class RecentCommands {
   readonly #nodeName: string;
   /** Newest last. */
   readonly #commands: RecentCommand[] = [];
+  /** Commands of earlier processes as {@link text} has them, newest first. */
+  #earlier: readonly object[] = [];
+  /** Whether a command was added since the last {@link store}. */
+  #isChanged = false;
 
   constructor(nodeName: string) {
     this.#nodeName = nodeName;
@@ -38,6 +49,7 @@ export class RecentCommands {
 
   add(command: RecentCommand): void {
     if (OMITTED.includes(command.command)) return;
+    this.#isChanged = true;
     this.#commands.push(command);
     if (this.#commands.length > KEPT_COUNT) this.#commands.shift();
   }
@@ -48,7 +60,23 @@ export class RecentCommands {
    * "intervals":[{"name","phase","startMs","durationMs","depth"}]}]}`. Fields without a value are absent.
    */
   text(): string {
-    return `${JSON.stringify({ node: this.#nodeName, commands: this.#commands.map(describe).reverse() })}\n`;
+    const commands = [...this.#commands.map(describe).reverse(), ...this.#earlier].slice(0, KEPT_COUNT);
+    return `${JSON.stringify({ node: this.#nodeName, commands })}\n`;
+  }
+
+  /** Takes the commands of the process before. A file that is missing or cannot be read is none. */
+  async load(path: string): Promise<void> {
+    const stored = STORED.safeParse(parseJson(await readFile(path, 'utf8').catch(() => '')));
+    if (stored.success) this.#earlier = stored.data.commands;
+  }
+
+  /** Writes the commands for the next process, if there are new ones. A failure loses them: they are for information only. */
+  async store(path: string): Promise<void> {
+    if (!this.#isChanged) return;
+    this.#isChanged = false;
+    await writeFile(`${path}.writing`, this.text(), { mode: 0o600 })
+      .then(() => rename(`${path}.writing`, path))
+      .catch(() => undefined);
   }
 }
 

@@ -57,6 +57,12 @@ const READY_FILE = 'node-ready';
 /** Directory beside the socket, for the same reason (kSpoolFolder, shim/src/protocol.h). */
 const SPOOL_DIRECTORY = 'spool';
 
+/** File beside the socket with the recent commands of the process before. */
+const COMMANDS_FILE = 'recent-commands';
+
+/** How often they are written: a process that is killed loses this many, in milliseconds. */
+const COMMANDS_INTERVAL_MS = 60_000;
+
 /** Dependencies of the plugin on its process. */
 export interface PluginDeps {
   /** The node's leases and records. */
@@ -90,6 +96,7 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
   const { journal, replay, readiness, spool } = parts;
   // Read the journal before the socket exists: an ADD must know the pending releases.
   await journal.load();
+  const endStoring = await keepCommands(parts.recent, join(dirname(settings.cniSocket), COMMANDS_FILE), clock);
   const lease = new ReadyLease({ path: readyPath(settings), isReady: () => readiness.isReadyDuringRestart, clock });
   const fdLimit = new FdLimit(log);
   const server = new CniServer({
@@ -123,7 +130,23 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
       await Promise.all([lease.stop(), readiness.stop()]);
       await replay.stop();
       await journal.close();
+      await endStoring();
     },
+  };
+}
+
+/** Loads the recent commands, and stores them again and again. @returns ends it, and stores them once more */
+async function keepCommands(recent: RecentCommands, path: string, clock: Clock): Promise<() => Promise<void>> {
+  await recent.load(path);
+  const storeLater = (): (() => void) =>
+    clock.after(COMMANDS_INTERVAL_MS, () => {
+      void recent.store(path);
+      cancel = storeLater();
+    });
+  let cancel = storeLater();
+  return () => {
+    cancel();
+    return recent.store(path);
   };
 }
 
