@@ -132,7 +132,7 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
       clock,
       process: deps,
       env: process.env,
-      stdin: process.stdin,
+      ...{ stdin: process.stdin, stdout: process.stdout },
       output: output.format,
       print: (report, options) => output.print(report, options),
       onNode,

@@ -1,10 +1,16 @@
 import { createWriteStream } from 'node:fs';
-import { Readable } from 'node:stream';
+import { Readable, type Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { createTarPacker } from 'modern-tar';
+
+interface ArchiveOptions {
+  readonly folder: string;
+  readonly time: Date;
+  readonly stdout: Writable;
+}
 
 /** A compressed tar archive that is written as its files arrive. Readable by its owner only. */
 export class Archive {
@@ -17,13 +23,16 @@ export class Archive {
   /** Ends with the last added file: files follow one another. */
   #latest: Promise<void> = Promise.resolve();
 
-  /** @param folder - name of the folder that all files are in */
-  constructor(path: string, folder: string, time: Date) {
+  /**
+   * @param path - of a new file; `-` for the standard output
+   * @param folder - name of the folder that all files are in
+   */
+  constructor(path: string, { folder, time, stdout }: ArchiveOptions) {
     this.path = path;
     this.#folder = folder;
     this.#time = time;
-    const output = createWriteStream(path, { flags: 'wx', mode: 0o600 });
-    this.#written = pipeline(Readable.fromWeb(this.#packer.readable), createGzip(), output);
+    const output = path === '-' ? stdout : createWriteStream(path, { flags: 'wx', mode: 0o600 });
+    this.#written = pipeline(Readable.fromWeb(this.#packer.readable), createGzip(), output, { end: path !== '-' });
     this.#written.catch((error: unknown) => (this.#failure = error));
   }
 

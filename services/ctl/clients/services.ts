@@ -1,4 +1,4 @@
-import type { Readable } from 'node:stream';
+import type { Readable, Writable } from 'node:stream';
 
 import type { JsonValue } from '@bufbuild/protobuf';
 import type { MethodDefinition } from '@grpc/grpc-js';
@@ -51,6 +51,8 @@ export interface Context {
   readonly process: CommandProcess;
   readonly env: Readonly<Record<string, string | undefined>>;
   readonly stdin: Readable;
+  /** For output that is no report. */
+  readonly stdout: Writable;
   readonly output: OutputFormat;
   /** Prints a report before the command ends. */
   readonly print: (report: Report, options?: { readonly hasHeadings: boolean }) => void;

@@ -23,7 +23,7 @@ export const latency: Verb = {
   name: 'latency',
   about: 'on a node: how long pods’ ADDs and DELs took, by phase, and the slowest ADDs',
   details:
-    'Of the last 500 commands since the start of podwire-node. The phases of a command add up to its time: see "Slow pods" in services/node/README.md.\n' +
+    'Of the last 500 commands. The phases of a command add up to its time: see "Slow pods" in services/node/README.md.\n' +
     'A percentile covers one phase alone, so the percentiles of the phases do not add up.',
   options: [ON_NODE, SLOWEST],
   examples: ['latency', 'latency --slowest 20', 'latency -o json'],
@@ -85,7 +85,7 @@ function commandTable(node: string, commands: readonly Command[]): Table {
       const failed = all.filter((command) => !isSuccess(command)).length;
       return [name, String(all.length), String(failed), ...ranked(all.map(({ durationMs }) => durationMs))];
     }),
-    none: 'commands: none since the start of podwire-node',
+    none: 'commands: none',
   };
 }
 

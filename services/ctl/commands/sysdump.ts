@@ -23,7 +23,11 @@ const SINCE = option(
   'log lines of this time only, such as 1h (the last 2000 lines of each process)',
 );
 const NODES = repeatedOption('--node', text('NAME'), 'only this node, besides the cluster (all nodes)');
-const FILE = option('--file', text('FILE'), 'the archive (podwire-sysdump-TIME.tar.gz in the working directory)');
+const FILE = option(
+  '--file',
+  text('FILE'),
+  'the archive; - for the standard output (podwire-sysdump-TIME.tar.gz in the working directory)',
+);
 
 /** Nodes that are asked at once: podwire-ipam passes their answers on. */
 const NODES_AT_ONCE = 8;
@@ -49,19 +53,22 @@ export const sysdump: Verb = {
     'in the archive. It has names and addresses of pods, but no password, token or private key.\n' +
     'Exit code 4: a part is missing.',
   options: [SINCE, NODES, FILE],
-  examples: ['sysdump', 'sysdump --since 1h --node node-1', 'sysdump --file /tmp/podwire.tar.gz'],
+  examples: ['sysdump', 'sysdump --since 1h --node node-1', 'sysdump --file - > podwire.tar.gz'],
   run: async (input, context) => {
-    const { clock, restartTimeout } = context;
+    const { clock, restartTimeout, stdout, note } = context;
     restartTimeout(TIMEOUT_MS);
     const now = new Date(clock.nowMs());
     const folder = `podwire-sysdump-${now.toISOString().replace(/[-:]|\.\d+/g, '')}`;
-    const archive = new Archive(input.get(FILE) ?? `${folder}.tar.gz`, folder, now);
+    const archive = new Archive(input.get(FILE) ?? `${folder}.tar.gz`, { folder, time: now, stdout });
     const sinceMs = input.get(SINCE);
     const since = sinceMs === undefined ? undefined : new Date(now.getTime() - sinceMs);
     const sources = await collectAll({ context, archive, since, nodes: input.all(NODES) });
     await archive.add('sources.json', renderData(dataOf(sources), 'json'));
     await archive.finish();
+    const isPrinted = archive.path === '-';
+    if (isPrinted) for (const { name, fault = 'complete' } of sources) note(`${name}: ${fault}`);
     return {
+      isPrinted,
       sections: [sourceTable(sources), sentence(`written to ${archive.path}`)],
       data: () => ({ file: archive.path, sources: dataOf(sources) }),
       exitCode: sources.every(({ fault }) => fault === undefined) ? DONE : PROBLEM_FOUND,

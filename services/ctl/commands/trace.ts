@@ -19,7 +19,7 @@ export const trace: Verb = {
   name: 'trace',
   about: 'on a node: where the time of a pod’s last ADD and DEL went, as a waterfall',
   details:
-    'Of the last 500 commands since the start of podwire-node on the pod’s node. It needs neither tracing nor a collector.\n' +
+    'Of the last 500 commands of the pod’s node. It needs neither tracing nor a collector.\n' +
     'With tracing, the trace ID finds the same command in the traces and in the logs of all processes.',
   positionals: [SUBJECT_ARGUMENT],
   options: [ON_NODE, NAMESPACE, CONTAINER],

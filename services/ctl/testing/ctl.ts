@@ -160,11 +160,13 @@ export class Fakes {
   /** Runs podwirectl with further environment variables. */
   async podwirectlWith(variables: Readonly<Record<string, string>>, ...args: readonly string[]) {
     const texts = { stdout: '', stderr: '' };
+    const chunks: Buffer[] = [];
     this.#running = texts;
     const stream = (name: keyof typeof texts) =>
       new Writable({
         write: (chunk: Buffer, _, done) => {
           texts[name] += chunk.toString();
+          if (name === 'stdout') chunks.push(chunk);
           done();
         },
       });
@@ -192,7 +194,7 @@ export class Fakes {
       serve,
       traceCommand: () => Promise.resolve(),
     });
-    return { exitCode, ...texts };
+    return { exitCode, ...texts, stdoutBytes: Buffer.concat(chunks) };
   }
 
   #log(level: 'info' | 'error'): Logger {

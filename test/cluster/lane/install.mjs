@@ -297,6 +297,13 @@ export class Podwire {
     return { name: metadata.name, node: this.#cluster.nodes.find(({ name }) => name === spec.nodeName) };
   }
 
+  /** Names of the pods of podwire-ipam that serve: all, or the leader. */
+  async serving() {
+    if (this.#isOnKubernetes) return [(await this.leader()).name];
+    const pods = await this.#cluster.api.list('Pod', NAMESPACE, 'app.kubernetes.io/name=podwire-ipam');
+    return pods.map(({ metadata }) => metadata.name);
+  }
+
   /** podwirectl beside podwire-node of a node. */
   async podwirectlOn(node, args) {
     const exec = ['exec', '-n', NAMESPACE, await this.podOn(node), '-c', 'node', '--', 'podwirectl'];

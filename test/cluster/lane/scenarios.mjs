@@ -56,6 +56,40 @@ async function reachability({ cluster, namespace }) {
   for (const node of cluster.nodes) cluster.sweep(addresses, targets, node);
 }
 
+/**
+ * Each podwire-ipam shows all nodes and reaches them, and a silent node is named. An operator does it from the control
+ * plane: no command runs in the pod of a node.
+ */
+async function wholeCluster({ cluster }) {
+  const { podwire, nodes, controlPlane } = cluster;
+  const silent = nodes.at(-1);
+  const names = nodes.map(({ name }) => name).join();
+  for (const pod of await podwire.serving()) {
+    const run = async (...args) =>
+      controlPlane.kubectl(['exec', '-n', 'podwire-system', pod, '-c', 'ipam', '--', 'podwirectl', ...args]);
+    const connected = async () => {
+      const { nodes: states } = JSON.parse(await run('status', '-o', 'json').catch(({ stdout }) => stdout)).nodes;
+      const seen = states.filter(({ contact }) => contact === 'NODE_CONTACT_CONNECTED').map(({ name }) => name);
+      return seen.join() === names;
+    };
+    await until(`${pod}: all nodes to be connected`, connected, 120);
+    await run('status', '--wait', '--timeout', '60s');
+    for (const { name } of nodes)
+      for (const command of ['node status', 'pods', 'journal', 'latency', 'version'])
+        await run(...command.split(' '), '--node', name);
+  }
+  const podwirectl = (...args) => podwire.podwirectl(args).catch(({ stdout }) => stdout);
+  silent.machine.signal(/podwire-node/, 'SIGSTOP');
+  try {
+    const isNamed = async () => (await podwirectl('status')).includes(`node ${silent.name}: silent for`);
+    await until('the silent node to be named', isNamed, 90);
+    if (!(await podwirectl('get', 'nodes')).includes('silent')) throw new Error('get nodes: no node is silent');
+  } finally {
+    silent.machine.signal(/podwire-node/, 'SIGCONT');
+  }
+  await podwire.podwirectl(['status', '--wait', '--timeout', '90s']);
+}
+
 async function scaling({ cluster, namespace }) {
   for (const replicas of [20, 60]) {
     await cluster.deployment({ namespace, name: 'web', replicas });
@@ -387,6 +421,7 @@ const isIpv6 = ({ family }) => family === 'ipv6';
 const SCENARIOS = [
   { name: 'nodes become Ready', run: nodesReady },
   { name: `${PODS_COUNT} pods reach each other, nodes, service, outside`, run: reachability },
+  { name: 'status and nodes from each podwire-ipam', run: wholeCluster },
   { name: 'scale 20, 60, 0', run: scaling, serves: isIpv6 },
   { name: 'rolling update', run: rollingUpdate, serves: isIpv6 },
   { name: 'namespace deletion', run: namespaceDeletion, serves: isIpv6 },
