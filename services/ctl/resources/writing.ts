@@ -337,7 +337,9 @@ export const remove: Verb = {
       const { resource, name } = target;
       const skip = input.has(SKIP_NOT_EXISTS);
       const object = skip ? await findOptional(resource, name, context) : await resource.find(name, NO_FILTER, context);
-      if (object) found.push({ target, object });
+      if (!object) continue;
+      await resource.deletion?.check?.(name, target.resourceVersion, input, context);
+      found.push({ target, object });
     }
     const sections = await Promise.all(
       found.map(async ({ target, object }) => [
