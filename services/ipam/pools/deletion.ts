@@ -76,7 +76,7 @@ export function beginPoolDeletion(view: View, deletion: PoolDeletion): Decision<
   return { changes: isMarked ? [] : [putPool({ ...pool, deletionTimeMs: wholeSeconds(nowMs) })], outcome: pool };
 }
 
-/** What a deletion would meet now. @throws Failure as {@link beginPoolDeletion} */
+/** Progress that a deletion would make now. @throws Failure as {@link beginPoolDeletion} */
 export function previewPoolDeletion(view: View, deletion: PoolDeletion): PoolDeleted {
   const { empty, holders } = poolBlocks(view, beginPoolDeletion(view, deletion).outcome, deletion.nowMs);
   const isGone = holders === undefined;

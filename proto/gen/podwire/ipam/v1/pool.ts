@@ -253,8 +253,8 @@ export interface DeletePoolRequest {
     | boolean
     | undefined;
   /**
-   * Whether to check the deletion without making it. The errors are those of the deletion. The response says what is
-   * held now, and POOL_STATE_UNSPECIFIED if the pool would be gone. Nodes are not asked, and nothing is released.
+   * Whether to check the deletion without making it. It fails as the deletion would. The response has the addresses that
+   * are held now, and POOL_STATE_UNSPECIFIED if the pool would be gone. Nodes are not asked, and nothing is released.
    */
   dryRun: boolean;
 }
@@ -310,8 +310,8 @@ export interface SplitPoolRequest {
   /** Split only if the pool still has this resource version; empty means any. */
   resourceVersion: string;
   /**
-   * Whether to check the split without making it. The errors are those of the split; the response lists the pools that
-   * it would make.
+   * Whether to check the split without making it. It fails as the split would; the response lists the pools that it would
+   * make.
    */
   dryRun: boolean;
 }
