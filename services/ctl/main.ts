@@ -30,5 +30,8 @@ tolerateBrokenPipe('podwirectl');
 const traceCommand = async (): Promise<void> =>
   (await import('@podwire/shared/telemetry/command-trace')).traceCommand();
 
-const deps = { process, clock: systemClock, random: Math.random, stopSignal, serve, traceCommand };
+const edit: CommandProcess['edit'] = async (file) =>
+  (await import('./clients/terminal.js')).openEditor(process.env.EDITOR ?? 'vi', file);
+
+const deps = { process, clock: systemClock, random: Math.random, stopSignal, serve, edit, traceCommand };
 process.exitCode = await run(process.argv.slice(2), deps);

@@ -9,6 +9,7 @@ export const VERBS: VerbTable = {
   apply: async () => (await import('./resources/writing.js')).apply,
   replace: async () => (await import('./resources/writing.js')).replace,
   patch: async () => (await import('./resources/writing.js')).patch,
+  edit: async () => (await import('./resources/writing.js')).edit,
   label: async () => (await import('./resources/writing.js')).label,
   validate: async () => (await import('./resources/writing.js')).validate,
   delete: async () => (await import('./resources/writing.js')).remove,

@@ -192,7 +192,7 @@ export const ZONES = [
   {
     path: 'services/ctl/command-line',
     zones: ['services/shared', 'services/ctl/output', 'services/ctl/clients'],
-    packages: ['commander', 'zod'],
+    packages: ['commander'],
     ...PURE,
   },
   {

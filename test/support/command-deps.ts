@@ -6,6 +6,7 @@ export const COMMAND_DEPS: Omit<RunDeps, 'process'> = {
   clock: systemClock,
   random: Math.random,
   stopSignal: () => new AbortController().signal,
+  edit: () => Promise.reject(new Error('no command of these tests opens an editor')),
   traceCommand: () => Promise.resolve(),
   serve: () => Promise.reject(new Error('no command of these tests keeps running')),
 };

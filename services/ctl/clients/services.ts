@@ -30,6 +30,8 @@ export interface Service {
 export interface CommandProcess {
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
+  /** Opens a file in an editor. @throws Failure INVALID_REQUEST where it fails */
+  readonly edit: (file: string) => Promise<void>;
   /** Gives the calls of the command a trace. Called before the first call, at most once for each service. */
   readonly traceCommand: () => Promise<void>;
   /** The signal fires on SIGTERM or SIGINT. After this call neither ends the process by itself. */

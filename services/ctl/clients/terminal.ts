@@ -1,5 +1,7 @@
-import { readdir, readFile, stat, writeFile } from 'node:fs/promises';
-import { extname, join } from 'node:path';
+import { spawnSync } from 'node:child_process';
+import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { dirname, extname, join } from 'node:path';
 import { createInterface } from 'node:readline/promises';
 import type { Readable, Writable } from 'node:stream';
 import { text } from 'node:stream/consumers';
@@ -48,4 +50,28 @@ export async function askYes(question: string, stdin: Readable, stderr: Writable
   } finally {
     terminal.close();
   }
+}
+
+/**
+ * Opens a text in an editor.
+ * @param edit - opens a file, and waits until the editor ends
+ * @returns the text, and the file that has it
+ */
+export async function editText(content: string, edit: (file: string) => Promise<void>): Promise<NamedText> {
+  const file = join(await mkdtemp(join(tmpdir(), 'podwirectl-')), 'object.yaml');
+  await writeText(file, content);
+  await edit(file);
+  return { file, text: await readFile(file, 'utf8') };
+}
+
+/** Removes the file of {@link editText}. */
+export function removeEdited(file: string): Promise<void> {
+  return rm(dirname(file), { recursive: true });
+}
+
+/** Opens a file in an editor, and waits until it ends. @throws Failure INVALID_REQUEST where it fails */
+export function openEditor(editor: string, file: string): void {
+  const { status, error } = spawnSync('/bin/sh', ['-c', `${editor} "$0"`, file], { stdio: 'inherit' });
+  if (status !== 0)
+    throw new Failure('INVALID_REQUEST', `${editor}: ${error?.message ?? `exit code ${status}`}; set another EDITOR`);
 }

@@ -115,7 +115,7 @@ export type Subject = { readonly address: string } | { readonly pod: string };
 
 export const SUBJECT_TEXT = 'an address, or a pod: NAMESPACE/NAME, or NAME in the namespace of -n (default)';
 
-/** What `who`, `history` and `trace` look for: a name without a namespace is a pod, unless it is an address. */
+/** Subject of `who`, `history` and `trace`: a name without a namespace is a pod, unless it is an address. */
 export const SUBJECT: Form<Subject> = {
   placeholder: 'ADDRESS|POD',
   read: (input) => {

@@ -113,12 +113,13 @@ function summaryOf(summary: AuditSummary): Section {
 
 async function repair(input: Input, context: Context): Promise<Report> {
   const isConfirmed = input.has(YES);
-  const report = await repairOnce(input, input.has(DRY_RUN) || !isConfirmed, context);
-  if (isConfirmed || input.has(DRY_RUN)) return report;
-  return previewReport(report, input.toCommandLine(), () => repairOnce(input, false, context));
+  const { report, isPossible } = await repairOnce(input, input.has(DRY_RUN) || !isConfirmed, context);
+  if (isConfirmed || input.has(DRY_RUN) || !isPossible) return report;
+  return previewReport(report, input.toCommandLine(), async () => (await repairOnce(input, false, context)).report);
 }
 
-async function repairOnce(input: Input, dryRun: boolean, { ipam, json }: Context): Promise<Report> {
+/** @returns with `isPossible`: whether a dry run found something to repair */
+async function repairOnce(input: Input, dryRun: boolean, { ipam, json }: Context) {
   const graceMs = input.get(GRACE);
   const answer = await ipam.call(AuditServiceService.repair, {
     dryRun,
@@ -127,12 +128,14 @@ async function repairOnce(input: Input, dryRun: boolean, { ipam, json }: Context
     graceSeconds: graceMs === undefined ? undefined : Math.round(graceMs / 1000),
     limit: input.get(LIMIT) ?? 0,
   });
-  return {
+  const report: Report = {
     sections: [resultTable(answer)],
     hints: answer.more ? ['more findings than the limit: run the command again, or raise --limit'] : [],
     data: () => json.of(AuditServiceService.repair, answer),
     exitCode: answer.more || answer.results.some(isUnresolved) ? PROBLEM_FOUND : DONE,
   };
+  const isPossible = answer.results.some(({ outcome }) => outcome === RepairOutcome.REPAIR_OUTCOME_POSSIBLE);
+  return { report, isPossible };
 }
 
 /** Whether the finding of this result is still present. */

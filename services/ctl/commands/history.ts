@@ -13,7 +13,7 @@ import { lengthOfTime, moment, podOf } from '../output/words.js';
 import { NAMESPACE } from '../resources/reading.js';
 
 const SUBJECT_ARGUMENT = argument(SUBJECT, SUBJECT_TEXT, 'optional');
-const HANDLE = option('--handle', text('HANDLE', 'handles'), 'the addresses of a handle, instead of those of a pod');
+const HANDLE = option('--handle', text('HANDLE', 'handles'), 'the addresses of a handle, instead of a pod');
 
 const SINCE = option(
   '--since',

@@ -110,9 +110,21 @@ describe('audit', () => {
     expect(await fakes.podwirectl('audit', '--information')).toMatchObject({ exitCode: 0 });
   });
 
+  test('has nothing to confirm where there is nothing to repair', async () => {
+    await fakes.serve(fake(AuditServiceService.repair, () => RepairResponse.fromPartial({})));
+    expect(await fakes.podwirectl('audit', '--repair')).toEqual({
+      ...{ exitCode: 0, stdout: 'audit: nothing to repair\n', stderr: '' },
+    });
+  });
+
   test('repairs and releases unused addresses only after confirmation', async () => {
-    const results = [{ finding, outcome: RepairOutcome.REPAIR_OUTCOME_REPAIRED, explanation: 'counted again' }];
-    await fakes.serve(fake(AuditServiceService.repair, () => RepairResponse.fromPartial({ results })));
+    const { REPAIR_OUTCOME_POSSIBLE, REPAIR_OUTCOME_REPAIRED } = RepairOutcome;
+    await fakes.serve(
+      fake(AuditServiceService.repair, ({ dryRun }) => {
+        const outcome = dryRun === true ? REPAIR_OUTCOME_POSSIBLE : REPAIR_OUTCOME_REPAIRED;
+        return RepairResponse.fromPartial({ results: [{ finding, outcome, explanation: 'counted again' }] });
+      }),
+    );
     expect(await fakes.podwirectl('audit', '--repair')).toMatchObject({
       exitCode: 2,
       stderr: expect.stringContaining('to execute it: podwirectl audit --repair --yes'),

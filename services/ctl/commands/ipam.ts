@@ -336,7 +336,11 @@ export const ipamSplit: Verb = {
     const resourceVersion = input.get(RESOURCE_VERSION) ?? '';
     const pool: SplitPoolRequest['pool'] =
       name === undefined ? { $case: 'cidr', value: cidr ?? '' } : { $case: 'name', value: name };
-    const execute = () => split({ pool, number, resourceVersion }, context);
+    const request = { pool, number, resourceVersion, dryRun: false };
+    const execute = async () => {
+      const { parts, answer } = await split(request, context);
+      return { sections: [parts], data: () => json.of(PoolServiceService.splitPool, answer) };
+    };
     if (input.has(YES)) return execute();
     const pools = await listPools(ipam);
     const found = pools.find((each) => (name === undefined ? each.cidr === cidr : each.name === name));
@@ -345,23 +349,20 @@ export const ipamSplit: Verb = {
     const sections = [
       sentence(`This pool would be replaced with ${number} pools. Requests that name it would be refused:`),
       poolFields(found, clock.nowMs()),
+      (await split({ ...request, dryRun: true }, context)).parts,
     ];
     const data = () => json.of(PoolServiceService.getPool, { pool: found });
     return previewReport({ sections, data }, input.toCommandLine(), execute);
   },
 };
 
-async function split(request: SplitPoolRequest, { ipam, json }: Context): Promise<Report> {
+async function split(request: SplitPoolRequest, { ipam }: Context) {
   const answer = await ipam.call(PoolServiceService.splitPool, request);
-  return {
-    sections: [
-      {
-        kind: 'table',
-        columns: ['NAME', 'CIDR'],
-        rows: answer.pools.map((pool) => [pool.name, pool.cidr]),
-        none: 'pools: none',
-      },
-    ],
-    data: () => json.of(PoolServiceService.splitPool, answer),
+  const parts: Table = {
+    kind: 'table',
+    columns: ['NAME', 'CIDR'],
+    rows: answer.pools.map((pool) => [pool.name, pool.cidr]),
+    none: 'pools: none',
   };
+  return { parts, answer };
 }

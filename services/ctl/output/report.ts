@@ -7,7 +7,7 @@ export interface Report {
   readonly sections: readonly Section[];
   /** Machine-readable output: the answers of the services. Called only for JSON output. */
   readonly data: () => JsonValue;
-  /** What failed, for the standard error, in every format. */
+  /** Failures, for the standard error, in every format. */
   readonly errors?: readonly string[];
   /** Suggested next commands. They go to the standard error, so that a table can be piped. */
   readonly hints?: readonly string[];

@@ -7,6 +7,7 @@ import {
   PoolServiceService,
   PoolState,
   PoolUtilization,
+  type DeletePoolRequest,
   type DeletePoolResponse,
 } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
@@ -132,6 +133,11 @@ function deletionOf(input: Input): PoolDeletion {
   };
 }
 
+function deletionRequest(name: string, resourceVersion: string, input: Input): DeletePoolRequest {
+  const { mode } = deletionOf(input);
+  return { name, resourceVersion, mode, force: input.has(FORCE) || undefined, dryRun: false };
+}
+
 function deletionReport(name: string, answer: DeletePoolResponse): Omit<Report, 'data'> {
   const { state, heldAddresses, leasedAddresses, coolingAddresses, holders, unreadableRecord, releasedAddresses } =
     answer;
@@ -220,9 +226,10 @@ export const IP_POOL = resource<Pool, z.infer<typeof IP_POOL_SPEC>>({
   deletion: {
     flags: [DRAIN, RELEASE_ADDRESSES, FORCE],
     warning: (input) => deletionOf(input).warning,
+    check: (name, resourceVersion, input, { ipam }) =>
+      ipam.call(PoolServiceService.deletePool, { ...deletionRequest(name, resourceVersion, input), dryRun: true }),
     run: async (name, resourceVersion, input, { ipam, json }) => {
-      const { mode } = deletionOf(input);
-      const request = { name, resourceVersion, mode, force: input.has(FORCE) || undefined };
+      const request = deletionRequest(name, resourceVersion, input);
       const answer = await ipam.call(PoolServiceService.deletePool, request);
       const report = deletionReport(name, answer);
       const { sections, exitCode } = keptReport(answer);

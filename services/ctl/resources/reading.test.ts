@@ -98,13 +98,34 @@ describe('pools', () => {
     const addressOption = ['--ipam', `unix:${fakes.socket}`];
     const previewThere = await fakes.podwirectl(...addressOption, 'delete', 'ippool', 'main', ...flags);
     expect(previewThere.stderr).toContain(`to execute it: podwirectl ${addressOption.join(' ')} ${command}\n`);
-    expect(requestsTo('DeletePool')).toEqual([]);
+    expect(requestsTo('DeletePool')).toMatchObject([{ dryRun: true }, { dryRun: true }]);
+    fakes.calls.length = 0;
     const done = await fakes.podwirectl(...confirmed);
     expect(done).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/draining[^]*node-1 +2/) });
     expect(done.stderr).toMatch(/podwirectl get addresses --pool main\n/);
     const resourceVersion = flags[0] === '--resource-version' ? 'a b' : '';
     const force = flags.includes('--force') || undefined;
-    expect(requestsTo('DeletePool')).toEqual([{ name: 'main', resourceVersion, mode, force }]);
+    expect(requestsTo('DeletePool')).toEqual([{ name: 'main', resourceVersion, mode, force, dryRun: false }]);
+  });
+
+  test.each([
+    ['delete', 'ippool', 'main'],
+    ['ipam', 'split', '3', '--name', 'main'],
+  ])('a preview fails as the execution would: %s %s %s', async (...words) => {
+    const refuse = ({ dryRun }: { readonly dryRun: boolean }): never => {
+      throw new Failure('POOL_IN_USE', `refused, dry run ${dryRun}`);
+    };
+    await fakes.serve(
+      foundPool,
+      fake(PoolServiceService.listPools, () => ListPoolsResponse.fromPartial({ pools: [pool] })),
+      fake(PoolServiceService.deletePool, refuse),
+      fake(PoolServiceService.splitPool, refuse),
+    );
+    expect(await fakes.podwirectl(...words)).toMatchObject({
+      exitCode: 1,
+      stdout: '',
+      stderr: expect.stringContaining('refused, dry run true'),
+    });
   });
 
   test('delete --force without --release-addresses is refused', async () => {
@@ -128,7 +149,7 @@ describe('pools', () => {
     const { stderr, ...done } = await fakes.podwirectl('delete', 'ippool', 'main');
     expect(done).toMatchObject({ exitCode, stdout: expect.stringContaining('This pool would be deleted') });
     expect(stderr).toContain('execute it? [y/N]');
-    expect(requestsTo('DeletePool')).toHaveLength(count);
+    expect(requestsTo('DeletePool').slice(1)).toHaveLength(count);
   });
 
   test.each([
@@ -161,7 +182,8 @@ describe('pools', () => {
     const split = await fakes.podwirectl('ipam', 'split', '2', '--name', 'main', '--yes');
     expect(split).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('split-main-0') });
     expect(requestsTo('SplitPool')).toEqual([
-      { pool: { $case: 'name', value: 'main' }, number: 2, resourceVersion: '' },
+      { pool: { $case: 'name', value: 'main' }, number: 2, resourceVersion: '', dryRun: true },
+      { pool: { $case: 'name', value: 'main' }, number: 2, resourceVersion: '', dryRun: false },
     ]);
   });
 });

@@ -61,6 +61,8 @@ export interface Deletion {
   readonly flags?: readonly Flag[];
   /** Describes the deletion, for the preview. */
   readonly warning: (input: Input) => string;
+  /** The service's check of the deletion, which the preview makes. @throws Failure as the deletion */
+  readonly check?: (name: string, resourceVersion: string, input: Input, context: Context) => Promise<unknown>;
   /** @param resourceVersion - empty for any */
   readonly run: (name: string, resourceVersion: string, input: Input, context: Context) => Promise<Report>;
 }

@@ -1,4 +1,4 @@
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { AddressServiceService, GetAddressResponse, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
@@ -9,13 +9,14 @@ import {
   EncapsulationMode,
   Pool,
   PoolServiceService,
+  UpdatePoolResponse,
 } from '@podwire/proto/podwire/ipam/v1/pool';
 import { RequestPolicy, RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { Reservation, ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
 import { Failure } from '@podwire/shared/failure/failure';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { fake, Fakes, pool } from '../testing/ctl.js';
+import { fake, Fakes, foundPool, pool } from '../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {
@@ -346,4 +347,47 @@ test('attributes are changed on condition of the values that were read', async (
   expect((await fakes.podwirectl('attributes', 'set', '10.65.0.7')).exitCode).toBe(2);
   holder = undefined;
   expect(await fakes.podwirectl('attributes', 'swap', '10.65.0.7')).toMatchObject({ exitCode: 3 });
+});
+
+describe('edit', () => {
+  const serve = () =>
+    fakes.serve(
+      foundPool,
+      fake(PoolServiceService.updatePool, ({ pool: changed }) => UpdatePoolResponse.fromPartial({ pool: changed })),
+    );
+  const replaceIn = (from: string, to: string) => (file: string) =>
+    writeFileSync(file, readFileSync(file, 'utf8').replace(from, to));
+
+  test('stores what the editor leaves', async () => {
+    await serve();
+    fakes.edit = replaceIn('natOutgoing: true', 'natOutgoing: false');
+    expect(await fakes.podwirectl('edit', 'ippool', 'main')).toMatchObject({
+      exitCode: 0,
+      stdout: 'ippool/main patched\n',
+    });
+    expect(requestsTo('UpdatePool')).toMatchObject([{ pool: { name: 'main', natOutgoing: false } }]);
+  });
+
+  test('names the file of a refused change', async () => {
+    await serve();
+    fakes.edit = replaceIn('natOutgoing', 'natOutgoin');
+    const { exitCode, stderr } = await fakes.podwirectl('edit', 'ippool', 'main');
+    expect([exitCode, stderr]).toEqual([
+      2,
+      expect.stringMatching(/did you mean "natOutgoing"\?; the edited text is in .*object\.yaml/),
+    ]);
+    expect(requestsTo('UpdatePool')).toEqual([]);
+  });
+});
+
+test.each([
+  ['create', 'ippool', 'a', 'cidr=10.0.0.0/8', '--dry-run'],
+  ['patch', 'ippool', 'main', 'disabled=true', '--dry-run'],
+])('%s %s %s %s %s stores nothing', async (...words) => {
+  await fakes.serve(foundPool);
+  expect(await fakes.podwirectl(...words)).toMatchObject({
+    exitCode: 0,
+    stdout: expect.stringMatching(/^ippool\/(a created|main patched) \(dry run\)\n$/),
+  });
+  expect(fakes.calls.map(({ method }) => method).filter((method) => method !== 'GetPool')).toEqual([]);
 });

@@ -26,6 +26,7 @@ import {
 } from './resource.js';
 import { KIND, KINDS_TEXT, loadResource } from './table.js';
 
+const DRY_RUN = flag('--dry-run', 'store nothing: podwirectl checks the objects, podwire-ipam does not');
 const SKIP_EXISTS = flag('--skip-exists', 'skip objects that exist');
 const SKIP_NOT_EXISTS: Flag = { name: '--skip-not-exists', short: '-s', about: 'skip objects that do not exist' };
 
@@ -57,16 +58,22 @@ interface Work {
   readonly resource: Resource;
   readonly manifest: Manifest;
   readonly wanted: WantedObject;
+  readonly isDryRun: boolean;
 }
 
 /** All objects are validated before the first is stored. @throws Failure INVALID_REQUEST */
 async function workOf(input: Input, context: Context): Promise<Work[]> {
   const manifests = await manifestsOf(input, context);
-  return Promise.all(manifests.map(async (manifest) => workWith(await loadResource(requireKind(manifest)), manifest)));
+  return Promise.all(
+    manifests.map(async (manifest) => workWith(await loadResource(requireKind(manifest)), manifest, input)),
+  );
 }
 
-async function workWith(resource: Resource, manifest: Manifest): Promise<Work> {
-  return { resource, manifest, wanted: await resource.parse(manifest) };
+async function workWith(resource: Resource, manifest: Manifest, input: Input): Promise<Work> {
+  const wanted = await resource.parse(manifest);
+  const isDryRun = input.has(DRY_RUN);
+  const nothing = (): Promise<undefined> => Promise.resolve(undefined);
+  return { resource, manifest, isDryRun, wanted: isDryRun ? { ...wanted, create: nothing, update: nothing } : wanted };
 }
 
 /** One object's result, or the failure that ended the command. */
@@ -104,10 +111,10 @@ async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => 
   };
 }
 
-function stored({ resource, wanted }: Work, outcome: string, object: ResourceObject | undefined): Step {
+function stored({ resource, wanted, isDryRun }: Work, outcome: string, object: ResourceObject | undefined): Step {
   const name = `${resource.names[0]}/${wanted.name}`;
   const data = () => (object ? plain(object.manifest) : { kind: resource.kind, name: wanted.name });
-  return { sections: [sentence(`${name} ${outcome}`)], names: [name], data };
+  return { sections: [sentence(`${name} ${outcome}${isDryRun ? ' (dry run)' : ''}`)], names: [name], data };
 }
 
 const isMissing = (error: unknown): boolean => error instanceof Failure && exitCodeOf(error.code) === NOT_FOUND;
@@ -131,7 +138,7 @@ export const create: Verb = {
   details: `Fails where an object exists. Kinds, with their other names:\n${KINDS_TEXT}`,
   positionals: [KIND_ARGUMENT, NAME_ARGUMENT, FIELDS],
   options: [FILE],
-  flags: [RECURSIVE, SKIP_EMPTY, SKIP_EXISTS],
+  flags: [RECURSIVE, SKIP_EMPTY, SKIP_EXISTS, DRY_RUN],
   hasNames: true,
   examples: [
     'create -f pools.yaml',
@@ -159,7 +166,7 @@ async function fieldWork(resource: Resource, input: Input): Promise<Work> {
   if (name === undefined || input.get(FILE) !== undefined)
     throw new Failure('INVALID_REQUEST', 'KIND: requires NAME, and no --filename; see "podwirectl create --help"');
   const { apiVersion, kind } = resource;
-  return workWith(resource, { apiVersion, kind, metadata: { name }, spec: await specOf(input) });
+  return workWith(resource, { apiVersion, kind, metadata: { name }, spec: await specOf(input) }, input);
 }
 
 async function specOf(input: Input): Promise<ManifestObject> {
@@ -179,6 +186,7 @@ export const apply: Verb = {
   details:
     'A field that a manifest omits gets its default. An object with a resourceVersion is only replaced while it has this version.',
   ...FILE_ARGUMENTS,
+  flags: [...(FILE_ARGUMENTS.flags ?? []), DRY_RUN],
   hasNames: true,
   examples: ['apply -f pools.yaml'],
   run: async (input, context) =>
@@ -195,6 +203,7 @@ export const replace: Verb = {
   about: 'replace existing objects with the objects of manifests',
   details: 'Fails where an object does not exist. A field that a manifest omits gets its default.',
   ...FILE_ARGUMENTS,
+  flags: [...(FILE_ARGUMENTS.flags ?? []), DRY_RUN],
   hasNames: true,
   examples: ['replace -f pools.yaml'],
   run: async (input, context) =>
@@ -239,6 +248,7 @@ export const patch: Verb = {
   about: 'change fields of an object; the remaining fields stay unchanged',
   positionals: [REQUIRED_KIND, REQUIRED_NAME, FIELDS],
   options: [PATCH, PATCH_TYPE],
+  flags: [DRY_RUN],
   hasNames: true,
   examples: [
     'patch ippool default-ipv4-ippool disabled=true',
@@ -264,18 +274,62 @@ async function patchesOf(input: Input): Promise<ManifestObject[string][]> {
 }
 
 async function changeObject(input: Input, changes: readonly unknown[], context: Context): Promise<Report> {
-  const [resource, name] = [await loadResource(input.at(REQUIRED_KIND)), input.at(REQUIRED_NAME)];
   const { manifestOf, mergePatch } = await import('./manifest.js');
+  return storeChange(input, context, (before, subject) =>
+    manifestOf(
+      changes.reduce((object, change) => mergePatch(object, change), before),
+      subject,
+    ),
+  );
+}
+
+/** Stores what `change` makes of an object. */
+async function storeChange(
+  input: Input,
+  context: Context,
+  change: (before: Record<string, unknown>, subject: string) => Manifest | Promise<Manifest>,
+): Promise<Report> {
+  const [resource, name] = [await loadResource(input.at(REQUIRED_KIND)), input.at(REQUIRED_NAME)];
   const before = await resource.find(name, NO_FILTER, context);
-  const merged = changes.reduce((object, change) => mergePatch(object, change), plain(before.manifest));
-  const manifest = manifestOf(merged, `${resource.names[0]} ${name}`);
+  const manifest = await change(plain(before.manifest), `${resource.names[0]} ${name}`);
   if (manifest.metadata.name !== name || manifest.kind !== resource.kind)
     throw new Failure('INVALID_REQUEST', `${resource.names[0]} ${name}: name and kind cannot be changed`);
-  const work = await workWith(resource, manifest);
+  const work = await workWith(resource, manifest, input);
   const after = await work.wanted.update(context);
   const outcome = outcomeOf(before, after).replace('configured', 'patched');
   return eachInTurn([work], () => Promise.resolve(stored(work, outcome, after)));
 }
+
+export const edit: Verb = {
+  name: 'edit',
+  about: 'change an object in the editor of $EDITOR (vi), and store it',
+  details:
+    'The object is stored only if nothing has changed it meanwhile. A refused change stays in the file that is named.',
+  positionals: [REQUIRED_KIND, REQUIRED_NAME],
+  flags: [DRY_RUN],
+  hasNames: true,
+  examples: ['edit ippool default-ipv4-ippool'],
+  run: async (input, context) => {
+    const { editText, removeEdited } = await import('../clients/terminal.js');
+    const [{ parseManifests }, { stringify }] = await Promise.all([import('./manifest.js'), import('yaml')]);
+    let file = '';
+    try {
+      const report = await storeChange(input, context, async (before, subject) => {
+        const edited = await editText(stringify(before), context.process.edit);
+        file = edited.file;
+        context.restartTimeout();
+        const [manifest, ...more] = parseManifests(edited.text, subject);
+        if (manifest && more.length === 0) return manifest;
+        throw new Failure('INVALID_REQUEST', `${subject}: the edited text must be one object`);
+      });
+      await removeEdited(file);
+      return report;
+    } catch (error) {
+      if (!(error instanceof Failure) || file === '') throw error;
+      throw new Failure(error.code, `${error.message}; the edited text is in ${file}`, { cause: error });
+    }
+  },
+};
 
 const OVERWRITE = flag('--overwrite', 'replace labels that have another value');
 const REMOVE = flag('--remove', 'remove the label; name its KEY alone');
@@ -337,7 +391,9 @@ export const remove: Verb = {
       const { resource, name } = target;
       const skip = input.has(SKIP_NOT_EXISTS);
       const object = skip ? await findOptional(resource, name, context) : await resource.find(name, NO_FILTER, context);
-      if (object) found.push({ target, object });
+      if (!object) continue;
+      await resource.deletion?.check?.(name, target.resourceVersion, input, context);
+      found.push({ target, object });
     }
     const sections = await Promise.all(
       found.map(async ({ target, object }) => [

@@ -98,6 +98,8 @@ export class Fakes {
   input = '';
   /** Whether the command runs on a terminal. */
   isTerminal = false;
+  /** Replaces the editor. */
+  edit: (file: string) => void = () => undefined;
   /** Replaces the waits of commands. */
   sleep: typeof systemClock.sleep = (durationMs, signal) => systemClock.sleep(durationMs, signal);
   /** Ends commands that wait or serve. */
@@ -192,6 +194,10 @@ export class Fakes {
       random: () => 0.1,
       stopSignal,
       serve,
+      edit: (file) => {
+        this.edit(file);
+        return Promise.resolve();
+      },
       traceCommand: () => Promise.resolve(),
     });
     return { exitCode, ...texts, stdoutBytes: Buffer.concat(chunks) };

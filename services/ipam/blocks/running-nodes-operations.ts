@@ -39,11 +39,20 @@ export class NodeInquiry {
    * @throws Failure NODE_IN_USE when pods of nodes that run have addresses, unless `force`
    */
   async ask(scope: Scope, force: boolean, signal: AbortSignal): Promise<SilentNodes> {
+    const { used, pods } = await this.check(scope, force, signal);
+    if (used.length > pods.length) await this.recall(scope, signal);
+    return pods.length > 0 ? this.#requestInventories(nodesOf(pods), signal) : new Map();
+  }
+
+  /**
+   * @returns the addresses of the scope that nodes that run may use, and the ones of pods among them
+   * @throws Failure NODE_IN_USE when pods of nodes that run have addresses, unless `force`
+   */
+  async check(scope: Scope, force: boolean, signal: AbortSignal) {
     const used = await this.kept(scope, new Map(), signal);
     const pods = used.filter(({ attributes }) => !isLease(attributes));
     if (pods.length > 0 && !force) throw inUseFailure(pods);
-    if (used.length > pods.length) await this.recall(scope, signal);
-    return pods.length > 0 ? this.#requestInventories(nodesOf(pods), signal) : new Map();
+    return { used, pods };
   }
 
   /** The addresses of the scope that nodes that run may use. */

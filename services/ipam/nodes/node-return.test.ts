@@ -64,3 +64,16 @@ test('a tunnel’s address is not allocated to a container while the node’s re
   expect(await tunnelOf(ipam)).toBeUndefined();
   expect(await podAddress(ipam, 'd', 'n2')).toBe(tunnel);
 });
+
+test('the refused deletion of a pool names the tunnel address, and drain mode as the remedy', async () => {
+  const { ipam } = await start();
+  await ipam.nodes.assignTunnel(TUNNEL, forever);
+  const { items } = await ipam.pools.list({ after: '', limit: 1 }, forever);
+  const deletion = { name: items[0]?.pool.name ?? '', resourceVersion: '', whenInUse: 'refuse' } as const;
+  await expect(ipam.pools.delete({ ...deletion, dryRun: true }, forever)).rejects.toMatchObject({
+    code: 'POOL_IN_USE',
+    message: expect.stringMatching(
+      /1 on node n1, of them 1 tunnel address\).*drain mode, in which nodes replace or release/,
+    ),
+  });
+});

@@ -176,6 +176,7 @@ describe('a pool with addresses in use', () => {
           inUseCount: 5,
           leasedCount: 0,
           coolingCount: 0,
+          tunnelCount: 0,
           nodes: [
             { nodeName: 'n1', count: 1 },
             { nodeName: 'n2', count: 4 },

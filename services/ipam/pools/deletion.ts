@@ -29,6 +29,11 @@ import { describeHolders, poolBlocks, poolText, staleFailure, type PoolHolders }
  * steps remove empty blocks, and the pool with the last one.
  */
 
+export const NO_HOLDERS: PoolHolders = {
+  ...{ inUseCount: 0, leasedCount: 0, coolingCount: 0, tunnelCount: 0 },
+  ...{ unreadable: undefined, nodes: [] },
+};
+
 /** Operations of one step: fewer than etcd allows, to leave room for further records, such as handles. */
 const OPERATIONS_PER_STEP = 100;
 /** Operations for a block and its affinity. */
@@ -71,6 +76,13 @@ export function beginPoolDeletion(view: View, deletion: PoolDeletion): Decision<
   return { changes: isMarked ? [] : [putPool({ ...pool, deletionTimeMs: wholeSeconds(nowMs) })], outcome: pool };
 }
 
+/** Progress that a deletion would make now. @throws Failure as {@link beginPoolDeletion} */
+export function previewPoolDeletion(view: View, deletion: PoolDeletion): PoolDeleted {
+  const { empty, holders } = poolBlocks(view, beginPoolDeletion(view, deletion).outcome, deletion.nowMs);
+  const isGone = holders === undefined;
+  return { isGone, removedBlocks: empty.length, releasedAddresses: 0, kept: [], holders: holders ?? NO_HOLDERS };
+}
+
 /** A pool to delete. */
 export interface PoolDeletionRequest {
   readonly name: string;
@@ -80,6 +92,8 @@ export interface PoolDeletionRequest {
   readonly whenInUse: WhenInUse | 'release';
   /** Whether `release` asks running nodes instead of refusing. Default: false. */
   readonly force?: boolean | undefined;
+  /** Whether the deletion is only checked. Default: false. */
+  readonly dryRun?: boolean | undefined;
 }
 
 /** The progress of a pool's deletion. */
@@ -202,7 +216,8 @@ function putPool(value: Pool): Change {
 }
 
 function inUseFailure(pool: Pool, holders: PoolHolders): Failure {
-  const text = `${poolText(pool)} cannot be deleted: addresses of it are in use (${describeHolders(holders)}); release them first, or delete it in drain mode`;
+  const tunnels = holders.tunnelCount > 0 ? ', in which nodes replace or release their tunnel addresses' : '';
+  const text = `${poolText(pool)} cannot be deleted: addresses of it are in use (${describeHolders(holders)}); release them first, or delete it in drain mode${tunnels}`;
   return new Failure('POOL_IN_USE', text, { details: { pool: pool.name, allocated: String(holders.inUseCount) } });
 }
 

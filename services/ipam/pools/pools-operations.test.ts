@@ -156,6 +156,16 @@ describe('deleting a pool', () => {
     expect(await leftOf(store)).toEqual([]);
   });
 
+  test('is checked without a change; the refusal names tunnel addresses', async () => {
+    const { ipam } = await withPool('10.0.0.0/24');
+    const check = (whenInUse: 'refuse' | 'drain') => ipam.pools.delete({ ...DRAIN, whenInUse, dryRun: true }, forever);
+    expect(await check('refuse')).toMatchObject({ isGone: true });
+    await ipam.addresses.allocate(request('c1'), forever);
+    await expect(check('refuse')).rejects.toMatchObject({ code: 'POOL_IN_USE' });
+    expect(await check('drain')).toMatchObject({ isGone: false, holders: { inUseCount: 1 } });
+    expect((await ipam.pools.get('p', forever)).pool).toMatchObject({ disabled: false, deletionTimeMs: undefined });
+  });
+
   test('waits for the release of its addresses, which removes the rest in its own transaction', async () => {
     const { ipam, store, lines } = await withPool('10.0.0.0/24');
     await ipam.addresses.allocate(request('c1'), forever);
@@ -169,6 +179,7 @@ describe('deleting a pool', () => {
         inUseCount: 2,
         leasedCount: 0,
         coolingCount: 0,
+        tunnelCount: 0,
         nodes: [
           { nodeName: 'n1', count: 1 },
           { nodeName: 'n2', count: 1 },

@@ -25,16 +25,16 @@ import {
   continuePoolDeletion,
   continuePoolRelease,
   heldInPool,
+  NO_HOLDERS,
+  previewPoolDeletion,
   type PoolDeleted,
   type PoolDeletionProgress,
   type PoolDeletionRequest,
   type PoolDeletionStep,
 } from './deletion.js';
 import { PoolForecast } from './forecast.js';
-import { getPool, listPools, type PoolHolders, type PoolListing } from './pools.js';
+import { getPool, listPools, type PoolListing } from './pools.js';
 import type { PoolSpec } from './rules.js';
-
-const NO_HOLDERS: PoolHolders = { inUseCount: 0, leasedCount: 0, coolingCount: 0, unreadable: undefined, nodes: [] };
 
 /**
  * Maximum attempts of a deletion while the view lacks changes of other replicas. After that the background finishes it.
@@ -158,6 +158,7 @@ export class Pools {
   async split(request: PoolSplitRequest, signal: AbortSignal): Promise<PoolSplit> {
     const { updates, clock, newUid } = this.#options;
     const input = { request, uids: Array.from({ length: request.partsCount }, newUid), nowMs: clock.nowMs() };
+    if (request.dryRun === true) return read(this.#options, (view) => splitPool(view, input).outcome, signal);
     const split = await updates.update(POOLS_LANE, (view) => splitPool(view, input), { signal });
     if (split.ok) this.#events.poolSplit(split.former, split.parts.length);
     return split;
@@ -170,15 +171,19 @@ export class Pools {
    * of nodes that run have some, unless `force`
    */
   async delete(
-    { whenInUse, force = false, ...deletion }: PoolDeletionRequest,
+    { whenInUse, force = false, dryRun = false, ...deletion }: PoolDeletionRequest,
     signal: AbortSignal,
   ): Promise<PoolDeleted> {
     const { updates, clock } = this.#options;
     const mode = whenInUse === 'refuse' ? 'refuse' : 'drain';
     const scope = (view: View) => heldInPool(view, deletion.name);
     const pods = (view: View) => heldInPool(view, deletion.name, (attributes) => !isLease(attributes));
-    const silent = whenInUse === 'release' ? await this.#inquiry.ask(pods, force, signal) : undefined;
     const begin = { whenInUse: mode, nowMs: clock.nowMs(), ...deletion } as const;
+    if (dryRun) {
+      if (whenInUse === 'release') await this.#inquiry.check(pods, force, signal);
+      return read(this.#options, (view) => previewPoolDeletion(view, begin), signal);
+    }
+    const silent = whenInUse === 'release' ? await this.#inquiry.ask(pods, force, signal) : undefined;
     const original = await updates.update(POOLS_LANE, (view) => beginPoolDeletion(view, begin), { signal });
     // Nodes return leases of a pool that is being deleted.
     if (silent) await this.#inquiry.recall(scope, signal);

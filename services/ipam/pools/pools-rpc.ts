@@ -157,22 +157,22 @@ const DELETION_MODES: Partial<Record<PoolDeletionMode, PoolDeletionRequest['when
   [PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES]: 'release',
 };
 
-function readDeletePoolRequest({ name, resourceVersion, mode, force }: DeletePoolRequest): PoolDeletionRequest {
+function readDeletePoolRequest({ name, resourceVersion, mode, force, dryRun }: DeletePoolRequest): PoolDeletionRequest {
   return readChecked('DeletePool', (checks) => {
     checks.check('name', subdomainFault(name));
     const whenInUse = DELETION_MODES[mode];
     checks.check('mode', whenInUse ? undefined : `is ${mode}, which is not a valid PoolDeletionMode`);
-    return { name, resourceVersion, whenInUse: whenInUse ?? 'refuse', force };
+    return { name, resourceVersion, whenInUse: whenInUse ?? 'refuse', force, dryRun };
   });
 }
 
-function readSplitPoolRequest({ pool, number, resourceVersion }: SplitPoolRequest): PoolSplitRequest {
+function readSplitPoolRequest({ pool, number, resourceVersion, dryRun }: SplitPoolRequest): PoolSplitRequest {
   return readChecked('SplitPool', (checks) => {
     const reference = readPoolReference(pool, checks);
     const isPossible = number >= 2 && number <= MAX_PARTS && Number.isInteger(Math.log2(number));
     const reason = `is ${number}; it must be a power of two from 2 to ${MAX_PARTS}; the parts can be split again`;
     checks.check('number', isPossible ? undefined : reason);
-    return { pool: reference, partsCount: number, resourceVersion };
+    return { pool: reference, partsCount: number, resourceVersion, dryRun };
   });
 }
 

@@ -8,7 +8,7 @@ import { requirePool } from '../records/absence.js';
 import { countUnused } from '../records/block-stats.js';
 import { collectCooled, isHeld, isUnneeded, type Block } from '../records/block.js';
 import { isLease } from '../records/lease.js';
-import type { Node } from '../records/node.js';
+import { isTunnelType, type Node } from '../records/node.js';
 import { pageOf, type Page, type PageQuery } from '../records/page.js';
 import { poolVersion, unavailableReason, type Pool } from '../records/pool.js';
 import type { UnreadableBlock, View } from '../records/view.js';
@@ -50,6 +50,8 @@ export interface PoolHolders {
   readonly inUseCount: number;
   /** Unbound leases: their nodes may give them to pods until they return them. */
   readonly leasedCount: number;
+  /** Tunnel addresses of nodes, among the ones in use. */
+  readonly tunnelCount: number;
   /** Addresses whose cool-down is not over: they must not be allocated yet, even from another pool. */
   readonly coolingCount: number;
   /** A block that cannot be read and may hold addresses; undefined when there is none. */
@@ -77,7 +79,7 @@ export function poolBlocks(view: View, pool: Pool, nowMs: number): PoolBlocks {
   const cooldownSeconds = view.config()?.cooldownSeconds ?? 0;
   const empty: Block[] = [];
   const nodes = new Map<string, number>();
-  let [leasedCount, coolingCount] = [0, 0];
+  let [leasedCount, coolingCount, tunnelCount] = [0, 0, 0];
   const serving = view.pools().filter((other) => other.name !== pool.name && unavailableReason(other) === undefined);
   for (const block of view.blocksIn(pool.prefix)) {
     if (serving.some(({ prefix }) => prefixContains(prefix, block.prefix))) continue;
@@ -89,22 +91,25 @@ export function poolBlocks(view: View, pool: Pool, nowMs: number): PoolBlocks {
     const unused = countUnused(current);
     leasedCount += unused.leased;
     coolingCount += unused.cooling;
-    countHolders(current, nodes);
+    tunnelCount += countHolders(current, nodes);
   }
   const inUseCount = [...nodes.values()].reduce((sum, count) => sum + count, 0);
   const unreadable = view.unreadableBlock(pool.prefix);
-  const holders = { inUseCount, leasedCount, coolingCount, unreadable, nodes: sortByNode(nodes) };
+  const holders = { inUseCount, leasedCount, coolingCount, tunnelCount, unreadable, nodes: sortByNode(nodes) };
   return { empty, holders: unreadable || inUseCount + leasedCount + coolingCount > 0 ? holders : undefined };
 }
 
-/** Adds a block's addresses in use to the counts of their nodes. */
-function countHolders({ allocations, attributes, owner }: Block, nodes: Map<string, number>): void {
+/** Adds a block's addresses in use to the counts of their nodes. @returns the number of tunnel addresses */
+function countHolders({ allocations, attributes, owner }: Block, nodes: Map<string, number>): number {
+  let tunnelCount = 0;
   for (const index of allocations) {
     const held = index === null ? undefined : attributes[index];
     if (!held || !isHeld(held) || isLease(held)) continue;
     const node = held.owner.node ?? owner?.name ?? 'unknown';
     nodes.set(node, (nodes.get(node) ?? 0) + 1);
+    if (isTunnelType(held.owner.type)) tunnelCount++;
   }
+  return tunnelCount;
 }
 
 function sortByNode(nodes: ReadonlyMap<string, number>): NodeCount[] {
@@ -115,14 +120,15 @@ function sortByNode(nodes: ReadonlyMap<string, number>): NodeCount[] {
 const NAMED_NODES = 8;
 
 /** Holders in words: `1 on node n1, 4 on node n2, 2 leased to nodes, 3 that cool down, perhaps some of record … which cannot be read`. */
-export function describeHolders({ nodes, leasedCount, coolingCount, unreadable }: PoolHolders): string {
+export function describeHolders({ nodes, leasedCount, coolingCount, tunnelCount, unreadable }: PoolHolders): string {
   const named = nodes.slice(0, NAMED_NODES).map(({ nodeName, count }) => `${count} on node ${nodeName}`);
   const more =
     nodes.length > NAMED_NODES ? [`and more on ${formatCount(nodes.length - NAMED_NODES, 'other node')}`] : [];
+  const tunnels = tunnelCount > 0 ? [`of them ${formatCount(tunnelCount, 'tunnel address', 'tunnel addresses')}`] : [];
   const leased = leasedCount > 0 ? [`${leasedCount} leased to nodes`] : [];
   const cooling = coolingCount > 0 ? [formatCount(coolingCount, 'that cools down', 'that cool down')] : [];
   const unknown = unreadable ? [`perhaps some of record ${unreadable.key}, which cannot be read`] : [];
-  return [...named, ...more, ...leased, ...cooling, ...unknown].join(', ');
+  return [...named, ...more, ...tunnels, ...leased, ...cooling, ...unknown].join(', ');
 }
 
 /** Whether pods or tunnels can get the pool's addresses. Load balancer pools often lie in the nodes' network. */

@@ -102,6 +102,10 @@ const TUNNEL_HANDLES: Readonly<Record<TunnelKind, string>> = {
   vxlanV6TunnelAddress: 'vxlan-v6-tunnel-addr-',
 };
 
+export function isTunnelType(type: string | undefined): boolean {
+  return type !== undefined && Object.hasOwn(TUNNEL_HANDLES, type);
+}
+
 /** ID of the handle that holds the address of a node's tunnel. */
 export function tunnelHandleId(nodeName: string, kind: TunnelKind): string {
   return TUNNEL_HANDLES[kind] + nodeName;

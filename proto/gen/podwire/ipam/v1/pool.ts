@@ -254,7 +254,14 @@ export interface DeletePoolRequest {
    * without a pod. Addresses of their pods are kept, and the pool is DRAINING. A node that does not answer within 15 s
    * is taken for one that does not run.
    */
-  force?: boolean | undefined;
+  force?:
+    | boolean
+    | undefined;
+  /**
+   * Whether to check the deletion without making it. It fails as the deletion would. The response has the addresses that
+   * are held now, and POOL_STATE_UNSPECIFIED if the pool would be gone. Nodes are not asked, and nothing is released.
+   */
+  dryRun: boolean;
 }
 
 /** DeletePoolResponse is the progress of the deletion. */
@@ -307,6 +314,11 @@ export interface SplitPoolRequest {
   number: number;
   /** Split only if the pool still has this resource version; empty means any. */
   resourceVersion: string;
+  /**
+   * Whether to check the split without making it. It fails as the split would; the response lists the pools that it would
+   * make.
+   */
+  dryRun: boolean;
 }
 
 /** SplitPoolResponse lists the new pools. */
@@ -1259,7 +1271,7 @@ export const UpdatePoolResponse: MessageFns<UpdatePoolResponse> = {
 };
 
 function createBaseDeletePoolRequest(): DeletePoolRequest {
-  return { name: "", resourceVersion: "", mode: 0, force: undefined };
+  return { name: "", resourceVersion: "", mode: 0, force: undefined, dryRun: false };
 }
 
 export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
@@ -1275,6 +1287,9 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
     }
     if (message.force !== undefined) {
       writer.uint32(32).bool(message.force);
+    }
+    if (message.dryRun !== false) {
+      writer.uint32(40).bool(message.dryRun);
     }
     return writer;
   },
@@ -1324,6 +1339,14 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
             message.force = reader.bool();
             continue;
           }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.dryRun = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1345,6 +1368,7 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
     message.resourceVersion = object.resourceVersion ?? "";
     message.mode = object.mode ?? 0;
     message.force = object.force ?? undefined;
+    message.dryRun = object.dryRun ?? false;
     return message;
   },
 };
@@ -1624,7 +1648,7 @@ export const PoolHolder: MessageFns<PoolHolder> = {
 };
 
 function createBaseSplitPoolRequest(): SplitPoolRequest {
-  return { pool: undefined, number: 0, resourceVersion: "" };
+  return { pool: undefined, number: 0, resourceVersion: "", dryRun: false };
 }
 
 export const SplitPoolRequest: MessageFns<SplitPoolRequest> = {
@@ -1642,6 +1666,9 @@ export const SplitPoolRequest: MessageFns<SplitPoolRequest> = {
     }
     if (message.resourceVersion !== "") {
       writer.uint32(34).string(message.resourceVersion);
+    }
+    if (message.dryRun !== false) {
+      writer.uint32(40).bool(message.dryRun);
     }
     return writer;
   },
@@ -1691,6 +1718,14 @@ export const SplitPoolRequest: MessageFns<SplitPoolRequest> = {
             message.resourceVersion = reader.string();
             continue;
           }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.dryRun = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1724,6 +1759,7 @@ export const SplitPoolRequest: MessageFns<SplitPoolRequest> = {
     }
     message.number = object.number ?? 0;
     message.resourceVersion = object.resourceVersion ?? "";
+    message.dryRun = object.dryRun ?? false;
     return message;
   },
 };
