@@ -138,7 +138,11 @@ export interface NativePacket {
 }
 
 export interface NativeMonitor {
-  export interface NativeProbe {
+  /** No event follows. Idempotent. */
+  close(): void;
+}
+
+export interface NativeProbe {
   readonly address: string;
   /** 0: an echo request. */
   readonly port: number;
@@ -152,10 +156,6 @@ export interface NativeProbeAnswer {
   readonly reporter: string | null;
   /** 0: unknown. */
   readonly mtuBytes: number;
-}
-
-/** No event follows. Idempotent. */
-  close(): void;
 }
 
 export interface NativeNamespace {

@@ -38,6 +38,8 @@ export interface RunDeps extends CommandProcess {
 
 const NAME = 'podwirectl';
 
+const NODE_CALL_TIMEOUT_MS = 15_000;
+
 /** Remedy where the role of a certificate does not permit a call. */
 const ACCESS_HINT =
   'every command is permitted on the unix socket in the pod or on the host of podwire-ipam, and to an operator: --ipam-cert, --ipam-key';
@@ -95,10 +97,10 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
       return service;
     };
     const ipamService = grpc({ name: 'podwire-ipam', address: ipam, option: IPAM.name, proofs: ipamProofs });
-    const nodeName = verb.options?.includes(ON_NODE) ? input.get(ON_NODE) : undefined;
-    const relay = await relayTo(nodeName, { ipam: ipamService, clock, deadlineMs });
+    const relay = await relayTo(nodeNameOf(verb, input), { ipam: ipamService, clock, deadlineMs });
     const context: Context = {
       ipam: ipamService,
+      node: nodesThrough({ ipam: ipamService, clock, deadlineMs }),
       dataplane: relay ?? grpc({ name: 'podwire-node', address: dataplane, option: DATAPLANE.name }),
       plugin: async () => {
         const { PluginSocket } = await import('./clients/plugin-socket.js');
@@ -135,10 +137,22 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
   }
 }
 
-async function relayTo(
-  nodeName: string | undefined,
-  options: Omit<ConstructorParameters<typeof NodeRelay>[0], 'nodeName'>,
-): Promise<NodeRelay | undefined> {
+type RelayOptions = Omit<ConstructorParameters<typeof NodeRelay>[0], 'nodeName'>;
+
+/** Nodes for a command that calls several: one that hangs must not take the command's whole time. */
+function nodesThrough({ clock, deadlineMs, ipam }: RelayOptions): Context['node'] {
+  const limitMs = (): number => Math.min(deadlineMs(), clock.nowMs() + NODE_CALL_TIMEOUT_MS);
+  return async (nodeName) => {
+    const { NodeRelay: Relay } = await import('./clients/node-relay.js');
+    return new Relay({ nodeName, ipam, clock, deadlineMs: limitMs });
+  };
+}
+
+function nodeNameOf(verb: Verb, input: Input): string | undefined {
+  return verb.options?.includes(ON_NODE) ? input.get(ON_NODE) : undefined;
+}
+
+async function relayTo(nodeName: string | undefined, options: RelayOptions): Promise<NodeRelay | undefined> {
   if (nodeName === undefined) return undefined;
   const { NodeRelay: Relay } = await import('./clients/node-relay.js');
   return new Relay({ ...options, nodeName });

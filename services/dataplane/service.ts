@@ -1,7 +1,8 @@
 import type { GetNodeStatusResponse } from '@podwire/proto/podwire/dataplane/v1/node';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
-import { RpcServer } from '@podwire/shared/rpc/server';
+import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
+import type { Unary } from '@podwire/shared/rpc/unary';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -65,6 +66,8 @@ export interface ServiceDeps {
   readonly connectIpam: () => Peer;
   /** Opens the part that has podwire-ipam's addresses of this node. */
   readonly openAddresses: OpenNodeAddresses;
+  /** Further gRPC services of the process. */
+  readonly services?: (unary: Unary, records: () => readonly AttachmentRecord[]) => readonly RpcService[];
 }
 
 /** A running service. */
@@ -169,7 +172,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     clock,
     defaultCallTimeoutMs: config.callTimeoutMs,
     drainTimeoutMs: config.drainTimeoutMs,
-    services: (unary) => dataplaneServices(served, unary),
+    services: (unary) => [...dataplaneServices(served, unary), ...(deps.services?.(unary, node.records) ?? [])],
   });
   const unobserve = [
     observeReadiness(() => server.isServing),

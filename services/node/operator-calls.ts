@@ -3,6 +3,7 @@ import { request as httpRequest } from 'node:http';
 import { NetworkPolicyServiceService } from '@podwire/proto/podwire/dataplane/v1/network_policy';
 import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { ProbeServiceService } from '@podwire/proto/podwire/dataplane/v1/probe';
 import { HttpResponse, type NodeRequest } from '@podwire/proto/podwire/ipam/v1/cluster';
 import { ReleaseServiceService } from '@podwire/proto/podwire/release/v1/release';
 import { Failure } from '@podwire/shared/failure/failure';
@@ -10,7 +11,7 @@ import { messageOf } from '@podwire/shared/failure/thrown';
 import { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-/** Methods that podwirectl calls on a node. Pods are added by the node's container runtime only. */
+/** Methods that podwirectl calls on a node. Pods of workloads are added by the node's container runtime only. */
 const METHODS: readonly string[] = [
   NetworkPolicyServiceService.listPolicyDrops,
   NodeServiceService.getNodeStatus,
@@ -20,6 +21,10 @@ const METHODS: readonly string[] = [
   PodServiceService.getPod,
   PodServiceService.listPods,
   PodServiceService.repairPod,
+  ProbeServiceService.addProbePod,
+  ProbeServiceService.deleteProbePods,
+  ProbeServiceService.runProbes,
+  ProbeServiceService.tracePackets,
   ReleaseServiceService.getRelease,
 ].map(({ path }) => path);
 
@@ -50,7 +55,8 @@ export class OperatorCalls {
       const isStatus = path === '/cni' && httpHeaders['cni-command'] === 'STATUS';
       const isKnown = isStatus || ROUTES.includes(`${httpMethod} ${path}`);
       if (!isKnown) throw refusal(`${httpMethod} ${path}`);
-      return HttpResponse.encode(await this.#request({ path, httpMethod, httpHeaders, body }, timeoutMs)).finish();
+      const request = { path, httpMethod, httpHeaders, body };
+      return HttpResponse.encode(await requestPlugin(this.#options.cniSocket, request, timeoutMs)).finish();
     }
     if (!METHODS.includes(path)) throw refusal(path);
     const bytes = (message: Buffer): Buffer => message;
@@ -69,22 +75,26 @@ export class OperatorCalls {
   close(): void {
     this.#dataplane.close();
   }
+}
 
-  #request({ path, httpMethod: method, httpHeaders, body }: NodeRequest, timeoutMs: number): Promise<HttpResponse> {
-    const { cniSocket: socketPath } = this.#options;
-    return new Promise((resolve, reject) => {
-      const failed = (cause: unknown): void =>
-        reject(new Failure('UNREACHABLE', `podwire-node at ${socketPath}: ${messageOf(cause)}`, { cause }));
-      const headers = { host: 'podwire-node', ...httpHeaders };
-      const signal = AbortSignal.timeout(timeoutMs);
-      const call = httpRequest({ socketPath, path, method, headers, signal }, (response) => {
-        const chunks: Buffer[] = [];
-        response.on('data', (chunk: Buffer) => chunks.push(chunk)).once('error', failed);
-        response.once('end', () => resolve({ status: response.statusCode ?? 0, body: Buffer.concat(chunks) }));
-      });
-      call.once('error', failed).end(body);
+/** Sends a request to the server of CNI commands. @throws Failure UNREACHABLE */
+export function requestPlugin(
+  socketPath: string,
+  { path, httpMethod: method, httpHeaders, body }: NodeRequest,
+  timeoutMs: number,
+): Promise<HttpResponse> {
+  return new Promise((resolve, reject) => {
+    const failed = (cause: unknown): void =>
+      reject(new Failure('UNREACHABLE', `podwire-node at ${socketPath}: ${messageOf(cause)}`, { cause }));
+    const headers = { host: 'podwire-node', ...httpHeaders };
+    const signal = AbortSignal.timeout(timeoutMs);
+    const call = httpRequest({ socketPath, path, method, headers, signal }, (response) => {
+      const chunks: Buffer[] = [];
+      response.on('data', (chunk: Buffer) => chunks.push(chunk)).once('error', failed);
+      response.once('end', () => resolve({ status: response.statusCode ?? 0, body: Buffer.concat(chunks) }));
     });
-  }
+    call.once('error', failed).end(body);
+  });
 }
 
 function refusal(call: string): Failure {

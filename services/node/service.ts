@@ -1,7 +1,9 @@
+import { join } from 'node:path';
+
 import type { PeerPlan } from '@podwire/dataplane/bird/peers-file';
 import type { Boot } from '@podwire/shared/runtime/boot';
 import type { OpenNodeAddresses } from '@podwire/dataplane/node-addresses';
-import { prepareService, startService, type RunningService } from '@podwire/dataplane/service';
+import { prepareService, startService, type RunningService, type ServiceDeps } from '@podwire/dataplane/service';
 import { LocalCalls } from '@podwire/plugin/clients/local-calls';
 import { startPlugin } from '@podwire/plugin/service';
 import type { NodeReport } from '@podwire/proto/podwire/ipam/v1/cluster';
@@ -23,6 +25,9 @@ import type { AddressBook } from './addresses/address-book.js';
 import { openAddressBook } from './addresses/open.js';
 import { ClusterLink } from './cluster-link.js';
 import { OperatorCalls } from './operator-calls.js';
+import { ProbePods, setProbePodsAside } from './probes/probe-pods.js';
+import { probeService } from './probes/probe-rpc.js';
+import { PacketTracer } from './probes/trace-program.js';
 import { PREFIX, type NodeSettings } from './settings.js';
 
 export const NODE_PROGRAM = 'podwire-node';
@@ -115,8 +120,11 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
     await stopAddresses();
     ipam.close();
   };
+  const probes = createProbes(settings, deps);
   return startBefore(close, async () => {
-    const service = await startService(settings, { ...deps, ipam, connectIpam, openAddresses }, peerPlan);
+    await probes.prepare();
+    const { services } = probes;
+    const service = await startService(settings, { ...deps, ipam, connectIpam, openAddresses, services }, peerPlan);
     const dataplane = inProcessDataplane(service, new LocalCalls(deps));
     return startBefore(
       // The inventory reads the kernel, which the dataplane closes.
@@ -128,11 +136,38 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
         const { tls } = security;
         const report = nodeReporter(service, await readProcessRelease(), () => tls?.certificates.endMs);
         const link = startClusterLink(settings, { ...deps, ipam, connectIpam, report });
-        const start = () => startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses, activity });
+        const start = async (): Promise<Running> => {
+          const plugin = await startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses, activity });
+          probes.start();
+          return { stop: () => plugin.stop().finally(() => probes.close()) };
+        };
         return startBefore(() => link.stop(), start);
       },
     );
   });
+}
+
+interface Probes {
+  readonly services: NonNullable<ServiceDeps['services']>;
+  /** Before other parts start. */
+  prepare(): Promise<void>;
+  /** Removes what an earlier process left. */
+  start(): void;
+  close(): void;
+}
+
+function createProbes({ stateDirectory, cniSocket }: NodeSettings, { clock, random, log }: NodeDeps): Probes {
+  const directory = join(stateDirectory, 'probes');
+  const pods = new ProbePods({ directory, cniSocket, clock, random, log });
+  const tracer = new PacketTracer(clock);
+  const warn = (err: unknown): void => log.warn({ err }, 'tests of connectivity left objects that are not removed');
+  return {
+    services: (unary, records) => [probeService({ pods, tracer, records }, unary)],
+    // The disk may be full or read-only: pods start nevertheless.
+    prepare: () => setProbePodsAside(directory).catch(warn),
+    start: () => void Promise.all([pods.deleteLeftovers(), tracer.removeTable()]).catch(warn),
+    close: () => pods.close(),
+  };
 }
 
 /** @param certificateEndMs - when the certificate that the node shows expires; undefined: it shows none */

@@ -38,6 +38,8 @@ export interface CommandProcess {
 export interface Context {
   readonly ipam: Service;
   readonly dataplane: Service;
+  /** The dataplane of a node, called through podwire-ipam. */
+  readonly node: (name: string) => Promise<Service>;
   /** Loads the client, which few commands need. */
   readonly plugin: () => Promise<PluginSocket>;
   readonly clock: Clock;

@@ -77,8 +77,6 @@ export interface RunProbesRequest {
 export interface RunProbesResponse {
   /** Results. */
   results: ProbeResult[];
-  /** Counters that changed, before the probes and after them. */
-  counters: Counter[];
 }
 
 /** ProbeResult is the result of a probe. */
@@ -107,12 +105,14 @@ export interface Counter {
 
 /** TracePacketsRequest selects packets. */
 export interface TracePacketsRequest {
-  /** An end of the connection. */
+  /** An end of the connection; empty: any address. */
   sourceAddress: string;
   /** The other end, in the same family. */
   destinationAddress: string;
   /** How long to wait in milliseconds, up to 10,000. */
   durationMs: number;
+  /** Follows packets of the destination with any other address. A source_address then only selects route_back. */
+  anySource: boolean;
 }
 
 /** TracePacketsResponse has the path of the packets on the node. */
@@ -121,6 +121,10 @@ export interface TracePacketsResponse {
   steps: TraceStep[];
   /** Route of the node to the destination, in the notation of `ip route get`; empty: there is none. */
   route: string;
+  /** Counters that changed, without interfaces of other pods. */
+  counters: Counter[];
+  /** Route to the source address; empty: there is none. */
+  routeBack: string;
 }
 
 /** TraceStep is a step of a packet through nftables. */
@@ -596,16 +600,13 @@ export const RunProbesRequest: MessageFns<RunProbesRequest> = {
 };
 
 function createBaseRunProbesResponse(): RunProbesResponse {
-  return { results: [], counters: [] };
+  return { results: [] };
 }
 
 export const RunProbesResponse: MessageFns<RunProbesResponse> = {
   encode(message: RunProbesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     for (const v of message.results) {
       ProbeResult.encode(v!, writer.uint32(10).fork()).join();
-    }
-    for (const v of message.counters) {
-      Counter.encode(v!, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -631,14 +632,6 @@ export const RunProbesResponse: MessageFns<RunProbesResponse> = {
             message.results.push(ProbeResult.decode(reader, reader.uint32()));
             continue;
           }
-          case 2: {
-            if (tag !== 18) {
-              break;
-            }
-
-            message.counters.push(Counter.decode(reader, reader.uint32()));
-            continue;
-          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -657,7 +650,6 @@ export const RunProbesResponse: MessageFns<RunProbesResponse> = {
   fromPartial(object: DeepPartial<RunProbesResponse>): RunProbesResponse {
     const message = createBaseRunProbesResponse();
     message.results = object.results?.map((e) => ProbeResult.fromPartial(e)) || [];
-    message.counters = object.counters?.map((e) => Counter.fromPartial(e)) || [];
     return message;
   },
 };
@@ -851,7 +843,7 @@ export const Counter: MessageFns<Counter> = {
 };
 
 function createBaseTracePacketsRequest(): TracePacketsRequest {
-  return { sourceAddress: "", destinationAddress: "", durationMs: 0 };
+  return { sourceAddress: "", destinationAddress: "", durationMs: 0, anySource: false };
 }
 
 export const TracePacketsRequest: MessageFns<TracePacketsRequest> = {
@@ -864,6 +856,9 @@ export const TracePacketsRequest: MessageFns<TracePacketsRequest> = {
     }
     if (message.durationMs !== 0) {
       writer.uint32(24).uint32(message.durationMs);
+    }
+    if (message.anySource !== false) {
+      writer.uint32(32).bool(message.anySource);
     }
     return writer;
   },
@@ -905,6 +900,14 @@ export const TracePacketsRequest: MessageFns<TracePacketsRequest> = {
             message.durationMs = reader.uint32();
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.anySource = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -925,12 +928,13 @@ export const TracePacketsRequest: MessageFns<TracePacketsRequest> = {
     message.sourceAddress = object.sourceAddress ?? "";
     message.destinationAddress = object.destinationAddress ?? "";
     message.durationMs = object.durationMs ?? 0;
+    message.anySource = object.anySource ?? false;
     return message;
   },
 };
 
 function createBaseTracePacketsResponse(): TracePacketsResponse {
-  return { steps: [], route: "" };
+  return { steps: [], route: "", counters: [], routeBack: "" };
 }
 
 export const TracePacketsResponse: MessageFns<TracePacketsResponse> = {
@@ -940,6 +944,12 @@ export const TracePacketsResponse: MessageFns<TracePacketsResponse> = {
     }
     if (message.route !== "") {
       writer.uint32(18).string(message.route);
+    }
+    for (const v of message.counters) {
+      Counter.encode(v!, writer.uint32(26).fork()).join();
+    }
+    if (message.routeBack !== "") {
+      writer.uint32(34).string(message.routeBack);
     }
     return writer;
   },
@@ -973,6 +983,22 @@ export const TracePacketsResponse: MessageFns<TracePacketsResponse> = {
             message.route = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.counters.push(Counter.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.routeBack = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -992,6 +1018,8 @@ export const TracePacketsResponse: MessageFns<TracePacketsResponse> = {
     const message = createBaseTracePacketsResponse();
     message.steps = object.steps?.map((e) => TraceStep.fromPartial(e)) || [];
     message.route = object.route ?? "";
+    message.counters = object.counters?.map((e) => Counter.fromPartial(e)) || [];
+    message.routeBack = object.routeBack ?? "";
     return message;
   },
 };
@@ -1182,7 +1210,7 @@ export const ProbeServiceService = {
     responseDeserialize: (value: Buffer): DeleteProbePodsResponse => DeleteProbePodsResponse.decode(value),
   },
   /**
-   * RunProbes sends packets at once, waits for their answers, and returns counters of the node before and after.
+   * RunProbes sends packets at once, and waits for their answers.
    *
    * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such pod on the node).
    */
@@ -1196,8 +1224,8 @@ export const ProbeServiceService = {
     responseDeserialize: (value: Buffer): RunProbesResponse => RunProbesResponse.decode(value),
   },
   /**
-   * TracePackets follows packets between two addresses through the node's nftables for a while. It finds no packet
-   * that leaves in a tunnel or arrives in one.
+   * TracePackets follows packets between two addresses through the node's nftables for a while, and returns the
+   * counters that changed meanwhile.
    *
    * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (the kernel refuses the table).
    */
@@ -1227,14 +1255,14 @@ export interface ProbeServiceServer extends UntypedServiceImplementation {
    */
   deleteProbePods: handleUnaryCall<DeleteProbePodsRequest, DeleteProbePodsResponse>;
   /**
-   * RunProbes sends packets at once, waits for their answers, and returns counters of the node before and after.
+   * RunProbes sends packets at once, and waits for their answers.
    *
    * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such pod on the node).
    */
   runProbes: handleUnaryCall<RunProbesRequest, RunProbesResponse>;
   /**
-   * TracePackets follows packets between two addresses through the node's nftables for a while. It finds no packet
-   * that leaves in a tunnel or arrives in one.
+   * TracePackets follows packets between two addresses through the node's nftables for a while, and returns the
+   * counters that changed meanwhile.
    *
    * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (the kernel refuses the table).
    */
@@ -1283,7 +1311,7 @@ export interface ProbeServiceClient extends Client {
     callback: (error: ServiceError | null, response: DeleteProbePodsResponse) => void,
   ): ClientUnaryCall;
   /**
-   * RunProbes sends packets at once, waits for their answers, and returns counters of the node before and after.
+   * RunProbes sends packets at once, and waits for their answers.
    *
    * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such pod on the node).
    */
@@ -1303,8 +1331,8 @@ export interface ProbeServiceClient extends Client {
     callback: (error: ServiceError | null, response: RunProbesResponse) => void,
   ): ClientUnaryCall;
   /**
-   * TracePackets follows packets between two addresses through the node's nftables for a while. It finds no packet
-   * that leaves in a tunnel or arrives in one.
+   * TracePackets follows packets between two addresses through the node's nftables for a while, and returns the
+   * counters that changed meanwhile.
    *
    * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (the kernel refuses the table).
    */
