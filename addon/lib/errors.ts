@@ -20,7 +20,7 @@ const NAMES: ReadonlyMap<number, string> = new Map(
 );
 
 /** Name and text of an errno value: 17 → `EEXIST`, `file already exists`. */
-function describeErrno(errno: number): readonly [code: string, meaning: string] {
+export function describeErrno(errno: number): readonly [code: string, meaning: string] {
   const [, meaning = 'no description'] = getSystemErrorMap().get(-errno) ?? [];
   return [NAMES.get(errno) ?? `errno ${errno}`, meaning];
 }

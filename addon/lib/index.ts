@@ -10,7 +10,8 @@ export type { ConntrackFilter, TrackedConnection } from './conntrack.js';
 export type { Monitor, MonitorEvent, MonitorGroup, MonitorOptions } from './monitor.js';
 export type { NftChangeKind, NftTransaction, TableMonitorOptions } from './nft-monitor.js';
 export type { LoggedPacket, PacketLogOptions } from './packet-log.js';
-export { openNamespace, setProcDirectory } from './namespace.js';
+export type { Probe, ProbeAnswer } from './probe.js';
+export { makeNamespace, openNamespace, setProcDirectory } from './namespace.js';
 export type {
   AddressFilter,
   Announcement,

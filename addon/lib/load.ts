@@ -22,6 +22,7 @@ const EXPORTS = [
   'clockSynchronized',
   'openNamespace',
   'lockFile',
+  'makeNamespace',
   'peerCredentials',
 ] as const satisfies readonly (keyof NativeBinding)[];
 

@@ -38,6 +38,7 @@ import {
 } from './nft-elements.js';
 import { checkTableMonitor, toTransactions, type NftTransaction, type TableMonitorOptions } from './nft-monitor.js';
 import { checkPacketLog, toPackets, type LoggedPacket, type PacketLogOptions } from './packet-log.js';
+import { checkProbes, toProbeAnswer, type Probe, type ProbeAnswer } from './probe.js';
 import type { Address, Family, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
 import type {
   LinkSelector,
@@ -50,7 +51,7 @@ import type {
   SysctlReading,
   SysctlSetting,
 } from './requests.js';
-import { checkAddress, checkFlag, checkInteger, checkRecord, checkSelector, INDEX } from './scalars.js';
+import { checkAddress, checkFlag, checkInteger, checkRecord, checkSelector, INDEX, PORT } from './scalars.js';
 import type { NativeOf } from './link-steps.js';
 
 export interface RunOptions {
@@ -297,6 +298,27 @@ export class Namespace implements OpenNamespace {
   }
 
   /**
+   * Sends up to 512 probes at once, and resolves with their answers in the same order. Sockets are closed then. Needs CAP_NET_RAW for
+   * echo requests. Does not wait for other calls, except for other probes.
+   */
+  async probe(probes: readonly Probe[], options: RunOptions = {}): Promise<ProbeAnswer[]> {
+    const native = this.#open();
+    const checked = checkProbes(probes);
+    const answers = this.#ask('probe', this.#untilDone(native.probe(checked, { timeoutMs: checkTimeout(options) })));
+    return (await answers).map(toProbeAnswer);
+  }
+
+  /**
+   * Listens for TCP on every address of the namespace, IPv4 and IPv6. The kernel accepts up to 4096 connections.
+   * @returns a descriptor, for `fs.close`
+   */
+  async listenTcp(port: number): Promise<number> {
+    const native = this.#open();
+    const checked = { port: checkInteger('port', port, PORT) };
+    return this.#ask('tcp.listen', this.#untilDone(native.listenTcp(checked)));
+  }
+
+  /**
    * Adds and deletes elements of nf_tables sets and maps in one transaction (`nft -f -`): the kernel makes all changes or none, and
    * packets see the old state or the new one. At most 1000 changes of 100,000 elements. A failure of the kernel is an outcome, not a
    * rejection; it rejects when the transaction was not judged (EPERM, EMSGSIZE), or its result is unknown (ETIMEDOUT). Does not wait
@@ -413,6 +435,16 @@ export async function openNamespace(path?: string): Promise<Namespace> {
   if (atOnce) return new Namespace(nativePath, atOnce);
   const described = { operation: 'namespace.open', object: path ?? 'of this process' };
   return new Namespace(nativePath, await translated(described, binding.openNamespace(nativePath)));
+}
+
+/**
+ * Makes a network namespace. It ends with its descriptor, whose path is `/proc/self/fd/NUMBER`; so it ends with the process too.
+ * Needs CAP_SYS_ADMIN.
+ * @returns a descriptor, for `fs.close`
+ */
+export async function makeNamespace(): Promise<number> {
+  binding ??= loadBinding();
+  return translated({ operation: 'namespace.make', object: '' }, binding.makeNamespace());
 }
 
 /**

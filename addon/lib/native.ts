@@ -142,6 +142,22 @@ export interface NativeMonitor {
   close(): void;
 }
 
+export interface NativeProbe {
+  readonly address: string;
+  /** 0: an echo request. */
+  readonly port: number;
+  readonly payloadBytes: number;
+}
+
+export interface NativeProbeAnswer {
+  /** 0: answered. */
+  readonly errno: number;
+  readonly milliseconds: number;
+  readonly reporter: string | null;
+  /** 0: unknown. */
+  readonly mtuBytes: number;
+}
+
 export interface NativeNamespace {
   readonly device: bigint;
   readonly inode: bigint;
@@ -163,6 +179,9 @@ export interface NativeNamespace {
   changeElements(changes: readonly NativeElementChange[]): Promise<NativeChangeResult>;
   readGeneration(): Promise<number>;
   announceAddress(announcement: NativeAnnouncement): Promise<void>;
+  probe(probes: readonly NativeProbe[], options: { readonly timeoutMs: number }): Promise<NativeProbeAnswer[]>;
+  /** A descriptor. */
+  listenTcp(options: { readonly port: number }): Promise<number>;
   /** `groups` are RTNLGRP_* numbers; `onEvents` is called on the thread of the environment. */
   monitor(
     groups: readonly number[],
@@ -199,6 +218,8 @@ export interface NativeBinding {
   lockFile(descriptor: number): boolean | NativeError;
   /** Whether the system's clock follows another clock. */
   clockSynchronized(): boolean | NativeError;
+  /** A descriptor of a new network namespace. */
+  makeNamespace(): Promise<number>;
   peerCredentials(descriptor: number): NativePeer | NativeError;
   /** For all threads of the process. */
   setProcDirectory(directory: string): void;

@@ -64,6 +64,7 @@ Napi::Object Initialize(Napi::Env env, Napi::Object exports) {
   exports.Set("openNamespace", Napi::Function::New<NamespaceHandle::Open>(env, "openNamespace"));
   exports.Set("openNamespaceAtOnce", Napi::Function::New<NamespaceHandle::OpenAtOnce>(env, "openNamespaceAtOnce"));
   exports.Set("lockFile", Napi::Function::New<LockFile>(env, "lockFile"));
+  exports.Set("makeNamespace", Napi::Function::New<NamespaceHandle::Make>(env, "makeNamespace"));
   exports.Set("peerCredentials", Napi::Function::New<PeerCredentials>(env, "peerCredentials"));
   exports.Set("setProcDirectory", Napi::Function::New<SetProcDirectory>(env, "setProcDirectory"));
   return exports;

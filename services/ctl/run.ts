@@ -109,33 +109,16 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
   try {
     if (output.format === 'name' && !verb.hasNames)
       throw new Failure('INVALID_REQUEST', `-o name: ${verb.name} lists no objects; use another format`);
-    const { ipam, dataplane, plugin, ipamProofs } = serviceSettingsOf(globals, process.env);
     const timeoutMs = globals.get(TIMEOUT);
     const { restartTimeout, deadlineMs } = commandTimeout(clock, timeoutMs);
-    const grpc = (options: Pick<ConstructorParameters<typeof GrpcService>[0], GrpcOption>): GrpcService => {
-      const log = (): Promise<Logger> => plainLog(process.stderr);
-      const service = new GrpcService({ ...options, traceCommand: deps.traceCommand, log, clock, deadlineMs });
-      services.push(service);
-      return service;
-    };
-    const ipamService = grpc({ name: 'podwire-ipam', address: ipam, option: IPAM.name, proofs: ipamProofs });
-    const nodeName = verb.options?.includes(ON_NODE) ? input.get(ON_NODE) : undefined;
-    const onNode = (name: string): Promise<NodeRelay> => relayTo(name, { ipam: ipamService, clock, deadlineMs });
-    const relay = nodeName === undefined ? undefined : await onNode(nodeName);
     const context: Context = {
-      ipam: ipamService,
-      dataplane: relay ?? grpc({ name: 'podwire-node', address: dataplane, option: DATAPLANE.name }),
-      plugin: async () => {
-        const { PluginSocket } = await import('./clients/plugin-socket.js');
-        return new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs, relay });
-      },
+      ...(await openClients({ globals, nodeName: nodeNameOf(verb, input), deadlineMs, services }, deps)),
       clock,
       process: deps,
       env: process.env,
       ...{ stdin: process.stdin, stdout: process.stdout },
       output: output.format,
       print: (report, options) => output.print(report, options),
-      onNode,
       note: (text) => void process.stderr.write(`${NAME}: ${text}\n`),
       restartTimeout,
       timeoutMs,
@@ -170,12 +153,53 @@ function commandTimeout(clock: Clock, timeoutMs: number | undefined) {
   return { restartTimeout, deadlineMs: () => atMs };
 }
 
-async function relayTo(
-  nodeName: string,
-  options: Omit<ConstructorParameters<typeof NodeRelay>[0], 'nodeName'>,
-): Promise<NodeRelay> {
+interface ClientOptions {
+  readonly globals: Input;
+  /** The node that the command is about; undefined: this machine. */
+  readonly nodeName: string | undefined;
+  readonly deadlineMs: () => number;
+  /** Receives the services, for their end. */
+  readonly services: GrpcService[];
+}
+
+type Clients = Pick<Context, 'ipam' | 'dataplane' | 'plugin' | 'onNode'>;
+
+async function openClients(
+  { globals, nodeName, deadlineMs, services }: ClientOptions,
+  deps: RunDeps,
+): Promise<Clients> {
+  const { process, clock, traceCommand } = deps;
+  const { ipam: ipamAddress, dataplane, plugin, ipamProofs } = serviceSettingsOf(globals, process.env);
+  const grpc = (options: Pick<ConstructorParameters<typeof GrpcService>[0], GrpcOption>): GrpcService => {
+    const log = (): Promise<Logger> => plainLog(process.stderr);
+    const service = new GrpcService({ ...options, traceCommand, log, clock, deadlineMs });
+    services.push(service);
+    return service;
+  };
+  const ipam = grpc({ name: 'podwire-ipam', address: ipamAddress, option: IPAM.name, proofs: ipamProofs });
+  const onNode = (name: string, limitMs = Infinity): Promise<NodeRelay> => {
+    const callDeadlineMs = (): number => Math.min(deadlineMs(), clock.nowMs() + limitMs);
+    return relayTo({ nodeName: name, ipam, clock, deadlineMs: callDeadlineMs });
+  };
+  const relay = nodeName === undefined ? undefined : await onNode(nodeName);
+  return {
+    ipam,
+    dataplane: relay ?? grpc({ name: 'podwire-node', address: dataplane, option: DATAPLANE.name }),
+    plugin: async () => {
+      const { PluginSocket } = await import('./clients/plugin-socket.js');
+      return new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs, relay });
+    },
+    onNode,
+  };
+}
+
+function nodeNameOf(verb: Verb, input: Input): string | undefined {
+  return verb.options?.includes(ON_NODE) ? input.get(ON_NODE) : undefined;
+}
+
+async function relayTo(options: ConstructorParameters<typeof NodeRelay>[0]): Promise<NodeRelay> {
   const { NodeRelay: Relay } = await import('./clients/node-relay.js');
-  return new Relay({ ...options, nodeName });
+  return new Relay(options);
 }
 
 /** The output of one command line. */

@@ -3,6 +3,7 @@ import type { VerbTable } from './command-line/verb.js';
 /** All commands of podwirectl, in the order of the help. The code of a command is loaded when it is needed. */
 export const VERBS: VerbTable = {
   status: async () => (await import('./commands/status/status.js')).status,
+  'connectivity test': async () => (await import('./commands/connectivity/connectivity.js')).connectivityTest,
   get: async () => (await import('./resources/reading.js')).get,
   describe: async () => (await import('./resources/reading.js')).describe,
   create: async () => (await import('./resources/writing.js')).create,

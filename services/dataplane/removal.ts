@@ -14,7 +14,7 @@ import { masqueradeTableName } from './filters/masquerade.js';
 import { NEIGHBOUR_TABLE } from './filters/neighbour-guard.js';
 import { GUARD_TABLE } from './filters/source-guard.js';
 import type { Nft } from './nft/nft.js';
-import { formatTableName, removal } from './nft/table.js';
+import { formatTableName, removal, type TableName } from './nft/table.js';
 import { PORT_TABLE } from './filters/port-guard.js';
 import { TUNNEL_TABLE } from './filters/tunnel-guard.js';
 import { policyFiles } from './network-policy/policy-store.js';
@@ -40,6 +40,9 @@ export const TABLES = [
   masqueradeTableName(4),
   masqueradeTableName(6),
 ];
+
+/** Table of a running trace of packets, which podwire-node removes at its next start if it was killed. */
+export const TRACE_TABLE: TableName = { family: 'inet', name: 'podwire_trace' };
 
 /** Settings of the whole node that Podwire sets and that other programs may rely on by now. */
 const KEPT_SETTINGS = 'net.ipv4.ip_forward, net.ipv6.conf.all.forwarding and net.ipv6.conf.*.accept_ra';
@@ -114,7 +117,7 @@ const GONE: readonly string[] = ['ENODEV', 'ESRCH', 'ENOENT'];
 
 async function tableLeftovers({ nft }: RemovalKernel): Promise<Leftover[]> {
   const found: Leftover[] = [];
-  for (const table of TABLES) {
+  for (const table of [...TABLES, TRACE_TABLE]) {
     if ((await nft.read(table)) === undefined) continue;
     found.push({ text: `nft delete table ${formatTableName(table)}`, remove: () => nft.apply(removal(table)) });
   }

@@ -3,6 +3,7 @@ import type { Peer } from '@podwire/shared/rpc/client';
 import type { RecordedAllocation } from '@podwire/shared/attachment/allocation';
 import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
 import type { Streaming } from '@podwire/shared/rpc/streaming';
+import type { Unary } from '@podwire/shared/rpc/unary';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -64,10 +65,19 @@ export interface ServiceDeps {
   readonly ipam: Peer;
   /** Opens a further connection to podwire-ipam. */
   readonly connectIpam: () => Peer;
-  /** Makes services of the process besides the dataplane's. @param status - the node's state, as GetNodeStatus returns it */
-  readonly furtherServices?: (status: () => GetNodeStatusResponse, streaming: Streaming) => readonly RpcService[];
   /** Opens the part that has podwire-ipam's addresses of this node. */
   readonly openAddresses: OpenNodeAddresses;
+  /** Makes further gRPC services of the process. */
+  readonly services?: (parts: FurtherServiceParts) => readonly RpcService[];
+}
+
+/** The parts that services of the process besides the dataplane's use. */
+export interface FurtherServiceParts {
+  readonly unary: Unary;
+  readonly streaming: Streaming;
+  /** The node's state, as GetNodeStatus returns it. */
+  readonly status: () => GetNodeStatusResponse;
+  readonly records: () => readonly AttachmentRecord[];
 }
 
 /** A running service. */
@@ -175,7 +185,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     drainTimeoutMs: config.drainTimeoutMs,
     services: (unary, streaming) => [
       ...dataplaneServices(served, unary),
-      ...(deps.furtherServices?.(status, streaming) ?? []),
+      ...(deps.services?.({ unary, streaming, status, records: node.records }) ?? []),
     ],
   });
   const unobserve = [

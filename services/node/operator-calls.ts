@@ -4,6 +4,7 @@ import { NetworkPolicyServiceService } from '@podwire/proto/podwire/dataplane/v1
 import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { DiagnosticsServiceService } from '@podwire/proto/podwire/diagnostics/v1/diagnostics';
+import { ProbeServiceService } from '@podwire/proto/podwire/dataplane/v1/probe';
 import { HttpResponse, type NodeRequest } from '@podwire/proto/podwire/ipam/v1/cluster';
 import { ReleaseServiceService } from '@podwire/proto/podwire/release/v1/release';
 import { Failure } from '@podwire/shared/failure/failure';
@@ -11,7 +12,7 @@ import { messageOf } from '@podwire/shared/failure/thrown';
 import { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-/** Methods that podwirectl calls on a node. Pods are added by the node's container runtime only. */
+/** Methods that podwirectl calls on a node. Pods of workloads are added by the node's container runtime only. */
 const METHODS: readonly string[] = [
   NetworkPolicyServiceService.listPolicyDrops,
   NodeServiceService.getNodeStatus,
@@ -21,6 +22,10 @@ const METHODS: readonly string[] = [
   PodServiceService.getPod,
   PodServiceService.listPods,
   PodServiceService.repairPod,
+  ProbeServiceService.addProbePod,
+  ProbeServiceService.deleteProbePods,
+  ProbeServiceService.runProbes,
+  ProbeServiceService.tracePackets,
   ReleaseServiceService.getRelease,
 ].map(({ path }) => path);
 
@@ -58,7 +63,8 @@ export class OperatorCalls {
       const isStatus = path === '/cni' && httpHeaders['cni-command'] === 'STATUS';
       const isKnown = isStatus || ROUTES.includes(`${httpMethod} ${path}`);
       if (!isKnown) throw refusal(`${httpMethod} ${path}`);
-      yield HttpResponse.encode(await this.#request({ path, httpMethod, httpHeaders, body }, timeoutMs)).finish();
+      const request = { path, httpMethod, httpHeaders, body };
+      yield HttpResponse.encode(await requestPlugin(this.#options.cniSocket, request, timeoutMs)).finish();
       return;
     }
     if (!METHODS.includes(path) && !STREAMS.includes(path)) throw refusal(path);
@@ -80,29 +86,33 @@ export class OperatorCalls {
   /** Body of the server of CNI commands. @throws Failure */
   async get(path: string, timeoutMs: number): Promise<string> {
     const request = { path, httpMethod: 'GET', httpHeaders: {}, body: Buffer.alloc(0) };
-    return (await this.#request(request, timeoutMs)).body.toString();
+    return (await requestPlugin(this.#options.cniSocket, request, timeoutMs)).body.toString();
   }
 
   /** Idempotent. */
   close(): void {
     this.#dataplane.close();
   }
+}
 
-  #request({ path, httpMethod: method, httpHeaders, body }: NodeRequest, timeoutMs: number): Promise<HttpResponse> {
-    const { cniSocket: socketPath } = this.#options;
-    return new Promise((resolve, reject) => {
-      const failed = (cause: unknown): void =>
-        reject(new Failure('UNREACHABLE', `podwire-node at ${socketPath}: ${messageOf(cause)}`, { cause }));
-      const headers = { host: 'podwire-node', ...httpHeaders };
-      const signal = AbortSignal.timeout(timeoutMs);
-      const call = httpRequest({ socketPath, path, method, headers, signal }, (response) => {
-        const chunks: Buffer[] = [];
-        response.on('data', (chunk: Buffer) => chunks.push(chunk)).once('error', failed);
-        response.once('end', () => resolve({ status: response.statusCode ?? 0, body: Buffer.concat(chunks) }));
-      });
-      call.once('error', failed).end(body);
+/** Sends a request to the server of CNI commands. @throws Failure UNREACHABLE */
+export function requestPlugin(
+  socketPath: string,
+  { path, httpMethod: method, httpHeaders, body }: NodeRequest,
+  timeoutMs: number,
+): Promise<HttpResponse> {
+  return new Promise((resolve, reject) => {
+    const failed = (cause: unknown): void =>
+      reject(new Failure('UNREACHABLE', `podwire-node at ${socketPath}: ${messageOf(cause)}`, { cause }));
+    const headers = { host: 'podwire-node', ...httpHeaders };
+    const signal = AbortSignal.timeout(timeoutMs);
+    const call = httpRequest({ socketPath, path, method, headers, signal }, (response) => {
+      const chunks: Buffer[] = [];
+      response.on('data', (chunk: Buffer) => chunks.push(chunk)).once('error', failed);
+      response.once('end', () => resolve({ status: response.statusCode ?? 0, body: Buffer.concat(chunks) }));
     });
-  }
+    call.once('error', failed).end(body);
+  });
 }
 
 function refusal(call: string): Failure {

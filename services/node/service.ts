@@ -1,8 +1,17 @@
+import { join } from 'node:path';
+
 import type { PeerPlan } from '@podwire/dataplane/bird/peers-file';
 import type { Boot } from '@podwire/shared/runtime/boot';
 import type { OpenNodeAddresses } from '@podwire/dataplane/node-addresses';
 import { ProgramNft } from '@podwire/dataplane/nft/nft-program';
-import { prepareService, startService, type RunningService, type ServiceDeps } from '@podwire/dataplane/service';
+import {
+  prepareService,
+  startService,
+  type FurtherServiceParts,
+  type RunningService,
+  type ServiceDeps,
+} from '@podwire/dataplane/service';
+import type { RpcService } from '@podwire/shared/rpc/server';
 import { LocalCalls } from '@podwire/plugin/clients/local-calls';
 import { startPlugin } from '@podwire/plugin/service';
 import type { NodeReport } from '@podwire/proto/podwire/ipam/v1/cluster';
@@ -27,6 +36,9 @@ import { openAddressBook } from './addresses/open.js';
 import { ClusterLink } from './cluster-link.js';
 import { nodeFiles } from './diagnostics/node-files.js';
 import { OperatorCalls } from './operator-calls.js';
+import { ProbePods, setProbePodsAside } from './probes/probe-pods.js';
+import { probeService } from './probes/probe-rpc.js';
+import { PacketTracer } from './probes/trace-program.js';
 import { PREFIX, type NodeSettings } from './settings.js';
 
 export const NODE_PROGRAM = 'podwire-node';
@@ -123,12 +135,14 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
     await stopAddresses();
     ipam.close();
   };
+  const probes = createProbes(settings, deps);
   return startBefore(close, async () => {
+    await probes.prepare();
     const release = await readProcessRelease();
     const calls = new OperatorCalls({ dataplane: settings.listen[0] ?? '', cniSocket: settings.cniSocket, clock });
-    const furtherServices = diagnostics(settings, { ...deps, release, calls });
-    const further = { ipam, connectIpam, openAddresses, furtherServices };
-    const service = await startService(settings, { ...deps, ...further }, peerPlan);
+    const diagnostics = createDiagnostics(settings, { ...deps, release, calls });
+    const services: ServiceDeps['services'] = (parts) => [probes.service(parts), diagnostics(parts)];
+    const service = await startService(settings, { ...deps, ipam, connectIpam, openAddresses, services }, peerPlan);
     const dataplane = inProcessDataplane(service, new LocalCalls(deps));
     return startBefore(
       // The inventory reads the kernel, which the dataplane closes.
@@ -140,7 +154,11 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
         const { tls } = security;
         const report = nodeReporter(service, release, () => tls?.certificates.endMs);
         const link = startClusterLink(settings, { ...deps, ipam, connectIpam, report, calls });
-        const start = () => startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses, activity });
+        const start = async (): Promise<Running> => {
+          const plugin = await startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses, activity });
+          probes.start();
+          return { stop: () => plugin.stop().finally(() => probes.close()) };
+        };
         return startBefore(() => link.stop(), start);
       },
     );
@@ -154,16 +172,39 @@ interface DiagnosticsDeps extends Pick<NodeDeps, 'recentLines' | 'env'> {
 
 const COMMANDS_TIMEOUT_MS = 5000;
 
-function diagnostics(
+function createDiagnostics(
   { recordsDirectory, stateDirectory }: NodeSettings,
   { release, recentLines: lines, env, calls }: DiagnosticsDeps,
-): NonNullable<ServiceDeps['furtherServices']> {
+): (parts: FurtherServiceParts) => RpcService {
   const nft = new ProgramNft();
   const ruleset = (): Promise<string> => nft.ruleset();
-  return (status, streaming) => {
-    const commands = (): Promise<string> => calls.get('/commands', COMMANDS_TIMEOUT_MS);
+  const commands = (): Promise<string> => calls.get('/commands', COMMANDS_TIMEOUT_MS);
+  return ({ status, streaming }) => {
     const files = () => nodeFiles({ recordsDirectory, stateDirectory, ruleset, status, commands });
-    return [diagnosticsService({ release, lines, env, files }, streaming)];
+    return diagnosticsService({ release, lines, env, files }, streaming);
+  };
+}
+
+interface Probes {
+  readonly service: (parts: FurtherServiceParts) => RpcService;
+  /** Before other parts start. */
+  prepare(): Promise<void>;
+  /** Removes what an earlier process left. */
+  start(): void;
+  close(): void;
+}
+
+function createProbes({ stateDirectory, cniSocket }: NodeSettings, { clock, random, log }: NodeDeps): Probes {
+  const directory = join(stateDirectory, 'probes');
+  const pods = new ProbePods({ directory, cniSocket, clock, random, log });
+  const tracer = new PacketTracer(clock);
+  const warn = (err: unknown): void => log.warn({ err }, 'tests of connectivity left objects that are not removed');
+  return {
+    service: ({ unary, records }) => probeService({ pods, tracer, records }, unary),
+    // The disk may be full or read-only: pods start nevertheless.
+    prepare: () => setProbePodsAside(directory).catch(warn),
+    start: () => void Promise.all([pods.deleteLeftovers(), tracer.removeTable()]).catch(warn),
+    close: () => pods.close(),
   };
 }
 

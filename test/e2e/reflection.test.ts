@@ -88,6 +88,10 @@ const METHODS = {
     'podwire.dataplane.v1.PodService/GetPod',
     'podwire.dataplane.v1.PodService/ListPods',
     'podwire.dataplane.v1.PodService/RepairPod',
+    'podwire.dataplane.v1.ProbeService/AddProbePod',
+    'podwire.dataplane.v1.ProbeService/DeleteProbePods',
+    'podwire.dataplane.v1.ProbeService/RunProbes',
+    'podwire.dataplane.v1.ProbeService/TracePackets',
     'podwire.release.v1.ReleaseService/GetRelease',
   ],
 } as const;

@@ -5,6 +5,7 @@
 #include "binding/shape.h"
 #include "binding/steps.h"
 #include "socket/announcement.h"
+#include "socket/probe.h"
 
 namespace podwire::netlink {
 
@@ -60,6 +61,47 @@ std::vector<std::string> ReadPaths(Napi::Value value) {
   return paths;
 }
 
+std::vector<Probe> ReadProbes(Napi::Value value) {
+  std::vector<Probe> probes;
+  if (!value.IsArray()) {
+    Napi::TypeError::New(value.Env(), "probes: must be an array").ThrowAsJavaScriptException();
+    return probes;
+  }
+  const auto array = value.As<Napi::Array>();
+  for (uint32_t position = 0; position < array.Length() && !value.Env().IsExceptionPending(); ++position) {
+    ObjectReader reader(ElementAt(array, position), "probes[" + std::to_string(position) + "]");
+    Probe probe;
+    const auto address = IpAddress::Parse(reader.Text("address"));
+    if (address) {
+      probe.address = *address;
+    } else {
+      reader.Fail("address", "an IP address");
+    }
+    probe.port = static_cast<uint16_t>(reader.Number("port"));
+    probe.payload_bytes = reader.Number("payloadBytes");
+    probes.push_back(probe);
+  }
+  return probes;
+}
+
+using ProbeAnswers = std::vector<ProbeAnswer>;
+
+Napi::Value ToProbeAnswers(Napi::Env env, ProbeAnswers& answers) {
+  auto array = Napi::Array::New(env, answers.size());
+  for (uint32_t position = 0; position < answers.size(); ++position) {
+    const auto& [error, milliseconds, reporter, mtu_bytes] = answers[position];
+    auto object = Napi::Object::New(env);
+    object.Set("errno", Napi::Number::New(env, error));
+    object.Set("milliseconds", Napi::Number::New(env, milliseconds));
+    object.Set("reporter", reporter ? Napi::Value(Napi::String::New(env, reporter->Text())) : env.Null());
+    object.Set("mtuBytes", Napi::Number::New(env, mtu_bytes));
+    array.Set(position, object);
+  }
+  return array;
+}
+
+Napi::Value ToDescriptor(Napi::Env env, int& descriptor) { return Napi::Number::New(env, descriptor); }
+
 }  // namespace
 
 Napi::FunctionReference NamespaceHandle::Define(Napi::Env env) {
@@ -81,6 +123,8 @@ Napi::FunctionReference NamespaceHandle::Define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::ListConnections>("listConnections"),
                                           InstanceMethod<&NamespaceHandle::DeleteConnections>("deleteConnections"),
                                           InstanceMethod<&NamespaceHandle::AnnounceAddress>("announceAddress"),
+                                          InstanceMethod<&NamespaceHandle::SendProbes>("probe"),
+                                          InstanceMethod<&NamespaceHandle::ListenTcp>("listenTcp"),
                                           InstanceMethod<&NamespaceHandle::ChangeElements>("changeElements"),
                                           InstanceMethod<&NamespaceHandle::ReadGeneration>("readGeneration"),
                                           InstanceMethod<&NamespaceHandle::Monitor>("monitor"),
@@ -234,6 +278,29 @@ Napi::Value NamespaceHandle::AnnounceAddress(const Napi::CallbackInfo& info) {
   };
   return queue_->Promise<std::monostate>(info.Env(), work,
                                          [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
+}
+
+Napi::Value NamespaceHandle::SendProbes(const Napi::CallbackInfo& info) {
+  if (!CheckOpen(info)) return {};
+  const auto probes = ReadProbes(info[0]);
+  ObjectReader options(info[1], "options");
+  const std::chrono::milliseconds timeout(options.Number("timeoutMs"));
+  if (options.Failed()) return {};
+  const auto work = [netns = namespace_->GetNetns(), probes, timeout] { return RunProbes(*netns, probes, timeout); };
+  return probes_->Promise<ProbeAnswers>(info.Env(), work, ToProbeAnswers);
+}
+
+Napi::Value NamespaceHandle::ListenTcp(const Napi::CallbackInfo& info) {
+  if (!CheckOpen(info)) return {};
+  ObjectReader options(info[0], "options");
+  const auto port = static_cast<uint16_t>(options.Number("port"));
+  if (options.Failed()) return {};
+  const auto work = [netns = namespace_->GetNetns(), port] { return netlink::ListenTcp(*netns, port); };
+  return queue_->Promise<int>(info.Env(), work, ToDescriptor);
+}
+
+Napi::Value NamespaceHandle::Make(const Napi::CallbackInfo& info) {
+  return std::make_shared<JobQueue>()->Promise<int>(info.Env(), MakeNetns, ToDescriptor);
 }
 
 const NetfilterWorker* NamespaceHandle::OpenNetfilter(const Napi::CallbackInfo& info) {

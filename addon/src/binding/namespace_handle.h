@@ -20,6 +20,8 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   static Napi::FunctionReference Define(Napi::Env env);
   static Napi::Value Open(const Napi::CallbackInfo& info);
   static Napi::Value OpenAtOnce(const Napi::CallbackInfo& info);
+  // The promise of a descriptor of a new namespace.
+  static Napi::Value Make(const Napi::CallbackInfo& info);
 
   // The namespace behind a JavaScript value; nothing when it is something else or closed.
   static std::shared_ptr<Namespace> NamespaceOf(Napi::Value value);
@@ -41,6 +43,8 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value ListConnections(const Napi::CallbackInfo& info);
   Napi::Value DeleteConnections(const Napi::CallbackInfo& info);
   Napi::Value AnnounceAddress(const Napi::CallbackInfo& info);
+  Napi::Value SendProbes(const Napi::CallbackInfo& info);
+  Napi::Value ListenTcp(const Napi::CallbackInfo& info);
   Napi::Value ChangeElements(const Napi::CallbackInfo& info);
   Napi::Value ReadGeneration(const Napi::CallbackInfo& info);
   Napi::Value Monitor(const Napi::CallbackInfo& info);
@@ -58,6 +62,8 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   bool CheckOpen(const Napi::CallbackInfo& info) const;
 
   std::shared_ptr<JobQueue> queue_ = std::make_shared<JobQueue>();
+  // Probes wait for the network, while other calls wait for the kernel only.
+  std::shared_ptr<JobQueue> probes_ = std::make_shared<JobQueue>();
   // Null once it is closed; jobs under way hold it as well.
   std::shared_ptr<Namespace> namespace_;
   // There after the first call for it.

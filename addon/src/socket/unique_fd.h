@@ -26,6 +26,9 @@ class UniqueFd {
   int Get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
 
+  // Gives the descriptor away, without closing it.
+  int Release() { return std::exchange(fd_, -1); }
+
   void Reset() {
     if (fd_ >= 0) ::close(fd_);
     fd_ = -1;

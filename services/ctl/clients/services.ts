@@ -60,8 +60,8 @@ export interface Context {
   readonly print: (report: Report, options?: { readonly hasHeadings: boolean }) => void;
   /** Writes a line to the standard error before the command ends. */
   readonly note: (text: string) => void;
-  /** The programs of a node, called through podwire-ipam. */
-  readonly onNode: (nodeName: string) => Promise<Service>;
+  /** The programs of a node, called through podwire-ipam. @param limitMs - of each call. Default: the rest of the command's time */
+  readonly onNode: (nodeName: string, limitMs?: number) => Promise<Service>;
   /** Begins the timeout of the command again, for one that waits. @param defaultMs - without --timeout */
   readonly restartTimeout: (defaultMs?: number) => void;
   /** The value of --timeout, in milliseconds; undefined where the command line has none. */

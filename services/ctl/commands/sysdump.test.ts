@@ -92,11 +92,11 @@ test('without podwire-ipam it has the files of the own node', async () => {
 
 test('--file - writes the archive to the standard output', async () => {
   await serve();
-  const { exitCode, stdoutBytes, stderr } = await fakes.podwirectl('sysdump', '--file', '-', '--node', 'n1');
+  const { exitCode, stderr } = await fakes.podwirectl('sysdump', '--file', '-', '--node', 'n1');
   // The fake podwire-ipam lacks most methods.
   expect(exitCode).toBe(4);
   expect(stderr).toContain('podwirectl: nodes/n1: complete\n');
-  const { stdout } = spawnSync('tar', ['tzf', '-'], { input: stdoutBytes, encoding: 'utf8' });
+  const { stdout } = spawnSync('tar', ['tzf', '-'], { input: fakes.stdoutBytes, encoding: 'utf8' });
   expect(stdout).toContain('/nodes/n1/a.txt\n');
 });
 

@@ -105,6 +105,7 @@ export class Fakes {
   /** Ends commands that wait or serve. */
   readonly stopped = new AbortController();
   #running = { stdout: '', stderr: '' };
+  #stdout: readonly Buffer[] = [];
   #server: RpcServer | undefined;
   #plugin: Server | undefined;
 
@@ -154,6 +155,11 @@ export class Fakes {
     return this.podwirectlWith({}, ...args);
   }
 
+  /** Standard output of the last command, for one that writes no text. */
+  get stdoutBytes(): Buffer {
+    return Buffer.concat(this.#stdout);
+  }
+
   /** Output of the running command so far. */
   get written(): { readonly stdout: string; readonly stderr: string } {
     return this.#running;
@@ -163,6 +169,7 @@ export class Fakes {
   async podwirectlWith(variables: Readonly<Record<string, string>>, ...args: readonly string[]) {
     const texts = { stdout: '', stderr: '' };
     const chunks: Buffer[] = [];
+    this.#stdout = chunks;
     this.#running = texts;
     const stream = (name: keyof typeof texts) =>
       new Writable({
@@ -200,7 +207,7 @@ export class Fakes {
       },
       traceCommand: () => Promise.resolve(),
     });
-    return { exitCode, ...texts, stdoutBytes: Buffer.concat(chunks) };
+    return { exitCode, ...texts };
   }
 
   #log(level: 'info' | 'error'): Logger {

@@ -1,0 +1,181 @@
+import { readFile } from 'node:fs/promises';
+
+import { callKernel } from '@podwire/dataplane/kernel/refusal';
+import type { AttachmentRecord } from '@podwire/dataplane/records/record';
+import { openNamespace, type ProbeAnswer, type Route } from '@podwire/netlink';
+import {
+  ProbeServiceService,
+  type AddProbePodRequest,
+  type AddProbePodResponse,
+  type Probe,
+  type ProbeResult,
+  type RunProbesRequest,
+  type RunProbesResponse,
+  type TracePacketsRequest,
+  type TracePacketsResponse,
+} from '@podwire/proto/podwire/dataplane/v1/probe';
+import { Failure } from '@podwire/shared/failure/failure';
+import { familyOf, formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
+import { parsePrefix, prefixContains } from '@podwire/shared/net/prefix';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
+
+import { counterChanges, ipv6Counters, linkCounters, protocolCounters, type Counters } from './counters.js';
+import { PROBE_NETWORK, type ProbePods } from './probe-pods.js';
+import type { PacketTracer } from './trace-program.js';
+
+export interface ProbeParts {
+  readonly pods: ProbePods;
+  readonly tracer: PacketTracer;
+  readonly records: () => readonly AttachmentRecord[];
+}
+
+export function probeService(parts: ProbeParts, unary: Unary): RpcService {
+  return unaryService(ProbeServiceService, unary, {
+    addProbePod: (request) => addProbePod(parts, request),
+    deleteProbePods: async ({ run }) => ({ count: await parts.pods.remove(run) }),
+    runProbes: (request) => runProbes(parts, request),
+    tracePackets: (request, { signal }) => tracePackets(parts, request, signal),
+  });
+}
+
+const RUN = /^[a-z0-9-]{1,32}$/;
+const MAX_WAIT_MS = 10_000;
+const DEFAULT_WAIT_MS = 1000;
+
+async function addProbePod({ pods, records }: ProbeParts, request: AddProbePodRequest): Promise<AddProbePodResponse> {
+  const { run, hostPort } = request;
+  if (!RUN.test(run)) throw invalid(`run "${run}" must have 1 to 32 lower case letters, digits and dashes`);
+  const families = ([4, 6] as const).filter((family) => request.families.includes(family));
+  if (families.length === 0) throw invalid('families: must have 4 or 6');
+  const pod = await pods.add({ run, families, hostPort });
+  const hostInterface = recordOf(records(), pod.containerId)?.network.hostInterfaceName ?? '';
+  return { ...pod, addresses: [...pod.addresses], hostInterface };
+}
+
+async function runProbes({ pods, records }: ProbeParts, request: RunProbesRequest): Promise<RunProbesResponse> {
+  const { containerId, probes, waitMs } = request;
+  const record = containerId === '' ? undefined : recordOf(records(), containerId);
+  if (containerId !== '' && !record)
+    throw new Failure('ATTACHMENT_NOT_FOUND', `container "${containerId}" is not attached on this node`);
+  const timeoutMs = Math.min(waitMs === 0 ? DEFAULT_WAIT_MS : waitMs, MAX_WAIT_MS);
+  const sent = probes.map((probe, at) => ({
+    address: formatAddress(checkedAddress(`probes[${at}].address`, probe.address)),
+    ...(probe.port > 0 && { port: checkedPort(`probes[${at}].port`, probe.port) }),
+    payloadBytes: payloadBytes(probe),
+  }));
+  pods.touchPod(containerId);
+  const namespace = await callKernel(() => openNamespace(record?.network.netns));
+  try {
+    const answers = await callKernel(() => namespace.probe(sent, { timeoutMs }));
+    return { results: answers.map(resultOf) };
+  } finally {
+    await namespace.close();
+  }
+}
+
+function resultOf({ ms, error }: ProbeAnswer): ProbeResult {
+  const { code = '', meaning = '', reporter = '', mtuBytes = 0 } = error ?? {};
+  return { timeUs: Math.round(ms * 1000), error: code, message: meaning, reporter, mtuBytes };
+}
+
+const ICMP_BYTES = 8;
+const IP_BYTES = { 4: 20, 6: 40 } as const;
+
+function payloadBytes({ address, packetBytes }: Probe): number {
+  return Math.min(65_000, Math.max(0, packetBytes - ICMP_BYTES - IP_BYTES[familyOf(address)]));
+}
+
+/** Counters of this process's namespace, which is the node's. */
+async function readCounters(): Promise<Counters> {
+  const read = (name: string): Promise<string> => readFile(`/proc/net/${name}`, 'utf8').catch(() => '');
+  const [dev, snmp, netstat, snmp6] = await Promise.all(['dev', 'snmp', 'netstat', 'snmp6'].map(read));
+  return new Map([
+    ...linkCounters(dev ?? ''),
+    ...protocolCounters(snmp ?? ''),
+    ...protocolCounters(netstat ?? ''),
+    ...ipv6Counters(snmp6 ?? ''),
+  ]);
+}
+
+async function tracePackets(
+  { tracer, records }: ProbeParts,
+  { sourceAddress, destinationAddress, durationMs, anySource }: TracePacketsRequest,
+  signal: AbortSignal,
+): Promise<TracePacketsResponse> {
+  const source = sourceAddress === '' ? undefined : checkedAddress('source_address', sourceAddress);
+  const destination = checkedAddress('destination_address', destinationAddress);
+  if (source && source.family !== destination.family)
+    throw invalid('destination_address: must be of the family of the source');
+  const ends = [source, destination].flatMap((end) => (end ? formatAddress(end) : []));
+  const shown = records().filter(
+    ({ network: { attachment, addresses } }) =>
+      attachment.network === PROBE_NETWORK || addresses.some((address) => ends.includes(formatAddress(address))),
+  );
+  const [route, routeBack] = [await routeTo(destination), source ? await routeTo(source) : ''];
+  const before = await readCounters();
+  const steps = await tracer.trace(
+    { source: anySource ? undefined : source, destination },
+    Math.min(durationMs, MAX_WAIT_MS),
+    signal,
+  );
+  const interfaces = new Set(shown.map(({ network }) => network.hostInterfaceName));
+  return {
+    steps: [...steps],
+    route,
+    routeBack,
+    counters: [...counterChanges(before, await readCounters(), interfaces)],
+  };
+}
+
+/** RT_TABLE_MAIN of linux/rtnetlink.h. */
+const MAIN_TABLE = 254;
+
+/** The route of the main table that the kernel prefers: the longest prefix, then the lowest metric. */
+async function routeTo(destination: Address): Promise<string> {
+  const node = await callKernel(() => openNamespace());
+  try {
+    const [routes, links] = await Promise.all([
+      callKernel(() => node.routes({ table: MAIN_TABLE, family: destination.family })),
+      callKernel(() => node.links()),
+    ]);
+    const [best] = routes
+      .flatMap((route) => {
+        const parsed = parsePrefix(route.destination);
+        return parsed.ok && prefixContains(parsed.prefix, destination) ? { route, length: parsed.prefix.length } : [];
+      })
+      .sort((a, b) => b.length - a.length || a.route.metric - b.route.metric);
+    if (!best) return '';
+    return routeText(best.route, links.find(({ index }) => index === best.route.outputIndex)?.name);
+  } finally {
+    await node.close();
+  }
+}
+
+function routeText({ routeType, destination, gateway, protocol }: Route, device: string | undefined): string {
+  const parts = [routeType === 'unicast' ? '' : routeType, destination, gateway === null ? '' : `via ${gateway}`];
+  return [...parts, device === undefined ? '' : `dev ${device}`, `proto ${protocol}`]
+    .filter((each) => each !== '')
+    .join(' ');
+}
+
+function recordOf(records: readonly AttachmentRecord[], containerId: string): AttachmentRecord | undefined {
+  return records.find(({ network: { attachment } }) => attachment.containerId === containerId);
+}
+
+function checkedAddress(field: string, text: string): Address {
+  const address = parseAddress(text);
+  if (!address) throw invalid(`${field}: must be an IP address`);
+  return address;
+}
+
+const MAX_PORT = 65_535;
+
+function checkedPort(field: string, port: number): number {
+  if (port > MAX_PORT) throw invalid(`${field}: must be at most ${MAX_PORT}`);
+  return port;
+}
+
+function invalid(message: string): Failure {
+  return new Failure('INVALID_REQUEST', message);
+}
