@@ -2,13 +2,14 @@ import { writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
 import { join } from 'node:path';
 
+import { DeletePoolResponse, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 import { certificateSource, CertificateFolder, validity } from '@podwire/shared/testing/certificates';
 import { TestServers } from '@podwire/shared/testing/server';
 import type { TlsFiles } from '@podwire/shared/tls/tls-files';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { Fakes } from '../testing/ctl.js';
+import { fake, Fakes, foundPool } from '../testing/ctl.js';
 
 /** Commands in front of a podwire-ipam with TLS, and what they report when it fails. */
 
@@ -203,6 +204,11 @@ describe('missing files', () => {
 
 test('the commands of hints have the options that lead to the service', async () => {
   const files = await folder.client('operator', 'alice');
-  const { stderr } = await fakes.podwirectl('--ipam', address, ...optionsOf(files), 'delete', 'ippool', 'web');
-  expect(stderr).toContain(`podwirectl --ipam ${address} --ipam-ca ${files.ca!.path} --ipam-cert`);
+  await fakes.serve(
+    foundPool,
+    fake(PoolServiceService.deletePool, () => DeletePoolResponse.fromPartial({})),
+  );
+  const socket = `unix:${fakes.socket}`;
+  const { stderr } = await fakes.podwirectl('--ipam', socket, ...optionsOf(files), 'delete', 'ippool', 'main');
+  expect(stderr).toContain(`podwirectl --ipam ${socket} --ipam-ca ${files.ca!.path} --ipam-cert`);
 });
