@@ -39,7 +39,10 @@ export const preflight: Verb = {
   examples: ['preflight', 'preflight --pool 10.65.0.0/16 --pool fd65::/48', 'preflight --root /host -o json'],
   run: async (input, { ipam, clock, env }) => {
     const given = input.all(POOL);
-    const pools = given.length > 0 ? given.map(poolOf) : ((await knownPools(ipam)) ?? [poolOf(DEFAULT_POOL)]);
+    const pools =
+      given.length > 0
+        ? given.map((cidr) => poolOf(cidr))
+        : ((await knownPools(ipam)) ?? [poolOf(DEFAULT_POOL, 'of the chart')]);
     const root = input.get(ROOT) ?? '/';
     // Loaded here, as no other command needs the addon.
     const { preflight: runChecks } = await import('@podwire/node/preflight/facts');
@@ -48,9 +51,9 @@ export const preflight: Verb = {
 };
 
 /** A pool as the chart makes it. */
-function poolOf(cidr: string): Pool {
+function poolOf(cidr: string, name = cidr): Pool {
   return Pool.fromPartial({
-    name: cidr,
+    name,
     cidr,
     vxlanMode: EncapsulationMode.ENCAPSULATION_MODE_ALWAYS,
     ipipMode: EncapsulationMode.ENCAPSULATION_MODE_NEVER,

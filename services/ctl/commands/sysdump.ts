@@ -53,7 +53,7 @@ export const sysdump: Verb = {
     'in the archive. It has names and addresses of pods, but no password, token or private key.\n' +
     'Exit code 4: a part is missing.',
   options: [SINCE, NODES, FILE],
-  examples: ['sysdump', 'sysdump --since 1h --node node-1', 'sysdump --file - > podwire.tar.gz'],
+  examples: ['sysdump', 'sysdump --since 1h --node node-1', 'sysdump --file -'],
   run: async (input, context) => {
     const { clock, restartTimeout, stdout, note } = context;
     restartTimeout(TIMEOUT_MS);

@@ -76,6 +76,11 @@ test('names a missing loopback, an earlier configuration and other directories o
     expect.stringContaining('programs: program loopback'),
     expect.stringContaining('configurations: 05-bridge.conf comes before'),
   ]);
+  mkdirSync(join(root, 'proc/7'), { recursive: true });
+  const started = ['/usr/bin/containerd', '--log-level=info', '--config', '/etc/other.toml', ''].join('\0');
+  writeFileSync(join(root, 'proc/7/cmdline'), started);
+  writeFileSync(join(root, 'etc/other.toml'), '[plugins."x".cni]\nbin_dir = "/opt/cni"\n');
+  expect(await failures()).toContainEqual(expect.stringContaining('runtime: /etc/other.toml names /opt/cni, not'));
 });
 
 test('leaves the node as it is, and reads the clock', async () => {

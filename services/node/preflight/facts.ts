@@ -146,21 +146,28 @@ async function readFirewalls() {
   }
 }
 
-/** Configurations of containerd, of k3s, and of CRI-O, each with the files that are merged into it. */
-const RUNTIME_FILES = [
-  'etc/containerd/config.toml',
-  'var/lib/rancher/k3s/agent/etc/containerd/config.toml',
-  'etc/crio/crio.conf',
-];
-const RUNTIME_FOLDERS = ['etc/containerd/conf.d', 'etc/crio/crio.conf.d'];
+/** Configurations of containerd and of CRI-O, and the folders of files that are merged into them. */
+const RUNTIME_FILES = ['/etc/containerd/config.toml', '/etc/crio/crio.conf'];
+const RUNTIME_FOLDERS = ['/etc/containerd/conf.d', '/etc/crio/crio.conf.d'];
 
 async function readRuntimeFiles(root: string) {
   const folders = await Promise.all(
     RUNTIME_FOLDERS.map(async (folder) => (await namesIn(join(root, folder))).map((name) => join(folder, name))),
   );
-  const paths = [...RUNTIME_FILES, ...folders.flat()];
+  const running = await runningConfigs(root);
+  const paths = running.length > 0 ? running : [...RUNTIME_FILES, ...folders.flat()];
   const texts = await Promise.all(paths.map((path) => textIn(join(root, path))));
-  return paths.flatMap((path, at) => (texts[at] === undefined ? [] : [{ path: `/${path}`, text: texts[at] }]));
+  return paths.flatMap((path, at) => (texts[at] === undefined ? [] : [{ path, text: texts[at] }]));
+}
+
+/** Configurations that running runtimes were started with: k3s has its own. */
+async function runningConfigs(root: string): Promise<readonly string[]> {
+  const processes = (await namesIn(join(root, 'proc'))).filter((name) => /^\d+$/.test(name));
+  const lines = await Promise.all(processes.map((id) => textIn(join(root, 'proc', id, 'cmdline'))));
+  return lines.flatMap((line = '') => {
+    const [, path] = /^(?:\S*\/)?(?:containerd|crio)\0(?:.*\0)?(?:-c\0|--config[=\0])([^\0]+)\0/s.exec(line) ?? [];
+    return path ?? [];
+  });
 }
 
 async function readConfigFiles(directory: string) {
