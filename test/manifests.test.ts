@@ -185,12 +185,13 @@ describe('the manifests', () => {
     ]);
   });
 
-  test('grant podwire-ipam what tokens, the node controller and network policies use, and the nodes nothing', () => {
+  test('grant podwire-ipam what tokens, Events, the node controller and network policies use, and the nodes nothing', () => {
     const core = (resource: string, ...verbs: string[]) => ({ apiGroups: [''], resources: [resource], verbs });
     const rules = objects.flatMap((object) => ruleSchema.safeParse(object).data?.rules ?? []);
     expect(rules).toEqual([
       { apiGroups: ['authentication.k8s.io'], resources: ['tokenreviews'], verbs: ['create'] },
       { nonResourceURLs: ['/.well-known/openid-configuration', '/openid/v1/jwks'], verbs: ['get'] },
+      { apiGroups: ['events.k8s.io'], resources: ['events'], verbs: ['create', 'patch'] },
       core('nodes', 'get', 'list', 'watch', 'patch'),
       core('pods', 'get', 'list', 'watch'),
       core('namespaces', 'list', 'watch'),

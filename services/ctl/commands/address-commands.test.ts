@@ -515,7 +515,7 @@ describe('events', () => {
     expect(requestsTo('GetAddressHistory')).toEqual([]);
   });
 
-  test('of a node have the addresses of its pods, within the time, and no others', async () => {
+  test('of a node have the addresses of its pods, within the time, and no further ones', async () => {
     await serveAll();
     const { stdout } = await fakes.podwirectl('events', '--node', 'n1');
     expect(stdout.match(/address.*|node +n1.*/g)?.map((line) => line.replace(/ +/g, ' '))).toEqual([

@@ -62,7 +62,7 @@ export const events: Verb = {
   },
 };
 
-/** What is asked for; empty texts for all. */
+/** The requested changes; empty texts for all. */
 interface Query {
   readonly from: Date;
   readonly node: string;

@@ -211,7 +211,7 @@ describe('the changes of a datastore', () => {
     );
   });
 
-  test('property: are those that a query selects, in the order of their times, on pages of any size', async () => {
+  test('property: are the entries that a query selects, in the order of their times, on pages of any size', async () => {
     const time = fc.integer({ min: dayStartMs(20_680), max: dayStartMs(20_690) });
     const names = fc.array(name, { minLength: 1, maxLength: 3 });
     await fc.assert(

@@ -54,11 +54,11 @@ export interface ObjectDifference {
   readonly kind: RecordedKind;
   readonly name: string;
   readonly action: 'created' | 'changed' | 'deleted';
-  /** What differs, at most 100 fields. Long values are cut. */
+  /** Differences, at most 100 fields. Long values are cut. */
   readonly fields: readonly FieldChange[];
 }
 
-/** What a request changed in an object: written in the transaction of the request, never changed. */
+/** Change of an object by a request: written in the transaction of the request, never changed. */
 export interface ObjectChange extends ObjectDifference {
   readonly atMs: number;
   /** Who requested it: `operator "ann"`, `local process`, `podwire-ipam: release-deleted-nodes`. */

@@ -85,7 +85,7 @@ export function withAuthor(from: Context, author: Caller | string): Context {
   return from.setValue(AUTHOR, typeof author === 'string' ? author : formatCaller(author));
 }
 
-/** Who has requested the work of a context, in words; undefined for work of the process itself. */
+/** Caller that requested the work of a context, in words; undefined for work of the process itself. */
 export function authorIn(from: Context): string | undefined {
   const author = from.getValue(AUTHOR);
   return typeof author === 'string' ? author : undefined;

@@ -83,7 +83,7 @@ export class Draft {
     changes: [],
     keyed: [],
   };
-  /** What changes that have not been folded change in objects. */
+  /** Differences of objects by changes that have not been folded. */
   #lastObjects: { readonly changes: readonly Change[]; readonly objects: readonly ObjectDifference[] } | undefined;
   /** Size of changes that have not been folded. */
   #lastEstimate: { readonly changes: readonly Change[]; readonly bytes: number } | undefined;
@@ -181,7 +181,7 @@ export class Draft {
 
   /**
    * Adds a decision's changes, all or none.
-   * @param author - who has requested them, for the history
+   * @param author - caller that requested them, for the history
    * @returns the keys of the records they name
    * @throws Failure STORE_CORRUPT when one would replace a record that cannot be read
    */

@@ -1266,8 +1266,8 @@ export const HistoryServiceService = {
   },
   /**
    * ListChanges returns changes of pools, reservations, the IPAM configuration, nodes, request policies and revoked
-   * certificates, in the order of their times. It has the changes that podwire-ipam made: not those of other programs in the
-   * datastore, nor of registrations that change no listed field.
+   * certificates, in the order of their times. It has the changes that podwire-ipam made, but no change of another program
+   * in the datastore, and no registration that changes no listed field.
    *
    * A page may be empty although more follow.
    *
@@ -1304,8 +1304,8 @@ export interface HistoryServiceServer extends UntypedServiceImplementation {
   queryAt: handleUnaryCall<QueryAtRequest, QueryAtResponse>;
   /**
    * ListChanges returns changes of pools, reservations, the IPAM configuration, nodes, request policies and revoked
-   * certificates, in the order of their times. It has the changes that podwire-ipam made: not those of other programs in the
-   * datastore, nor of registrations that change no listed field.
+   * certificates, in the order of their times. It has the changes that podwire-ipam made, but no change of another program
+   * in the datastore, and no registration that changes no listed field.
    *
    * A page may be empty although more follow.
    *
@@ -1362,8 +1362,8 @@ export interface HistoryServiceClient extends Client {
   ): ClientUnaryCall;
   /**
    * ListChanges returns changes of pools, reservations, the IPAM configuration, nodes, request policies and revoked
-   * certificates, in the order of their times. It has the changes that podwire-ipam made: not those of other programs in the
-   * datastore, nor of registrations that change no listed field.
+   * certificates, in the order of their times. It has the changes that podwire-ipam made, but no change of another program
+   * in the datastore, and no registration that changes no listed field.
    *
    * A page may be empty although more follow.
    *

@@ -101,7 +101,7 @@ describe('records', () => {
     expect(namesOf((await open()).records)).toEqual(['a', 'b', 'c', 'd']);
   });
 
-  test('of changed objects are written within a second, with those that wait', async () => {
+  test('of changed objects are written within a second, with the waiting ones', async () => {
     const { segments } = await open();
     const change = { key: keys.changes(0, '0'), value: Buffer.from('{}') };
     segments.append([record('a')]);
