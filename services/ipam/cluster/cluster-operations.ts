@@ -36,60 +36,47 @@ const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
 /** How long an answer may take beyond the time limit that its node has, in milliseconds. */
 const ANSWER_GRACE_MS = 500;
 
-interface LatestReport<Report> {
-  report: Report;
-  /** The connection that reports; undefined: it ended. */
-  connection: NodeConnection<Report, unknown> | undefined;
-  contactAtMs: number;
-}
-
 /** The nodes that are connected to this process, and the last reports of nodes that were. */
 export class NodeConnections<Report, Request> {
   readonly #clock: Clock;
-  readonly #reports = new Map<string, LatestReport<Report>>();
-  readonly #connections = new Map<string, NodeConnection<Report, Request>>();
+  /** Open connections, the latest one last: a node that looks for further podwire-ipam has two for a moment. */
+  readonly #open = new Map<string, NodeConnection<Report, Request>[]>();
+  /** Nodes without an open connection. */
+  readonly #ended = new Map<string, { readonly report: Report; readonly atMs: number }>();
 
   constructor(clock: Clock) {
     this.#clock = clock;
   }
 
-  /** The latest connection of a node gets the calls. */
+  /** The latest connection of a node gets the calls, and its report counts. */
   open(name: string, report: Report): NodeConnection<Report, Request> {
-    const connection = new NodeConnection<Report, Request>(name, this.#clock, {
-      reported: (later) => this.#report(name, connection, later),
-      closed: () => this.#close(name, connection),
-    });
-    this.#connections.set(name, connection);
-    this.#report(name, connection, report);
+    const connection: NodeConnection<Report, Request> = new NodeConnection(name, this.#clock, report, () =>
+      this.#close(name, connection),
+    );
+    this.#open.set(name, [...(this.#open.get(name) ?? []), connection]);
     return connection;
   }
 
   /** @returns undefined: it was not connected since this process started */
   get(name: string): KnownNode<Report> | undefined {
-    const known = this.#reports.get(name);
-    if (!known) return undefined;
-    const isConnected = known.connection !== undefined;
-    return {
-      name,
-      isConnected,
-      contactAtMs: isConnected ? this.#clock.nowMs() : known.contactAtMs,
-      report: known.report,
-    };
+    const latest = this.#open.get(name)?.at(-1);
+    if (latest) return { name, isConnected: true, contactAtMs: this.#clock.nowMs(), report: latest.latestReport };
+    const ended = this.#ended.get(name);
+    return ended && { name, isConnected: false, contactAtMs: ended.atMs, report: ended.report };
   }
 
   get connectedNames(): Iterable<string> {
-    return this.#connections.keys();
+    return this.#open.keys();
   }
 
   /** Forgets nodes that are neither connected nor registered. */
   retain(registered: ReadonlySet<string>): void {
-    for (const [name, { connection }] of this.#reports)
-      if (!connection && !registered.has(name)) this.#reports.delete(name);
+    for (const name of this.#ended.keys()) if (!registered.has(name)) this.#ended.delete(name);
   }
 
   /** @returns the parts of the answer @throws Failure UNREACHABLE, DEADLINE_EXCEEDED, or the node's */
   call(name: string, request: Request, timeoutMs: number, signal: AbortSignal): AsyncIterable<Uint8Array> {
-    const connection = this.#connections.get(name);
+    const connection = this.#open.get(name)?.at(-1);
     if (connection) return connection.call(request, timeoutMs, signal);
     throw new Failure(
       'UNREACHABLE',
@@ -97,42 +84,32 @@ export class NodeConnections<Report, Request> {
     );
   }
 
-  #report(name: string, connection: NodeConnection<Report, Request>, report: Report): void {
-    if (this.#connections.get(name) !== connection) return;
-    this.#reports.set(name, { report, connection, contactAtMs: this.#clock.nowMs() });
-  }
-
   #close(name: string, connection: NodeConnection<Report, Request>): void {
-    if (this.#connections.get(name) !== connection) return;
-    this.#connections.delete(name);
-    const known = this.#reports.get(name);
-    if (known) Object.assign(known, { connection: undefined, contactAtMs: this.#clock.nowMs() });
+    const rest = (this.#open.get(name) ?? []).filter((other) => other !== connection);
+    if (rest.length > 0) this.#open.set(name, rest);
+    else {
+      this.#open.delete(name);
+      this.#ended.set(name, { report: connection.latestReport, atMs: this.#clock.nowMs() });
+    }
   }
-}
-
-interface ConnectionHooks<Report> {
-  readonly reported: (report: Report) => void;
-  readonly closed: () => void;
 }
 
 /** The stream of one node. */
 class NodeConnection<Report, Request> {
   readonly #name: string;
   readonly #clock: Clock;
-  readonly #hooks: ConnectionHooks<Report>;
+  readonly #closed: () => void;
+  /** The node's state, as this connection reported it last. */
+  latestReport: Report;
   readonly #unsent = new Queue<NodeCall<Request>>();
   readonly #answers = new Map<number, Answer>();
   #latestNumber = 0;
 
-  constructor(name: string, clock: Clock, hooks: ConnectionHooks<Report>) {
+  constructor(name: string, clock: Clock, report: Report, closed: () => void) {
     this.#name = name;
     this.#clock = clock;
-    this.#hooks = hooks;
-  }
-
-  /** The node's state changed. */
-  report(report: Report): void {
-    this.#hooks.reported(report);
+    this.latestReport = report;
+    this.#closed = closed;
   }
 
   /** Parts of a call that has ended already are dropped. */
@@ -178,7 +155,7 @@ class NodeConnection<Report, Request> {
 
   /** The stream ended. */
   close(): void {
-    this.#hooks.closed();
+    this.#closed();
     const text = `node "${this.#name}": its connection ended; a change may have been made: read the state, and repeat the call`;
     for (const { parts } of this.#answers.values()) parts.end(new Failure('UNREACHABLE', text));
   }

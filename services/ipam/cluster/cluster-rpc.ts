@@ -92,7 +92,7 @@ function connectHandler({
     noteConditions(first);
     later(({ report: changed, answer }) => {
       if (changed) {
-        connection.report(changed);
+        connection.latestReport = changed;
         noteConditions(changed);
       }
       if (!answer) return;

@@ -162,6 +162,17 @@ test('of two connections of a node, the later one counts, and the end of the ear
   });
 });
 
+test('when the later connection of a node ends, the earlier one counts again', async () => {
+  const [earlier, later] = [new FakeNode('n1'), new FakeNode('n1')];
+  await earlier.connect('1.0.0');
+  await later.connect('2.0.0');
+  earlier.report('1.0.1');
+  later.end();
+  await expect.poll(() => stateOf('n1')).toMatchObject({ report: { release: '1.0.1' } });
+  expect(await stateOf('n1')).toMatchObject({ contact: NodeContact.NODE_CONTACT_CONNECTED });
+  expect(await call('n1')).toBe('abc');
+});
+
 test('calls at once get their own answers', async () => {
   await new FakeNode('n1').connect();
   const bodies = ['first', 'second', 'third'];
