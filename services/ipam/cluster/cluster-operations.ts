@@ -50,7 +50,7 @@ export class NodeConnections<Report, Request> {
 
   /** The latest connection of a node gets the calls, and its report counts. */
   open(name: string, report: Report): NodeConnection<Report, Request> {
-    const connection: NodeConnection<Report, Request> = new NodeConnection(name, this.#clock, report, () =>
+    const connection = new NodeConnection<Report, Request>(name, this.#clock, report, () =>
       this.#close(name, connection),
     );
     this.#open.set(name, [...(this.#open.get(name) ?? []), connection]);
