@@ -156,6 +156,13 @@ test('after the end of the stream the node connects again', async () => {
   expect(ipam.received[1]).toMatchObject({ nodeName: 'n1' });
 });
 
+test('ends while podwire-ipam does not answer', async () => {
+  await ipam.stop();
+  link.start();
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  await link.stop();
+});
+
 test('a refusal is logged once, and the node tries again', async () => {
   ipam.refusal = new Failure('ACCESS_DENIED', 'node "n1": may not');
   link.start();

@@ -65,7 +65,7 @@ export class ClusterLink {
     this.#options = options;
     const { clock, random, log } = options;
     this.#queue = new WorkQueue({
-      reconcile: () => this.#open(),
+      reconcile: (_, signal) => this.#open(signal),
       onFailure: (error) => {
         if (!(error instanceof Failure)) throw error;
         // An unreachable podwire-ipam is reported by the calls that pods need.
@@ -109,7 +109,7 @@ export class ClusterLink {
   }
 
   /** @throws Failure of the stream's beginning */
-  async #open(): Promise<NextRun | undefined> {
+  async #open(signal: AbortSignal): Promise<NextRun | undefined> {
     const { ipam, connect } = this.#options;
     const isFirst = this.#streams.size === 0;
     const connection = isFirst ? ipam : connect();
@@ -118,6 +118,8 @@ export class ClusterLink {
       stream.close();
       if (!isFirst) connection.close();
     };
+    // Until podwire-ipam answers, the stream waits.
+    signal.addEventListener('abort', close, { once: true });
     try {
       const { instance, hasReplicas } = await stream.open();
       if (this.#streams.has(instance) || this.#isStopped) {
@@ -132,6 +134,8 @@ export class ClusterLink {
       if (isFirst) throw error;
       this.#repeatedCount += 1;
       return { inMs: this.#searchPauseMs() };
+    } finally {
+      signal.removeEventListener('abort', close);
     }
   }
 
