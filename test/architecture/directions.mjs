@@ -330,13 +330,6 @@ export const ZONES = [
     packages: [],
     ...NODE,
   },
-  // Pods and packets of tests of connectivity.
-  {
-    path: 'services/node/probes',
-    zones: ['services/shared', 'services/dataplane', 'services/node/operator-calls.ts', 'proto/gen', 'addon/lib'],
-    packages: ['zod'],
-    ...NODE,
-  },
   // Checks of a node without a running service. Its rules are pure.
   {
     path: 'services/node/preflight',
