@@ -1,4 +1,5 @@
 import type { AddProbePodResponse, Probe, ProbeResult } from '@podwire/proto/podwire/dataplane/v1/probe';
+import { NodeContact, type NodeState } from '@podwire/proto/podwire/ipam/v1/cluster';
 import { familyOf, type Family } from '@podwire/shared/net/address';
 
 /** A node that takes part in a test. */
@@ -12,6 +13,20 @@ export interface TestedNode {
   readonly tunnels: readonly string[];
   /** Its probe pods. */
   readonly pods: readonly AddProbePodResponse[];
+}
+
+/** A node as podwire-ipam knows it, without pods. */
+export function testedNode({ name, contact, report }: NodeState): TestedNode {
+  const { ipv4Address = '', ipv6Address = '', conditions = [], tunnels = [] } = report?.status ?? {};
+  const isConnected = contact === NodeContact.NODE_CONTACT_CONNECTED;
+  return {
+    name,
+    addresses: [ipv4Address, ipv6Address].map((cidr) => cidr.replace(/\/.*/, '')).filter((each) => each !== ''),
+    conditions: conditions.map(({ reason, message }) => `${reason}: ${message}`),
+    tunnels: tunnels.map((tunnel) => tunnel.name),
+    pods: [],
+    fault: isConnected ? '' : `podwire-node of ${name} is not connected to podwire-ipam; see podwirectl status`,
+  };
 }
 
 /** The end of a path that is checked. */

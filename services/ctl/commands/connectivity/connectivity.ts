@@ -23,6 +23,7 @@ import {
   isPassed,
   plannedChecks,
   probeOf,
+  testedNode,
   type Check,
   type CheckResult,
   type TestedNode,
@@ -197,21 +198,9 @@ class ConnectivityTest {
   }
 
   async #prepare(state: NodeState, { families, hostPort }: TestOptions, isSingle: boolean): Promise<TestedNode> {
-    const { name, contact, report } = state;
-    const { ipv4Address = '', ipv6Address = '', conditions = [], tunnels = [] } = report?.status ?? {};
-    const addresses = [ipv4Address, ipv6Address].map((cidr) => cidr.replace(/\/.*/, '')).filter((each) => each !== '');
-    const node = {
-      name,
-      addresses,
-      conditions: conditions.map(({ reason, message }) => `${reason}: ${message}`),
-      tunnels: tunnels.map((tunnel) => tunnel.name),
-    };
-    if (contact !== NodeContact.NODE_CONTACT_CONNECTED)
-      return {
-        ...node,
-        pods: [],
-        fault: `podwire-node of ${name} is not connected to podwire-ipam; see podwirectl status`,
-      };
+    const node = testedNode(state);
+    const { name } = node;
+    if (node.fault !== '') return node;
     try {
       const first = await this.#addPod(name, [...families], hostPort);
       // One node alone has paths between its own pods only.
