@@ -170,7 +170,8 @@ describe('podwirectl connectivity test leaves nothing', () => {
     const probes = 'podwire.dataplane.v1.ProbeService';
     rpc(stack.sockets.dataplane, `${probes}/AddProbePod`, { run: 'killed', families: [4] });
     within(made.nodes[1]!, 'nft', 'add', 'table', 'inet', 'podwire_trace');
-    expect(leftovers()).toHaveLength(3);
+    // The handle of a leased address comes later.
+    expect(leftovers()).toEqual(expect.arrayContaining([expect.stringMatching(/^podw/), 'podwire_trace']));
     await stack.kill('node');
     await stack.start('node');
     await expect.poll(leftovers, { timeout: 60_000 }).toEqual([]);
