@@ -122,7 +122,7 @@ const FAULTS: Readonly<Record<string, Fault>> = {
     },
     expected: /broken at tunnel of node-1: the packet leaves node-1 by vxlan4.podwire/,
   },
-  'a podwire-node that ended': {
+  'a podwire-node that hangs': {
     plant: ({ stack }) => {
       run('sh', '-c', `kill -STOP $(ip netns pids ${stack.netns})`);
       return () => run('sh', '-c', `kill -CONT $(ip netns pids ${stack.netns})`);

@@ -73,6 +73,9 @@ const SETTLE_PAUSE_MS = 1000;
 
 const ANSWER_MS = 1000;
 
+/** The contract's limit of one call. */
+const MAX_PROBES = 512;
+
 /** Broken paths that are traced; later ones are listed with their error. */
 const MAX_TRACED = 6;
 const TRACE_MS = 3000;
@@ -246,12 +249,16 @@ class ConnectivityTest {
   }
 
   async #probe(name: string, containerId: string, checks: readonly Check[]): Promise<readonly ProbeResult[]> {
-    const request = { containerId, probes: checks.map(probeOf), waitMs: ANSWER_MS };
-    const isSilent = this.#silent.has(name);
-    if (isSilent) return checks.map(() => NO_RESULT);
+    if (this.#silent.has(name)) return checks.map(() => NO_RESULT);
     const node = await this.#context.node(name);
+    const results: ProbeResult[] = [];
     try {
-      return (await node.call(ProbeServiceService.runProbes, request)).results;
+      for (let at = 0; at < checks.length; at += MAX_PROBES) {
+        const probes = checks.slice(at, at + MAX_PROBES).map(probeOf);
+        const answer = await node.call(ProbeServiceService.runProbes, { containerId, probes, waitMs: ANSWER_MS });
+        results.push(...answer.results);
+      }
+      return results;
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       this.#silent.set(name, `podwire-node of ${name} does not answer: ${error.message}`);
