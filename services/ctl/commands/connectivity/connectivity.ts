@@ -185,7 +185,7 @@ class ConnectivityTest {
       fault: node.fault === '' ? (this.#silent.get(node.name) ?? '') : node.fault,
     }));
     const breaks = await this.#diagnoseAll({ nodes: reached, results });
-    return { nodes: reached, results, breaks, skipped: skippedOf(options) };
+    return { nodes: reached, results, breaks, skipped: skippedOf(reached, options) };
   }
 
   /** Deletes the pods, also of ADDs that are in flight. Failures are notes: the nodes delete the pods later. */
@@ -350,9 +350,13 @@ class ConnectivityTest {
 
 const NO_RESULT: ProbeResult = { timeUs: 0, error: 'ETIMEDOUT', message: 'no answer', reporter: '', mtuBytes: 0 };
 
-function skippedOf({ families, services, outside }: TestOptions): Outcome['skipped'] {
+function skippedOf(nodes: readonly TestedNode[], { families, services, outside }: TestOptions): Outcome['skipped'] {
   const untested = ([4, 6] as const).filter((family) => !families.includes(family));
+  const unregistered = nodes.filter(({ addresses, fault }) => addresses.length === 0 && fault === '');
   return [
+    ...unregistered.map(
+      ({ name }) => [`paths to ${name}`, 'its address is not registered yet; repeat the test'] as const,
+    ),
     ...untested.map(
       (family) => [`IPv${family}`, 'no pool of the family allocates addresses, or --family excludes it'] as const,
     ),
