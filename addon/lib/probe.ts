@@ -22,7 +22,7 @@ export interface ProbeError {
   /** `EHOSTUNREACH`. */
   readonly code: string;
   readonly meaning: string;
-  /** Host whose ICMP message refused the packet; absent where it was the namespace itself, or nobody. */
+  /** Host whose ICMP message refused the packet; absent if the namespace itself refused it, or no host did. */
   readonly reporter?: string;
   /** With EMSGSIZE, the largest packet that passes; absent if unknown. */
   readonly mtuBytes?: number;

@@ -41,7 +41,7 @@ async function makePair() {
   return { near: await open(near.path), far: await open(far.path), farName: far.name };
 }
 
-it.each(FAMILIES)('%s: tells an answer from a refusal, a missing route and silence', async (_, addresses) => {
+it.each(FAMILIES)('%s: distinguishes an answer from a refusal, a missing route and silence', async (_, addresses) => {
   const { near, far, farName } = await makePair();
   const { far: address, none } = addresses;
   const listening = await far.listenTcp(7000);

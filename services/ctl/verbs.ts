@@ -42,6 +42,7 @@ export const VERBS: VerbTable = {
   preflight: async () => (await import('./commands/preflight.js')).preflight,
   latency: async () => (await import('./commands/latency.js')).latency,
   trace: async () => (await import('./commands/trace.js')).trace,
+  'trace path': async () => (await import('./commands/connectivity/trace-path.js')).tracePath,
   'pods list': async () => (await import('./resources/pods.js')).podsList,
   'pods check': async () => (await import('./commands/pods.js')).podsCheck,
   'pods repair': async () => (await import('./commands/pods.js')).podsRepair,

@@ -3,6 +3,9 @@ import { join } from 'node:path';
 import type { PeerPlan } from '@podwire/dataplane/bird/peers-file';
 import type { Boot } from '@podwire/shared/runtime/boot';
 import type { OpenNodeAddresses } from '@podwire/dataplane/node-addresses';
+import { ProbePods, setProbePodsAside } from '@podwire/dataplane/probes/probe-pods';
+import { probeService } from '@podwire/dataplane/probes/probe-rpc';
+import { PacketTracer } from '@podwire/dataplane/probes/trace-program';
 import { ProgramNft } from '@podwire/dataplane/nft/nft-program';
 import {
   prepareService,
@@ -35,10 +38,7 @@ import type { AddressBook } from './addresses/address-book.js';
 import { openAddressBook } from './addresses/open.js';
 import { ClusterLink } from './cluster-link.js';
 import { nodeFiles } from './diagnostics/node-files.js';
-import { OperatorCalls } from './operator-calls.js';
-import { ProbePods, setProbePodsAside } from './probes/probe-pods.js';
-import { probeService } from './probes/probe-rpc.js';
-import { PacketTracer } from './probes/trace-program.js';
+import { OperatorCalls, requestPlugin } from './operator-calls.js';
 import { PREFIX, type NodeSettings } from './settings.js';
 
 export const NODE_PROGRAM = 'podwire-node';
@@ -185,6 +185,9 @@ function createDiagnostics(
   };
 }
 
+/** Time limit of an ADD or DEL of a probe pod. */
+const PROBE_COMMAND_TIMEOUT_MS = 30_000;
+
 interface Probes {
   readonly service: (parts: FurtherServiceParts) => RpcService;
   /** Before other parts start. */
@@ -196,7 +199,11 @@ interface Probes {
 
 function createProbes({ stateDirectory, cniSocket }: NodeSettings, { clock, random, log }: NodeDeps): Probes {
   const directory = join(stateDirectory, 'probes');
-  const pods = new ProbePods({ directory, cniSocket, clock, random, log });
+  const cni = (httpHeaders: Readonly<Record<string, string>>, body: string) => {
+    const request = { path: '/cni', httpMethod: 'POST', httpHeaders: { ...httpHeaders }, body: Buffer.from(body) };
+    return requestPlugin(cniSocket, request, PROBE_COMMAND_TIMEOUT_MS);
+  };
+  const pods = new ProbePods({ directory, cni, clock, random, log });
   const tracer = new PacketTracer(clock);
   const warn = (err: unknown): void => log.warn({ err }, 'tests of connectivity left objects that are not removed');
   return {

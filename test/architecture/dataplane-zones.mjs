@@ -86,6 +86,19 @@ export const DATAPLANE_ZONES = [
     ...PURE,
   },
 
+  // Pods and packets of tests of connectivity, which need the kernel itself.
+  {
+    path: `${DATAPLANE}/probes`,
+    zones: [
+      ...BASE,
+      ...NFT,
+      ...at('nft/nft-program.ts', 'kernel/probe-kernel.ts', 'records', 'removal.ts'),
+      'proto/gen',
+    ],
+    packages: ['zod'],
+    ...NODE,
+  },
+
   // The kernel by netlink: implements the interfaces of the features.
   {
     path: `${DATAPLANE}/kernel`,

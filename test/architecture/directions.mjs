@@ -332,13 +332,6 @@ export const ZONES = [
   },
   // The kernel's state, for support bundles.
   { path: 'services/node/diagnostics', zones: ['services/shared', 'addon/lib'], packages: [], ...NODE },
-  // Pods and packets of tests of connectivity.
-  {
-    path: 'services/node/probes',
-    zones: ['services/shared', 'services/dataplane', 'services/node/operator-calls.ts', 'proto/gen', 'addon/lib'],
-    packages: ['zod'],
-    ...NODE,
-  },
   // Checks of a node without a running service. Its rules are pure.
   {
     path: 'services/node/preflight',

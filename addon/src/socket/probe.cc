@@ -171,7 +171,7 @@ class Attempt {
     }
   }
 
-  // What SO_EE_OFFENDER points to.
+  // Reads the address that SO_EE_OFFENDER points to.
   void ReadReporter(const uint8_t* offender) {
     sockaddr_in from4{};
     sockaddr_in6 from6{};

@@ -1,4 +1,5 @@
 import type { AddProbePodResponse, Probe, ProbeResult } from '@podwire/proto/podwire/dataplane/v1/probe';
+import { NodeContact, type NodeState } from '@podwire/proto/podwire/ipam/v1/cluster';
 import { familyOf, type Family } from '@podwire/shared/net/address';
 
 /** A node that takes part in a test. */
@@ -14,12 +15,26 @@ export interface TestedNode {
   readonly pods: readonly AddProbePodResponse[];
 }
 
+/** A node as podwire-ipam knows it, without pods. */
+export function testedNode({ name, contact, report }: NodeState): TestedNode {
+  const { ipv4Address = '', ipv6Address = '', conditions = [], tunnels = [] } = report?.status ?? {};
+  const isConnected = contact === NodeContact.NODE_CONTACT_CONNECTED;
+  return {
+    name,
+    addresses: [ipv4Address, ipv6Address].map((cidr) => cidr.replace(/\/.*/, '')).filter((each) => each !== ''),
+    conditions: conditions.map(({ reason, message }) => `${reason}: ${message}`),
+    tunnels: tunnels.map((tunnel) => tunnel.name),
+    pods: [],
+    fault: isConnected ? '' : `podwire-node of ${name} is not connected to podwire-ipam; see podwirectl status`,
+  };
+}
+
 /** The end of a path that is checked. */
 export interface End {
   readonly kind: 'pod' | 'node' | 'host-port' | 'service' | 'outside';
   /** `pod of node-2`. */
   readonly name: string;
-  /** Undefined for ends that are no node of the test. */
+  /** Name of the node; undefined if the end is no node of the test. */
   readonly node: string | undefined;
   readonly address: string;
   /** 0: pings. */
@@ -48,6 +63,9 @@ export interface TestOptions {
   readonly outside: readonly string[];
   readonly hostPort: number;
 }
+
+/** Time of one call: a node that hangs must not take the time of the whole command. */
+export const NODE_TIMEOUT_MS = 15_000;
 
 /** Port that probe pods answer. */
 const POD_PORT = 8080;

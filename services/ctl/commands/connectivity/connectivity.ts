@@ -18,11 +18,13 @@ import { DONE, PROBLEM_FOUND, sentence, type Report, type Section } from '../../
 import { listPools } from '../../resources/ippool.js';
 import { listNodeStates } from '../../resources/node.js';
 import {
+  NODE_TIMEOUT_MS,
   checkName,
   groupedBy,
   isPassed,
   plannedChecks,
   probeOf,
+  testedNode,
   type Check,
   type CheckResult,
   type TestedNode,
@@ -63,9 +65,6 @@ function endpointForm(): Form<Endpoint> {
 
 const TIMEOUT_MS = 300_000;
 
-/** Time of one call: a node that hangs must not take the time of the whole test. */
-const NODE_TIMEOUT_MS = 15_000;
-
 /** Time that the deletion of the pods gets after the test, also after its timeout. */
 const CLEANUP_TIMEOUT_MS = 60_000;
 
@@ -74,6 +73,9 @@ const SETTLE_ROUNDS = 10;
 const SETTLE_PAUSE_MS = 1000;
 
 const ANSWER_MS = 1000;
+
+/** The contract's limit of one call. */
+const MAX_PROBES = 512;
 
 /** Broken paths that are traced; later ones are listed with their error. */
 const MAX_TRACED = 6;
@@ -153,7 +155,7 @@ interface Outcome {
   readonly nodes: readonly TestedNode[];
   readonly results: readonly CheckResult[];
   readonly breaks: readonly Break[];
-  /** What was not tested, and why. */
+  /** Untested paths, with the reasons. */
   readonly skipped: readonly (readonly [name: string, reason: string])[];
 }
 
@@ -184,7 +186,7 @@ class ConnectivityTest {
       fault: node.fault === '' ? (this.#silent.get(node.name) ?? '') : node.fault,
     }));
     const breaks = await this.#diagnoseAll({ nodes: reached, results });
-    return { nodes: reached, results, breaks, skipped: skippedOf(options) };
+    return { nodes: reached, results, breaks, skipped: skippedOf(reached, options) };
   }
 
   /** Deletes the pods, also of ADDs that are in flight. Failures are notes: the nodes delete the pods later. */
@@ -200,21 +202,9 @@ class ConnectivityTest {
   }
 
   async #prepare(state: NodeState, { families, hostPort }: TestOptions, isSingle: boolean): Promise<TestedNode> {
-    const { name, contact, report } = state;
-    const { ipv4Address = '', ipv6Address = '', conditions = [], tunnels = [] } = report?.status ?? {};
-    const addresses = [ipv4Address, ipv6Address].map((cidr) => cidr.replace(/\/.*/, '')).filter((each) => each !== '');
-    const node = {
-      name,
-      addresses,
-      conditions: conditions.map(({ reason, message }) => `${reason}: ${message}`),
-      tunnels: tunnels.map((tunnel) => tunnel.name),
-    };
-    if (contact !== NodeContact.NODE_CONTACT_CONNECTED)
-      return {
-        ...node,
-        pods: [],
-        fault: `podwire-node of ${name} is not connected to podwire-ipam; see podwirectl status`,
-      };
+    const node = testedNode(state);
+    const { name } = node;
+    if (node.fault !== '') return node;
     try {
       const first = await this.#addPod(name, [...families], hostPort);
       // One node alone has paths between its own pods only.
@@ -260,12 +250,16 @@ class ConnectivityTest {
   }
 
   async #probe(name: string, containerId: string, checks: readonly Check[]): Promise<readonly ProbeResult[]> {
-    const request = { containerId, probes: checks.map(probeOf), waitMs: ANSWER_MS };
-    const isSilent = this.#silent.has(name);
-    if (isSilent) return checks.map(() => NO_RESULT);
+    if (this.#silent.has(name)) return checks.map(() => NO_RESULT);
     const node = await this.#context.onNode(name, NODE_TIMEOUT_MS);
+    const results: ProbeResult[] = [];
     try {
-      return (await node.call(ProbeServiceService.runProbes, request)).results;
+      for (let at = 0; at < checks.length; at += MAX_PROBES) {
+        const probes = checks.slice(at, at + MAX_PROBES).map(probeOf);
+        const answer = await node.call(ProbeServiceService.runProbes, { containerId, probes, waitMs: ANSWER_MS });
+        results.push(...answer.results);
+      }
+      return results;
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       this.#silent.set(name, `podwire-node of ${name} does not answer: ${error.message}`);
@@ -357,9 +351,13 @@ class ConnectivityTest {
 
 const NO_RESULT: ProbeResult = { timeUs: 0, error: 'ETIMEDOUT', message: 'no answer', reporter: '', mtuBytes: 0 };
 
-function skippedOf({ families, services, outside }: TestOptions): Outcome['skipped'] {
+function skippedOf(nodes: readonly TestedNode[], { families, services, outside }: TestOptions): Outcome['skipped'] {
   const untested = ([4, 6] as const).filter((family) => !families.includes(family));
+  const unregistered = nodes.filter(({ addresses, fault }) => addresses.length === 0 && fault === '');
   return [
+    ...unregistered.map(
+      ({ name }) => [`paths to ${name}`, 'its address is not registered yet; repeat the test'] as const,
+    ),
     ...untested.map(
       (family) => [`IPv${family}`, 'no pool of the family allocates addresses, or --family excludes it'] as const,
     ),

@@ -2,7 +2,7 @@ import type { TracePacketsResponse, TraceStep } from '@podwire/proto/podwire/dat
 
 import { isPassed, type CheckResult, type TestedNode } from './checks.js';
 
-/** What is known of a broken path. */
+/** Facts about a broken path. */
 export interface BrokenPath {
   readonly broken: CheckResult;
   readonly all: readonly CheckResult[];

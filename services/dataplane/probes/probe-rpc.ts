@@ -1,8 +1,5 @@
 import { readFile } from 'node:fs/promises';
 
-import { callKernel } from '@podwire/dataplane/kernel/refusal';
-import type { AttachmentRecord } from '@podwire/dataplane/records/record';
-import { openNamespace, type ProbeAnswer, type Route } from '@podwire/netlink';
 import {
   ProbeServiceService,
   type AddProbePodRequest,
@@ -16,10 +13,11 @@ import {
 } from '@podwire/proto/podwire/dataplane/v1/probe';
 import { Failure } from '@podwire/shared/failure/failure';
 import { familyOf, formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
-import { parsePrefix, prefixContains } from '@podwire/shared/net/prefix';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
+import { routeTo, sendProbes, type ProbeAnswer } from '../kernel/probe-kernel.js';
+import type { AttachmentRecord } from '../records/record.js';
 import { counterChanges, ipv6Counters, linkCounters, protocolCounters, type Counters } from './counters.js';
 import { PROBE_NETWORK, type ProbePods } from './probe-pods.js';
 import type { PacketTracer } from './trace-program.js';
@@ -65,13 +63,8 @@ async function runProbes({ pods, records }: ProbeParts, request: RunProbesReques
     payloadBytes: payloadBytes(probe),
   }));
   pods.touchPod(containerId);
-  const namespace = await callKernel(() => openNamespace(record?.network.netns));
-  try {
-    const answers = await callKernel(() => namespace.probe(sent, { timeoutMs }));
-    return { results: answers.map(resultOf) };
-  } finally {
-    await namespace.close();
-  }
+  const answers = await sendProbes(record?.network.netns, sent, timeoutMs);
+  return { results: answers.map(resultOf) };
 }
 
 function resultOf({ ms, error }: ProbeAnswer): ProbeResult {
@@ -126,37 +119,6 @@ async function tracePackets(
     routeBack,
     counters: [...counterChanges(before, await readCounters(), interfaces)],
   };
-}
-
-/** RT_TABLE_MAIN of linux/rtnetlink.h. */
-const MAIN_TABLE = 254;
-
-/** The route of the main table that the kernel prefers: the longest prefix, then the lowest metric. */
-async function routeTo(destination: Address): Promise<string> {
-  const node = await callKernel(() => openNamespace());
-  try {
-    const [routes, links] = await Promise.all([
-      callKernel(() => node.routes({ table: MAIN_TABLE, family: destination.family })),
-      callKernel(() => node.links()),
-    ]);
-    const [best] = routes
-      .flatMap((route) => {
-        const parsed = parsePrefix(route.destination);
-        return parsed.ok && prefixContains(parsed.prefix, destination) ? { route, length: parsed.prefix.length } : [];
-      })
-      .sort((a, b) => b.length - a.length || a.route.metric - b.route.metric);
-    if (!best) return '';
-    return routeText(best.route, links.find(({ index }) => index === best.route.outputIndex)?.name);
-  } finally {
-    await node.close();
-  }
-}
-
-function routeText({ routeType, destination, gateway, protocol }: Route, device: string | undefined): string {
-  const parts = [routeType === 'unicast' ? '' : routeType, destination, gateway === null ? '' : `via ${gateway}`];
-  return [...parts, device === undefined ? '' : `dev ${device}`, `proto ${protocol}`]
-    .filter((each) => each !== '')
-    .join(' ');
 }
 
 function recordOf(records: readonly AttachmentRecord[], containerId: string): AttachmentRecord | undefined {

@@ -1,5 +1,5 @@
-import { match, meta, payload, PROTOCOL, type NftTable } from '@podwire/dataplane/nft/table';
-import { TRACE_TABLE } from '@podwire/dataplane/removal';
+import { match, meta, payload, PROTOCOL, type NftTable } from '../nft/table.js';
+import { TRACE_TABLE } from '../removal.js';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 
 /** Before connection tracking (-200) and raw tables (-300), whose rules are traced too. */

@@ -8,7 +8,7 @@ export interface CounterChange {
   readonly after: bigint;
 }
 
-/** Columns of /proc/net/dev that tell where packets stay. */
+/** Columns of /proc/net/dev that show where packets are lost. */
 const COLUMNS: readonly (readonly [column: number, name: string])[] = [
   [1, 'received'],
   [2, 'receive errors'],
@@ -60,7 +60,7 @@ function add(counters: Map<string, bigint>, name: string, value: string): void {
   if (REFUSALS.test(name)) counters.set(name, BigInt(value));
 }
 
-/** What changed, sorted by name, of interfaces that are not of other pods. @param ownInterfaces - pods' interfaces to include */
+/** Changes, sorted by name, without the interfaces of other pods. @param ownInterfaces - pods' interfaces to include */
 export function counterChanges(
   before: Counters,
   after: Counters,

@@ -2,8 +2,6 @@ import { closeSync } from 'node:fs';
 import { mkdir, readdir, rename, rm, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
 
-import { callKernel } from '@podwire/dataplane/kernel/refusal';
-import { makeNamespace, openNamespace } from '@podwire/netlink';
 import { Failure } from '@podwire/shared/failure/failure';
 import { parseJson } from '@podwire/shared/json/parse';
 import type { Family } from '@podwire/shared/net/address';
@@ -11,7 +9,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
 
-import { requestPlugin } from '../operator-calls.js';
+import { listenIn, makeProbeNamespace } from '../kernel/probe-kernel.js';
 
 /** Network of probe pods, which no runtime uses: its garbage collection leaves them alone. */
 export const PROBE_NETWORK = 'podwire-probe';
@@ -24,19 +22,22 @@ const MAX_PODS = 32;
 /** A test whose calls stop for this long was killed: its pods are deleted. */
 const IDLE_MS = 60_000;
 
-/** Time limit of an ADD or DEL. */
-const COMMAND_TIMEOUT_MS = 30_000;
-
 /** Suffix of the names of pods of an earlier process. */
 const LEFT = '.left';
 
 const RESULT = z.object({ ips: z.array(z.object({ address: z.string() })) });
 const REFUSAL = z.object({ msg: z.string(), details: z.string().default('') });
 
+interface CniAnswer {
+  readonly status: number;
+  readonly body: Uint8Array;
+}
+
 interface ProbePodsOptions {
   /** Directory with a name for each pod: a link to its network namespace. */
   readonly directory: string;
-  readonly cniSocket: string;
+  /** Runs a command of the node's CNI server. @throws Failure UNREACHABLE */
+  readonly cni: (headers: Readonly<Record<string, string>>, body: string) => Promise<CniAnswer>;
   readonly clock: Clock;
   readonly random: () => number;
   readonly log: Logger;
@@ -58,7 +59,7 @@ export interface ProbePod {
 interface OwnPod {
   readonly containerId: string;
   readonly run: string;
-  /** Of its namespace and its listening socket. */
+  /** Descriptors of its namespace and its listening socket. */
   readonly descriptors: number[];
 }
 
@@ -77,7 +78,7 @@ export async function setProbePodsAside(directory: string): Promise<void> {
 export class ProbePods {
   readonly #options: ProbePodsOptions;
   readonly #pods = new Map<string, OwnPod>();
-  /** By test: cancels the end of a test whose calls stop. */
+  /** Cancels the end of a test whose calls stop; keyed by the test. */
   readonly #idle = new Map<string, () => void>();
 
   constructor(options: ProbePodsOptions) {
@@ -108,20 +109,14 @@ export class ProbePods {
     this.#pods.set(containerId, pod);
     this.touch(run);
     try {
-      const descriptor = await callKernel(() => makeNamespace());
+      const descriptor = await makeProbeNamespace();
       pod.descriptors.push(descriptor);
       await symlink(`/proc/self/fd/${descriptor}`, path);
       const body = JSON.stringify(configuration(families, hostPort));
       const { ips } = RESULT.parse(parseJson(await this.#command('ADD', containerId, body)));
-      const namespace = await callKernel(() => openNamespace(path));
-      try {
-        pod.descriptors.push(await callKernel(() => namespace.listenTcp(POD_PORT)));
-        const links = await callKernel(() => namespace.links());
-        const mtuBytes = links.find(({ name }) => name === INTERFACE)?.mtuBytes ?? 0;
-        return { containerId, addresses: ips.map(({ address }) => address.replace(/\/.*$/, '')), mtuBytes };
-      } finally {
-        await namespace.close();
-      }
+      const { descriptor: socket, mtuBytes } = await listenIn(path, POD_PORT, INTERFACE);
+      pod.descriptors.push(socket);
+      return { containerId, addresses: ips.map(({ address }) => address.replace(/\/.*$/, '')), mtuBytes };
     } catch (error) {
       await this.#remove(pod).catch(() => undefined);
       throw error;
@@ -171,8 +166,8 @@ export class ProbePods {
   }
 
   async #command(command: 'ADD' | 'DEL', containerId: string, body: string): Promise<string> {
-    const { cniSocket, directory } = this.#options;
-    const httpHeaders = {
+    const { cni, directory } = this.#options;
+    const headers = {
       'cni-command': command,
       'cni-containerid': containerId,
       'cni-netns': join(directory, containerId),
@@ -180,8 +175,7 @@ export class ProbePods {
       'cni-args': 'IgnoreUnknown=1',
       'cni-path': '/opt/cni/bin',
     };
-    const request = { path: '/cni', httpMethod: 'POST', httpHeaders, body: Buffer.from(body) };
-    const answer = await requestPlugin(cniSocket, request, COMMAND_TIMEOUT_MS);
+    const answer = await cni(headers, body);
     const text = Buffer.from(answer.body).toString();
     if (answer.status === 200) return text;
     const refusal = REFUSAL.safeParse(parseJson(text));

@@ -1,9 +1,9 @@
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 
-import { ProgramNft } from '@podwire/dataplane/nft/nft-program';
-import { removal, replacement } from '@podwire/dataplane/nft/table';
-import { TRACE_TABLE } from '@podwire/dataplane/removal';
+import { ProgramNft } from '../nft/nft-program.js';
+import { removal, replacement } from '../nft/table.js';
+import { TRACE_TABLE } from '../removal.js';
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import type { Clock } from '@podwire/shared/runtime/clock';
