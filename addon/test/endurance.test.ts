@@ -78,7 +78,7 @@ describe('memory, files and threads stay constant', () => {
       const bounds = { maxCount: 0, timeoutMs: 0 };
       const FLOWS = { family: 4, address: '192.0.2.1', anywhere: true, protocol: null, destinationPorts: [], ...bounds };
       const SET = { family: 1, table: 'none', name: 'none', key: ['ifname'], data: [], intervals: false };
-      const ELEMENTS = Array.from({ length: 1000 }, (_, n) => 'podw' + n + '\\0\\0\\0\\0\\0').join('');
+      const ELEMENTS = Array.from({ length: 1000 }, (_, n) => 'podw' + n + '\\0\\0\\0').join('');
       const use = async (name, position) => {
         const pod = await binding.openNamespace('/run/netns/' + name);
         const monitor = await pod.monitor([1], 0, () => {});
