@@ -87,7 +87,6 @@ describe('memory, files and threads stay constant', () => {
         await pod.deleteLink({ index: 7777, name: null }).catch(() => {});
         await pod.deleteConntrack(FLOWS);
         await pod.changeElements([{ set: SET, deletes: false, exclusive: false, elements: ELEMENTS }]);
-        await pod.listElements(SET).catch(() => {});
         const tables = await pod.monitorTables([SET], 0, () => {});
         const packets = await pod.monitorPackets({ group: 7, copyBytes: 64 }, 0, () => {});
         monitor.close();
