@@ -1,4 +1,4 @@
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import { hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
@@ -137,8 +137,6 @@ function finalStatements({ ports }: Masquerade): readonly (readonly JsonObject[]
 interface MasqueraderOptions extends Omit<TableReconcilerOptions, 'table'> {
   readonly settings: MasqueradeSettings;
 }
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * Reconciles the tables `ip podwire` and `ip6 podwire`, which give packets from pools with `natOutgoing` the node's address. A

@@ -1,4 +1,4 @@
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
 import type { Condition } from '../conditions/conditions.js';
@@ -22,8 +22,6 @@ import {
 } from '../nft/table.js';
 
 export const NEIGHBOUR_TABLE: TableName = { family: 'inet', name: 'podwire_neighbours' };
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** Destinations by family: on the node's own links, answering a pod, or just addressed by a pod. */
 const CONNECTED: Readonly<Record<Family, string>> = { 4: 'connected4', 6: 'connected6' };

@@ -1,5 +1,5 @@
 import { HOST_INTERFACE_PREFIX } from '@podwire/shared/attachment/names';
-import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { FAMILIES, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { compareTexts } from '@podwire/shared/words/order';
 
 import type { ClusterChange, ClusterNode, ClusterView, Follower } from '../cluster/cluster.js';
@@ -22,7 +22,6 @@ import {
 export const PORT_TABLE: TableName = { family: 'inet', name: 'podwire_ports' };
 
 const NODES: Readonly<Record<Family, string>> = { 4: 'nodes4', 6: 'nodes6' };
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** Interfaces of pods: Podwire's, and interfaces that Calico's plugin names. */
 const POD_INTERFACES = [`${HOST_INTERFACE_PREFIX}*`, 'cali*'];
