@@ -257,10 +257,8 @@ export class HostPorts {
 
   /** Conditions; empty when the table is as wanted. */
   conditions(): readonly Condition[] {
-    const failure = this.#reconciler.failure;
-    if (!failure) return [];
-    const message = `host ports of pods are not reachable, and pods with host ports are refused: ${failure.message}`;
-    return [{ reason: 'HostPortsUnavailable', message }];
+    const effect = 'host ports of pods are not reachable, and pods with host ports are refused';
+    return this.#reconciler.conditions({ reason: 'HostPortsUnavailable' }, effect);
   }
 
   /** Leaves the table in force. */

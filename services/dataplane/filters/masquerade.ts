@@ -160,18 +160,15 @@ export class Masquerader implements Follower {
     this.#plans = plans;
     for (const family of FAMILIES) {
       const plan = plans[family];
-      // The table reconciler reports failures and retries.
-      void this.#reconcilers[family].setWanted(plan ? masqueradeTable(plan) : 'absent').catch(() => undefined);
+      this.#reconcilers[family].request(plan ? masqueradeTable(plan) : 'absent');
     }
   }
 
   /** Conditions; empty while both tables are as wanted. */
   conditions(): readonly Condition[] {
     return FAMILIES.flatMap((family) => {
-      const failure = this.#reconcilers[family].failure;
-      if (!failure) return [];
-      const message = `IPv${family} packets from pools with natOutgoing leave with the pods’ addresses: ${failure.message}`;
-      return [{ reason: 'MasqueradeUnavailable', message }];
+      const effect = `IPv${family} packets from pools with natOutgoing leave with the pods’ addresses`;
+      return this.#reconcilers[family].conditions({ reason: 'MasqueradeUnavailable' }, effect);
     });
   }
 

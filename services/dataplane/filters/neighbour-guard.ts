@@ -135,16 +135,13 @@ export class NeighbourGuard {
 
   /** Sets the subnets on the node's own links. */
   setConnected(connected: readonly Prefix[]): void {
-    // The table reconciler reports failures and retries.
-    this.#reconciler.setWanted(neighbourTable(connected, this.#podInterfaces())).catch(() => undefined);
+    this.#reconciler.request(neighbourTable(connected, this.#podInterfaces()));
   }
 
   /** Conditions; empty while the table is as wanted. */
   conditions(): readonly Condition[] {
-    const failure = this.#reconciler.failure;
-    if (!failure) return [];
-    const message = `nftables cannot limit new destinations, so a pod can fill the node’s neighbour table: ${failure.message}`;
-    return [{ reason: 'NeighbourGuardUnavailable', message }];
+    const effect = 'nftables cannot limit new destinations, so a pod can fill the node’s neighbour table';
+    return this.#reconciler.conditions({ reason: 'NeighbourGuardUnavailable' }, effect);
   }
 
   /** Leaves the table in force. */

@@ -56,16 +56,13 @@ export class PortGuard implements Follower {
     const addresses = [...cluster.nodes.values()].flatMap(addressesOfNode);
     const textsOf = (family: Family) => distinct(addresses.filter((each) => each.family === family).map(formatAddress));
     const table = this.#ports.length > 0 ? portTable(this.#ports, { 4: textsOf(4), 6: textsOf(6) }) : 'absent';
-    // The table reconciler reports failures and retries.
-    void this.#reconciler.setWanted(table).catch(() => undefined);
+    this.#reconciler.request(table);
   }
 
   /** Conditions; empty while the table is as wanted. */
   conditions(): readonly Condition[] {
-    const failure = this.#reconciler.failure;
-    if (!failure) return [];
-    const message = `nftables cannot filter packets from pods, so pods reach the metrics of nodes and podwire-ipam: ${failure.message}`;
-    return [{ reason: 'PortGuardUnavailable', message }];
+    const effect = 'nftables cannot filter packets from pods, so pods reach the metrics of nodes and podwire-ipam';
+    return this.#reconciler.conditions({ reason: 'PortGuardUnavailable' }, effect);
   }
 
   /** Leaves the table in force. */

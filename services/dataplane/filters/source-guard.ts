@@ -220,10 +220,9 @@ export class SourceGuard {
 
   /** Conditions; empty when there are no differences. */
   conditions(): readonly Condition[] {
-    const failure = this.#reconciler.failure;
-    if (!failure) return [];
-    const message = `nftables cannot filter packets from pods, so pods with IPv6 addresses or source prefixes are refused, and IPv4 pods reach services on the node’s 127.0.0.1: ${failure.message}`;
-    return [{ reason: 'SourceGuardUnavailable', message, blockedFamilies: [6] }];
+    const effect =
+      'nftables cannot filter packets from pods, so pods with IPv6 addresses or source prefixes are refused, and IPv4 pods reach services on the node’s 127.0.0.1';
+    return this.#reconciler.conditions({ reason: 'SourceGuardUnavailable', blockedFamilies: [6] }, effect);
   }
 
   /** Leaves the table in force. */
