@@ -5,17 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
 
 import { isShipped, matches } from '../deploy/image/podwire.mjs';
-import {
-  ARCHITECTURES,
-  COMPILED_IN,
-  CONFIG,
-  DEBIAN,
-  LAYERS,
-  NODE,
-  USERS,
-  PROGRAMS,
-  WORKSPACES,
-} from '../deploy/image/recipe.mjs';
+import { ARCHITECTURES, COMPILED_IN, CONFIG, NODE, USERS, PROGRAMS, WORKSPACES } from '../deploy/image/recipe.mjs';
 import { FILES, read } from './architecture/tree.js';
 import { ROOT } from './support/root.js';
 
@@ -124,27 +114,5 @@ describe('the image', () => {
 
   test('has a digest of Node.js for each architecture', () => {
     expect(Object.keys(NODE.integrity)).toEqual(Object.keys(ARCHITECTURES));
-  });
-});
-
-describe('the Dockerfile', () => {
-  const text = read('deploy/image/Dockerfile');
-  const last = text.slice(text.lastIndexOf('\nFROM '));
-
-  test('builds with the Node.js and the Debian of the recipe, with its script', () => {
-    expect(text).toContain(`node:${NODE.version.split('.')[0]}-${DEBIAN.codename}-slim`);
-    expect(text).toContain('node /source/deploy/image/rootfs.mjs');
-  });
-
-  test('has the layers and the configuration of the recipe', () => {
-    const copied = [...last.matchAll(/^COPY --from=rootfs \/rootfs\/(\S+) \/$/gm)].map(([, layer]) => layer);
-    expect(copied).toEqual(LAYERS);
-    expect(last).toContain(`\nUSER ${CONFIG.user}\n`);
-    expect(last).toContain(`\nWORKDIR ${CONFIG.workingDirectory}\n`);
-    const variables = [...last.matchAll(/^ENV (\w+)=(.*)$/gm)].map(([, name, value]) => [name, value]);
-    expect(Object.fromEntries(variables)).toEqual(CONFIG.environment);
-    const labels = [...last.matchAll(/(org\.opencontainers\.\S+)="([^"$]*)"/g)].map(([, name, value]) => [name, value]);
-    expect(Object.fromEntries(labels)).toEqual(CONFIG.labels);
-    expect(last).not.toMatch(/^(ENTRYPOINT|CMD)/m);
   });
 });

@@ -280,7 +280,7 @@ describe('the settings of the chart', () => {
 
   test.each(['ipam', 'node'])('are read by podwire-%s, whatever the values choose', (name) => {
     const template = readChart('templates/settings.yaml');
-    const [, body] = template.split(`name: podwire-${name}-settings\n`);
+    const [, body] = template.split(`"podwire-${name}-settings" `);
     const names = [...body!.split('\n---\n')[0]!.matchAll(/^ +([A-Z][A-Z0-9_]+):/gm)].map(([, variable]) => variable!);
     expect(names.length).toBeGreaterThan(0);
     expect(undeclared(`podwire-${name}`, names)).toEqual([]);

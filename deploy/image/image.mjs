@@ -24,8 +24,7 @@ function checkOut(folder, revision) {
 
 /** The commit to build: version, revision, and the time of every file in seconds of the epoch. */
 export function readCommit() {
-  if (!existsSync(join(ROOT, '.git')))
-    throw new Error('git: this is no clone; for the image alone, use the Dockerfile');
+  if (!existsSync(join(ROOT, '.git'))) throw new Error('git: this is no clone; clone the repository');
   const { version } = JSON.parse(git('show', 'HEAD:package.json'));
   if (git('status', '--porcelain') !== '') process.stdout.write('The last commit is built, not the changes since.\n');
   const epochSeconds = Number(process.env.SOURCE_DATE_EPOCH ?? git('log', '-1', '--format=%ct'));

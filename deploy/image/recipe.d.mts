@@ -11,8 +11,6 @@ export const CONFIG: {
   readonly environment: Readonly<Record<string, string>>;
   readonly labels: Readonly<Record<string, string>>;
 };
-export const DEBIAN: { readonly codename: string; readonly programs: readonly string[] };
-export const LAYERS: readonly string[];
 export const NODE: {
   readonly version: string;
   readonly integrity: Readonly<Record<string, string>>;

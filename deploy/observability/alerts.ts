@@ -11,12 +11,16 @@ export interface Alert {
   readonly action: string;
 }
 
-/** Every alert. `instance` is the node, or the scraped address. */
-export const ALERTS: readonly Alert[] = [
+/** Properties of most alerts. */
+const USUAL = { severity: 'warning', for: '5m' } as const;
+
+type Definition = Omit<Alert, keyof typeof USUAL> & Partial<Alert>;
+
+/** `instance` is the node, or the scraped address. */
+const DEFINITIONS: readonly Definition[] = [
   {
     name: 'PodwireAddBlocked',
     severity: 'critical',
-    for: '5m',
     expression: 'max by (instance, reason) (podwire_plugin_add_blocked) == 1',
     summary: 'No pod can start on {{ $labels.instance }}: {{ $labels.reason }}',
     meaning: 'New pods of the node stay in ContainerCreating. Running pods are not affected.',
@@ -26,7 +30,6 @@ export const ALERTS: readonly Alert[] = [
   {
     name: 'PodwireNodeNotReady',
     severity: 'critical',
-    for: '5m',
     expression: 'min by (instance) (podwire_plugin_ready) == 0',
     summary: 'STATUS fails on {{ $labels.instance }}: the node is not Ready',
     meaning: 'The kubelet reports NetworkReady=false. Kubernetes schedules no pods there and evicts running pods.',
@@ -45,7 +48,6 @@ export const ALERTS: readonly Alert[] = [
   {
     name: 'PodwireIpamAbsent',
     severity: 'critical',
-    for: '5m',
     expression: 'absent(podwire_store_conflicts_total)',
     summary: 'No podwire-ipam reports metrics',
     meaning: 'podwire-ipam is down, and pods start while leases last; or it is not scraped.',
@@ -62,8 +64,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireApiServerRefuses',
-    severity: 'warning',
-    for: '5m',
     expression:
       'sum by (code) (increase(podwire_ipam_kubernetes_requests_total{code=~"401|403|429|5..|none"}[5m])) > 5',
     summary: 'The API server answers podwire-ipam with {{ $labels.code }}',
@@ -73,7 +73,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireWatchTooOld',
-    severity: 'warning',
     for: '2m',
     expression: 'max by (instance) (podwire_ipam_kubernetes_watch_age_seconds) > 200',
     summary: 'podwire-ipam on {{ $labels.instance }} has not heard of a resource for {{ $value | humanizeDuration }}',
@@ -82,8 +81,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireAddFailing',
-    severity: 'warning',
-    for: '5m',
     expression: 'sum by (instance, reason) (increase(podwire_plugin_commands_failed_total{command="ADD"}[10m])) > 0',
     summary: 'ADDs fail on {{ $labels.instance }}: {{ $labels.reason }}',
     meaning: 'Pods of the node start late or not at all; the kubelet tries again.',
@@ -91,7 +88,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireAddSlow',
-    severity: 'warning',
     for: '10m',
     expression:
       'histogram_quantile(0.99, sum by (le) (rate(podwire_plugin_command_duration_seconds_bucket{command="ADD",result="success"}[10m]))) > 2',
@@ -102,7 +98,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireCommandsCutOff',
-    severity: 'warning',
     for: '0m',
     expression:
       'sum by (instance, command) (increase(podwire_plugin_commands_cut_off_total{reason="deadline"}[10m])) > 0',
@@ -112,8 +107,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireReleasesPending',
-    severity: 'warning',
-    for: '5m',
     expression: 'max by (instance) (podwire_plugin_journal_oldest_age_seconds) > 600',
     summary:
       'Addresses of deleted pods on {{ $labels.instance }} have not been released for {{ $value | humanizeDuration }}',
@@ -122,8 +115,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireBindingsPending',
-    severity: 'warning',
-    for: '5m',
     expression: 'max by (instance) (podwire_leases_unsettled_age_seconds) > 300',
     summary: 'podwire-ipam does not know pods of {{ $labels.instance }} for {{ $value | humanizeDuration }}',
     meaning: 'Pods start while leases last. Addresses of deleted pods cannot be used by other pods.',
@@ -131,7 +122,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireSpoolPending',
-    severity: 'warning',
     for: '10m',
     expression: 'max by (instance) (podwire_plugin_spool_depth) > 0',
     summary: '{{ $value }} spooled DELs on {{ $labels.instance }} are not executed',
@@ -150,8 +140,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireJournalUnreadable',
-    severity: 'warning',
-    for: '5m',
     expression: 'max by (instance) (podwire_plugin_journal_unreadable_entries) > 0',
     summary: '{{ $value }} entries of the journal on {{ $labels.instance }} cannot be read',
     meaning: 'The entries are damaged, or of a later release; their addresses are not released.',
@@ -159,7 +147,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireFileDescriptorsExhausted',
-    severity: 'warning',
     for: '0m',
     expression: 'sum by (instance) (increase(podwire_plugin_calls_refused_total[10m])) > 0',
     summary: 'podwire-node on {{ $labels.instance }} has no file descriptors left',
@@ -178,8 +165,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwirePoolNearlyFull',
-    severity: 'warning',
-    for: '5m',
     expression: 'max by (ippool) (podwire_ipam_ippool_available) < 0.1 * max by (ippool) (podwire_ipam_ippool_size)',
     summary: 'Pool {{ $labels.ippool }} has {{ $value }} free addresses, less than a tenth',
     meaning: 'Soon pods of the pool do not start, first on nodes with more than their share.',
@@ -187,7 +172,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwirePoolExhaustion',
-    severity: 'warning',
     for: '15m',
     expression: 'max by (ippool) (predict_linear(podwire_ipam_ippool_available[1h], 4 * 3600)) < 0',
     summary: 'Pool {{ $labels.ippool }} is full within 4 hours, at the rate of the last hour',
@@ -196,7 +180,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireAddressesLeaked',
-    severity: 'warning',
     for: '30m',
     expression:
       'sum by (kind) (max by (kind, severity) (podwire_ipam_audit_findings{severity="warning",kind!=""})) > 0',
@@ -224,7 +207,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireNodesUnreported',
-    severity: 'warning',
     for: '10m',
     expression: 'max(podwire_ipam_nodes_unreported) > 0',
     summary: '{{ $value }} nodes run and do not report what they hold',
@@ -234,7 +216,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireDatastoreSlow',
-    severity: 'warning',
     for: '10m',
     expression:
       'histogram_quantile(0.99, sum by (le) (rate(podwire_store_duration_seconds_bucket{operation="commit"}[10m]))) > 0.5',
@@ -245,7 +226,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireRequestsRefused',
-    severity: 'warning',
     for: '0m',
     expression: 'sum by (role, reason) (increase(podwire_rpc_requests_refused_total[10m])) > 0',
     summary: 'podwire-ipam refuses requests of a {{ $labels.role }}: {{ $labels.reason }}',
@@ -255,7 +235,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireUpkeepFailing',
-    severity: 'warning',
     for: '15m',
     expression: 'sum by (task) (increase(podwire_ipam_upkeep_failures_total[15m])) > 1',
     summary: 'task {{ $labels.task }} of podwire-ipam fails again and again',
@@ -264,7 +243,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireClocksDiffer',
-    severity: 'warning',
     for: '0m',
     expression: 'sum(increase(podwire_ipam_clocks_differ_total[15m])) > 0',
     summary: 'The clocks of replicas of podwire-ipam differ',
@@ -273,8 +251,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireIpamDisconnected',
-    severity: 'warning',
-    for: '5m',
     expression: 'min by (instance) (podwire_dataplane_ipam_connected) == 0',
     summary: 'podwire-node on {{ $labels.instance }} does not receive changes of the cluster',
     meaning: 'Routes to new blocks of other nodes are missing.',
@@ -283,7 +259,6 @@ export const ALERTS: readonly Alert[] = [
   {
     name: 'PodwireRoutesMissing',
     severity: 'critical',
-    for: '5m',
     expression:
       'max by (instance) (podwire_dataplane_routes{state="wanted"}) - max by (instance) (podwire_dataplane_routes{state="present"}) > 0',
     summary: '{{ $value }} routes are missing on {{ $labels.instance }}',
@@ -292,7 +267,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireCondition',
-    severity: 'warning',
     for: '10m',
     expression: 'max by (instance, reason) (podwire_dataplane_conditions) > 0',
     summary: '{{ $labels.instance }} has the condition {{ $labels.reason }}',
@@ -311,7 +285,6 @@ export const ALERTS: readonly Alert[] = [
   {
     name: 'PodwirePoliciesNotEnforced',
     severity: 'critical',
-    for: '5m',
     expression:
       'max by (instance, reason) (podwire_dataplane_conditions{reason=~"PoliciesNotEnforced|PodPolicyUnknown"}) > 0',
     summary: '{{ $labels.instance }} cannot enforce network policies: {{ $labels.reason }}',
@@ -321,7 +294,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwirePoliciesBehind',
-    severity: 'warning',
     for: '1m',
     expression: 'max(podwire_ipam_policies_nodes{state="behind"}) > 0',
     summary: '{{ $value }} nodes do not put changes of network policies in force',
@@ -330,7 +302,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireTableChanged',
-    severity: 'warning',
     for: '0m',
     expression: 'sum by (instance, table) (increase(podwire_dataplane_nft_writes_total{reason="drift"}[15m])) > 3',
     summary: 'Another program repeatedly changes the nftables table {{ $labels.table }} on {{ $labels.instance }}',
@@ -339,7 +310,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireDrift',
-    severity: 'warning',
     for: '15m',
     expression: 'sum by (instance, object) (increase(podwire_dataplane_node_drift_total[15m])) > 3',
     summary: 'Another program keeps changing Podwire’s {{ $labels.object }} objects on {{ $labels.instance }}',
@@ -357,7 +327,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwirePodsLost',
-    severity: 'warning',
     for: '0m',
     expression: 'sum by (instance) (increase(podwire_dataplane_attachments_dead_total[1h])) > 5',
     summary: 'The container runtime on {{ $labels.instance }} loses pods without a DEL',
@@ -366,8 +335,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireBgpSessionDown',
-    severity: 'warning',
-    for: '5m',
     expression: 'max by (instance) (podwire_dataplane_bird_sessions{established="false"}) > 0',
     summary: '{{ $value }} BGP sessions of {{ $labels.instance }} are not established',
     meaning: 'Routes through these sessions are missing.',
@@ -375,7 +342,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireSpansLost',
-    severity: 'warning',
     for: '15m',
     expression:
       'sum by (job, instance) (increase(otel_sdk_processor_span_processed_total{error_type!=""}[10m])) > 0 and on (job, instance) podwire_build_info',
@@ -385,7 +351,6 @@ export const ALERTS: readonly Alert[] = [
   },
   {
     name: 'PodwireEventLoopBusy',
-    severity: 'warning',
     for: '10m',
     expression: 'nodejs_eventloop_delay_p99_seconds > 0.5 and on (job, instance) podwire_build_info',
     summary: '{{ $labels.job }} on {{ $labels.instance }} answers {{ $value | humanizeDuration }} late',
@@ -393,3 +358,5 @@ export const ALERTS: readonly Alert[] = [
     action: 'Raise its CPU request, or find what else uses the node.',
   },
 ];
+
+export const ALERTS: readonly Alert[] = DEFINITIONS.map((definition) => ({ ...USUAL, ...definition }));

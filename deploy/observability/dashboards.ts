@@ -56,7 +56,8 @@ export function grafanaDashboard({ uid, title, rows }: DashboardDefinition): Das
 }
 
 function panelBuilder(panel: Panel): TimeseriesBuilder | HeatmapBuilder | TableBuilder {
-  switch (panel.kind) {
+  const { kind = 'lines' } = panel;
+  switch (kind) {
     case 'heatmap':
       return withQueries(framed(new HeatmapBuilder(), panel).datasource(PROMETHEUS), panel, PromQueryFormat.Heatmap);
     case 'table':
@@ -74,7 +75,7 @@ function panelBuilder(panel: Panel): TimeseriesBuilder | HeatmapBuilder | TableB
 
 function framed<Builder extends HeatmapBuilder | TableBuilder | TimeseriesBuilder>(
   builder: Builder,
-  { title, description, width }: Panel,
+  { title, description, width = 12 }: Panel,
 ): Builder {
   builder.title(title).description(description).span(width).height(PANEL_HEIGHT);
   return builder;
@@ -87,7 +88,7 @@ function timeseries(panel: Panel): TimeseriesBuilder {
     .showLegend(true);
   return framed(new TimeseriesBuilder(), panel)
     .datasource(PROMETHEUS)
-    .unit(panel.unit)
+    .unit(panel.unit ?? 'short')
     .min(0)
     .lineWidth(1)
     .legend(legend)

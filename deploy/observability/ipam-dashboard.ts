@@ -1,4 +1,4 @@
-import { percentile, percentiles, type DashboardDefinition } from './panels.js';
+import { percentile, percentiles, query, type DashboardDefinition } from './panels.js';
 
 const AVAILABLE = 'max by (ippool) (podwire_ipam_ippool_available)';
 const SIZE = 'max by (ippool) (podwire_ipam_ippool_size)';
@@ -14,30 +14,26 @@ export const IPAM: DashboardDefinition = {
         {
           title: 'Pools in use',
           description: 'Share of each pool that is in use, cooling down or reserved.',
-          kind: 'lines',
           unit: 'percentunit',
           width: 8,
-          queries: [{ expression: `1 - ${AVAILABLE} / ${SIZE}`, legend: '{{ippool}}' }],
+          queries: [query(`1 - ${AVAILABLE} / ${SIZE}`, '{{ippool}}')],
         },
         {
           title: 'Free addresses',
           description: 'Addresses of each pool that a pod can get.',
-          kind: 'lines',
-          unit: 'short',
           width: 8,
-          queries: [{ expression: AVAILABLE, legend: '{{ippool}}' }],
+          queries: [query(AVAILABLE, '{{ippool}}')],
         },
         {
           title: 'Time until a pool is full',
           description: 'At the rate of the last hour; 0 where a pool does not fill.',
-          kind: 'lines',
           unit: 's',
           width: 8,
           queries: [
-            {
-              expression: `${AVAILABLE} / (max by (ippool) (-deriv(podwire_ipam_ippool_available[1h])) > 0) or ${AVAILABLE} * 0`,
-              legend: '{{ippool}}',
-            },
+            query(
+              `${AVAILABLE} / (max by (ippool) (-deriv(podwire_ipam_ippool_available[1h])) > 0) or ${AVAILABLE} * 0`,
+              '{{ippool}}',
+            ),
           ],
         },
         {
@@ -45,19 +41,11 @@ export const IPAM: DashboardDefinition = {
           description:
             'In use by pods and nodes, leased to nodes for future pods, cooling down after a release, and reserved.',
           kind: 'stack',
-          unit: 'short',
-          width: 12,
           queries: [
-            {
-              expression: 'sum(max by (ippool, node) (podwire_ipam_allocations_in_use))',
-              legend: 'in use',
-            },
-            {
-              expression: 'sum(max by (ippool, node) (podwire_ipam_allocations_leased))',
-              legend: 'leased',
-            },
-            { expression: 'max(podwire_ipam_allocations_cooling)', legend: 'cooling down' },
-            { expression: 'sum(max by (ippool) (podwire_ipam_ippool_reserved))', legend: 'reserved' },
+            query('sum(max by (ippool, node) (podwire_ipam_allocations_in_use))', 'in use'),
+            query('sum(max by (ippool, node) (podwire_ipam_allocations_leased))', 'leased'),
+            query('max(podwire_ipam_allocations_cooling)', 'cooling down'),
+            query('sum(max by (ippool) (podwire_ipam_ippool_reserved))', 'reserved'),
           ],
         },
         {
@@ -65,14 +53,11 @@ export const IPAM: DashboardDefinition = {
           description:
             'repeated: the same request again, after a lost answer. Every other result is the name of a failure.',
           kind: 'stack',
-          unit: 'short',
-          width: 12,
           queries: [
-            {
-              expression:
-                'sum by (result) (increase(podwire_ipam_allocations_total[$__rate_interval])) > 0 or on () vector(0)',
-              legend: '{{result}}',
-            },
+            query(
+              'sum by (result) (increase(podwire_ipam_allocations_total[$__rate_interval])) > 0 or on () vector(0)',
+              '{{result}}',
+            ),
           ],
         },
       ],
@@ -83,49 +68,31 @@ export const IPAM: DashboardDefinition = {
         {
           title: 'Addresses by node',
           description: 'Addresses in use on each node.',
-          kind: 'lines',
-          unit: 'short',
           width: 8,
-          queries: [
-            {
-              expression: 'sum by (node) (max by (ippool, node) (podwire_ipam_allocations_in_use))',
-              legend: '{{node}}',
-            },
-          ],
+          queries: [query('sum by (node) (max by (ippool, node) (podwire_ipam_allocations_in_use))', '{{node}}')],
         },
         {
           title: 'Blocks by node',
           description: 'no_affinity: blocks that no node owns, which any node can claim once they are empty.',
-          kind: 'lines',
-          unit: 'short',
           width: 8,
-          queries: [{ expression: 'sum by (node) (max by (ippool, node) (podwire_ipam_blocks))', legend: '{{node}}' }],
+          queries: [query('sum by (node) (max by (ippool, node) (podwire_ipam_blocks))', '{{node}}')],
         },
         {
           title: 'Borrowed addresses by node',
           description: 'Addresses from blocks of other nodes: the pool is short of blocks.',
-          kind: 'lines',
-          unit: 'short',
           width: 8,
-          queries: [
-            {
-              expression: 'sum by (node) (max by (ippool, node) (podwire_ipam_allocations_borrowed))',
-              legend: '{{node}}',
-            },
-          ],
+          queries: [query('sum by (node) (max by (ippool, node) (podwire_ipam_allocations_borrowed))', '{{node}}')],
         },
         {
           title: 'Findings of the audit',
           description:
             'Faults of the datastore by kind. See the runbooks of PodwireAddressesLeaked and PodwireDatastoreFaulty.',
-          kind: 'lines',
-          unit: 'short',
           width: 8,
           queries: [
-            {
-              expression: 'sum by (severity, kind) (max by (severity, kind) (podwire_ipam_audit_findings))',
-              legend: '{{severity}} {{kind}}',
-            },
+            query(
+              'sum by (severity, kind) (max by (severity, kind) (podwire_ipam_audit_findings))',
+              '{{severity}} {{kind}}',
+            ),
           ],
         },
         {
@@ -133,7 +100,6 @@ export const IPAM: DashboardDefinition = {
           description:
             'The object of each finding. "podwirectl audit" names the pod, and "podwirectl audit --repair" makes the safe repairs.',
           kind: 'table',
-          unit: 'short',
           width: 16,
           queries: [{ expression: 'max by (kind, object) (podwire_ipam_audit_finding) or on () vector(0)' }],
         },
@@ -141,9 +107,8 @@ export const IPAM: DashboardDefinition = {
           title: 'Addresses by namespace',
           description: 'Addresses in use by pods; _other: all but the 20 largest namespaces.',
           kind: 'stack',
-          unit: 'short',
           width: 16,
-          queries: [{ expression: 'max by (namespace) (podwire_ipam_namespace_addresses)', legend: '{{namespace}}' }],
+          queries: [query('max by (namespace) (podwire_ipam_namespace_addresses)', '{{namespace}}')],
         },
       ],
     },
@@ -153,39 +118,31 @@ export const IPAM: DashboardDefinition = {
         {
           title: 'Policies',
           description: 'NetworkPolicies and ClusterNetworkPolicies.',
-          kind: 'lines',
-          unit: 'short',
           width: 8,
-          queries: [{ expression: 'max(podwire_ipam_policies)', legend: 'policies' }],
+          queries: [query('max(podwire_ipam_policies)', 'policies')],
         },
         {
           title: 'Nodes',
           description: 'behind: the latest changes are not in force. "podwirectl policy status" names the nodes.',
-          kind: 'lines',
-          unit: 'short',
           width: 8,
-          queries: [{ expression: 'max by (state) (podwire_ipam_policies_nodes)', legend: '{{state}}' }],
+          queries: [query('max by (state) (podwire_ipam_policies_nodes)', '{{state}}')],
         },
         {
           title: 'Policies not enforced or not followed',
           description: 'Conditions of nodes. "podwirectl node status" on the node has the reason.',
           kind: 'stack',
-          unit: 'short',
           width: 8,
           queries: [
-            {
-              expression:
-                'max by (instance, reason) (podwire_dataplane_conditions{reason=~"PoliciesNotEnforced|PodPolicyUnknown|PoliciesNotFollowed"}) or on () vector(0)',
-              legend: '{{instance}} {{reason}}',
-            },
+            query(
+              'max by (instance, reason) (podwire_dataplane_conditions{reason=~"PoliciesNotEnforced|PodPolicyUnknown|PoliciesNotFollowed"}) or on () vector(0)',
+              '{{instance}} {{reason}}',
+            ),
           ],
         },
         {
           title: 'Time until other nodes know a new pod',
           description: 'From the announcement until every node whose policies name the pod has its addresses in force.',
-          kind: 'lines',
           unit: 's',
-          width: 12,
           queries: percentiles('podwire_policy_known_everywhere_seconds', ''),
         },
         {
@@ -194,12 +151,11 @@ export const IPAM: DashboardDefinition = {
             'At most five a second for each pod. "podwirectl policy drops" on the node names pods and policies.',
           kind: 'stack',
           unit: 'pps',
-          width: 12,
           queries: [
-            {
-              expression: 'sum by (namespace, direction) (rate(podwire_policy_drops_total[$__rate_interval]))',
-              legend: '{{namespace}} {{direction}}',
-            },
+            query(
+              'sum by (namespace, direction) (rate(podwire_policy_drops_total[$__rate_interval]))',
+              '{{namespace}} {{direction}}',
+            ),
           ],
         },
       ],
@@ -210,7 +166,6 @@ export const IPAM: DashboardDefinition = {
         {
           title: 'Allocate',
           description: 'Time of Allocate in podwire-ipam.',
-          kind: 'lines',
           unit: 's',
           width: 8,
           queries: percentiles(
@@ -221,7 +176,6 @@ export const IPAM: DashboardDefinition = {
         {
           title: 'Datastore commit',
           description: 'Time for which requests wait for a transaction.',
-          kind: 'lines',
           unit: 's',
           width: 8,
           queries: percentiles('podwire_store_duration_seconds', 'operation="commit"'),
@@ -229,47 +183,32 @@ export const IPAM: DashboardDefinition = {
         {
           title: 'Waits before a transaction',
           description: 'Wait for the transaction before, of requests of the same node (p99).',
-          kind: 'lines',
           unit: 's',
           width: 8,
-          queries: [
-            {
-              expression: percentile(0.99, 'podwire_operation_duration_seconds', 'operation="ipam.lane_wait"'),
-              legend: 'p99',
-            },
-          ],
+          queries: [query(percentile(0.99, 'podwire_operation_duration_seconds', 'operation="ipam.lane_wait"'), 'p99')],
         },
         {
           title: 'Transactions and conflicts',
           description: 'Conflicts are decided again; many mean that replicas change the same blocks.',
-          kind: 'lines',
           unit: 'ops',
           width: 8,
           queries: [
-            {
-              expression: 'sum(rate(podwire_store_transaction_operations_count[$__rate_interval]))',
-              legend: 'transactions',
-            },
-            { expression: 'sum(rate(podwire_store_conflicts_total[$__rate_interval]))', legend: 'conflicts' },
+            query('sum(rate(podwire_store_transaction_operations_count[$__rate_interval]))', 'transactions'),
+            query('sum(rate(podwire_store_conflicts_total[$__rate_interval]))', 'conflicts'),
           ],
         },
         {
           title: 'Operations of a transaction',
           description: 'Comparisons, puts and deletes. Requests that arrive together share a transaction.',
-          kind: 'lines',
-          unit: 'short',
           width: 8,
           queries: percentiles('podwire_store_transaction_operations', ''),
         },
         {
           title: 'Waits by fair queueing',
           description: 'Wait of requests over the network for their caller’s turn (p99).',
-          kind: 'lines',
           unit: 's',
           width: 8,
-          queries: [
-            { expression: percentile(0.99, 'podwire_rpc_wait_duration_seconds', '', ['role']), legend: '{{role}}' },
-          ],
+          queries: [query(percentile(0.99, 'podwire_rpc_wait_duration_seconds', '', ['role']), '{{role}}')],
         },
       ],
     },
@@ -279,47 +218,35 @@ export const IPAM: DashboardDefinition = {
         {
           title: 'Leader',
           description: '1 for the podwire-ipam that holds the Lease (store kubernetes).',
-          kind: 'lines',
-          unit: 'short',
-          width: 12,
-          queries: [{ expression: 'max by (instance) (podwire_ipam_leader)', legend: '{{instance}}' }],
+          queries: [query('max by (instance) (podwire_ipam_leader)', '{{instance}}')],
         },
         {
           title: 'Requests',
           description: 'Requests of podwire-ipam by verb and resource.',
-          kind: 'lines',
           unit: 'reqps',
-          width: 12,
           queries: [
-            {
-              expression: 'sum by (verb, kind) (rate(podwire_ipam_kubernetes_requests_total[$__rate_interval]))',
-              legend: '{{verb}} {{kind}}',
-            },
+            query(
+              'sum by (verb, kind) (rate(podwire_ipam_kubernetes_requests_total[$__rate_interval]))',
+              '{{verb}} {{kind}}',
+            ),
           ],
         },
         {
           title: 'Refused requests',
           description: '409: another writer was faster, and podwire-ipam decides again. none: no answer.',
-          kind: 'lines',
           unit: 'reqps',
-          width: 12,
           queries: [
-            {
-              expression:
-                'sum by (kind, code) (rate(podwire_ipam_kubernetes_requests_total{code!~"2..|404"}[$__rate_interval])) or on () vector(0)',
-              legend: '{{code}} {{kind}}',
-            },
+            query(
+              'sum by (kind, code) (rate(podwire_ipam_kubernetes_requests_total{code!~"2..|404"}[$__rate_interval])) or on () vector(0)',
+              '{{code}} {{kind}}',
+            ),
           ],
         },
         {
           title: 'Age of watches',
           description: 'Time since the last event or bookmark, at most; the API server sends one a minute.',
-          kind: 'lines',
           unit: 's',
-          width: 12,
-          queries: [
-            { expression: 'max by (instance) (podwire_ipam_kubernetes_watch_age_seconds)', legend: '{{instance}}' },
-          ],
+          queries: [query('max by (instance) (podwire_ipam_kubernetes_watch_age_seconds)', '{{instance}}')],
         },
       ],
     },

@@ -10,11 +10,12 @@ export interface Panel {
   readonly title: string;
   /** Meaning of the panel, and the remedy for a bad value. */
   readonly description: string;
-  readonly kind: 'lines' | 'stack' | 'heatmap' | 'table' | 'traces';
-  /** Unit of Grafana: `s`, `percentunit`, `bytes`, `short`. */
-  readonly unit: string;
-  /** Width of the dashboard's 24 columns. */
-  readonly width: 8 | 12 | 16;
+  /** Default: `lines`. */
+  readonly kind?: 'lines' | 'stack' | 'heatmap' | 'table' | 'traces';
+  /** Unit of Grafana: `s`, `percentunit`, `bytes`. Default: `short`. */
+  readonly unit?: string;
+  /** Width of the dashboard's 24 columns. Default: 12. */
+  readonly width?: 8 | 12 | 16;
   readonly queries: readonly Query[];
   /** Shows exemplars, which lead to traces. */
   readonly hasExemplars?: boolean;
@@ -34,12 +35,13 @@ export interface DashboardDefinition {
 /** The variable of the nodes that are shown, in a selector. */
 export const NODES = 'instance=~"$instance"';
 
+export function query(expression: string, legend: string): Query {
+  return { expression, legend };
+}
+
 /** Percentiles of a histogram, as queries. */
 export function percentiles(series: string, selector: string): readonly Query[] {
-  return [0.5, 0.9, 0.99].map((share) => ({
-    expression: percentile(share, series, selector),
-    legend: `p${share * 100}`,
-  }));
+  return [0.5, 0.9, 0.99].map((share) => query(percentile(share, series, selector), `p${share * 100}`));
 }
 
 /** @param labels - by which it is grouped */

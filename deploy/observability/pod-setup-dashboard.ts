@@ -1,4 +1,4 @@
-import { NODES, percentile, percentiles, type DashboardDefinition } from './panels.js';
+import { NODES, percentile, percentiles, query, type DashboardDefinition } from './panels.js';
 
 const DURATION = 'podwire_plugin_command_duration_seconds';
 const PHASE = 'podwire_plugin_command_phase_duration_seconds';
@@ -15,9 +15,7 @@ export const POD_SETUP: DashboardDefinition = {
         {
           title: 'ADD',
           description: 'Time of successful ADDs, from the start of the shim to the answer. A point leads to its trace.',
-          kind: 'lines',
           unit: 's',
-          width: 12,
           queries: percentiles(DURATION, SUCCESSFUL_ADD),
         },
         {
@@ -26,12 +24,11 @@ export const POD_SETUP: DashboardDefinition = {
             'Where the time of a mean ADD goes; the phases add up to it. datastore: etcd or the disk. kernel, lock: the node. rpc: between podwire-node and podwire-ipam. ipam_queue: other requests of the node. shim: podwire-node was down or had no CPU.',
           kind: 'stack',
           unit: 's',
-          width: 12,
           queries: [
-            {
-              expression: `sum by (phase) (rate(${PHASE}_sum{${SUCCESSFUL_ADD}}[$__rate_interval])) / scalar(sum(rate(${DURATION}_count{${SUCCESSFUL_ADD}}[$__rate_interval])))`,
-              legend: '{{phase}}',
-            },
+            query(
+              `sum by (phase) (rate(${PHASE}_sum{${SUCCESSFUL_ADD}}[$__rate_interval])) / scalar(sum(rate(${DURATION}_count{${SUCCESSFUL_ADD}}[$__rate_interval])))`,
+              '{{phase}}',
+            ),
           ],
         },
         {
@@ -39,16 +36,14 @@ export const POD_SETUP: DashboardDefinition = {
           description: 'Half of the ADDs spend less than this in the phase. Percentiles do not add up.',
           kind: 'stack',
           unit: 's',
-          width: 12,
-          queries: [{ expression: percentile(0.5, PHASE, SUCCESSFUL_ADD, ['phase']), legend: '{{phase}}' }],
+          queries: [query(percentile(0.5, PHASE, SUCCESSFUL_ADD, ['phase']), '{{phase}}')],
         },
         {
           title: 'p99 by phase',
           description: 'One ADD in a hundred spends more than this in the phase. Percentiles do not add up.',
           kind: 'stack',
           unit: 's',
-          width: 12,
-          queries: [{ expression: percentile(0.99, PHASE, SUCCESSFUL_ADD, ['phase']), legend: '{{phase}}' }],
+          queries: [query(percentile(0.99, PHASE, SUCCESSFUL_ADD, ['phase']), '{{phase}}')],
         },
         {
           title: 'ADDs by time',
@@ -56,21 +51,13 @@ export const POD_SETUP: DashboardDefinition = {
             'Number of ADDs by their time. Two bands mean two kinds of ADDs, such as with and without a new block.',
           kind: 'heatmap',
           unit: 's',
-          width: 12,
-          queries: [
-            {
-              expression: `sum by (le) (increase(${DURATION}_bucket{${SUCCESSFUL_ADD}}[$__rate_interval]))`,
-              legend: '{{le}}',
-            },
-          ],
+          queries: [query(`sum by (le) (increase(${DURATION}_bucket{${SUCCESSFUL_ADD}}[$__rate_interval]))`, '{{le}}')],
         },
         {
           title: 'p99 of ADD by node',
           description: 'A node that stands out is overloaded, or has a slow network to podwire-ipam.',
-          kind: 'lines',
           unit: 's',
-          width: 12,
-          queries: [{ expression: percentile(0.99, DURATION, SUCCESSFUL_ADD, ['instance']), legend: '{{instance}}' }],
+          queries: [query(percentile(0.99, DURATION, SUCCESSFUL_ADD, ['instance']), '{{instance}}')],
         },
       ],
     },
@@ -81,52 +68,39 @@ export const POD_SETUP: DashboardDefinition = {
           title: 'Failed ADDs by reason',
           description: 'README.md explains each failure. UNREACHABLE: podwire-ipam was down.',
           kind: 'stack',
-          unit: 'short',
-          width: 12,
           queries: [
-            {
-              expression: `sum by (reason) (increase(podwire_plugin_commands_failed_total{command="ADD",${NODES}}[$__rate_interval])) > 0 or on () vector(0)`,
-              legend: '{{reason}}',
-            },
+            query(
+              `sum by (reason) (increase(podwire_plugin_commands_failed_total{command="ADD",${NODES}}[$__rate_interval])) > 0 or on () vector(0)`,
+              '{{reason}}',
+            ),
           ],
         },
         {
           title: 'Failed ADDs by node',
           description: 'Nodes whose ADDs fail, with the reason.',
           kind: 'stack',
-          unit: 'short',
-          width: 12,
           queries: [
-            {
-              expression: `sum by (instance, reason) (increase(podwire_plugin_commands_failed_total{command="ADD",${NODES}}[$__rate_interval])) > 0 or on () vector(0)`,
-              legend: '{{instance}} {{reason}}',
-            },
+            query(
+              `sum by (instance, reason) (increase(podwire_plugin_commands_failed_total{command="ADD",${NODES}}[$__rate_interval])) > 0 or on () vector(0)`,
+              '{{instance}} {{reason}}',
+            ),
           ],
         },
         {
           title: 'Nodes that cannot add pods',
           description: '1: an ADD would fail now, for the reason. See the runbook of PodwireAddBlocked.',
-          kind: 'lines',
-          unit: 'short',
-          width: 12,
           queries: [
-            {
-              expression: `max by (instance, reason) (podwire_plugin_add_blocked{${NODES}})`,
-              legend: '{{instance}} {{reason}}',
-            },
+            query(`max by (instance, reason) (podwire_plugin_add_blocked{${NODES}})`, '{{instance}} {{reason}}'),
           ],
         },
         {
           title: 'Commands in flight',
           description: 'Commands that stay in flight wait for a service that hangs.',
-          kind: 'lines',
-          unit: 'short',
-          width: 12,
           queries: [
-            {
-              expression: `sum by (instance, command) (podwire_plugin_commands_in_flight{${NODES}})`,
-              legend: '{{instance}} {{command}}',
-            },
+            query(
+              `sum by (instance, command) (podwire_plugin_commands_in_flight{${NODES}})`,
+              '{{instance}} {{command}}',
+            ),
           ],
         },
       ],
@@ -139,41 +113,31 @@ export const POD_SETUP: DashboardDefinition = {
           description: 'Traces that the collector keeps. Each leads from the kubelet to the kernel.',
           kind: 'traces',
           unit: 's',
-          width: 12,
           queries: [{ expression: '{ name = "CNI ADD" && (duration > 1s || status = error) }' }],
         },
         {
           title: 'p99 of ADD spans, with exemplars',
           description: 'From the collector’s spanmetrics connector. Each point is an ADD and leads to its trace.',
-          kind: 'lines',
           unit: 's',
-          width: 12,
           hasExemplars: true,
-          queries: [
-            { expression: percentile(0.99, 'podwire_span_duration_seconds', 'span_name="CNI ADD"'), legend: 'p99' },
-          ],
+          queries: [query(percentile(0.99, 'podwire_span_duration_seconds', 'span_name="CNI ADD"'), 'p99')],
         },
         {
           title: 'Share of Podwire in RunPodSandbox',
           description:
             'Share of the kubelet’s time for RunPodSandbox that the ADD takes. The pod condition PodReadyToStartContainers becomes true after it.',
-          kind: 'lines',
           unit: 'percentunit',
-          width: 12,
           queries: [
-            {
-              expression:
-                'sum(rate(podwire_plugin_command_duration_seconds_sum{command="ADD"}[$__rate_interval])) / sum(rate(kubelet_run_podsandbox_duration_seconds_sum[$__rate_interval]))',
-              legend: 'share',
-            },
+            query(
+              'sum(rate(podwire_plugin_command_duration_seconds_sum{command="ADD"}[$__rate_interval])) / sum(rate(kubelet_run_podsandbox_duration_seconds_sum[$__rate_interval]))',
+              'share',
+            ),
           ],
         },
         {
           title: 'DEL',
           description: 'Time of successful DELs.',
-          kind: 'lines',
           unit: 's',
-          width: 12,
           queries: percentiles(DURATION, `command="DEL",result="success",${NODES}`),
         },
       ],

@@ -2,7 +2,7 @@ import { lstat, mkdir, open, readdir, readFile, readlink, rename, rm, symlink } 
 import { dirname, join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
-import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
+import { codeOf, ignoreAbsent, messageOf } from '@podwire/shared/failure/thrown';
 import { syncDirectory } from '@podwire/shared/files/sync-directory';
 
 /** Content, permissions and owner of a file. */
@@ -130,10 +130,6 @@ async function sweep(directory: string, beforeMs: number): Promise<void> {
     const stats = await lstat(path).catch(ignoreAbsent);
     if (stats !== undefined && stats.mtimeMs < beforeMs) await rm(path, { force: true });
   }
-}
-
-function ignoreAbsent(error: unknown): undefined {
-  if (codeOf(error) !== 'ENOENT') throw error;
 }
 
 const NEXT_STEPS: Readonly<Record<string, string>> = {

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
-import { codeOf } from '@podwire/shared/failure/thrown';
+import { ignoreAbsent } from '@podwire/shared/failure/thrown';
 import { isTrustedUser } from '@podwire/shared/sockets/peer-check';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { currentUserId } from '@podwire/shared/runtime/user';
@@ -55,7 +55,7 @@ export class SpoolDirectory {
    * @throws Failure STATE_IO if other users can write to the directory; Error of the file system
    */
   async list(): Promise<readonly string[]> {
-    const found = await lstat(this.#path).catch(unlessAbsent);
+    const found = await lstat(this.#path).catch(ignoreAbsent);
     if (!found) return [];
     if (!found.isDirectory() || !isTrustedUser(found.uid, currentUserId()) || (found.mode & WRITABLE_BY_OTHERS) !== 0)
       throw new Failure(
@@ -78,11 +78,11 @@ export class SpoolDirectory {
    */
   async read(name: string): Promise<SpooledFile | undefined> {
     const path = join(this.#path, name);
-    const entry = await lstat(path).catch(unlessAbsent);
+    const entry = await lstat(path).catch(ignoreAbsent);
     if (!entry) return undefined;
     if (!entry.isFile()) throw new Failure('INVALID_REQUEST', 'it is not a regular file');
     // Neither follows a link nor waits for the writer of a FIFO, which may have replaced the file by now.
-    const file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK).catch(unlessAbsent);
+    const file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK).catch(ignoreAbsent);
     if (!file) return undefined;
     try {
       const found = await file.stat({ bigint: true });
@@ -99,7 +99,7 @@ export class SpoolDirectory {
   /** Removes a file, unless a later DEL of the attachment has replaced it. @throws Error of the file system */
   async remove({ name, identity }: SpooledFile): Promise<void> {
     const path = join(this.#path, name);
-    const found = await lstat(path, { bigint: true }).catch(unlessAbsent);
+    const found = await lstat(path, { bigint: true }).catch(ignoreAbsent);
     if (found && `${found.ino} ${found.mtimeNs}` === identity) await rm(path, { force: true });
   }
 
@@ -112,11 +112,7 @@ export class SpoolDirectory {
 
   async #removeIfStale(name: string): Promise<void> {
     const path = join(this.#path, name);
-    const found = await lstat(path).catch(unlessAbsent);
+    const found = await lstat(path).catch(ignoreAbsent);
     if (found?.isFile() && this.#clock.nowMs() - found.mtimeMs > STALE_MS) await rm(path, { force: true });
   }
-}
-
-function unlessAbsent(error: unknown): undefined {
-  if (codeOf(error) !== 'ENOENT') throw error;
 }

@@ -5,10 +5,9 @@ import {
   type RoutingCounts,
 } from '@podwire/proto/podwire/dataplane/v1/node';
 import { readChainVersions } from '@podwire/shared/chain/chain-versions';
-import { unsupportedVersions, formatUnsupportedVersions, programFaults, type Chain } from '@podwire/shared/chain/chain';
+import { unsupportedVersions, formatUnsupportedVersions, programFaults } from '@podwire/shared/chain/chain';
 import { programVersions } from '@podwire/shared/chain/program-versions';
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Clock } from '@podwire/shared/runtime/clock';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Context } from '../clients/services.js';
@@ -156,17 +155,21 @@ async function readChain(input: Input, { clock, env }: Context) {
   const file = input.get(CONFIG) ?? `${configDirectory}/${configName}`;
   const directory = input.get(PROGRAMS) ?? binDirectory;
   const found = await readNetworkConfiguration(file);
-  const faults = await chainFaults(found?.chain, { directory, clock });
+  const chain = found?.chain ?? { plugins: [] };
+  const versions = await readChainVersions(chain, directory, (path) => programVersions(path, clock));
+  const unsupported = formatUnsupportedVersions(unsupportedVersions(chain, versions));
+  const newer = `run "podwire install", which removes them, or put newer programs into ${directory}`;
+  const versionFault = `${file} offers CNI versions that its chain does not support (${unsupported}); ${newer}`;
   /** @param refusal - of STATUS. The installer writes the file last, once STATUS is ready */
   const checks = (refusal: string | null): Check[] => {
     const remedy = refusal ? 'correct status first' : 'run "podwire install", or name another file with --config';
     const missing = found ? [] : [`${file} does not exist, so the runtime adds no pods; ${remedy}`];
     return [
-      ...checksOf('configuration', [...missing, ...faults.versions.map((fault) => `${file} ${fault}`)], file),
-      ...checksOf('programs', faults.programs, `${directory} has all programs`),
+      ...checksOf('configuration', [...missing, ...(unsupported === '' ? [] : [versionFault])], file),
+      ...checksOf('programs', programFaults(chain, versions, directory), `${directory} has all programs`),
     ];
   };
-  return { member: found?.member, isUsable: found !== undefined && faults.versions.length === 0, checks };
+  return { member: found?.member, isUsable: found !== undefined && unsupported === '', checks };
 }
 
 /** One check that passed, or its faults. */
@@ -184,20 +187,4 @@ async function forwardDrops(dataplane: Context['dataplane']): Promise<readonly s
     if (error instanceof Failure) return [];
     throw error;
   }
-}
-
-/** Faults of the chain's programs: versions that one refuses, and programs with which pod sandboxes will fail. */
-async function chainFaults(
-  chain: Chain | undefined,
-  { directory, clock }: { readonly directory: string; readonly clock: Clock },
-) {
-  const checkedChain = chain ?? { plugins: [] };
-  const versions = await readChainVersions(checkedChain, directory, (path) => programVersions(path, clock));
-  const unsupported = formatUnsupportedVersions(unsupportedVersions(checkedChain, versions));
-  const remedy = `run "podwire install", which removes them, or put newer programs into ${directory}`;
-  const versionFault = `offers CNI versions that its chain does not support (${unsupported}); ${remedy}`;
-  return {
-    versions: unsupported === '' ? [] : [versionFault],
-    programs: programFaults(checkedChain, versions, directory),
-  };
 }

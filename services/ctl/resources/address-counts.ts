@@ -14,12 +14,21 @@ interface AddressCounts {
 }
 
 /** Headings of the cells of {@link countCells}. In use, cooling, reserved and available ones add up to all addresses. */
-export const COUNT_HEADS = ['IN USE', 'USED', 'COOLING', 'RESERVED', 'AVAILABLE', 'LEASED'] as const;
+const COUNT_HEADS = ['IN USE', 'USED', 'COOLING', 'RESERVED', 'AVAILABLE', 'LEASED'] as const;
 export const COUNT_COLUMNS: readonly Column[] = COUNT_HEADS.map((right) => ({ right }));
 
 export function countCells({ capacity, allocated, cooling, reserved, available, leased }: AddressCounts): string[] {
   const inUse = inUseOf({ allocated, cooling });
   return [count(inUse), percent(inUse, capacity), count(cooling), count(reserved), count(available), count(leased)];
+}
+
+/** Columns of a resource with the counts of an object. */
+export function countColumns<Item>(countsOf: (item: Item) => AddressCounts) {
+  return COUNT_HEADS.map((head, place) => ({
+    head,
+    isNumber: true,
+    cell: (item: Item) => countCells(countsOf(item))[place] ?? '',
+  }));
 }
 
 /** Addresses that have a holder. */

@@ -10,7 +10,7 @@ import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 
 import { allPages, type Service } from '../clients/services.js';
 import { age, LEASE_PREFIX, momentAndAge, momentOfAttribute, podOf, wordOf } from '../output/words.js';
-import { COUNT_HEADS, countCells } from './address-counts.js';
+import { countColumns } from './address-counts.js';
 import { resource, type Filter } from './resource.js';
 
 type BlockFilter = Pick<Filter, 'node' | 'pool'>;
@@ -60,11 +60,7 @@ export const BLOCK = resource<Block>({
     { head: 'NODE', cell: ({ nodeName }) => nodeName },
     { head: 'AFFINITY', cell: affinityOf },
     { head: 'SIZE', isNumber: true, cell: ({ capacity }) => String(capacity) },
-    ...COUNT_HEADS.map((head, place) => ({
-      head,
-      isNumber: true,
-      cell: (block: Block) => countCells({ capacity: block.capacity, ...utilizationOf(block) })[place] ?? '',
-    })),
+    ...countColumns((block: Block) => ({ capacity: block.capacity, ...utilizationOf(block) })),
     { head: 'BORROWED', isNumber: true, cell: (block) => String(borrowedOf(block).length) },
     { head: 'CLAIMED', cell: ({ claimTime }, nowMs) => age(claimTime, nowMs) },
   ],

@@ -20,7 +20,7 @@ import { DRAIN, FORCE, RELEASE_ADDRESSES } from '../command-line/options.js';
 import type { Input } from '../command-line/verb.js';
 import { sentence, type Fields, type Report } from '../output/report.js';
 import { count, moment, momentAndAge, percent, wordOf } from '../output/words.js';
-import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
+import { countColumns, inUseOf } from './address-counts.js';
 import { keptReport } from './kept.js';
 import { resource, type Wanted } from './resource.js';
 import type { IP_POOL_SPEC } from './specs.js';
@@ -172,11 +172,7 @@ export const IP_POOL = resource<Pool, z.infer<typeof IP_POOL_SPEC>>({
     { head: 'BLOCK SIZE', isNumber: true, cell: ({ blockSize }) => `/${blockSize}` },
     { head: 'ENCAPSULATION', cell: encapsulationOf },
     { head: 'NAT', cell: ({ natOutgoing }) => (natOutgoing ? 'yes' : 'no') },
-    ...COUNT_HEADS.map((head, place) => ({
-      head,
-      isNumber: true,
-      cell: ({ utilization }: Pool) => countCells(countsOf(utilization))[place] ?? '',
-    })),
+    ...countColumns(({ utilization }: Pool) => countsOf(utilization)),
     { head: 'STATE', cell: stateOf },
     { head: 'SELECTOR', isWide: true, cell: ({ nodeSelector }) => nodeSelector || 'all()' },
     { head: 'NAMESPACES', isWide: true, cell: ({ namespaceSelector }) => namespaceSelector || 'all' },

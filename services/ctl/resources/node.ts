@@ -14,7 +14,7 @@ import { allPages, type Context, type Service } from '../clients/services.js';
 import { FORCE } from '../command-line/options.js';
 import { sentence, type Fields } from '../output/report.js';
 import { age, moment, momentAndAge, percent, wordOf } from '../output/words.js';
-import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
+import { countColumns, inUseOf } from './address-counts.js';
 import { keptReport } from './kept.js';
 import { resource, type ManifestObject, type Wanted } from './resource.js';
 
@@ -140,11 +140,7 @@ export const NODE = resource<Node, ManifestObject>({
     { head: 'IPV6', cell: ({ ipv6Address }) => ipv6Address },
     { head: 'TUNNELS', cell: tunnelsOf },
     { head: 'BLOCKS', isNumber: true, cell: ({ utilization }) => String(utilization?.blocks ?? 0) },
-    ...COUNT_HEADS.map((head, place) => ({
-      head,
-      isNumber: true,
-      cell: ({ utilization }: Node) => countCells(utilization ?? NodeUtilization.create())[place] ?? '',
-    })),
+    ...countColumns(({ utilization }: Node) => utilization ?? NodeUtilization.create()),
     { head: 'STATE', cell: stateOf },
     { head: 'AGE', cell: ({ createTime }, nowMs) => age(createTime, nowMs) },
     { head: 'HEARD', isWide: true, cell: ({ heardTime }, nowMs) => age(heardTime, nowMs) },

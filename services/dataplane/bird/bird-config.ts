@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { chmod, chown, mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
-import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { FAMILIES, formatAddress, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type {
@@ -50,8 +50,6 @@ const RESTART_SECONDS = 120;
  * a large cluster some neighbour is always down, so the wait always takes its full time.
  */
 const RECOVERY_SECONDS = 15;
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * The whole configuration of BIRD 2 on a node.

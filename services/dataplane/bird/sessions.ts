@@ -1,4 +1,4 @@
-import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { FAMILIES, formatAddress, type Family } from '@podwire/shared/net/address';
 import { compareNames } from '@podwire/shared/words/order';
 
 import type { Cluster, ClusterNode } from '../cluster/cluster.js';
@@ -35,8 +35,6 @@ export const BGP_PORT = 179;
 
 /** Prefix of BIRD protocols that are Podwire's sessions. */
 const SESSION_PREFIX = 'podwire_bgp_';
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * The sessions of one node, sorted by name. Of several with one address, a configured peer wins over a node, and the first by

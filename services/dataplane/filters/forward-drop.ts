@@ -1,4 +1,4 @@
-import { familyBits, parseAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { FAMILIES, familyBits, parseAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { ClusterPool } from '../cluster/cluster.js';
@@ -33,8 +33,6 @@ export const SKIPPED_TABLES = [
 
 /** The chain of iptables for forwarded packets, which the iptables of nftables shares with `nft`. */
 export const IPTABLES = { name: 'filter', chain: 'FORWARD' } as const;
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** Hosts of the internet: root servers of DNS, which no list of private or reserved addresses has. */
 const INTERNET: Readonly<Record<Family, Address | undefined>> = {

@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -43,8 +43,6 @@ export const FORWARD_CHECK_INTERVAL_MS = 15_000;
 
 /** The comment of Podwire's rules in chains of other programs. */
 const COMMENT = 'podwire';
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * Keeps packets of pods from being dropped on their way through the node by another firewall: accepts them first in the chains of

@@ -7,7 +7,7 @@ import {
 } from '@podwire/shared/attachment/host-port';
 import type { Difference, PodNetwork } from '@podwire/shared/attachment/pod-network';
 import { Failure } from '@podwire/shared/failure/failure';
-import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { FAMILIES, formatAddress, type Family } from '@podwire/shared/net/address';
 
 import type { Condition } from '../conditions/conditions.js';
 import { elementTexts, listedElements } from '../nft/table-form.js';
@@ -37,8 +37,6 @@ interface MappedPod extends Pick<PodNetwork, 'attachment' | 'hostInterfaceName' 
 type MappedPods = ReadonlyMap<string, MappedPod>;
 
 export const HOST_PORT_TABLE: TableName = { family: 'inet', name: 'podwire_hostports' };
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** The maps of one kind of host ports: to the pod's address, and to its port. nft 1.0.6 reads no map with both. */
 interface PortMaps {
@@ -259,10 +257,8 @@ export class HostPorts {
 
   /** Conditions; empty when the table is as wanted. */
   conditions(): readonly Condition[] {
-    const failure = this.#reconciler.failure;
-    if (!failure) return [];
-    const message = `host ports of pods are not reachable, and pods with host ports are refused: ${failure.message}`;
-    return [{ reason: 'HostPortsUnavailable', message }];
+    const effect = 'host ports of pods are not reachable, and pods with host ports are refused';
+    return this.#reconciler.conditions({ reason: 'HostPortsUnavailable' }, effect);
   }
 
   /** Leaves the table in force. */

@@ -1,4 +1,4 @@
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import { hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
@@ -138,8 +138,6 @@ interface MasqueraderOptions extends Omit<TableReconcilerOptions, 'table'> {
   readonly settings: MasqueradeSettings;
 }
 
-const FAMILIES: readonly Family[] = [4, 6];
-
 /**
  * Reconciles the tables `ip podwire` and `ip6 podwire`, which give packets from pools with `natOutgoing` the node's address. A
  * family without such a pool has no table. On failure pods run without masquerading, and {@link conditions} has the reason.
@@ -162,18 +160,15 @@ export class Masquerader implements Follower {
     this.#plans = plans;
     for (const family of FAMILIES) {
       const plan = plans[family];
-      // The table reconciler reports failures and retries.
-      void this.#reconcilers[family].setWanted(plan ? masqueradeTable(plan) : 'absent').catch(() => undefined);
+      this.#reconcilers[family].request(plan ? masqueradeTable(plan) : 'absent');
     }
   }
 
   /** Conditions; empty while both tables are as wanted. */
   conditions(): readonly Condition[] {
     return FAMILIES.flatMap((family) => {
-      const failure = this.#reconcilers[family].failure;
-      if (!failure) return [];
-      const message = `IPv${family} packets from pools with natOutgoing leave with the pods’ addresses: ${failure.message}`;
-      return [{ reason: 'MasqueradeUnavailable', message }];
+      const effect = `IPv${family} packets from pools with natOutgoing leave with the pods’ addresses`;
+      return this.#reconcilers[family].conditions({ reason: 'MasqueradeUnavailable' }, effect);
     });
   }
 

@@ -1,4 +1,4 @@
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
 import type { Condition } from '../conditions/conditions.js';
@@ -22,8 +22,6 @@ import {
 } from '../nft/table.js';
 
 export const NEIGHBOUR_TABLE: TableName = { family: 'inet', name: 'podwire_neighbours' };
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** Destinations by family: on the node's own links, answering a pod, or just addressed by a pod. */
 const CONNECTED: Readonly<Record<Family, string>> = { 4: 'connected4', 6: 'connected6' };
@@ -137,16 +135,13 @@ export class NeighbourGuard {
 
   /** Sets the subnets on the node's own links. */
   setConnected(connected: readonly Prefix[]): void {
-    // The table reconciler reports failures and retries.
-    this.#reconciler.setWanted(neighbourTable(connected, this.#podInterfaces())).catch(() => undefined);
+    this.#reconciler.request(neighbourTable(connected, this.#podInterfaces()));
   }
 
   /** Conditions; empty while the table is as wanted. */
   conditions(): readonly Condition[] {
-    const failure = this.#reconciler.failure;
-    if (!failure) return [];
-    const message = `nftables cannot limit new destinations, so a pod can fill the node’s neighbour table: ${failure.message}`;
-    return [{ reason: 'NeighbourGuardUnavailable', message }];
+    const effect = 'nftables cannot limit new destinations, so a pod can fill the node’s neighbour table';
+    return this.#reconciler.conditions({ reason: 'NeighbourGuardUnavailable' }, effect);
   }
 
   /** Leaves the table in force. */

@@ -1,5 +1,5 @@
 import { HOST_INTERFACE_PREFIX } from '@podwire/shared/attachment/names';
-import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { FAMILIES, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { compareTexts } from '@podwire/shared/words/order';
 
 import type { ClusterChange, ClusterNode, ClusterView, Follower } from '../cluster/cluster.js';
@@ -22,7 +22,6 @@ import {
 export const PORT_TABLE: TableName = { family: 'inet', name: 'podwire_ports' };
 
 const NODES: Readonly<Record<Family, string>> = { 4: 'nodes4', 6: 'nodes6' };
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** Interfaces of pods: Podwire's, and interfaces that Calico's plugin names. */
 const POD_INTERFACES = [`${HOST_INTERFACE_PREFIX}*`, 'cali*'];
@@ -57,16 +56,13 @@ export class PortGuard implements Follower {
     const addresses = [...cluster.nodes.values()].flatMap(addressesOfNode);
     const textsOf = (family: Family) => distinct(addresses.filter((each) => each.family === family).map(formatAddress));
     const table = this.#ports.length > 0 ? portTable(this.#ports, { 4: textsOf(4), 6: textsOf(6) }) : 'absent';
-    // The table reconciler reports failures and retries.
-    void this.#reconciler.setWanted(table).catch(() => undefined);
+    this.#reconciler.request(table);
   }
 
   /** Conditions; empty while the table is as wanted. */
   conditions(): readonly Condition[] {
-    const failure = this.#reconciler.failure;
-    if (!failure) return [];
-    const message = `nftables cannot filter packets from pods, so pods reach the metrics of nodes and podwire-ipam: ${failure.message}`;
-    return [{ reason: 'PortGuardUnavailable', message }];
+    const effect = 'nftables cannot filter packets from pods, so pods reach the metrics of nodes and podwire-ipam';
+    return this.#reconciler.conditions({ reason: 'PortGuardUnavailable' }, effect);
   }
 
   /** Leaves the table in force. */

@@ -1,6 +1,6 @@
 import { HOST_INTERFACE_PREFIX } from '@podwire/shared/attachment/names';
 import type { PodNetwork } from '@podwire/shared/attachment/pod-network';
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
 import type { Condition } from '../conditions/conditions.js';
@@ -40,7 +40,6 @@ const CHECK_ENCAPSULATION = 'check_encapsulation';
 const LIMIT_NEIGHBOURS = 'limit_neighbours';
 const LISTED_INTERFACES = 'pod_interfaces';
 const ALLOWED: Readonly<Record<Family, string>> = { 4: 'allowed_sources4', 6: 'allowed_sources6' };
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** Recent IPv6 sources of a pod by interface, and the rate of new ones. */
 const NEIGHBOURS = 'known_neighbours';
@@ -221,10 +220,9 @@ export class SourceGuard {
 
   /** Conditions; empty when there are no differences. */
   conditions(): readonly Condition[] {
-    const failure = this.#reconciler.failure;
-    if (!failure) return [];
-    const message = `nftables cannot filter packets from pods, so pods with IPv6 addresses or source prefixes are refused, and IPv4 pods reach services on the node’s 127.0.0.1: ${failure.message}`;
-    return [{ reason: 'SourceGuardUnavailable', message, blockedFamilies: [6] }];
+    const effect =
+      'nftables cannot filter packets from pods, so pods with IPv6 addresses or source prefixes are refused, and IPv4 pods reach services on the node’s 127.0.0.1';
+    return this.#reconciler.conditions({ reason: 'SourceGuardUnavailable', blockedFamilies: [6] }, effect);
   }
 
   /** Leaves the table in force. */

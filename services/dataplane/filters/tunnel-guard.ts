@@ -34,16 +34,13 @@ export class TunnelGuard implements Follower {
     if (this.#isFollowing && !change.hasOtherChanges) return;
     this.#isFollowing = true;
     const sources = planTunnelSources(view);
-    // The table reconciler reports failures and retries.
-    void this.#reconciler.setWanted(sources.length > 0 ? tunnelTable(sources) : 'absent').catch(() => undefined);
+    this.#reconciler.request(sources.length > 0 ? tunnelTable(sources) : 'absent');
   }
 
   /** Conditions; empty while the table is as wanted. */
   conditions(): readonly Condition[] {
-    const failure = this.#reconciler.failure;
-    if (!failure) return [];
-    const message = `nftables cannot filter tunnel packets, so the node accepts VXLAN and IPIP from any address: ${failure.message}`;
-    return [{ reason: 'TunnelGuardUnavailable', message }];
+    const effect = 'nftables cannot filter tunnel packets, so the node accepts VXLAN and IPIP from any address';
+    return this.#reconciler.conditions({ reason: 'TunnelGuardUnavailable' }, effect);
   }
 
   /** Leaves the table in force. */

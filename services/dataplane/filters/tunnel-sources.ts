@@ -1,4 +1,4 @@
-import type { Address, Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Address, type Family } from '@podwire/shared/net/address';
 import { compareNames } from '@podwire/shared/words/order';
 
 import { encapsulationOf, modeOf, nodeAddressOf, type ClusterView } from '../cluster/cluster.js';
@@ -11,8 +11,6 @@ export interface TunnelSources {
   /** Addresses of the other nodes, in the order of the nodes' names. */
   readonly nodes: readonly Address[];
 }
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * The families with encapsulated pools, and the nodes from which tunnel packets are accepted. IPIP supports only

@@ -8,6 +8,7 @@ import {
   type Neighbour,
   type Route,
 } from '@podwire/netlink';
+import { FAMILIES } from '@podwire/shared/net/address';
 
 import type { NodeScope } from '../routes/kernel.js';
 import {
@@ -29,8 +30,6 @@ const BATCH_COUNT = 1000;
 
 /** Errors of a kernel without IPv6 when its routes are requested. */
 const WITHOUT_FAMILY = ['EOPNOTSUPP', 'EAFNOSUPPORT'];
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** Reads the node's full state. Stores the names of links in `links`. */
 export async function observeNode(namespace: Namespace, links: NodeLinks, scope: NodeScope): Promise<ObservedNode> {

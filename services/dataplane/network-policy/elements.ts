@@ -1,9 +1,9 @@
-import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { FAMILIES, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Direction } from '@podwire/shared/network-policy/policy';
 
 import { concatJson, jumpTo, type ElementsChange, type Json, type NftSet, type SetDefinition } from '../nft/table.js';
 import { elementJson, familyOfKey, type ElementKey, type ElementsDelta, type MemberSet } from './members.js';
-import { FAMILIES, FILTERED, JUMPS, KNOWN, OWN, POD_SETS, SELF, setDefinition } from './rules.js';
+import { FILTERED, JUMPS, KNOWN, OWN, POD_SETS, SELF, setDefinition } from './rules.js';
 
 /** The chains that judge a pod's connections; undefined: they need no judgement. */
 export interface Targets extends Readonly<Record<Direction, string | undefined>> {

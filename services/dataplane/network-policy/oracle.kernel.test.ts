@@ -1,4 +1,4 @@
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES } from '@podwire/shared/net/address';
 import { isAllowed, type Connection } from '@podwire/shared/network-policy/evaluate';
 import type { Direction, Profile } from '@podwire/shared/network-policy/policy';
 import fc from 'fast-check';
@@ -18,7 +18,6 @@ const seed = Number(process.env.POLICY_SEED ?? Math.floor(Math.random() * 2 ** 3
 const ROUNDS = Number(process.env.POLICY_ROUNDS ?? 12);
 
 const ENDS = [...PODS, OUTSIDE];
-const FAMILIES: readonly Family[] = [4, 6];
 
 interface Case {
   readonly from: ProbedEnd;

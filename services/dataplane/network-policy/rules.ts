@@ -1,5 +1,5 @@
 import { HOST_INTERFACE_PREFIX } from '@podwire/shared/attachment/names';
-import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { FAMILIES, formatAddress, type Family } from '@podwire/shared/net/address';
 import type { Direction, PolicyRule, PortRange, Profile } from '@podwire/shared/network-policy/policy';
 import { merge, type AddressRange } from '@podwire/shared/network-policy/ranges';
 
@@ -25,8 +25,6 @@ import {
 import { logAt, LOGGED, type DropPlace } from './drop-log.js';
 
 export const POLICY_TABLE: TableName = { family: 'inet', name: 'podwire_policy' };
-
-export const FAMILIES: readonly Family[] = [4, 6];
 
 /** Interfaces of wired pods. Packets of other pods' interfaces are dropped. */
 export const KNOWN: SetDefinition = { name: 'known', type: 'ifname', interval: false };

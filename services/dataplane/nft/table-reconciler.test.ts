@@ -211,7 +211,7 @@ describe('a failure', () => {
     const { reconciler, nft, clock, events } = start();
     for (let times = 0; times < 3; times++) nft.failNext('apply', refused('not today'));
     await expect(reconciler.setWanted(table('a'))).rejects.toThrow('not today');
-    expect(reconciler.failure?.message).toBe('not today');
+    expect(reconciler.conditions({}, 'open')).toEqual([{ message: 'open: not today' }]);
     const waitsMs: (number | undefined)[] = [];
     for (let attempt = 1; attempt <= 3; attempt++) {
       const before = nft.transactions;
@@ -220,7 +220,7 @@ describe('a failure', () => {
       clock.advance(clock.nextMs!);
       await until(() => nft.transactions > before);
     }
-    await until(() => reconciler.failure === undefined);
+    await until(() => reconciler.conditions({}, '').length === 0);
     expect(waitsMs).toEqual([1000, 2000, 4000]);
     expect(events.takeLines()).toEqual([
       'inet podwire failed: not today',
@@ -259,7 +259,7 @@ describe('a failure', () => {
     await expect(reconciler.setWanted(table('a'))).rejects.toThrow('unexpected output');
     await until(() => clock.sleeping === 1 && clock.nextMs! < CHECK_INTERVAL_MS);
     clock.advance(clock.nextMs!);
-    await until(() => reconciler.failure === undefined);
+    await until(() => reconciler.conditions({}, '').length === 0);
     expect(nft.print()).toMatch(/"links": "a"$/);
     expect(events.takeLines()).toEqual([
       'inet podwire failed: unexpected output',
@@ -298,7 +298,7 @@ describe('a failure', () => {
     await expect(reconciler.setWanted(table('a'))).rejects.toBe(missing);
     nft.failNext('read', missing);
     await reconciler.setWanted('absent');
-    expect(reconciler.failure).toBeUndefined();
+    expect(reconciler.conditions({}, '')).toEqual([]);
     await reconciler.stop();
   });
 
@@ -306,7 +306,7 @@ describe('a failure', () => {
     const { reconciler, nft, events } = start();
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft'));
     await reconciler.setWanted('absent');
-    expect(reconciler.failure).toBeUndefined();
+    expect(reconciler.conditions({}, '')).toEqual([]);
     expect(events.takeLines()).toEqual([]);
     await reconciler.stop();
   });

@@ -94,9 +94,9 @@ export class TableReconciler {
     });
   }
 
-  /** The failure; undefined when the table matches, or none is wanted yet. */
-  get failure(): Failure | undefined {
-    return this.#failed?.failure;
+  /** The condition while the table is not as wanted; its message is the effect and the failure. */
+  conditions<Kind extends object>(kind: Kind, effect: string): readonly (Kind & { readonly message: string })[] {
+    return this.#failed ? [{ ...kind, message: `${effect}: ${this.#failed.failure.message}` }] : [];
   }
 
   /** Whether a wanted table exists, as far as known: the current one, or the one before. */
@@ -114,6 +114,11 @@ export class TableReconciler {
     this.#wanted = table;
     if (isFirst) this.#queue.request('check', CHECK_INTERVAL_MS);
     return this.#run();
+  }
+
+  /** Same as {@link setWanted} for callers that do not wait. Failures are events. */
+  request(table: Wanted): void {
+    this.setWanted(table).catch(() => undefined);
   }
 
   /** Leaves the table unchanged. Resolves when no run is in flight. */

@@ -1,7 +1,7 @@
 import { NodeServiceService, type RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
-import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { FAMILIES, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, prefixesOverlap, splitCidr } from '@podwire/shared/net/prefix';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
@@ -73,8 +73,6 @@ const REPLACED_DELAY_MS = 1000;
 /** Limits of RegisterNode. */
 const MAX_INTERFACES_COUNT = 64;
 const MAX_ADDRESSES_COUNT = 64;
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * Keeps this node registered in IPAM: registers it at the start, when its addresses change, and when its registration was deleted or

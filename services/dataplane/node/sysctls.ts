@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -43,8 +43,6 @@ interface SettingsOutcome extends Pick<SettingsCheck, 'changedPods'> {
 
 /** Polling interval in milliseconds, as the kernel does not notify of changed settings. */
 export const SYSCTL_CHECK_INTERVAL_MS = 10_000;
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** Checks the node's settings that pods' networks depend on: repairs Podwire's own, and reports the rest. */
 export class NodeSysctls implements Follower {

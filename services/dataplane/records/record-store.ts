@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
+import { removeIfPossible } from '@podwire/shared/files/durable-file';
 
 import { decodeRecord, encodeRecord, type AttachmentRecord, type DecodedRecord } from './record.js';
 
@@ -173,12 +174,4 @@ export class DirectoryRecordStore implements RecordStore {
 
 function fileName(attachment: Attachment): string {
   return hash('sha256', formatAttachment(attachment)).slice(0, NAME_DIGITS) + RECORD;
-}
-
-function removeIfPossible(path: string): void {
-  try {
-    unlinkSync(path);
-  } catch {
-    // The caller reports the write error.
-  }
 }

@@ -1,4 +1,5 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { isAborted } from '@podwire/shared/failure/signal';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { AttachmentEvents } from '../pods/events.js';
@@ -98,8 +99,4 @@ export class OrphanCollector {
       if (dead) this.#options.onUnsettled?.(dead);
     });
   }
-}
-
-function isAborted(signal: AbortSignal): boolean {
-  return signal.aborted;
 }

@@ -1,5 +1,6 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { HOST_INTERFACE_PREFIX, HOST_MAC } from '@podwire/shared/attachment/names';
+import { isAborted } from '@podwire/shared/failure/signal';
 import { forEachConcurrently } from '@podwire/shared/reconcile/concurrently';
 
 import type { AttachmentEvents, RecoverySummary } from '../pods/events.js';
@@ -78,10 +79,6 @@ async function tryApplyFinding(
     options.events.taskFailed(`recovery of ${describeFinding(finding)}`, error);
     return 'failed';
   }
-}
-
-function isAborted(signal: AbortSignal): boolean {
-  return signal.aborted;
 }
 
 /** @returns undefined when a call has handled it meanwhile */

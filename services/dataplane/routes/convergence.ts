@@ -189,7 +189,7 @@ export async function observeNode(kernel: NodeKernel, wanted: WantedNode | undef
 export function isRouteAsWanted(destination: string, wanted: WantedNode, known: NodeStateCache): boolean {
   const route = wanted.routes.get(destination);
   const found = known.routes.get(destination);
-  return route && found ? equalRoutes(route, found) : route === found;
+  return equalRoutes(route, found);
 }
 
 function* allDestinations({ routes }: WantedNode, known: NodeStateCache): Generator<string> {

@@ -87,7 +87,7 @@ export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, k
     const found = known.routes.get(destination);
     const remove = () => found && steps.deleted.push({ type: 'route-delete', route: withMetric(found) });
     if (!route) remove();
-    else if (found && equalRoutes(route, found)) continue;
+    else if (equalRoutes(route, found)) continue;
     else if (route.device !== undefined && !known.isUp(route.device)) continue;
     // Replacing it would replace the foreign route: the kernel takes the first of that destination.
     else if (known.conflictingRoutes.has(destination)) remove();

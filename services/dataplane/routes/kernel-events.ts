@@ -107,9 +107,9 @@ export class EventApplier {
       return;
     }
     // The deletion is already known, or concerns an earlier route of this destination.
-    if (deleted !== (found !== undefined && equalRoutes(found, route))) return;
+    if (deleted !== equalRoutes(found, route)) return;
     const wanted = this.#wanted.routes.get(destination);
-    const wasAsWanted = found === undefined ? wanted === undefined : wanted !== undefined && equalRoutes(found, wanted);
+    const wasAsWanted = equalRoutes(found, wanted);
     if (wasAsWanted) this.effects.drifted.add(destination);
     this.effects.routes.add(destination);
     if (deleted) this.#known.routes.delete(destination);

@@ -142,7 +142,8 @@ export function isDefaultMetric({ destination, metric }: Pick<KernelRoute, 'dest
   return metric === (destination.includes(':') ? 1024 : 0);
 }
 
-export function equalRoutes(a: ObservedRoute, b: ObservedRoute): boolean {
+export function equalRoutes(a: ObservedRoute | undefined, b: ObservedRoute | undefined): boolean {
+  if (a === b || !a || !b) return a === b;
   return (
     a.type === b.type &&
     a.device === b.device &&

@@ -12,6 +12,7 @@ import type {
 } from '../cluster/cluster.js';
 import { RouteFaults } from '../conditions/conditions.js';
 import { nodesOf, Paths, planBlock, RANKS, type BlockPlan, type BlockContext, type Claim } from './block-routes.js';
+import { equalRoutes } from './observed.js';
 import { planTunnels, type TunnelPlan } from './tunnels.js';
 import { equalFacts, type NodeFacts, type NodeRoute, type WantedNode } from './wanted.js';
 
@@ -232,18 +233,6 @@ function equalPools(a: ClusterPool | undefined, b: ClusterPool | undefined): boo
     a.encapsulation === b.encapsulation &&
     a.natOutgoing === b.natOutgoing &&
     a.loadBalancerOnly === b.loadBalancerOnly
-  );
-}
-
-export function equalRoutes(a: NodeRoute | undefined, b: NodeRoute | undefined): boolean {
-  if (a === b || !a || !b) return a === b;
-  return (
-    a.destination === b.destination &&
-    a.type === b.type &&
-    a.device === b.device &&
-    a.gateway === b.gateway &&
-    a.onlink === b.onlink &&
-    a.source === b.source
   );
 }
 

@@ -1,5 +1,5 @@
 import { tunnelMac } from '@podwire/shared/attachment/names';
-import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { FAMILIES, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import { compareNames } from '@podwire/shared/words/order';
 
@@ -31,8 +31,6 @@ const IPV6_MIN_MTU_BYTES = 1280;
 
 /** Least MTU of a link for IPv4, in bytes (RFC 791). */
 const IPV4_MIN_MTU_BYTES = 68;
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** The input for planning tunnels. */
 interface TunnelInput {

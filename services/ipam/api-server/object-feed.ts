@@ -1,6 +1,7 @@
 import { setImmediate } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { isAborted } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { z } from 'zod';
@@ -223,8 +224,4 @@ export class ObjectFeed<Value> {
 /** Whether a version is later than another one of the same resource (KEP-5504). */
 export function isLater(version: string, than: string): boolean {
   return version.length === than.length ? version > than : version.length > than.length;
-}
-
-function isAborted(signal: AbortSignal): boolean {
-  return signal.aborted;
 }

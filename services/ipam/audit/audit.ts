@@ -1,4 +1,4 @@
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES } from '@podwire/shared/net/address';
 import { defaultRoute, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
@@ -12,8 +12,6 @@ import { findForeignEndpointFaults } from './foreign-endpoint-findings.js';
 import { findHandleFaults, findNodeFaults, findPoolOverlap, unreadableFinding } from './record-findings.js';
 import { findSessionFaults } from './session-findings.js';
 import type { Usage } from './usage.js';
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * Examines everything in the datastore, one item per step, so that the caller can yield in between. The view may change

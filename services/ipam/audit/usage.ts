@@ -1,4 +1,4 @@
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import { defaultRoute } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
@@ -49,8 +49,6 @@ export interface Usage {
   /** Addresses that cool down. */
   readonly cooling: number;
 }
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** Counts used addresses, per pool and node, in the order of their names. */
 export function usageOf(view: View): Usage {

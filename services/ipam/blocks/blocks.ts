@@ -1,4 +1,4 @@
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES } from '@podwire/shared/net/address';
 import { comparePrefixes, defaultRoute, type Prefix } from '@podwire/shared/net/prefix';
 
 import { usedCount, type AffinityState, type Block } from '../records/block.js';
@@ -61,8 +61,6 @@ export function listBlocks(view: View, query: BlockQuery): Page<ListedBlock> {
   }
   return { items, more: false };
 }
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 function rangesOf(view: View, { poolName }: BlockQuery): Prefix[] {
   if (poolName === '') return FAMILIES.map(defaultRoute);

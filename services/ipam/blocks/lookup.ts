@@ -1,11 +1,9 @@
-import { compareAddresses, familyBits, type Address, type Family } from '@podwire/shared/net/address';
+import { compareAddresses, FAMILIES, familyBits, type Address } from '@podwire/shared/net/address';
 import { defaultRoute, hostPrefix, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
 import { corruptFailure } from '../records/absence.js';
 import { LARGEST_BLOCK_BITS, rangesAround, type Block } from '../records/block.js';
 import type { UnreadableRecord, View } from '../records/view.js';
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 /** Every block, IPv4 before IPv6, in the order of their addresses. */
 export function* allBlocks(view: View): Generator<Block, void, void> {

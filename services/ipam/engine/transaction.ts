@@ -13,11 +13,6 @@ export function closedFailure(): Failure {
   return new Failure('STORE_UNAVAILABLE', 'the datastore is closed: the service is shutting down; repeat the request');
 }
 
-/** Whether the signal has fired; a function, because the compiler assumes an earlier check still holds. */
-export function isAborted(signal: AbortSignal): boolean {
-  return signal.aborted;
-}
-
 /** Whether the store refuses every request from now on, because it was replaced. */
 export function isPermanent(error: unknown): error is Failure {
   return error instanceof Failure && error.code === 'STORE_CORRUPT';

@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { failureOfSignal, isAborted } from '@podwire/shared/failure/signal';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { z } from 'zod';
 
@@ -208,8 +208,4 @@ export class Leadership {
 
 function lostFailure(reason: string): Failure {
   return new Failure('STORE_UNAVAILABLE', `${reason}; this podwire-ipam starts again`);
-}
-
-function isAborted(signal: AbortSignal): boolean {
-  return signal.aborted;
 }

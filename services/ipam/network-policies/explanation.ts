@@ -13,7 +13,7 @@ import type { Direction, Profile } from '@podwire/shared/network-policy/policy';
 
 import type { Member } from './address-sets.js';
 import type { IndexedPod } from './pod-index.js';
-import type { PodName } from './pods.js';
+import { formatPodName, type PodName } from './pods.js';
 import type { NodePod, SharedProfile } from './profiles.js';
 import {
   faultyPoliciesOf,
@@ -155,16 +155,16 @@ function resolve(end: PolicyEnd, { profiles }: PolicyState, nodesWith: NodeLooku
     const serviceHint = 'a Service has no policies: name a pod behind it';
     throw new Failure(
       'ENDPOINT_NOT_FOUND',
-      `pod ${keyOf(end.pod)}: is not known; check its name: ${hint}; ${serviceHint}`,
+      `pod ${formatPodName(end.pod)}: is not known; check its name: ${hint}; ${serviceHint}`,
     );
   }
   const { pod, members } = indexed;
-  const nodePod = profiles.podOf(pod.nodeName, keyOf(pod));
+  const nodePod = profiles.podOf(pod.nodeName, formatPodName(pod));
   if (!nodePod)
     throw new Failure('UNREACHABLE', `namespace ${pod.namespace}: is not read from the API server yet; try again`);
   const addresses = 'pod' in end ? members.map(({ value }) => value.address) : [end.address];
   if (addresses.length === 0)
-    throw new Failure('ENDPOINT_NOT_FOUND', `pod ${keyOf(pod)}: has no address yet; try again when it runs`);
+    throw new Failure('ENDPOINT_NOT_FOUND', `pod ${formatPodName(pod)}: has no address yet; try again when it runs`);
   return { addresses, nodeNames: pod.nodeName === '' ? [] : [pod.nodeName], indexed, profiles: nodePod };
 }
 
@@ -181,7 +181,7 @@ function portOf({ port, protocol }: PolicyQuestion, destination: IndexedPod | un
   if (typeof port !== 'string') return port;
   const named = destination?.pod.ports.find((each) => each.name === port && each.protocol === protocol);
   if (named) return named.port;
-  const subject = destination ? `pod ${keyOf(destination.pod)}` : 'destination';
+  const subject = destination ? `pod ${formatPodName(destination.pod)}` : 'destination';
   throw new Failure('INVALID_REQUEST', `port "${port}": ${subject} has none of this name and protocol; use its number`);
 }
 
@@ -228,8 +228,4 @@ function lookup(profiles: readonly SharedProfile[]): SetLookup {
         ({ value }) => 'port' in value && value.protocol === protocol && value.port === port,
       ),
   };
-}
-
-function keyOf({ namespace, name }: PodName): string {
-  return `${namespace}/${name}`;
 }

@@ -5,7 +5,7 @@ import type { SetMember } from '@podwire/shared/network-policy/policy';
 import type { AllocationAttributes } from '../records/attributes.js';
 import { attributesAt, isHeld, rangesAround, type Block } from '../records/block.js';
 import { poolOf, type Pool } from '../records/pool.js';
-import type { Pod, PodName } from './pods.js';
+import { formatPodName, type Pod, type PodName } from './pods.js';
 
 /** An address that IPAM has bound to a pod. */
 interface Allocation extends SetMember {
@@ -61,7 +61,7 @@ export class PodAddresses {
   /** Only allocations of the pod's own node count: a node that allocates chooses the name of the pod. */
   of(pod: Pod): readonly SetMember[] {
     const { nodeName, reportedAddresses } = pod;
-    const key = keyOf(pod);
+    const key = formatPodName(pod);
     const bound = (this.#byPod.get(key) ?? NONE).filter((each) => each.nodeName === nodeName && !this.#isGiven(each));
     const announced = [...(this.#announcedByPod.get(key) ?? [])].filter((each) => this.#isValid(each, pod));
     const reported = reportedAddresses.flatMap((text): SetMember[] => {
@@ -74,19 +74,19 @@ export class PodAddresses {
 
   /** An address replaces its earlier announcement. An allocation that has ended is ignored. */
   announce({ nodeName, pod, addresses }: Announcement): void {
-    const changed = new Map<string, PodName>([[keyOf(pod), pod]]);
+    const changed = new Map<string, PodName>([[formatPodName(pod), pod]]);
     for (const member of addresses) {
       const holder = this.#holderOf(member.address);
       if (holder && (holder.nodeName !== nodeName || holder.sequenceNumber > member.sequenceNumber)) continue;
       const { pod: earlier } = this.#drop(member.address) ?? {};
-      for (const each of [earlier, holder?.pod]) if (each) changed.set(keyOf(each), each);
+      for (const each of [earlier, holder?.pod]) if (each) changed.set(formatPodName(each), each);
       const announced = { nodeName, pod, ...member };
       this.#announced.set(formatAddress(member.address), announced);
-      const known = this.#announcedByPod.get(keyOf(pod)) ?? new Set();
-      this.#announcedByPod.set(keyOf(pod), known.add(announced));
+      const known = this.#announcedByPod.get(formatPodName(pod)) ?? new Set();
+      this.#announcedByPod.set(formatPodName(pod), known.add(announced));
       this.#countsByNode.set(nodeName, (this.#countsByNode.get(nodeName) ?? 0) + 1);
     }
-    for (const each of this.#dropOldest(nodeName)) changed.set(keyOf(each), each);
+    for (const each of this.#dropOldest(nodeName)) changed.set(formatPodName(each), each);
     for (const each of changed.values()) this.#options.changed(each);
   }
 
@@ -108,16 +108,16 @@ export class PodAddresses {
     if (block) this.#prefixes.set(formatPrefix(block.prefix), block);
     const added = without(after, before);
     const removed = without(before, after);
-    const changed = new Map([...removed, ...added].map(({ pod }) => [keyOf(pod), pod]));
+    const changed = new Map([...removed, ...added].map(({ pod }) => [formatPodName(pod), pod]));
     for (const podKey of changed.keys()) {
-      const isOwn = (each: Allocation): boolean => keyOf(each.pod) === podKey;
+      const isOwn = (each: Allocation): boolean => formatPodName(each.pod) === podKey;
       const kept = without(this.#byPod.get(podKey) ?? NONE, removed.filter(isOwn));
       const now = [...kept, ...added.filter(isOwn)];
       if (now.length > 0) this.#byPod.set(podKey, now);
       else this.#byPod.delete(podKey);
     }
     for (const pod of this.#endAnnouncements({ before: known?.block, after: block, added }))
-      changed.set(keyOf(pod), pod);
+      changed.set(formatPodName(pod), pod);
     for (const pod of changed.values()) this.#options.changed(pod);
   }
 
@@ -161,7 +161,7 @@ export class PodAddresses {
     const announced = this.#announced.get(text);
     if (!announced) return undefined;
     this.#announced.delete(text);
-    const key = keyOf(announced.pod);
+    const key = formatPodName(announced.pod);
     const ofPod = this.#announcedByPod.get(key);
     ofPod?.delete(announced);
     if (ofPod?.size === 0) this.#announcedByPod.delete(key);
@@ -232,11 +232,7 @@ function isSame(a: Allocation, b: Allocation | undefined): boolean {
   return (
     a.address.family === b?.address.family &&
     a.sequenceNumber === b.sequenceNumber &&
-    keyOf(a.pod) === keyOf(b.pod) &&
+    formatPodName(a.pod) === formatPodName(b.pod) &&
     a.nodeName === b.nodeName
   );
-}
-
-function keyOf({ namespace, name }: PodName): string {
-  return `${namespace}/${name}`;
 }

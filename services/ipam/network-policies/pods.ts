@@ -24,6 +24,10 @@ export interface PodName {
   readonly name: string;
 }
 
+export function formatPodName({ namespace, name }: PodName): string {
+  return `${namespace}/${name}`;
+}
+
 export interface Pod extends PodName {
   /** UID; of a static pod the hash of its file, which the kubelet uses instead. */
   readonly uid: string;

@@ -25,7 +25,13 @@ import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 import { keptMessage } from '../blocks/running-nodes-rpc.js';
 import { dateOf, readObjectName } from '../messages/parts.js';
 import { labelKeyFault, labelValueFault, subdomainFault } from '../records/names.js';
-import type { Node, NodeAddress, NodeInterface, TunnelKind } from '../records/node.js';
+import {
+  formatNodeAddress,
+  type Node,
+  type NodeAddress,
+  type NodeInterface,
+  type TunnelKind,
+} from '../records/node.js';
 import { versionOf } from '../records/versions.js';
 import type { Nodes } from './nodes-operations.js';
 import type { NodeListing, NodeUpdate, Registration } from './nodes.js';
@@ -256,10 +262,6 @@ export function nodeMessage(listing: Pick<NodeListing, 'node'> & Partial<NodeLis
       leased: BigInt(utilization.leased),
     },
   };
-}
-
-function formatNodeAddress({ address, subnetBits }: NodeAddress): string {
-  return `${formatAddress(address)}/${subnetBits}`;
 }
 
 function tunnelMessages({ tunnels, tunnelMacs }: Node): NodeMessage['tunnels'] {

@@ -1,4 +1,4 @@
-import type { Address } from '@podwire/shared/net/address';
+import { formatAddress, type Address } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
@@ -14,6 +14,10 @@ export interface NodeAddress {
   readonly address: Prefix;
   /** Prefix length of the subnet in bits. */
   readonly subnetBits: number;
+}
+
+export function formatNodeAddress({ address, subnetBits }: NodeAddress): string {
+  return `${formatAddress(address)}/${subnetBits}`;
 }
 
 /** The node's end of a tunnel. */

@@ -1,6 +1,6 @@
-import { familyBits, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import type { Address, Family } from '@podwire/shared/net/address';
 import { parseMac, type Mac } from '@podwire/shared/net/mac';
-import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { formatAddressOrPrefix, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 /** Request policies and the requests of pods, as immutable values. Specific to Podwire: Calico has no equivalent. */
 
@@ -91,17 +91,12 @@ export function allowedTexts(rules: RequestRules, kind: RuleKind): string[] {
     case 'addresses':
     case 'addressesWithoutIpam':
     case 'sourcePrefixes':
-      return (rules[kind] ?? []).map(formatRange);
+      return (rules[kind] ?? []).map(formatAddressOrPrefix);
     case 'macAddresses':
       return (rules.macAddresses ?? []).map(formatMacRange);
     case 'families':
       return (rules.families ?? []).map((family) => `IPv${family}`);
   }
-}
-
-/** A range, or an address for a range of one. */
-export function formatRange(prefix: Prefix): string {
-  return prefix.length === familyBits(prefix.family) ? formatAddress(prefix) : formatPrefix(prefix);
 }
 
 /** MAC addresses with common first bits. The other bits of `value` are zero. */

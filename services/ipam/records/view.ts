@@ -156,6 +156,10 @@ export interface UnreadableBlock extends UnreadableRecord {
   readonly name: Extract<RecordName, { kind: 'block' }>;
 }
 
+export function isUnreadableBlock(record: UnreadableRecord): record is UnreadableBlock {
+  return record.name.kind === 'block';
+}
+
 /** Identifies a record in the datastore. */
 export type RecordName =
   | { readonly kind: 'pool'; readonly name: string }

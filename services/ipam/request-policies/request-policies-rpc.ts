@@ -8,7 +8,7 @@ import {
   type RequestPolicy as PolicyMessage,
 } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { parseAddress } from '@podwire/shared/net/address';
-import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { formatAddressOrPrefix, formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
@@ -19,7 +19,6 @@ import { readNamespaceLabels, readPod, readRequests } from '../messages/request-
 import { labelFault, subdomainFault } from '../records/names.js';
 import {
   formatMacRange,
-  formatRange,
   parseMacRange,
   RULE_KINDS,
   type MacRange,
@@ -167,7 +166,7 @@ function readPoolName(text: string): Entry<string> {
 function readRange(text: string): Entry<Prefix> {
   const address = parseAddress(text);
   const parsed = address ? { ok: true as const, prefix: hostPrefix(address) } : parsePrefix(text);
-  if (parsed.ok) return { value: parsed.prefix, text: formatRange(parsed.prefix) };
+  if (parsed.ok) return { value: parsed.prefix, text: formatAddressOrPrefix(parsed.prefix) };
   const example = 'such as 10.65.0.0/28 or 10.65.0.99';
   return { fault: parsed.fault === 'has host bits set' ? parsed.fault : `is ${parsed.fault}, ${example}` };
 }
@@ -181,7 +180,7 @@ function readMac(text: string): Entry<MacRange> {
 function requestPolicyMessage(policy: RequestPolicy): PolicyMessage {
   const { name, namespaces, namespaceSelector, createTimeMs, rules } = policy;
   const ranges = (rule: readonly Prefix[] | undefined): RangeRule | undefined =>
-    rule && { cidrs: rule.map(formatRange) };
+    rule && { cidrs: rule.map(formatAddressOrPrefix) };
   return {
     name,
     namespaces: [...namespaces],

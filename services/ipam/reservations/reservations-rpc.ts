@@ -4,8 +4,8 @@ import {
   type Reservation as ReservationMessage,
   type UpdateReservationRequest,
 } from '@podwire/proto/podwire/ipam/v1/reservation';
-import { familyBits, formatAddress, parseAddress } from '@podwire/shared/net/address';
-import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { parseAddress } from '@podwire/shared/net/address';
+import { formatAddressOrPrefix, formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
@@ -103,12 +103,8 @@ function reservationMessage(reservation: Reservation): ReservationMessage {
   const { name, prefixes, createTimeMs } = reservation;
   return {
     name,
-    cidrs: prefixes.map(formatReserved),
+    cidrs: prefixes.map(formatAddressOrPrefix),
     createTime: new Date(createTimeMs),
     resourceVersion: versionOf(reservation),
   };
-}
-
-function formatReserved(prefix: Prefix): string {
-  return prefix.length === familyBits(prefix.family) ? formatAddress(prefix) : formatPrefix(prefix);
 }

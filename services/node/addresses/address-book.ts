@@ -16,7 +16,7 @@ import type {
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { untilAborted } from '@podwire/shared/failure/signal';
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Boot } from '@podwire/shared/runtime/boot';
@@ -30,7 +30,7 @@ import { InventoryReporter } from './reports/inventory-report.js';
 import type { LeaseApi } from './lease-api.js';
 import { bindAddresses } from './lease-calls.js';
 import type { LeaseFile } from './lease-file.js';
-import { FAMILIES, familyOf, type Lease, type LeaseMarks } from './lease.js';
+import { familyOf, type Lease, type LeaseMarks } from './lease.js';
 import { LeaseRefill } from './refill.js';
 import { IpamSession } from './session.js';
 import { Settlement } from './settlement.js';

@@ -1,11 +1,11 @@
 import type { AttachmentRecord } from '@podwire/dataplane/records/record';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import type { Failure } from '@podwire/shared/failure/failure';
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { histogram, observeMetrics } from '@podwire/shared/telemetry/instruments';
 
-import { FAMILIES, type Unsettled } from './lease.js';
+import type { Unsettled } from './lease.js';
 
 const MS_PER_SECOND = 1000;
 

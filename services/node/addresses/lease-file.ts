@@ -1,7 +1,8 @@
-import { mkdirSync, readFileSync, renameSync, unlinkSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 
 import { codeOf } from '@podwire/shared/failure/thrown';
+import { removeIfPossible } from '@podwire/shared/files/durable-file';
 import { parseJson } from '@podwire/shared/json/parse';
 import { parseAddress } from '@podwire/shared/net/address';
 import { z } from 'zod';
@@ -165,13 +166,5 @@ export class TmpfsLeaseFile implements LeaseFile {
       removeIfPossible(path + WRITING);
       removeIfPossible(path);
     }
-  }
-}
-
-function removeIfPossible(path: string): void {
-  try {
-    unlinkSync(path);
-  } catch {
-    // The caller reports the write error.
   }
 }

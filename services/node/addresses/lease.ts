@@ -27,8 +27,6 @@ export interface SettlementInterval {
   readonly longestMs: number;
 }
 
-export const FAMILIES: readonly Family[] = [4, 6];
-
 /** Change that podwire-ipam has not recorded yet. */
 export interface Unsettled {
   /** Attachments whose addresses are not recorded for them. */

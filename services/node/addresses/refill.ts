@@ -1,12 +1,12 @@
 import type { ClusterChange, ClusterNode, ClusterPool, ClusterView } from '@podwire/dataplane/cluster/cluster';
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import type { NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { NS_PER_MS } from '@podwire/shared/runtime/wall-clock';
 
 import type { AddressEvents } from './events.js';
 import { leaseAddresses, leaseReturn, returnAddresses } from './lease-calls.js';
-import { FAMILIES, type Lease, type LeaseMarks } from './lease.js';
+import type { Lease, LeaseMarks } from './lease.js';
 import type { IpamSession } from './session.js';
 import type { Settlement } from './settlement.js';
 import type { LeaseStock } from './stock.js';

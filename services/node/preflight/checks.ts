@@ -23,7 +23,7 @@ import {
   type Chain,
   type ChainVersions,
 } from '@podwire/shared/chain/chain';
-import type { Family } from '@podwire/shared/net/address';
+import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, prefixesOverlap, prefixOf, splitCidr } from '@podwire/shared/net/prefix';
 
 import type { RuntimeDirectories } from './runtime-config.js';
@@ -74,8 +74,6 @@ export interface PreflightFacts {
   /** Whether the system's clock follows another clock; undefined: unknown. */
   readonly isClockSynchronized: boolean | undefined;
 }
-
-const FAMILIES: readonly Family[] = [4, 6];
 
 const check =
   (result: Check['result']) =>

@@ -27,3 +27,8 @@ export async function untilAborted<Result>(work: Promise<Result>, signal: AbortS
     signal.removeEventListener('abort', onAbort);
   }
 }
+
+/** Whether the signal has fired; a function, because the compiler assumes an earlier check still holds. */
+export function isAborted(signal: AbortSignal): boolean {
+  return signal.aborted;
+}

@@ -7,3 +7,8 @@ export function messageOf(thrown: unknown): string {
 export function codeOf(thrown: unknown): string | undefined {
   return thrown instanceof Error && 'code' in thrown && typeof thrown.code === 'string' ? thrown.code : undefined;
 }
+
+/** Catches the error of a missing file. @throws every other error */
+export function ignoreAbsent(thrown: unknown): undefined {
+  if (codeOf(thrown) !== 'ENOENT') throw thrown;
+}

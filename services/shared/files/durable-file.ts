@@ -1,3 +1,4 @@
+import { unlinkSync } from 'node:fs';
 import { link, mkdtemp, open, rename, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 
@@ -47,6 +48,15 @@ export async function putNewDurably(path: string, text: string): Promise<boolean
   }
   await syncDirectory(dirname(path));
   return true;
+}
+
+/** Removes a file that was not written completely; its writer reports why. */
+export function removeIfPossible(path: string): void {
+  try {
+    unlinkSync(path);
+  } catch {
+    // The caller reports the write error.
+  }
 }
 
 async function writeSynced(path: string, text: string): Promise<void> {

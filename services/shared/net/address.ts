@@ -3,6 +3,8 @@ import ipaddr from 'ipaddr.js';
 /** An address family, named by its IP version. */
 export type Family = 4 | 6;
 
+export const FAMILIES: readonly Family[] = [4, 6];
+
 /** An IP address as a number. Immutable; equal addresses have equal fields. */
 export interface Address {
   readonly family: Family;

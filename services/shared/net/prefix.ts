@@ -86,3 +86,8 @@ export function ordinalOf(prefix: Prefix, address: Address): number {
 export function defaultRoute(family: Family): Prefix {
   return { family, value: 0n, length: 0 };
 }
+
+/** As text: an address for a prefix of full length. */
+export function formatAddressOrPrefix(prefix: Prefix): string {
+  return prefix.length === familyBits(prefix.family) ? formatAddress(prefix) : formatPrefix(prefix);
+}

@@ -1,4 +1,4 @@
-import { compareAddresses, familyBits, formatAddress, type Address } from '../net/address.js';
+import { compareAddresses, familyBits, type Address } from '../net/address.js';
 import type { Prefix } from '../net/prefix.js';
 
 /** Consecutive addresses of one family, both ends included. */
@@ -43,9 +43,4 @@ export function merge(ranges: readonly AddressRange[]): AddressRange[] {
 
 export function includes({ first, last }: AddressRange, { family, value }: Address): boolean {
   return family === first.family && value >= first.value && value <= last.value;
-}
-
-/** `10.0.0.0-10.0.255.255`. */
-export function formatRange({ first, last }: AddressRange): string {
-  return `${formatAddress(first)}-${formatAddress(last)}`;
 }

@@ -13,6 +13,14 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- end -}}
 
+{{/* Name, namespace and labels of an object; `part`: the process that it belongs to, unless it has its name. */}}
+{{- define "podwire.metadata" -}}
+name: {{ .name }}
+namespace: {{ .root.Release.Namespace }}
+labels:
+  {{- include "podwire.labels" (dict "root" .root "name" (.part | default .name)) | nindent 2 }}
+{{- end -}}
+
 {{- define "podwire.selector" -}}
 app.kubernetes.io/name: {{ . }}
 app.kubernetes.io/part-of: podwire

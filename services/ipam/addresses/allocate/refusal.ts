@@ -30,7 +30,7 @@ import {
 } from '../../records/block-stats.js';
 import { isInGracePeriod, sameOwner, usedCount, type Block, type BlockOwner } from '../../records/block.js';
 import type { Pool } from '../../records/pool.js';
-import type { UnreadableBlock, UnreadableRecord, View } from '../../records/view.js';
+import { isUnreadableBlock, type UnreadableBlock, type View } from '../../records/view.js';
 import { hasRoom, reservedFreeCount } from '../../reservations/reservations.js';
 import { takeFirst } from './block-choice.js';
 
@@ -164,11 +164,7 @@ function usageOf(stats: BlockStats): Usage {
 function unreadableIn(view: View, { prefix }: Pool): UnreadableBlock[] {
   const first = view.unreadableBlock(prefix);
   if (!first || !prefixContains(prefix, first.name.prefix)) return first ? [first] : [];
-  return [...view.unreadable()].filter(isBlock).filter(({ name }) => prefixContains(prefix, name.prefix));
-}
-
-function isBlock(record: UnreadableRecord): record is UnreadableBlock {
-  return record.name.kind === 'block';
+  return [...view.unreadable()].filter(isUnreadableBlock).filter(({ name }) => prefixContains(prefix, name.prefix));
 }
 
 function blockReason(search: Search, block: Block): string {

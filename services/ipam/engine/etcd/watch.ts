@@ -1,8 +1,9 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { isAborted } from '@podwire/shared/failure/signal';
 import type { IEvent, IWatchResponse } from 'etcd3';
 
 import { RevisionCompacted, type RecordChange, type RevisionChanges, type WatchRequest } from '../store.js';
-import { closedFailure, isAborted } from '../transaction.js';
+import { closedFailure } from '../transaction.js';
 import type { ActiveEndpoint, EtcdCluster } from './cluster.js';
 import { RevisionGone } from './failure.js';
 import { prefixRange } from './request.js';

@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
 
 import { Failure } from '@podwire/shared/failure/failure';
-import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { failureOfSignal, isAborted } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -24,7 +24,6 @@ import {
   type Json,
   type JsonObject,
 } from '../../records/json/json.js';
-import { isAborted } from '../transaction.js';
 import type { ApiObject, ObjectApi, ObjectContent, ObjectObserver, WriteOutcome } from './object-api.js';
 import { isMarkedDeleted, ObjectForms, type CalicoGroup, type ReadObject, type Resource } from './object-forms.js';
 import { deletionTimeIn, finalizersOf, POOL_FINALIZER } from './pool-form.js';

@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { untilAborted } from '@podwire/shared/failure/signal';
+import { isAborted, untilAborted } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -13,7 +13,7 @@ import {
   type Snapshot as StoredSnapshot,
   type Store,
 } from '../store.js';
-import { isPermanent, isAborted, throwIfAborted } from '../transaction.js';
+import { isPermanent, throwIfAborted } from '../transaction.js';
 import { OwnWrites, type OwnWrite } from './own-writes.js';
 import { listInParts } from './pages.js';
 import { ReachableClock } from './reachable-clock.js';

@@ -19,15 +19,16 @@ import type { Pool } from '../../records/pool.js';
 import type { RequestPolicies } from '../../records/request-policy.js';
 import type { RevokedCertificate } from '../../records/revoked-certificate.js';
 import type { NodeSession, StoreEpoch } from '../../records/session.js';
-import type {
-  EndpointRecord,
-  RecordName,
-  RecordValue,
-  StoredEndpoint,
-  StoredForeignEndpoint,
-  UnreadableBlock,
-  UnreadableRecord,
-  View,
+import {
+  isUnreadableBlock,
+  type EndpointRecord,
+  type RecordName,
+  type RecordValue,
+  type StoredEndpoint,
+  type StoredForeignEndpoint,
+  type UnreadableBlock,
+  type UnreadableRecord,
+  type View,
 } from '../../records/view.js';
 import { BlockList } from './block-list.js';
 import { LayeredMap } from './layered-map.js';
@@ -183,7 +184,7 @@ export class Snapshot implements View {
   setUnreadable(record: UnreadableRecord): void {
     this.delete(record.key);
     this.#unreadable.set(record.key, record);
-    if (isBlock(record)) this.#unreadableBlocks = this.#unreadableBlocks.with(record);
+    if (isUnreadableBlock(record)) this.#unreadableBlocks = this.#unreadableBlocks.with(record);
   }
 
   /** Removes a record, readable or not. */
@@ -234,7 +235,7 @@ export class Snapshot implements View {
     const record = this.#unreadable.get(key);
     if (!record) return;
     this.#unreadable.delete(key);
-    if (isBlock(record)) this.#unreadableBlocks = this.#unreadableBlocks.without(record.name.prefix);
+    if (isUnreadableBlock(record)) this.#unreadableBlocks = this.#unreadableBlocks.without(record.name.prefix);
   }
 
   #listBlock(block: Block, before: Block | undefined): void {
@@ -545,10 +546,6 @@ function claimedKeys({ leases, conflicts }: NodeSession): ReadonlySet<bigint> {
 
 function isOfKind<Kind extends RecordValue['kind']>(record: RecordValue, kind: Kind): record is RecordOf<Kind> {
   return record.kind === kind;
-}
-
-function isBlock(record: UnreadableRecord): record is UnreadableBlock {
-  return record.name.kind === 'block';
 }
 
 function compareBlocks(a: Affinity, b: Affinity): number {

@@ -1,7 +1,14 @@
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { parseMac, type Mac } from '@podwire/shared/net/mac';
 
-import type { Node, NodeAddress, NodeInterface, Tunnel, TunnelKind } from '../node.js';
+import {
+  formatNodeAddress,
+  type Node,
+  type NodeAddress,
+  type NodeInterface,
+  type Tunnel,
+  type TunnelKind,
+} from '../node.js';
 import {
   field,
   isAbsent,
@@ -18,7 +25,7 @@ import {
   Unreadable,
   type Field,
 } from './fields.js';
-import { parseJson, type Json, type JsonObject } from './json.js';
+import { parseJson, withoutFields, type Json, type JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
 
 /** Calico's Node (libcalico-go/lib/apis/v3/node.go). An annotation holds the fields that Calico lacks. */
@@ -177,7 +184,7 @@ export function encodeNode(node: Node, raw: JsonObject): JsonObject {
     apiVersion: 'projectcalico.org/v3',
     ...raw,
     metadata: {
-      ...omitFields(metadata, ['labels', 'annotations', 'deletionTimestamp']),
+      ...withoutFields(metadata, ['labels', 'annotations', 'deletionTimestamp']),
       name: node.name,
       uid: node.uid,
       creationTimestamp: keepCreateTime(node.createTimeMs, metadata.creationTimestamp),
@@ -197,7 +204,7 @@ function encodeAnnotations(
 ): JsonObject {
   const none = Object.keys(registeredLabels).length === 0;
   return {
-    ...omitFields(stored, [REGISTERED_LABELS, KUBERNETES_CLUSTER, LEASE_RECALLS, INVENTORY_REQUESTS]),
+    ...withoutFields(stored, [REGISTERED_LABELS, KUBERNETES_CLUSTER, LEASE_RECALLS, INVENTORY_REQUESTS]),
     ...(none ? {} : { [REGISTERED_LABELS]: keepJson(registeredLabels, stored[REGISTERED_LABELS]) }),
     ...(kubernetesCluster === undefined ? {} : { [KUBERNETES_CLUSTER]: kubernetesCluster }),
     ...(leaseRecallCount === undefined ? {} : { [LEASE_RECALLS]: String(leaseRecallCount) }),
@@ -224,13 +231,13 @@ function omitIfEmpty(name: string, object: JsonObject): JsonObject {
 function encodeSpec(node: Node, stored: JsonObject): JsonObject {
   const bgp = readObject(field(stored, 'bgp', 'spec'));
   const newBgp = {
-    ...omitFields(bgp, ['ipv4Address', 'ipv6Address', ...fieldsOf('bgp')]),
+    ...withoutFields(bgp, ['ipv4Address', 'ipv6Address', ...fieldsOf('bgp')]),
     ...(node.ipv4 ? { ipv4Address: keepAddress(node.ipv4, bgp.ipv4Address) } : {}),
     ...(node.ipv6 ? { ipv6Address: keepAddress(node.ipv6, bgp.ipv6Address) } : {}),
     ...encodeTunnels(node, 'bgp'),
   };
   return {
-    ...omitFields(stored, ['bgp', 'interfaces', ...fieldsOf(undefined)]),
+    ...withoutFields(stored, ['bgp', 'interfaces', ...fieldsOf(undefined)]),
     ...encodeTunnels(node, undefined),
     ...omitIfEmpty('bgp', newBgp),
     ...encodeInterfaces(node, stored),
@@ -246,14 +253,6 @@ function encodeInterfaces({ interfaces }: Node, stored: JsonObject): JsonObject 
   }));
   if (JSON.stringify(written) !== JSON.stringify(read)) return written.length > 0 ? { interfaces: written } : {};
   return stored.interfaces === undefined ? {} : { interfaces: stored.interfaces };
-}
-
-function formatNodeAddress({ address, subnetBits }: NodeAddress): string {
-  return `${formatAddress(address)}/${subnetBits}`;
-}
-
-function omitFields(object: JsonObject, names: readonly string[]): JsonObject {
-  return Object.fromEntries(Object.entries(object).filter(([name]) => !names.includes(name)));
 }
 
 function fieldsOf(group: TunnelField['group']): string[] {

@@ -1,12 +1,11 @@
 import { parseAddress, type Family } from '@podwire/shared/net/address';
-import { formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { formatAddressOrPrefix, formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { compareNames } from '@podwire/shared/words/order';
 
 import { selectorFault } from '../../selectors/selector.js';
 import { subdomainFault } from '../names.js';
 import {
   formatMacRange,
-  formatRange,
   parseMacRange,
   type MacRange,
   type PoolRule,
@@ -152,9 +151,9 @@ function encodeRules({ pools, families, macAddresses, ...ranges }: RequestRules)
   const { addresses, addressesWithoutIpam, sourcePrefixes } = ranges;
   const rules: Record<(typeof RULES)[number], Json | undefined> = {
     pools: pools && { names: pools.names, cidrs: pools.prefixes.map(formatPrefix), selector: pools.selector },
-    addresses: addresses?.map(formatRange),
-    addressesWithoutIPAM: addressesWithoutIpam?.map(formatRange),
-    sourcePrefixes: sourcePrefixes?.map(formatRange),
+    addresses: addresses?.map(formatAddressOrPrefix),
+    addressesWithoutIPAM: addressesWithoutIpam?.map(formatAddressOrPrefix),
+    sourcePrefixes: sourcePrefixes?.map(formatAddressOrPrefix),
     macAddresses: macAddresses?.map(formatMacRange),
     families: families?.map((family) => `IPv${family}`),
   };

@@ -1,5 +1,5 @@
-import { familyBits, formatAddress, parseAddress } from '@podwire/shared/net/address';
-import { comparePrefixes, formatPrefix, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
+import { familyBits, parseAddress } from '@podwire/shared/net/address';
+import { comparePrefixes, formatAddressOrPrefix, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { Reservation } from '../config.js';
 import {
@@ -57,7 +57,7 @@ export function encodeReservation(value: Reservation, previous: PreviousState<Re
       uid: value.uid,
       creationTimestamp: keepCreateTime(value.createTimeMs, metadata.creationTimestamp),
     },
-    spec: unchanged ? spec : { ...spec, reservedCIDRs: value.prefixes.map(formatReserved) },
+    spec: unchanged ? spec : { ...spec, reservedCIDRs: value.prefixes.map(formatAddressOrPrefix) },
   };
 }
 
@@ -69,8 +69,4 @@ function samePrefixes(a: readonly Prefix[], b: readonly Prefix[]): boolean {
       return other !== undefined && comparePrefixes(prefix, other) === 0;
     })
   );
-}
-
-function formatReserved(prefix: Prefix): string {
-  return prefix.length === familyBits(prefix.family) ? formatAddress(prefix) : formatPrefix(prefix);
 }

@@ -1,9 +1,9 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { isAborted } from '@podwire/shared/failure/signal';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { RevisionCompacted, type RecordChange, type Store } from '../../store.js';
-import { isAborted } from '../../transaction.js';
 
 /** Dependencies of every follower. */
 export interface FollowerDeps {
