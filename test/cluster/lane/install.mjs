@@ -103,9 +103,7 @@ export class Podwire {
     // run.mjs has built the image.
     if (program === 'npm') return;
     // The guide says that this depends on the store.
-    const served = { embedded: 'statefulset', etcd: 'deployment', kubernetes: 'service' }[this.#store];
-    const ofStore = line.replace('exec statefulset/podwire-ipam', `exec ${served}/podwire-ipam`);
-    if (ADMINISTRATION.includes(program)) await controlPlane.shell(ofStore);
+    if (ADMINISTRATION.includes(program)) await controlPlane.shell(line);
     else if (program === 'ctr') {
       for (const node of nodes) node.shell(line.replace(/deploy\/image\/build\/\S+/, imageArchive));
     } else if (program === 'podwirectl') await this.#executePodwirectl(line.split(' ').slice(1));
