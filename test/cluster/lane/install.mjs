@@ -102,7 +102,6 @@ export class Podwire {
     const [program] = line.split(' ');
     // run.mjs has built the image.
     if (program === 'npm') return;
-    // The guide says that this depends on the store.
     if (ADMINISTRATION.includes(program)) await controlPlane.shell(line);
     else if (program === 'ctr') {
       for (const node of nodes) node.shell(line.replace(/deploy\/image\/build\/\S+/, imageArchive));
