@@ -45,7 +45,7 @@ export interface RpcServerOptions {
   readonly defaultCallTimeoutMs: number;
   /** Timeout for calls in flight after {@link RpcServer.stop}, in milliseconds. */
   readonly drainTimeoutMs: number;
-  /** Maximum number of open streams. Range: 1 and more. Default: 10,000. */
+  /** Maximum number of open streams. Range: 1 and more. Default: 30,000. */
   readonly maxStreamsCount?: number;
   /** Release of the server. Default: {@link RELEASE}. */
   readonly release?: number;
@@ -71,8 +71,8 @@ const HEALTH_REQUEST = Buffer.from('GET /healthz ');
 
 type ConnectionInjector = ReturnType<Server['createConnectionInjector']>;
 
-/** Two of each of 5,000 nodes, twice: the service may not have noticed the end of the ones before. */
-const DEFAULT_MAX_STREAMS_COUNT = 20_000;
+/** Three of each of 5,000 nodes, twice: the service may not have noticed the end of the ones before. */
+const DEFAULT_MAX_STREAMS_COUNT = 30_000;
 
 /**
  * Maximum number of calls that a connection may have open; the client delays further ones. Twice as many as execute, so that
