@@ -78,6 +78,7 @@ const METHODS = {
     'podwire.ipam.v1.ReservationService/ListReservations',
     'podwire.ipam.v1.ReservationService/UpdateReservation',
     'podwire.ipam.v1.WatchService/Watch',
+    'podwire.diagnostics.v1.DiagnosticsService/Collect',
     'podwire.release.v1.ReleaseService/GetRelease',
   ],
   dataplane: [
@@ -96,6 +97,7 @@ const METHODS = {
     'podwire.dataplane.v1.ProbeService/DeleteProbePods',
     'podwire.dataplane.v1.ProbeService/RunProbes',
     'podwire.dataplane.v1.ProbeService/TracePackets',
+    'podwire.diagnostics.v1.DiagnosticsService/Collect',
     'podwire.release.v1.ReleaseService/GetRelease',
   ],
 } as const;

@@ -160,7 +160,7 @@ test('a pod of Calico is listed with its creator, and deleted by Podwire’s DEL
   stack.ip('link', 'set', host, 'up');
   stack.ip('route', 'add', address, 'dev', host, 'scope', 'link');
   await stack.start('node');
-  const row = new RegExp(`^default/calicos +${address.replaceAll('.', '\\.')} +node-1 .* Calico `, 'm');
+  const row = new RegExp(`^default/calicos +${address.replaceAll('.', '\\.')} +node-1 .* Calico$`, 'm');
   await expect.poll(async () => (await ctl('get', 'workloadendpoints', '-A')).output).toMatch(row);
   expect(await ctl('audit')).toMatchObject({ exitCode: 0 });
   expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });

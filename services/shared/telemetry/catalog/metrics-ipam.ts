@@ -98,6 +98,7 @@ export const IPAM_METRICS = {
   'podwire.ipam.allocations.cooling': gauge('{address}', 'Addresses that cool down after their release'),
   'podwire.ipam.namespace.addresses': gauge('{address}', 'Addresses in use by pods of a namespace', {
     labels: { namespace: 'the 20 largest, and _other' },
+    when: 'while pods have addresses',
   }),
   'podwire.ipam.blocks': gauge('{block}', 'Blocks, by their pool and the node that owns them', {
     labels: POOL_AND_NODE,
