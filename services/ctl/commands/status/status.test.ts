@@ -169,12 +169,14 @@ describe('podwirectl status', () => {
   afterEach(() => fakes.clear());
 
   function serve(policies: () => GetPolicyStatusResponse): Promise<void> {
+    const namespaces = ['web', 'kube-system'].map((namespace) => ({ namespace, addressesInUse: 3n }));
+    const summary = { addressesInUse: 6n, namespaces };
     const info = { store: 'etcd', storeRevision: 42n, storeReadUs: 900, instance: 'a', leader: 'a', release: '0.1.0' };
     return fakes.serve(
       fake(ClusterServiceService.getClusterInfo, () => GetClusterInfoResponse.fromPartial(info)),
       fake(ClusterServiceService.listNodeStates, () => ({ nodes, nextPageToken: '' })),
       fake(PoolServiceService.listPools, () => ListPoolsResponse.fromPartial({ pools })),
-      fake(AuditServiceService.audit, () => AuditResponse.fromPartial({ summary: { addressesInUse: 6n } })),
+      fake(AuditServiceService.audit, () => AuditResponse.fromPartial({ summary })),
       fake(NetworkPolicyServiceService.getPolicyStatus, policies),
     );
   }
@@ -193,6 +195,7 @@ describe('podwirectl status', () => {
       /^Datastore +etcd, revision 42, read in 0.9 ms$/m,
       /^Leader +this podwire-ipam$/m,
       /^Nodes +2, 2 connected$/m,
+      /^Namespaces +web 3, kube-system 3$/m,
       /^Policies +2 NetworkPolicies, 0 ClusterNetworkPolicies, in force on 1 of 1 node$/m,
       /^n1 +ready +0\.1\.0 +now +3 +16 +0 +in force +- +-$/m,
       /^main +10\.65\.0\.0\/24 +10 +3\.9% +246 +-$/m,

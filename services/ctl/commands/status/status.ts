@@ -37,6 +37,8 @@ const READ_TIMEOUT_MS = 10_000;
 /** More nodes fill more than a screen: then only nodes with a problem are listed. */
 const MAX_LISTED_COUNT = 30;
 
+const MAX_NAMESPACES_COUNT = 5;
+
 export const status: Verb = {
   name: 'status',
   about: 'the whole cluster: nodes, pools, datastore, policies, problems and what to do about them',
@@ -152,10 +154,17 @@ function overview({ info, nodes, audit, policies, nowMs }: ClusterFacts, problem
           ? `${audit.addressesInUse} in use, ${audit.addressesLeased} leased, ${audit.addressesCooling} cooling`
           : '',
       ],
+      ['Namespaces', namespacesText(audit)],
       ['Policies', policiesText(policies)],
       ['Audit', auditText(audit)],
     ],
   };
+}
+
+/** The namespaces with the most addresses. */
+function namespacesText(audit: ClusterFacts['audit']): string {
+  const shown = (audit?.namespaces ?? []).slice(0, MAX_NAMESPACES_COUNT);
+  return shown.map(({ namespace, addressesInUse }) => `${namespace} ${addressesInUse}`).join(', ');
 }
 
 function policiesText(policies: GetPolicyStatusResponse | undefined): string {
