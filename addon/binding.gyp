@@ -34,7 +34,7 @@
         "src/socket/netfilter.cc",
         "src/socket/netns.cc",
         "src/socket/peer.cc",
-        "src/socket/probe.cc",
+        "src/probe/probe.cc",
         "src/socket/request.cc",
         "src/socket/sequence.cc",
         "src/socket/socket.cc",

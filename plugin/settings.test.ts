@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-import type { Setting } from '@podwire/shared/runtime/config-reader';
+import type { Setting } from '@podwire/shared/settings/config-reader';
 import { expect, test } from 'vitest';
 
 import { PLUGIN_SETTINGS } from './settings.js';

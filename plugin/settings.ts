@@ -1,7 +1,7 @@
 import { familyOf } from '@podwire/shared/net/address';
 import { parsePrefix } from '@podwire/shared/net/prefix';
-import type { SettingValues } from '@podwire/shared/runtime/config-reader';
-import { absolutePath, flag, wholeNumber } from '@podwire/shared/runtime/setting';
+import type { SettingValues } from '@podwire/shared/settings/config-reader';
+import { absolutePath, flag, wholeNumber } from '@podwire/shared/settings/setting';
 import { z } from 'zod';
 
 /**

@@ -22,7 +22,7 @@ import { INSTALL_SETTINGS } from '@podwire/plugin/install/settings';
 import { NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
-import type { Setting } from '@podwire/shared/runtime/config-reader';
+import type { Setting } from '@podwire/shared/settings/config-reader';
 import { recordingLog } from '@podwire/shared/testing/server';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';

@@ -1,5 +1,5 @@
 import type { Command, Commands } from '@podwire/ctl/clients/plugin-socket';
-import { nearestRank, phasesOf, subjectOf } from '@podwire/ctl/commands/latency';
+import { nearestRank, phasesOf, subjectOf } from '@podwire/ctl/commands/node/latency';
 import { PHASES, type Phase } from '@podwire/shared/telemetry/phases';
 
 /** One ADD, as the page shows it. */

@@ -6,7 +6,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { readOwnPackage } from '@podwire/shared/runtime/own-package';
-import { settingsUsage } from '@podwire/shared/runtime/usage';
+import { settingsUsage } from '@podwire/shared/settings/usage';
 
 import { USAGE, type Command } from './command-line.js';
 import { systemDisk, type Disk } from './disk.js';

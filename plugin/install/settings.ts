@@ -1,5 +1,5 @@
-import { readSettings, type SettingValues } from '@podwire/shared/runtime/config-reader';
-import { absolutePath, flag, oneOf, wholeNumber } from '@podwire/shared/runtime/setting';
+import { readSettings, type SettingValues } from '@podwire/shared/settings/config-reader';
+import { absolutePath, flag, oneOf, wholeNumber } from '@podwire/shared/settings/setting';
 import { z } from 'zod';
 
 /** Prefix of Podwire's own variables. Other variables have the names of Calico's installer. */

@@ -8,7 +8,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import type { RpcServer } from '@podwire/shared/rpc/server';
 import { systemClock } from '@podwire/shared/runtime/clock';
-import { readSettings } from '@podwire/shared/runtime/config-reader';
+import { readSettings } from '@podwire/shared/settings/config-reader';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { expect, vi } from 'vitest';
 

@@ -1,8 +1,8 @@
 import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import type { Family } from '@podwire/shared/net/address';
-import type { SettingValues } from '@podwire/shared/runtime/config-reader';
-import { isLocalAddress } from '@podwire/shared/runtime/service-address';
-import { absolutePath, flag, listOf, oneOf, rpcAddress, wholeNumber } from '@podwire/shared/runtime/setting';
+import type { SettingValues } from '@podwire/shared/settings/config-reader';
+import { isLocalAddress } from '@podwire/shared/settings/service-address';
+import { absolutePath, flag, listOf, oneOf, rpcAddress, wholeNumber } from '@podwire/shared/settings/setting';
 import { z } from 'zod';
 
 import { BIRD_SETTINGS } from './bird/settings.js';

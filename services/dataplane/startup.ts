@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Peer } from '@podwire/shared/rpc/client';
-import { releaseService } from '@podwire/shared/rpc/release-service';
+import { releaseService } from '@podwire/shared/common-services/release-service';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Unary } from '@podwire/shared/rpc/unary';
 import type { Clock } from '@podwire/shared/runtime/clock';

@@ -4,7 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { readRelease } from '@podwire/shared/runtime/process-release';
-import { serverSettingsUsage } from '@podwire/shared/runtime/usage';
+import { serverSettingsUsage } from '@podwire/shared/settings/usage';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import { readConfig, SETTINGS, type Config } from './config.js';

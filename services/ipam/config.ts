@@ -1,6 +1,6 @@
 import { violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 import { parsePrefix } from '@podwire/shared/net/prefix';
-import { readSettings, type Setting, type SettingValues } from '@podwire/shared/runtime/config-reader';
+import { readSettings, type Setting, type SettingValues } from '@podwire/shared/settings/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import {
   absolutePath,
@@ -11,7 +11,7 @@ import {
   rpcAddress,
   text,
   wholeNumber,
-} from '@podwire/shared/runtime/setting';
+} from '@podwire/shared/settings/setting';
 import { SERVER_TLS_SETTINGS, serverTlsFaults } from '@podwire/shared/tls/tls-settings';
 import { z } from 'zod';
 

@@ -1,9 +1,9 @@
 import { hostname } from 'node:os';
 
 import { Failure } from '@podwire/shared/failure/failure';
-import { diagnosticsService } from '@podwire/shared/rpc/diagnostics-service';
+import { diagnosticsService } from '@podwire/shared/common-services/diagnostics-service';
 import type { RecentLines } from '@podwire/shared/runtime/recent-lines';
-import { releaseService } from '@podwire/shared/rpc/release-service';
+import { releaseService } from '@podwire/shared/common-services/release-service';
 import { RpcServer } from '@podwire/shared/rpc/server';
 import { UNIX } from '@podwire/shared/sockets/listen';
 import type { Clock } from '@podwire/shared/runtime/clock';

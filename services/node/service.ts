@@ -24,7 +24,7 @@ import { UNIX } from '@podwire/shared/sockets/listen';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { IdleCollection } from '@podwire/shared/runtime/idle-collection';
 import type { RecentLines } from '@podwire/shared/runtime/recent-lines';
-import { diagnosticsService } from '@podwire/shared/rpc/diagnostics-service';
+import { diagnosticsService } from '@podwire/shared/common-services/diagnostics-service';
 import type { DirectoryLock } from '@podwire/shared/files/directory-lock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';

@@ -2,10 +2,10 @@ import { DATAPLANE_SETTINGS } from '@podwire/dataplane/config';
 import { isSubdomain } from '@podwire/plugin/cni/environment';
 import { PLUGIN_SETTINGS } from '@podwire/plugin/settings';
 import { violationsFailure, type Failure } from '@podwire/shared/failure/failure';
-import { readSettings, type Setting, type SettingValues } from '@podwire/shared/runtime/config-reader';
+import { readSettings, type Setting, type SettingValues } from '@podwire/shared/settings/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
-import { metricsTokenSetting, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
-import { serverUsage } from '@podwire/shared/runtime/usage';
+import { metricsTokenSetting, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/settings/setting';
+import { serverUsage } from '@podwire/shared/settings/usage';
 import type { TlsFiles } from '@podwire/shared/tls/tls-files';
 import { ipamTlsFiles, ipamTlsSettings } from '@podwire/shared/tls/tls-settings';
 

@@ -64,9 +64,16 @@ export const ZONES = [
   },
   {
     path: 'services/shared/runtime',
-    zones: ['services/shared/failure', 'services/shared/attachment', 'services/shared/words'],
-    packages: ['@opentelemetry/api', 'pino', 'zod'],
+    zones: ['services/shared/failure', 'services/shared/attachment'],
+    packages: ['@opentelemetry/api', 'pino'],
     ...NODE,
+  },
+  // Environment variables of the processes, and their help.
+  {
+    path: 'services/shared/settings',
+    zones: ['services/shared/failure', 'services/shared/words'],
+    packages: ['zod'],
+    ...PURE,
   },
   // Files that survive a crash, and locks of folders.
   { path: 'services/shared/files', zones: ['services/shared/failure'], packages: [], ...NODE },
@@ -105,7 +112,7 @@ export const ZONES = [
   // Certificates, and the identity of their holders.
   {
     path: 'services/shared/tls',
-    zones: ['services/shared/failure', 'services/shared/files', 'services/shared/runtime'],
+    zones: ['services/shared/failure', 'services/shared/files', 'services/shared/runtime', 'services/shared/settings'],
     packages: ['@grpc/grpc-js', '@peculiar/x509', 'reflect-metadata', 'zod'],
     ...NODE,
   },
@@ -150,6 +157,19 @@ export const ZONES = [
     ],
     packages: ['@bufbuild/protobuf', '@grpc/grpc-js', '@grpc/reflection', '@opentelemetry/api', 'grpc-health-check'],
     ...NODE,
+  },
+  // Services that every process serves.
+  {
+    path: 'services/shared/common-services',
+    zones: [
+      'services/shared/failure',
+      'services/shared/runtime',
+      'services/shared/telemetry',
+      'services/shared/rpc',
+      'proto/gen',
+    ],
+    packages: [],
+    ...PURE,
   },
   // Code shared by tests of several workspaces.
   {
@@ -222,7 +242,7 @@ export const ZONES = [
   },
   // The preflight runs before any service does, so it has the node's own checks in its process.
   {
-    path: 'services/ctl/commands/preflight.ts',
+    path: 'services/ctl/commands/node/preflight.ts',
     zones: [
       'services/shared',
       'proto/gen',

@@ -4,8 +4,8 @@
 #include "binding/object_reader.h"
 #include "binding/shape.h"
 #include "binding/steps.h"
+#include "probe/probe.h"
 #include "socket/announcement.h"
-#include "socket/probe.h"
 
 namespace podwire::netlink {
 

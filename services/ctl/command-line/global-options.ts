@@ -1,4 +1,4 @@
-import { absolutePathFault, rpcAddressFault } from '@podwire/shared/runtime/service-address';
+import { absolutePathFault, rpcAddressFault } from '@podwire/shared/settings/service-address';
 
 import type { OutputFormat } from '../output/report.js';
 import { durationMs, oneOf, text, type Form } from './forms.js';

@@ -1,5 +1,5 @@
 import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
-import { isLocalAddress } from '@podwire/shared/runtime/service-address';
+import { isLocalAddress } from '@podwire/shared/settings/service-address';
 import type { NamedFile } from '@podwire/shared/tls/tls-files';
 
 import type { Proofs } from '../clients/services.js';

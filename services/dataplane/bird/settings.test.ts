@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { readSettings } from '@podwire/shared/runtime/config-reader';
+import { readSettings } from '@podwire/shared/settings/config-reader';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { FULL_MESH } from './peers-file.js';

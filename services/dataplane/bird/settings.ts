@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 
-import type { SettingValues } from '@podwire/shared/runtime/config-reader';
-import { oneOf, wholeNumber } from '@podwire/shared/runtime/setting';
+import type { SettingValues } from '@podwire/shared/settings/config-reader';
+import { oneOf, wholeNumber } from '@podwire/shared/settings/setting';
 import { z } from 'zod';
 
 import type { BirdSettings } from './bird.js';

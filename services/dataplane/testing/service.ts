@@ -7,7 +7,7 @@ import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService, type PodNetwork } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Peer } from '@podwire/shared/rpc/client';
-import { readSettings } from '@podwire/shared/runtime/config-reader';
+import { readSettings } from '@podwire/shared/settings/config-reader';
 import { systemClock } from '@podwire/shared/runtime/clock';
 
 import { DATAPLANE_SETTINGS, type Config } from '../config.js';

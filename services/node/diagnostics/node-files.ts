@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { openNamespace, type Namespace } from '@podwire/netlink';
 import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf } from '@podwire/shared/failure/thrown';
-import type { DiagnosticFile } from '@podwire/shared/rpc/diagnostics-service';
+import type { DiagnosticFile } from '@podwire/shared/common-services/diagnostics-service';
 
 export interface NodeFilesOptions {
   /** Attachment records. */

@@ -1,9 +1,9 @@
 import { z } from 'zod';
 
 import { violationsFailure, type Violation } from '../failure/failure.js';
-import type { Setting } from '../runtime/config-reader.js';
-import { isLocalAddress } from '../runtime/service-address.js';
-import { flag } from '../runtime/setting.js';
+import type { Setting } from '../settings/config-reader.js';
+import { isLocalAddress } from '../settings/service-address.js';
+import { flag } from '../settings/setting.js';
 import { tokenOf, type TokenDeps } from './token-file.js';
 import type { NamedFile, TlsFiles } from './tls-files.js';
 

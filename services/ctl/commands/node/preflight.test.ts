@@ -5,7 +5,7 @@ import { EncapsulationMode, ListPoolsResponse, Pool, PoolServiceService } from '
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { z } from 'zod';
 
-import { fake, Fakes } from '../testing/ctl.js';
+import { fake, Fakes } from '../../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {

@@ -10,13 +10,13 @@ import { programVersions } from '@podwire/shared/chain/program-versions';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import type { Context } from '../clients/services.js';
-import { PLAIN_MEMBER, readInstallation, readNetworkConfiguration } from '../clients/network-config.js';
-import { text } from '../command-line/forms.js';
-import { ON_NODE } from '../command-line/options.js';
-import { option, type Input, type Verb } from '../command-line/verb.js';
-import { checksReport, DONE, PROBLEM_FOUND, type Check, type Fields, type Section } from '../output/report.js';
-import { momentAndAge, wordOf } from '../output/words.js';
+import type { Context } from '../../clients/services.js';
+import { PLAIN_MEMBER, readInstallation, readNetworkConfiguration } from '../../clients/network-config.js';
+import { text } from '../../command-line/forms.js';
+import { ON_NODE } from '../../command-line/options.js';
+import { option, type Input, type Verb } from '../../command-line/verb.js';
+import { checksReport, DONE, PROBLEM_FOUND, type Check, type Fields, type Section } from '../../output/report.js';
+import { momentAndAge, wordOf } from '../../output/words.js';
 
 export const nodeStatus: Verb = {
   name: 'node status',

@@ -5,9 +5,9 @@ import { Failure } from '../failure/failure.js';
 import { systemClock } from '../runtime/clock.js';
 import { RecentLines } from '../runtime/recent-lines.js';
 import { recordingLog, TestServers } from '../testing/server.js';
-import { Peer } from './client.js';
+import { Peer } from '../rpc/client.js';
 import { diagnosticsService, type DiagnosticsOptions } from './diagnostics-service.js';
-import { RpcServer } from './server.js';
+import { RpcServer } from '../rpc/server.js';
 
 let servers: TestServers;
 const stops: (() => unknown)[] = [];

@@ -1,11 +1,11 @@
 import { timeByPhase, PHASES, type Interval, type Phase } from '@podwire/shared/telemetry/phases';
 
-import type { Command } from '../clients/plugin-socket.js';
-import { wholeNumber } from '../command-line/forms.js';
-import { ON_NODE } from '../command-line/options.js';
-import { option, type Verb } from '../command-line/verb.js';
-import type { Report, Table } from '../output/report.js';
-import { percent } from '../output/words.js';
+import type { Command } from '../../clients/plugin-socket.js';
+import { wholeNumber } from '../../command-line/forms.js';
+import { ON_NODE } from '../../command-line/options.js';
+import { option, type Verb } from '../../command-line/verb.js';
+import type { Report, Table } from '../../output/report.js';
+import { percent } from '../../output/words.js';
 
 const SLOWEST = option(
   '--slowest',

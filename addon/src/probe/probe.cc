@@ -1,4 +1,4 @@
-#include "socket/probe.h"
+#include "probe/probe.h"
 
 #include <fcntl.h>
 #include <linux/errqueue.h>

@@ -2,12 +2,12 @@ import { EncapsulationMode, Pool } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
-import { readInstallation } from '../clients/network-config.js';
-import type { Service } from '../clients/services.js';
-import { text, type Form } from '../command-line/forms.js';
-import { option, repeatedOption, type Verb } from '../command-line/verb.js';
-import { checksReport } from '../output/report.js';
-import { listPools } from '../resources/ippool.js';
+import { readInstallation } from '../../clients/network-config.js';
+import type { Service } from '../../clients/services.js';
+import { text, type Form } from '../../command-line/forms.js';
+import { option, repeatedOption, type Verb } from '../../command-line/verb.js';
+import { checksReport } from '../../output/report.js';
+import { listPools } from '../../resources/ippool.js';
 
 const CIDR: Form<string> = {
   placeholder: 'CIDR',

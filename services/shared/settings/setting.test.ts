@@ -31,7 +31,7 @@ describe.each<[string, z.ZodType, readonly [string, unknown][], readonly [string
     ],
     [
       ['a', 'is not an absolute path'],
-      ['./a', 'is not an absolute path'],
+      ['../runtime/a', 'is not an absolute path'],
       [' /a', 'is not an absolute path'],
     ],
   ],

@@ -4,8 +4,8 @@ import { messageOf } from '../failure/thrown.js';
 import type { ProcessRelease } from '../runtime/process-release.js';
 import type { RecentLines } from '../runtime/recent-lines.js';
 import { metricsPage } from '../telemetry/telemetry.js';
-import type { RpcService } from './server.js';
-import type { Streaming } from './streaming.js';
+import type { RpcService } from '../rpc/server.js';
+import type { Streaming } from '../rpc/streaming.js';
 
 /** A file of a support bundle. */
 export interface DiagnosticFile {

@@ -16,7 +16,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 
-import { fake, Fakes } from '../testing/ctl.js';
+import { fake, Fakes } from '../../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {

@@ -10,14 +10,14 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import type { Context, Service } from '../clients/services.js';
-import { ADDRESS, POD_NAME, text } from '../command-line/forms.js';
-import { ON_NODE } from '../command-line/options.js';
-import { argument, type Input, type Verb } from '../command-line/verb.js';
-import { DONE, FAILED, PROBLEM_FOUND, type Table } from '../output/report.js';
-import { attachmentText, failureText } from '../output/words.js';
-import { listEndpoints } from '../resources/workloadendpoint.js';
-import { listPods } from '../resources/pods.js';
+import type { Context, Service } from '../../clients/services.js';
+import { ADDRESS, POD_NAME, text } from '../../command-line/forms.js';
+import { ON_NODE } from '../../command-line/options.js';
+import { argument, type Input, type Verb } from '../../command-line/verb.js';
+import { DONE, FAILED, PROBLEM_FOUND, type Table } from '../../output/report.js';
+import { attachmentText, failureText } from '../../output/words.js';
+import { listEndpoints } from '../../resources/workloadendpoint.js';
+import { listPods } from '../../resources/pods.js';
 
 interface PodCheck {
   readonly attachment: Attachment;

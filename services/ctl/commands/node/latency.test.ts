@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { Fakes } from '../testing/ctl.js';
+import { Fakes } from '../../testing/ctl.js';
 import { percentile } from './latency.js';
 import { bar } from './trace.js';
 

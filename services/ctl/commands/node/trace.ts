@@ -1,12 +1,12 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Command } from '../clients/plugin-socket.js';
-import { podOfSubject, SUBJECT, SUBJECT_TEXT, text } from '../command-line/forms.js';
-import { ON_NODE } from '../command-line/options.js';
-import { argument, option, type Input, type Verb } from '../command-line/verb.js';
-import type { Fields, Section, Table } from '../output/report.js';
-import { momentAndAge } from '../output/words.js';
-import { NAMESPACE } from '../resources/reading.js';
+import type { Command } from '../../clients/plugin-socket.js';
+import { podOfSubject, SUBJECT, SUBJECT_TEXT, text } from '../../command-line/forms.js';
+import { ON_NODE } from '../../command-line/options.js';
+import { argument, option, type Input, type Verb } from '../../command-line/verb.js';
+import type { Fields, Section, Table } from '../../output/report.js';
+import { momentAndAge } from '../../output/words.js';
+import { NAMESPACE } from '../../resources/reading.js';
 import { msText, subjectOf as podText } from './latency.js';
 
 const SUBJECT_ARGUMENT = argument(SUBJECT, SUBJECT_TEXT, 'optional');

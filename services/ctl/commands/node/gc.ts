@@ -6,14 +6,14 @@ import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ip
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { allPages, type Context, type Service } from '../clients/services.js';
-import { text } from '../command-line/forms.js';
-import { ON_NODE, previewReport, YES } from '../command-line/options.js';
-import { option, type Verb } from '../command-line/verb.js';
-import { DONE, FAILED, type Report, type Section } from '../output/report.js';
-import { attachmentText, failureText } from '../output/words.js';
-import { listEndpoints, podText } from '../resources/workloadendpoint.js';
-import { listPods } from '../resources/pods.js';
+import { allPages, type Context, type Service } from '../../clients/services.js';
+import { text } from '../../command-line/forms.js';
+import { ON_NODE, previewReport, YES } from '../../command-line/options.js';
+import { option, type Verb } from '../../command-line/verb.js';
+import { DONE, FAILED, type Report, type Section } from '../../output/report.js';
+import { attachmentText, failureText } from '../../output/words.js';
+import { listEndpoints, podText } from '../../resources/workloadendpoint.js';
+import { listPods } from '../../resources/pods.js';
 
 const NETWORK = option(
   '--network',
