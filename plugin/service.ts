@@ -96,7 +96,6 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
   const { journal, replay, readiness, spool } = parts;
   // Read the journal before the socket exists: an ADD must know the pending releases.
   await journal.load();
-  const endStoring = await keepCommands(parts.recent, join(dirname(settings.cniSocket), COMMANDS_FILE), clock);
   const lease = new ReadyLease({ path: readyPath(settings), isReady: () => readiness.isReadyDuringRestart, clock });
   const fdLimit = new FdLimit(log);
   const server = new CniServer({
@@ -119,6 +118,8 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
   });
   deps.nodeAddresses.start(attachmentsOf(parts, state, clock));
   await server.listen();
+  // After the socket, which callers wait for.
+  const endStoring = await keepCommands(parts.recent, join(dirname(settings.cniSocket), COMMANDS_FILE), clock);
   replay.start();
   spool.start();
   lease.start();
