@@ -71,7 +71,7 @@ export const WORKSPACES = {
   },
   'services/ctl': {
     project: 'services/ctl/tsconfig.build.json',
-    files: ['package.json', 'bin/*.mjs', 'dist/**/*.js'],
+    files: ['package.json', 'bin/*.mjs', 'dist/**/*.js', 'page/*.html', 'page/*.css', 'page/dist/*.js'],
   },
   plugin: {
     project: 'plugin/tsconfig.build.json',

@@ -1,20 +1,20 @@
 // The demonstration, inside the node's own namespaces: starts Podwire's two processes, gives two pods a network through
 // the real CNI binary, shows that they reach each other, and takes everything away again.
 // usage (by start.mjs): demo.mjs FOLDER
-import { join } from 'node:path';
 import process from 'node:process';
 
 import { PluginSocket } from '@podwire/ctl/clients/plugin-socket';
+import { GrpcService } from '@podwire/ctl/clients/services';
+import { summarizeAdds } from '@podwire/ctl/commands/node/add-summary';
+import { nodePage } from '@podwire/ctl/commands/page/page-data';
+import { pageServer } from '@podwire/ctl/commands/page/page-server';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { PHASES } from '@podwire/shared/telemetry/phases';
 
 import { NAMESPACE, runShim, makePod } from './cni.mjs';
-import { summarize } from './dist/latency-summary.js';
-import { pageServer } from './dist/page-server.js';
 import { NODE_ADDRESS, setUpNode, takeDownNode } from './node.mjs';
 import { pinger } from './ping.mjs';
 import { NODE_NAME, startPodwire } from './podwire.mjs';
-import { ROOT } from './prepare.mjs';
 import { Processes } from './processes.mjs';
 import { Rollout } from './rollout.mjs';
 import { Starter } from './starter.mjs';
@@ -30,11 +30,21 @@ const WARM_CYCLES = 60;
 
 const say = (text) => process.stdout.write(`${text}\n`);
 
-/** The last commands of the node, as podwirectl reads them. */
-function readCommands({ sockets }) {
-  const deadlineAtMs = systemClock.nowMs() + READ_TIMEOUT_MS;
-  const deadlineMs = () => deadlineAtMs;
-  return new PluginSocket({ path: sockets.cni, option: 'npm start', clock: systemClock, deadlineMs }).commands();
+/** Podwire's processes, as podwirectl calls them. */
+function clientsOf({ sockets }) {
+  let deadlineAtMs = 0;
+  const restartTimeout = () => (deadlineAtMs = systemClock.nowMs() + READ_TIMEOUT_MS);
+  restartTimeout();
+  const common = { option: 'npm start', clock: systemClock, deadlineMs: () => deadlineAtMs };
+  const traceCommand = () => Promise.resolve();
+  const grpc = (name, socket) => new GrpcService({ name, address: `unix:${socket}`, traceCommand, ...common });
+  return {
+    ipam: grpc('podwire-ipam', sockets.ipam),
+    dataplane: grpc('podwire-node', sockets.dataplane),
+    plugin: () => Promise.resolve(new PluginSocket({ path: sockets.cni, ...common })),
+    clock: systemClock,
+    restartTimeout,
+  };
 }
 
 /** Adds the two pods and prints the result of each, and where the time of its ADD went. */
@@ -44,7 +54,8 @@ async function addPods({ folder, podwire }) {
     const netns = makePod(folder, name);
     pods.push({ name, netns, result: (await runShim(podwire, { command: 'ADD', name, netns })).result });
   }
-  const { newest } = summarize(await readCommands(podwire));
+  const plugin = await clientsOf(podwire).plugin();
+  const { newest } = summarizeAdds([await plugin.commands()]);
   const phases = PHASES.filter((phase) => newest.some((add) => add.phases.some((part) => part.phase === phase)));
   const rows = pods.map(({ name, result }) => {
     const add = newest.find(({ pod }) => pod === `${NAMESPACE}/${name}`);
@@ -128,16 +139,27 @@ the node's routes, and what ${name} sees:
 logs: ${logFolder}`);
 }
 
+const IPAM = 'podwire-ipam';
+const ACTIONS = { stop: `Stop ${IPAM}`, start: `Start ${IPAM}` };
+
 /** Serves the page at a socket of the machine's loopback; pods come and go while the page is open. */
-function servePage({ folder, podwire, socket }) {
-  const rollout = new Rollout(folder, podwire);
+function servePage({ folder, podwire, processes, socket }) {
+  const rollout = new Rollout({ folder, podwire, hasIpam: () => processes.isRunning(IPAM) });
+  const read = nodePage(clientsOf(podwire));
   const page = pageServer({
-    folder: join(ROOT, 'deploy', 'local'),
-    readCommands: () => readCommands(podwire),
-    onViewed: rollout.viewed,
+    read: async () => {
+      rollout.viewed();
+      const name = processes.isRunning(IPAM) ? 'stop' : 'start';
+      return { ...(await read()), actions: [{ name, text: ACTIONS[name] }] };
+    },
+    actions: {
+      stop: () => processes.stop(IPAM),
+      start: () => Promise.resolve(processes.resume(IPAM)),
+    },
   });
   socket.on('connection', (connection) => page.emit('connection', connection));
   say(`\nwhere the milliseconds go, live: http://127.0.0.1:${socket.address().port}/`);
+  say(`  its button stops ${IPAM}; pods are added nevertheless, with addresses that the node has leased`);
   return rollout;
 }
 
@@ -165,7 +187,8 @@ async function main([folder]) {
     await showPools(podwire);
     if (pageSocket !== undefined) {
       showCommands(podwire, pods, namespacesPid);
-      const rollout = servePage({ folder, podwire, socket: pageSocket });
+      processes.restartAfterEnd(IPAM);
+      const rollout = servePage({ folder, podwire, processes, socket: pageSocket });
       say('\nrunning; Ctrl-C takes everything away');
       await Promise.race([stopped, processes.unexpectedEnd(), rollout.failed()]);
       await rollout.stop();

@@ -18,6 +18,7 @@ const VIEWED_MS = 5000;
 
 export class Rollout {
   #podwire;
+  #hasIpam;
   #netns;
   #added = [];
   #viewedUntilMs = 0;
@@ -25,8 +26,10 @@ export class Rollout {
   #count = 0;
   #run;
 
-  constructor(folder, podwire) {
+  /** @param options - hasIpam: whether podwire-ipam runs, which refuses foreign addresses */
+  constructor({ folder, podwire, hasIpam }) {
     this.#podwire = podwire;
+    this.#hasIpam = hasIpam;
     this.#netns = Array.from({ length: POD_COUNT }, (_, index) => makePod(folder, `rollout-${index}`));
     this.#run = this.#loop();
     this.#run.catch(() => undefined);
@@ -37,7 +40,7 @@ export class Rollout {
     this.#viewedUntilMs = performance.now() + VIEWED_MS;
   };
 
-  /** Rejects when a pod could not be added or removed that should have been. */
+  /** Rejects when a pod cannot be removed. */
   failed() {
     return this.#run;
   }
@@ -62,9 +65,10 @@ export class Rollout {
     if (this.#added.length === POD_COUNT) await this.#removeOldest();
     const pod = { name: `rollout-${number}`, netns: this.#netns[number % POD_COUNT] };
     this.#added.push(pod);
-    const isRefused = number % REFUSED_EVERY === REFUSED_EVERY - 1;
-    const add = runShim(this.#podwire, { command: 'ADD', ...pod, args: isRefused ? { IP: FOREIGN_ADDRESS } : {} });
-    await (isRefused ? add.catch(() => undefined) : add);
+    const isRefused = number % REFUSED_EVERY === REFUSED_EVERY - 1 && this.#hasIpam();
+    const args = isRefused ? { IP: FOREIGN_ADDRESS } : {};
+    // The page shows why an ADD failed.
+    await runShim(this.#podwire, { command: 'ADD', ...pod, args }).catch(() => undefined);
   }
 
   async #removeOldest() {

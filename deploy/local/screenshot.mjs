@@ -9,7 +9,7 @@ import { chromium } from 'playwright-core';
 import { ROOT } from './prepare.mjs';
 import { browserPath, ensureBrowser } from './programs.mjs';
 
-const PICTURE = join(ROOT, 'deploy', 'local', 'page', 'screenshot.png');
+const PICTURE = join(ROOT, 'deploy', 'local', 'screenshot.png');
 const SIZE = { width: 1200, height: 1000 };
 
 /** Time for the first refused pod, in milliseconds. */

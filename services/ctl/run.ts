@@ -185,9 +185,10 @@ async function openClients(
   return {
     ipam,
     dataplane: relay ?? grpc({ name: 'podwire-node', address: dataplane, option: DATAPLANE.name }),
-    plugin: async () => {
+    plugin: async (of) => {
       const { PluginSocket } = await import('./clients/plugin-socket.js');
-      return new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs, relay });
+      const node = of ? await onNode(of.node, of.limitMs) : relay;
+      return new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs, relay: node });
     },
     onNode,
   };

@@ -38,6 +38,7 @@ export const VERBS: VerbTable = {
   'node status': async () => (await import('./commands/node/node.js')).nodeStatus,
   'node ready': async () => (await import('./commands/node/node.js')).nodeReady,
   'node ports': async () => (await import('./resources/pods.js')).nodePorts,
+  page: async () => (await import('./commands/page/page.js')).page,
   sysdump: async () => (await import('./commands/sysdump.js')).sysdump,
   preflight: async () => (await import('./commands/node/preflight.js')).preflight,
   latency: async () => (await import('./commands/node/latency.js')).latency,

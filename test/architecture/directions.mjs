@@ -236,9 +236,40 @@ export const ZONES = [
       'services/ctl/clients',
       'services/ctl/command-line',
       'services/ctl/resources',
+      'services/ctl/page/data.ts',
     ],
     packages: ['@grpc/grpc-js', 'zod'],
     ...PURE,
+  },
+  // Runs in the browser: of other files it imports types only.
+  {
+    path: 'services/ctl/page',
+    // The last three are for its tests.
+    zones: [
+      'services/shared/telemetry/phases.ts',
+      'services/ctl/page',
+      'services/ctl/commands',
+      'services/ctl/testing',
+      'deploy/local/programs.mjs',
+    ],
+    packages: [],
+    ...PURE,
+  },
+  // Listens for the browser.
+  {
+    path: 'services/ctl/commands/page',
+    zones: [
+      'services/shared',
+      'proto/gen',
+      'services/ctl/output',
+      'services/ctl/clients',
+      'services/ctl/command-line',
+      'services/ctl/resources',
+      'services/ctl/commands',
+      'services/ctl/page/data.ts',
+    ],
+    packages: [],
+    ...NODE,
   },
   // The preflight runs before any service does, so it has the node's own checks in its process.
   {
@@ -378,13 +409,6 @@ export const ZONES = [
 
   { path: 'deploy', zones: ['deploy/local'], packages: [], ...NODE },
   { path: 'deploy/local', zones: ['services/shared', 'services/ctl'], packages: ['playwright-core'], ...NODE },
-  // Runs in the browser: of other files it imports types only.
-  {
-    path: 'deploy/local/page',
-    zones: ['services/shared/telemetry/phases.ts', 'deploy/local/latency-summary.ts'],
-    packages: [],
-    ...PURE,
-  },
   {
     path: 'deploy/observability',
     zones: ['services/shared/telemetry'],

@@ -47,8 +47,8 @@ export interface CommandProcess {
 export interface Context {
   readonly ipam: Service;
   readonly dataplane: Service;
-  /** Loads the client, which few commands need. */
-  readonly plugin: () => Promise<PluginSocket>;
+  /** Loads the client, which few commands need. @param of - another node than the command's, and the time for each call */
+  readonly plugin: (of?: { readonly node: string; readonly limitMs: number }) => Promise<PluginSocket>;
   readonly clock: Clock;
   readonly process: CommandProcess;
   readonly env: Readonly<Record<string, string | undefined>>;
@@ -101,7 +101,6 @@ interface GrpcServiceOptions {
 /** A service. Connects with the first call, so that a command connects only to the services that it uses. */
 export class GrpcService implements Service {
   readonly #options: GrpcServiceOptions;
-  /** Rejected if the service cannot be reached. */
   #peer: Promise<Peer> | undefined;
 
   constructor(options: GrpcServiceOptions) {
@@ -113,16 +112,14 @@ export class GrpcService implements Service {
   }
 
   async call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response> {
-    this.#peer ??= this.#connect();
-    return (await this.#peer).call(method, request, { deadlineMs: this.#options.deadlineMs() });
+    return (await this.#connected()).call(method, request, { deadlineMs: this.#options.deadlineMs() });
   }
 
   async *stream<Request, Response>(
     method: MethodDefinition<Request, Response>,
     request: Request,
   ): AsyncGenerator<Response, void, void> {
-    this.#peer ??= this.#connect();
-    const peer = await this.#peer;
+    const peer = await this.#connected();
     const { name, clock, deadlineMs } = this.#options;
     const late = new AbortController();
     const cancel = clock.after(deadlineMs() + STREAM_GRACE_MS - clock.nowMs(), () =>
@@ -133,6 +130,15 @@ export class GrpcService implements Service {
     } finally {
       cancel();
     }
+  }
+
+  /** A command that waits tries again with its next call. */
+  #connected(): Promise<Peer> {
+    this.#peer ??= this.#connect().catch((error: unknown) => {
+      this.#peer = undefined;
+      throw error;
+    });
+    return this.#peer;
   }
 
   async #connect(): Promise<Peer> {

@@ -15,7 +15,15 @@ import { PLAIN_MEMBER, readInstallation, readNetworkConfiguration } from '../../
 import { text } from '../../command-line/forms.js';
 import { ON_NODE } from '../../command-line/options.js';
 import { option, type Input, type Verb } from '../../command-line/verb.js';
-import { checksReport, DONE, PROBLEM_FOUND, type Check, type Fields, type Section } from '../../output/report.js';
+import {
+  checksReport,
+  DONE,
+  PROBLEM_FOUND,
+  type Check,
+  type Fields,
+  type Section,
+  type Table,
+} from '../../output/report.js';
 import { momentAndAge, wordOf } from '../../output/words.js';
 
 export const nodeStatus: Verb = {
@@ -100,13 +108,16 @@ function tables({ tunnels, bgpSessions, conditions }: GetNodeStatusResponse): Se
     ]),
     none: '',
   };
-  const conditionTable: Section = {
+  return [...[tunnelTable, sessionTable].filter(({ rows }) => rows.length > 0), conditionTable(conditions)];
+}
+
+export function conditionTable(conditions: GetNodeStatusResponse['conditions']): Table {
+  return {
     kind: 'table',
     columns: ['CONDITION', 'MESSAGE'],
     rows: conditions.map(({ reason, message }) => [reason, message]),
     none: 'conditions: none',
   };
-  return [...[tunnelTable, sessionTable].filter(({ rows }) => rows.length > 0), conditionTable];
 }
 
 const CONFIG = option(

@@ -7,7 +7,8 @@ import { argument, option, type Input, type Verb } from '../../command-line/verb
 import type { Fields, Section, Table } from '../../output/report.js';
 import { momentAndAge } from '../../output/words.js';
 import { NAMESPACE } from '../../resources/reading.js';
-import { msText, subjectOf as podText } from './latency.js';
+import { subjectOf as podText } from './add-summary.js';
+import { msText } from './latency.js';
 
 const SUBJECT_ARGUMENT = argument(SUBJECT, SUBJECT_TEXT, 'optional');
 const CONTAINER = option('--container', text('ID'), 'a container by the beginning of its ID, instead of a pod');

@@ -254,6 +254,18 @@ describe('podwirectl status', () => {
     expect(stderr).toBe('podwirectl: waiting: node n2: never heard of\n');
   });
 
+  test('--wait begins before podwire-ipam does', async () => {
+    let waits = 0;
+    fakes.sleep = async () => {
+      waits += 1;
+      if (waits === 2) await serve(notServed);
+      return 'elapsed';
+    };
+    const { exitCode, stderr } = await fakes.podwirectl('status', '--wait');
+    expect([exitCode, waits]).toEqual([0, 2]);
+    expect(stderr).toMatch(/^podwirectl: waiting: podwire-ipam at .*: the socket does not exist[^\n]*\n$/);
+  });
+
   test('--wait ends with the problems after the timeout, and with exit code 5 without an answer', async () => {
     fakes.sleep = () => Promise.resolve('elapsed');
     const { exitCode, stderr } = await fakes.podwirectl('status', '--wait', '--timeout', '1s');

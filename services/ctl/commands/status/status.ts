@@ -4,7 +4,7 @@ import {
   NetworkPolicyServiceService,
   type GetPolicyStatusResponse,
 } from '@podwire/proto/podwire/ipam/v1/network_policy';
-import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
+import { PoolServiceService, type Pool } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
 import { compareTexts } from '@podwire/shared/words/order';
@@ -48,18 +48,21 @@ export const status: Verb = {
   examples: ['status', 'status --wait --timeout 10m', 'status -o json'],
   run: async (input, context) => {
     if (input.has(WAIT)) return waitForHealth(context);
-    return reportOf(await readFacts(context), context);
+    return reportOf(await readFacts(context, { hasAudit: true }), context);
   },
 };
 
-async function readFacts({ ipam, clock }: Context): Promise<ClusterFacts> {
-  const [info, nodes, pools, { summary: audit }, policies] = await Promise.all([
+/** @param options - hasAudit: whether podwire-ipam audits its datastore, which takes seconds in a large cluster */
+export async function readFacts(
+  { ipam, clock }: Pick<Context, 'ipam' | 'clock'>,
+  { hasAudit }: { readonly hasAudit: boolean },
+): Promise<ClusterFacts> {
+  const request = { pageSize: 1, pageToken: '', kinds: [], includeInformation: false, topNodes: 0 };
+  const [info, nodes, pools, audit, policies] = await Promise.all([
     ipam.call(ClusterServiceService.getClusterInfo, {}),
     listNodeStates(ipam),
     listPools(ipam),
-    ipam.call(AuditServiceService.audit, {
-      ...{ pageSize: 1, pageToken: '', kinds: [], includeInformation: false, topNodes: 0 },
-    }),
+    hasAudit ? ipam.call(AuditServiceService.audit, request).then(({ summary }) => summary) : undefined,
     readPolicies(ipam),
   ]);
   return { info, nodes, pools, audit, policies, nowMs: clock.nowMs() };
@@ -85,7 +88,7 @@ async function waitForHealth(context: Context): Promise<Report> {
     restartTimeout(Math.max(1, Math.min(leftMs, READ_TIMEOUT_MS)));
     let outcome: ClusterFacts | Failure;
     try {
-      outcome = await readFacts(context);
+      outcome = await readFacts(context, { hasAudit: true });
     } catch (error) {
       if (!(error instanceof Failure && ['UNREACHABLE', 'DEADLINE_EXCEEDED'].includes(error.code))) throw error;
       outcome = error;
@@ -110,21 +113,12 @@ function problemText({ object, text }: Problem): string {
 
 function reportOf(facts: ClusterFacts, context: Context): Report {
   const problems = problemsOf(facts);
-  const { nodes } = facts;
-  const isWide = context.output === 'wide' || nodes.length <= MAX_LISTED_COUNT;
-  const withProblems = new Set(problems.map(({ object }) => object));
-  const listed = isWide ? nodes : nodes.filter(({ name }) => withProblems.has(`node ${name}`));
+  const nodes = nodeTable(facts, problems, { isWide: context.output === 'wide' });
+  const omittedCount = facts.nodes.length - nodes.rows.length;
   return {
-    sections: [
-      overview(facts, problems),
-      nodeTable(listed, facts, nodes.length),
-      poolTable(facts),
-      problemSection(problems),
-    ],
+    sections: [overview(facts, problems), nodes, poolTable(facts.pools), problemSection(problems)],
     hints:
-      nodes.length > listed.length
-        ? [`${nodes.length - listed.length} nodes without a problem are not listed: podwirectl status -o wide`]
-        : [],
+      omittedCount > 0 ? [`${omittedCount} nodes without a problem are not listed: podwirectl status -o wide`] : [],
     data: () => dataOf(facts, problems, context),
     exitCode: problems.length > 0 ? PROBLEM_FOUND : DONE,
   };
@@ -196,7 +190,15 @@ function nodeStateText({ contact, report }: NodeState): string {
   return CONTACTS[contact] ?? (report?.ready ? 'ready' : 'not ready');
 }
 
-function nodeTable(nodes: readonly NodeState[], { policies, nowMs }: ClusterFacts, allCount: number): Table {
+/** @param options - isWide: also nodes without a problem where there are many */
+export function nodeTable(
+  { nodes: all, policies, nowMs }: ClusterFacts,
+  problems: readonly Problem[],
+  { isWide = false } = {},
+): Table {
+  const withProblems = new Set(problems.map(({ object }) => object));
+  const isListed = ({ name }: NodeState): boolean =>
+    isWide || all.length <= MAX_LISTED_COUNT || withProblems.has(`node ${name}`);
   const enforced = new Map(policies?.nodes.map(({ name, following, behind }) => [name, following && !behind]));
   return {
     kind: 'table',
@@ -204,7 +206,7 @@ function nodeTable(nodes: readonly NodeState[], { policies, nowMs }: ClusterFact
       ...['NODE', 'STATE', 'RELEASE', 'CONTACT', { right: 'PODS' }, { right: 'LEASES' }, { right: 'ROUTES MISSING' }],
       ...['POLICIES', 'CONDITIONS', 'CERTIFICATE'],
     ],
-    rows: nodes.map((node) => {
+    rows: all.filter(isListed).map((node) => {
       const { name, contact, contactTime, report } = node;
       const isConnected = contact === NodeContact.NODE_CONTACT_CONNECTED;
       // The last report of a node that is not connected may be out of date.
@@ -221,11 +223,11 @@ function nodeTable(nodes: readonly NodeState[], { policies, nowMs }: ClusterFact
         moment(certificateEndTime).slice(0, 10),
       ];
     }),
-    none: allCount === 0 ? 'nodes: none' : `nodes: ${allCount}, none with a problem`,
+    none: all.length === 0 ? 'nodes: none' : `nodes: ${all.length}, none with a problem`,
   };
 }
 
-function poolTable({ pools }: ClusterFacts): Table {
+export function poolTable(pools: readonly Pool[]): Table {
   return {
     kind: 'table',
     columns: ['POOL', 'CIDR', { right: 'IN USE' }, { right: 'USED' }, { right: 'AVAILABLE' }, { right: 'FULL IN' }],

@@ -1,6 +1,6 @@
 import type { Phase } from '@podwire/shared/telemetry/phases';
 
-import type { Add } from '../latency-summary.js';
+import type { Add } from './data.js';
 
 /** The place of a bar on its axis. */
 export interface Bar {

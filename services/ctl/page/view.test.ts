@@ -1,15 +1,16 @@
 import { once } from 'node:events';
 import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { join } from 'node:path';
 
 import { PHASES } from '@podwire/shared/telemetry/phases';
 import { chromium, type Browser, type BrowserContextOptions, type Page } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
-import { pageServer } from '../page-server.js';
-import { browserPath } from '../programs.mjs';
-import { addOf } from '../testing/commands.js';
+import { browserPath } from '../../../deploy/local/programs.mjs';
+import { summarizeAdds } from '../commands/node/add-summary.js';
+import { pageServer } from '../commands/page/page-server.js';
+import { addOf } from '../testing/recent-commands.js';
+import type { PageData } from './data.js';
 
 type Command = ReturnType<typeof addOf>;
 
@@ -37,6 +38,10 @@ let browser: Browser;
 let server: Server;
 let url: string;
 let answer: () => Promise<readonly Command[]>;
+/** The rest of the page. */
+let rest: Omit<PageData, 'scope' | 'adds'>;
+/** Names of buttons that were pressed. */
+const pressed: string[] = [];
 const opened: Page[] = [];
 /** Complaints of the browser: errors of the script, violations of the policy, files that are missing. */
 const complaints: string[] = [];
@@ -51,11 +56,16 @@ afterAll(() => browser.close());
 
 beforeEach(async () => {
   answer = () => Promise.resolve(COMMANDS);
+  rest = { problems: [], tables: [], faults: [], actions: [] };
   complaints.length = 0;
+  pressed.length = 0;
   server = pageServer({
-    folder: join(import.meta.dirname, '..'),
-    readCommands: async () => ({ node: 'node-1', commands: [...(await answer())] }),
-    onViewed: () => undefined,
+    read: async () => ({
+      scope: 'Node node-1',
+      adds: summarizeAdds([{ node: 'node-1', commands: [...(await answer())] }]),
+      ...rest,
+    }),
+    actions: { stop: () => Promise.resolve(void pressed.push('stop')) },
   });
   await once(server.listen(0, '127.0.0.1'), 'listening');
   const address: AddressInfo | string | null = server.address();
@@ -91,11 +101,11 @@ describe('content', () => {
     const rows = await table.getByRole('row').allInnerTexts();
     expect(rows.map((row) => row.split(/\s+/).filter((word) => /^(\d|p\d\d$)/.test(word)))).toEqual([
       ['p50', 'p90', 'p99'],
-      ['1.00', '1.00', '1.00'],
-      ['15.0', '23.0', '89.0'],
-      ['3.00', '3.00', '3.00'],
-      ['2.00', '2.00', '2.00'],
-      ['21.0', '29.0', '95.0'],
+      ['1.00', '1.00', '1.00', '1.00'],
+      ['15.0', '23.0', '89.0', '89.0'],
+      ['3.00', '3.00', '3.00', '3.00'],
+      ['2.00', '2.00', '2.00', '2.00'],
+      ['21.0', '29.0', '95.0', '95.0'],
     ]);
     expect(rows[1]).toMatch(/^shim\s*start of the CNI program/);
     await expect(page.locator('#scope').textContent()).resolves.toMatch(/^Node node-1: 22 ADDs, 1 failed, since /);
@@ -105,7 +115,9 @@ describe('content', () => {
   test('names of pods and messages are text, whatever they contain', async () => {
     const page = await open();
     await expect(sectionOf(page, 'Slowest').getByRole('button').first().innerText()).resolves.toContain(MARKUP);
-    await expect(sectionOf(page, 'Failed').innerText()).resolves.toContain(`POOL_EXHAUSTED pool "${MARKUP}" is full`);
+    await expect(sectionOf(page, 'Failed').innerText()).resolves.toMatch(
+      /POOL_EXHAUSTED\s+1 ×\s+pool "<img src=x onerror="document.title=1">" is full/,
+    );
     expect(await heading(page)).toBe(`ADD of default/${MARKUP}`);
     await expect(page.locator('img').count()).resolves.toBe(0);
     expect(complaints).toEqual([]);
@@ -147,6 +159,111 @@ describe('content', () => {
   });
 });
 
+describe('state', () => {
+  const PROBLEM = {
+    severity: 'error',
+    object: 'node n1',
+    text: `silent ${MARKUP}`,
+    next: 'podwirectl get nodes',
+  } as const;
+
+  test('problems and faults are above the figures, each with its next command', async () => {
+    const warning = { ...PROBLEM, severity: 'warning', object: 'pool main', text: 'full in 2h' } as const;
+    rest = { ...rest, problems: [PROBLEM, warning], faults: ['podwire-ipam: no answer'] };
+    const page = await open();
+    const items = await page
+      .locator('#problems li')
+      .evaluateAll((all) => all.map((each) => [each.getAttribute('class'), each.textContent]));
+    expect(items).toEqual([
+      ['failed', 'podwire-ipam: no answer'],
+      ['failed', `node n1: silent ${MARKUP}next: podwirectl get nodes`],
+      ['warning', 'pool main: full in 2hnext: podwirectl get nodes'],
+    ]);
+    rest = { ...rest, problems: [], faults: [] };
+    await page.clock.runFor(REFRESH_MS);
+    await expect.poll(() => page.locator('#problems').innerText()).toBe('');
+    expect(complaints).toEqual([]);
+  });
+
+  test('tables are without their empty columns, and say when they are empty', async () => {
+    rest = {
+      ...rest,
+      tables: [
+        {
+          columns: ['NODE', 'STATE', { right: 'PODS' }],
+          rows: [
+            ['n1', '', '3'],
+            [MARKUP, '', ''],
+          ],
+          none: '',
+        },
+        { columns: ['POOL'], rows: [], none: 'pools: none' },
+      ],
+    };
+    const page = await open();
+    const cells = page.locator('#tables tr');
+    await expect(
+      cells.evaluateAll((rows) => rows.map((row) => [...row.children].map((cell) => cell.textContent))),
+    ).resolves.toEqual([
+      ['NODE', 'PODS'],
+      ['n1', '3'],
+      [MARKUP, ''],
+    ]);
+    await expect(page.locator('#tables').innerText()).resolves.toContain('pools: none');
+  });
+
+  test('a button executes its action once, and the page reads again', async () => {
+    rest = { ...rest, actions: [{ name: 'stop', text: 'Stop podwire-ipam' }] };
+    const page = await open();
+    rest = { ...rest, actions: [{ name: 'start', text: 'Start podwire-ipam' }] };
+    await page.getByRole('button', { name: 'Stop podwire-ipam' }).click();
+    await page.getByRole('button', { name: 'Start podwire-ipam' }).waitFor();
+    expect(pressed).toEqual(['stop']);
+    // The page has no action of this name.
+    await page.getByRole('button', { name: 'Start podwire-ipam' }).click();
+    await page.getByText('Start podwire-ipam: only GET, HEAD are allowed').waitFor();
+  });
+});
+
+test('equal failures are one row with their number, in red', async () => {
+  const refused = (order: number) =>
+    addOf(order, { result: 'ADDRESS_REFUSED', message: `192.0.2.${order}: in no pool` });
+  answer = () => Promise.resolve([refused(33), refused(32), refused(31), ...COMMANDS]);
+  const page = await open();
+  const rows = sectionOf(page, 'Failed').getByRole('button');
+  await expect(rows.count()).resolves.toBe(2);
+  await expect(rows.first().innerText()).resolves.toMatch(
+    /ADDRESS_REFUSED\s+3 ×\s+192\.0\.2\.33: in no pool\s+default\/web-33, the last of 3/,
+  );
+  await expect(
+    rows
+      .first()
+      .locator('.about')
+      .evaluate((about) => getComputedStyle(about).color),
+  ).resolves.toBe('rgb(179, 38, 30)');
+  await rows.first().click();
+  expect(await heading(page)).toBe('ADD of default/web-33');
+});
+
+test('on a phone a tap shows the steps, and they stay in view at a refresh', async () => {
+  const page = await open({ viewport: { width: 360, height: 640 }, hasTouch: true });
+  await sectionOf(page, 'Newest').getByRole('button', { name: 'default/web-19' }).tap();
+  const visible = () =>
+    page.evaluate(() => {
+      const heading = document.getElementById('waterfall-heading')!.getBoundingClientRect();
+      const step = document.querySelector('#steps tbody tr')!.getBoundingClientRect();
+      return { top: Math.round(heading.top), isVisible: heading.top >= 0 && step.bottom <= innerHeight };
+    });
+  const before = await visible();
+  expect(before.isVisible).toBe(true);
+  rest = { ...rest, faults: ['podwire-ipam: no answer'] };
+  answer = () => Promise.resolve([addOf(40), { ...FAILED, result: 'OTHER' }, ...COMMANDS]);
+  await page.clock.runFor(REFRESH_MS);
+  await page.getByText('default/web-40').first().waitFor();
+  expect(await visible()).toEqual(before);
+  expect(await heading(page)).toBe('ADD of default/web-19');
+});
+
 describe('live', () => {
   test('new ADDs appear, and the selection stays', async () => {
     const page = await open();
@@ -178,25 +295,25 @@ describe('live', () => {
     const page = await open();
     answer = () => Promise.reject(new Error('podwire-node: no answer'));
     await page.clock.runFor(REFRESH_MS);
-    await page.getByText('No new data: Error: podwire-node: no answer').waitFor();
+    await page.getByText('No new data: podwire-node: no answer').waitFor();
     await expect(page.getByRole('button', { name: 'p50: 21.0 ms' }).count()).resolves.toBe(1);
     server.closeAllConnections();
     server.close();
     await page.clock.runFor(REFRESH_MS);
-    await page.getByText('No new data: the demonstration has ended').waitFor();
+    await page.getByText('No new data: the program that serves this page has ended').waitFor();
   });
 });
 
 test('the keyboard reaches and selects every ADD, and keeps its place at a refresh', async () => {
   const page = await open();
   const reached: (string | null | undefined)[] = [];
-  for (let count = 0; count < 15; count++) {
+  for (let count = 0; count < 16; count++) {
     await page.keyboard.press('Tab');
     reached.push(await focusedKey(page));
   }
   const kinds = reached.map((key) => key?.split(' ')[0]);
   const lists = ['slowest', 'failed', 'newest'].flatMap((kind) => kinds.filter((other) => other === kind));
-  expect(kinds).toEqual([undefined, 'p50', 'p90', 'p99', ...lists]);
+  expect(kinds).toEqual([undefined, 'p50', 'p90', 'p99', 'max', ...lists]);
   expect(lists).toHaveLength(11);
   expect(await page.evaluate(() => getComputedStyle(document.activeElement!).outlineStyle)).toBe('solid');
 
@@ -250,6 +367,16 @@ function contrasts(page: Page): Promise<Record<string, number>> {
 describe.each(['light', 'dark'] as const)('%s', (colorScheme) => {
   test('every text and every phase stands out from its background', async () => {
     answer = () => Promise.resolve([EVERY_PHASE, FAILED]);
+    const problem = { object: 'node n1', text: 'silent', next: 'podwirectl get nodes' };
+    rest = {
+      ...rest,
+      faults: ['podwire-ipam: no answer'],
+      problems: [
+        { ...problem, severity: 'error' },
+        { ...problem, severity: 'warning' },
+      ],
+      tables: [{ columns: ['NODE'], rows: [['n1']], none: '' }],
+    };
     const page = await open({ colorScheme });
     answer = () => Promise.reject(new Error('no answer'));
     await page.clock.runFor(REFRESH_MS);
@@ -266,13 +393,21 @@ describe.each(['light', 'dark'] as const)('%s', (colorScheme) => {
 
 test.each([320, 360, 800, 1280, 1920])('at a width of %d px nothing is cut off', async (width) => {
   answer = () => Promise.resolve([EVERY_PHASE, ...COMMANDS]);
+  const columns = Array.from({ length: 10 }, (_, index) => `COLUMN ${index}`);
+  rest = {
+    ...rest,
+    faults: [`podwire-ipam: ${'no-answer'.repeat(20)}`],
+    tables: [{ columns, rows: [columns], none: '' }],
+  };
   const page = await open({ viewport: { width, height: 700 } });
   const cut = await page.evaluate(() =>
     [...document.querySelectorAll('body *')]
       .filter((element) => {
         const { left, right, width: own } = element.getBoundingClientRect();
         // The first and the last tick stand half beside their axis.
-        const isCut = element.scrollWidth > element.clientWidth + 1 && !element.classList.contains('axis');
+        const isCut = element.scrollWidth > element.clientWidth + 1 && !element.matches('.axis, .scroll');
+        // A table is scrolled within its own place.
+        if (element.closest('.scroll > *')) return false;
         return own > 0 && (left < 0 || right > window.innerWidth || (isCut && element.clientWidth > 0));
       })
       .map((element) => `${element.localName}.${element.className}: ${element.textContent.slice(0, 60)}`),

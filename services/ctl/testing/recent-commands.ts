@@ -1,4 +1,4 @@
-import type { Command } from '@podwire/ctl/clients/plugin-socket';
+import type { Command } from '../clients/plugin-socket.js';
 
 const SECOND_MS = 1000;
 

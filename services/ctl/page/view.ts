@@ -1,4 +1,4 @@
-import type { Add, LatencySummary } from '../latency-summary.js';
+import type { Add, AddSummary, FailedAdds, PageData, PageTable } from './data.js';
 import { barOf, longestPhase, msText, PHASE_TEXTS, stackOf, ticksOf, type Bar } from './layout.js';
 
 const REFRESH_MS = 2000;
@@ -6,9 +6,9 @@ const REFRESH_MS = 2000;
 /** A narrower part of a bar has no room for its name. */
 const MIN_LABELLED_PERCENT = 14;
 
-/** The summary that is shown, the chosen ADD, which may have left the lists since, and whether the page follows. */
-const shown: { summary: LatencySummary | undefined; chosen: Add | undefined; isPaused: boolean } = {
-  summary: undefined,
+/** The data on the page, the chosen ADD, which may have left the lists since, and whether the page follows. */
+const shown: { data: PageData | undefined; chosen: Add | undefined; isPaused: boolean } = {
+  data: undefined,
   chosen: undefined,
   isPaused: false,
 };
@@ -71,9 +71,16 @@ function selector(
   button.addEventListener('click', () => {
     shown.chosen = add;
     render();
-    byId('waterfall-heading').scrollIntoView({ block: 'nearest' });
+    showSteps();
   });
   return button;
+}
+
+/** On a narrow screen the steps are below the lists. */
+function showSteps(): void {
+  const { top, bottom, height } = byId('waterfall').getBoundingClientRect();
+  if (top >= 0 && bottom <= innerHeight) return;
+  byId('waterfall').scrollIntoView({ block: height < innerHeight ? 'nearest' : 'start' });
 }
 
 function stacked({ phases }: Add, ticksMs: readonly number[]): HTMLElement {
@@ -85,7 +92,7 @@ function stacked({ phases }: Add, ticksMs: readonly number[]): HTMLElement {
   return track(ticksMs, parts);
 }
 
-function percentileBars({ percentiles }: LatencySummary): HTMLElement[] {
+function percentileBars({ percentiles }: AddSummary): HTMLElement[] {
   if (percentiles.length === 0) return [element('p', {}, 'No ADD has succeeded yet.')];
   const ticksMs = ticksOf(Math.max(...percentiles.map(({ add }) => add.durationMs)));
   const rows = percentiles.map(({ name, add }) =>
@@ -101,7 +108,7 @@ function percentileBars({ percentiles }: LatencySummary): HTMLElement[] {
   return [...rows, element('div', { class: 'bar-row' }, axis(ticksMs))];
 }
 
-function phaseTable({ phases, percentiles }: LatencySummary): HTMLElement[] {
+function phaseTable({ phases, percentiles }: AddSummary): HTMLElement[] {
   if (phases.length === 0) return [];
   const header = (text: string): HTMLElement => element('th', { scope: 'col', class: 'number' }, text);
   const msOf = (add: Add, phase: string): string => msText(add.phases.find((part) => part.phase === phase)?.ms ?? 0);
@@ -129,32 +136,87 @@ function phaseTable({ phases, percentiles }: LatencySummary): HTMLElement[] {
   return [element('table', {}, caption, element('thead', {}, head), element('tbody', {}, ...rows, total))];
 }
 
-function addList(kind: string, title: string, none: string, adds: readonly Add[]): HTMLElement {
+function addList(title: string, none: string, rows: readonly HTMLElement[]): HTMLElement {
   const heading = element('h2', {}, title);
-  if (adds.length === 0) return element('div', {}, heading, element('p', { class: 'note' }, none));
-  const rows = adds.map((add) => {
-    const longest = longestPhase(add.phases);
-    const about = add.message ?? (longest ? `most in ${longest.phase}: ${msText(longest.ms)} ms` : '');
-    const code = add.result === 'success' ? [] : [element('strong', {}, add.result), ' '];
-    return element(
-      'li',
-      {},
-      selector(
-        `${kind} ${add.id}`,
-        add,
-        { class: 'add' },
-        element('span', { class: 'pod' }, add.pod),
-        element('span', { class: 'number' }, `${msText(add.durationMs)} ms`),
-        element('span', { class: 'note about' }, ...code, about),
-        element('span', { class: 'note number' }, clockTime(add.startedAt)),
-      ),
-    );
-  });
-  return element('div', {}, heading, element('ul', {}, ...rows));
+  if (rows.length === 0) return element('div', {}, heading, element('p', { class: 'note' }, none));
+  return element('div', {}, heading, element('ul', {}, ...rows.map((row) => element('li', {}, row))));
 }
 
-function facts({ startedAt, result, message, durationMs, addresses, containerId, traceId }: Add): HTMLElement {
+function addRow(kind: string, add: Add): HTMLElement {
+  const longest = longestPhase(add.phases);
+  const mostIn = longest ? `most in ${longest.phase}: ${msText(longest.ms)} ms` : '';
+  return selector(
+    `${kind} ${add.id}`,
+    add,
+    { class: add.result === 'success' ? 'add' : 'add failed' },
+    element('span', { class: 'pod' }, add.pod),
+    element('span', { class: 'number' }, `${msText(add.durationMs)} ms`),
+    element('span', { class: 'note about' }, add.result === 'success' ? mostIn : add.result),
+    element('span', { class: 'note number' }, clockTime(add.startedAt)),
+  );
+}
+
+function failureRow({ count, newest }: FailedAdds): HTMLElement {
+  const last = count > 1 ? `${newest.pod}, the last of ${count}` : newest.pod;
+  return selector(
+    `failed ${newest.result} ${newest.message ?? ''}`,
+    newest,
+    { class: 'add failed' },
+    element('strong', { class: 'pod' }, newest.result),
+    element('span', { class: 'number' }, `${count} ×`),
+    element('span', { class: 'about' }, newest.message ?? ''),
+    element('span', { class: 'note pod' }, last),
+    element('span', { class: 'note number' }, clockTime(newest.startedAt)),
+  );
+}
+
+function problemList({ faults, problems }: PageData): HTMLElement[] {
+  const rows = [
+    ...faults.map((fault) => element('li', { class: 'failed' }, fault)),
+    ...problems.map(({ severity, object, text, next }) =>
+      element(
+        'li',
+        { class: severity === 'error' ? 'failed' : 'warning' },
+        element('strong', {}, `${object}: `),
+        text,
+        element('span', { class: 'note' }, `next: ${next}`),
+      ),
+    ),
+  ];
+  return rows.length > 0 ? [element('h2', {}, 'Problems'), element('ul', {}, ...rows)] : [];
+}
+
+/** A table of podwirectl, without the columns that are empty in each row. */
+function stateTable({ title, columns, rows, none }: PageTable): HTMLElement {
+  if (rows.length === 0) return element('p', { class: 'note' }, none);
+  const used = columns.flatMap((column, index) => {
+    if (rows.every((row) => row[index] === '')) return [];
+    const isNumber = typeof column !== 'string';
+    return { index, name: isNumber ? column.right : column, class: isNumber ? 'number' : 'text' };
+  });
+  const head = used.map(({ name, class: kind }) => element('th', { scope: 'col', class: kind }, name));
+  const body = rows.map((row) =>
+    element('tr', {}, ...used.map(({ index, class: kind }) => element('td', { class: kind }, row[index] ?? ''))),
+  );
+  const caption = title === undefined ? [] : [element('caption', {}, title)];
+  const parts = [element('thead', {}, element('tr', {}, ...head)), element('tbody', {}, ...body)];
+  return element('div', { class: 'scroll', tabindex: '0' }, element('table', {}, ...caption, ...parts));
+}
+
+function actionButtons({ actions }: PageData): HTMLElement[] {
+  return actions.map(({ name, text }) => {
+    const button = element('button', { type: 'button', 'data-key': `action ${name}` }, text);
+    button.addEventListener('click', () => {
+      button.setAttribute('disabled', '');
+      void execute(name).then(refresh, (error: unknown) => setState('failed', `${text}: ${messageOf(error)}`));
+    });
+    return button;
+  });
+}
+
+function facts({ node, startedAt, result, message, durationMs, addresses, containerId, traceId }: Add): HTMLElement {
   const entries = {
+    Node: node,
     Started: new Date(startedAt).toLocaleString(),
     Result: message === null ? result : `${result}: ${message}`,
     Time: `${msText(durationMs)} ms`,
@@ -203,22 +265,37 @@ function waterfall({ intervals, durationMs }: Add): HTMLElement {
 }
 
 function render(): void {
-  const { summary } = shown;
-  if (!summary) return;
+  const { data } = shown;
+  if (!data) return;
   const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.key : undefined;
-  const { node, addCount, failedCount, since, slowest, failed, newest } = summary;
-  shown.chosen ??= slowest[0] ?? failed[0];
+  const stepsTop = byId('waterfall').getBoundingClientRect().top;
+  const { addCount, failedCount, since, slowest, failures, newest } = data.adds;
+  shown.chosen ??= slowest[0] ?? failures[0]?.newest;
   const sinceText = since === null ? '' : `, since ${clockTime(since)}`;
-  byId('scope').textContent = `Node ${node}: ${addCount} ADDs, ${failedCount} failed${sinceText}`;
-  byId('bars').replaceChildren(...percentileBars(summary));
-  byId('phases').replaceChildren(...phaseTable(summary));
+  byId('scope').textContent = `${data.scope}: ${addCount} ADDs, ${failedCount} failed${sinceText}`;
+  byId('actions').replaceChildren(...actionButtons(data));
+  byId('problems').replaceChildren(...problemList(data));
+  byId('bars').replaceChildren(...percentileBars(data.adds));
+  byId('phases').replaceChildren(...phaseTable(data.adds));
   byId('lists').replaceChildren(
-    addList('slowest', 'Slowest ADDs', 'None has succeeded yet.', slowest),
-    addList('failed', 'Failed ADDs', 'None has failed.', failed),
-    addList('newest', 'Newest ADDs', 'None yet.', newest),
+    addList(
+      'Slowest ADDs',
+      'None has succeeded yet.',
+      slowest.map((add) => addRow('slowest', add)),
+    ),
+    addList('Failed ADDs by reason', 'None has failed.', failures.map(failureRow)),
+    addList(
+      'Newest ADDs',
+      'None yet.',
+      newest.map((add) => addRow('newest', add)),
+    ),
   );
+  byId('tables').replaceChildren(...data.tables.map(stateTable));
   if (shown.chosen) renderChosen(shown.chosen);
-  if (focused !== undefined) document.querySelector<HTMLElement>(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+  if (focused !== undefined)
+    document.querySelector<HTMLElement>(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  // Who reads the steps below the lists keeps them in view when the lists above grow.
+  if (stepsTop >= 0 && stepsTop < innerHeight) scrollBy(0, byId('waterfall').getBoundingClientRect().top - stepsTop);
 }
 
 function renderChosen(add: Add): void {
@@ -234,25 +311,32 @@ function setState(kind: 'live' | 'paused' | 'failed', message: string): void {
   byId('state').className = kind;
 }
 
-/** The server is of the same release and has checked podwire-node's answer, so one field is enough to recognize it. */
-function isSummary(value: unknown): value is LatencySummary {
-  return typeof value === 'object' && value !== null && 'percentiles' in value;
+/** The server is of the same release and has checked the services' answers, so one field is enough to recognize it. */
+function isPageData(value: unknown): value is PageData {
+  return typeof value === 'object' && value !== null && 'adds' in value;
 }
+
+async function execute(action: string): Promise<void> {
+  const response = await fetch(`actions/${action}`, { method: 'POST' });
+  if (!response.ok) throw new Error(await response.text());
+}
+
+const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 async function refresh(): Promise<void> {
   try {
     const response = await fetch('data.json');
     if (!response.ok) throw new Error(await response.text());
-    const summary: unknown = await response.json();
-    if (!isSummary(summary)) throw new Error('another program answers; reload the page');
+    const data: unknown = await response.json();
+    if (!isPageData(data)) throw new Error('another program answers; reload the page');
     // Pressed while the request was under way.
     if (shown.isPaused) return;
-    shown.summary = summary;
+    shown.data = data;
     setState('live', 'Live');
     render();
   } catch (error) {
-    const reason = error instanceof TypeError ? 'the demonstration has ended' : String(error);
-    setState('failed', `No new data: ${reason}`);
+    const ended = 'the program that serves this page has ended';
+    setState('failed', `No new data: ${error instanceof TypeError ? ended : messageOf(error)}`);
   }
 }
 
