@@ -449,6 +449,7 @@ describe('release', () => {
     await fakes.serve(
       fake(AddressServiceService.getEndpoint, missing('ENDPOINT_NOT_FOUND')),
       fake(HandleServiceService.getHandle, missing('HANDLE_NOT_FOUND')),
+      fake(HandleServiceService.releaseHandle, () => ({ addresses: [], kept: [], keptAddresses: 0n })),
     );
     for (const which of [
       ['release', 'attachment', 'net/c0ffee/eth0'],

@@ -2,10 +2,12 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { AddressServiceService, GetAddressResponse, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
-import { Node, NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
+import { GetNodeResponse, Node, NodeServiceService, UpdateNodeResponse } from '@podwire/proto/podwire/ipam/v1/node';
 import {
   AddressUse,
   AssignmentMode,
+  CreatePoolResponse,
+  DeletePoolResponse,
   EncapsulationMode,
   Pool,
   PoolServiceService,
@@ -380,14 +382,39 @@ describe('edit', () => {
   });
 });
 
-test.each([
-  ['create', 'ippool', 'a', 'cidr=10.0.0.0/8', '--dry-run'],
-  ['patch', 'ippool', 'main', 'disabled=true', '--dry-run'],
-])('%s %s %s %s %s stores nothing', async (...words) => {
-  await fakes.serve(foundPool);
-  expect(await fakes.podwirectl(...words)).toMatchObject({
-    exitCode: 0,
-    stdout: expect.stringMatching(/^ippool\/(a created|main patched) \(dry run\)\n$/),
+describe('a dry run', () => {
+  const serve = () =>
+    fakes.serve(
+      foundPool,
+      fake(PoolServiceService.createPool, ({ pool: created }) => CreatePoolResponse.fromPartial({ pool: created })),
+      fake(PoolServiceService.updatePool, ({ pool: changed }) => UpdatePoolResponse.fromPartial({ pool: changed })),
+      fake(PoolServiceService.deletePool, () => DeletePoolResponse.fromPartial({})),
+      fake(NodeServiceService.getNode, ({ name }) => GetNodeResponse.fromPartial({ node: { name } })),
+      fake(NodeServiceService.deleteNode, (): never => {
+        throw new Failure('NODE_IN_USE', 'node n1 runs');
+      }),
+      fake(NodeServiceService.updateNode, ({ name }) => UpdateNodeResponse.fromPartial({ node: { name } })),
+    );
+
+  test.each([
+    ['create ippool a cidr=10.0.0.0/8', 'ippool/a created (dry run)', 'CreatePool'],
+    ['patch ippool main disabled=true', 'ippool/main patched (dry run)', 'UpdatePool'],
+    ['patch node n1 --patch {"metadata":{"labels":{"zone":"a"}}}', 'node/n1 patched (dry run)', 'UpdateNode'],
+    ['delete ippool main --yes', 'This pool would be deleted if none', 'DeletePool'],
+  ])('of %s is decided by podwire-ipam', async (line, text, method) => {
+    await serve();
+    const { exitCode, stdout, stderr } = await fakes.podwirectl(...line.split(' '), '--dry-run');
+    expect([exitCode, stdout, stderr]).toEqual([0, expect.stringContaining(text), '']);
+    const methods = fakes.calls.map((call) => call.method).filter((name) => !name.includes('Get'));
+    expect(methods).toEqual([`DryRun ${method}`]);
   });
-  expect(fakes.calls.map(({ method }) => method).filter((method) => method !== 'GetPool')).toEqual([]);
+
+  test('fails as the change would', async () => {
+    await serve();
+    for (const words of [['--dry-run'], []])
+      expect(await fakes.podwirectl('delete', 'node', 'n1', ...words)).toMatchObject({
+        exitCode: 1,
+        stderr: expect.stringContaining('node n1 runs'),
+      });
+  });
 });

@@ -1,6 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
 
+import { dryRunOf } from '../clients/dry-run.js';
 import type { Context } from '../clients/services.js';
 import { GIVEN_KIND, text, type Form } from '../command-line/forms.js';
 import {
@@ -26,7 +27,7 @@ import {
 } from './resource.js';
 import { KIND, KINDS_TEXT, loadResource } from './table.js';
 
-const DRY_RUN = flag('--dry-run', 'store nothing: podwirectl checks the objects, podwire-ipam does not');
+const DRY_RUN = flag('--dry-run', 'store nothing: podwire-ipam decides about each object as if it were the only one');
 const SKIP_EXISTS = flag('--skip-exists', 'skip objects that exist');
 const SKIP_NOT_EXISTS: Flag = { name: '--skip-not-exists', short: '-s', about: 'skip objects that do not exist' };
 
@@ -70,11 +71,10 @@ async function workOf(input: Input, context: Context): Promise<Work[]> {
 }
 
 async function workWith(resource: Resource, manifest: Manifest, input: Input): Promise<Work> {
-  const wanted = await resource.parse(manifest);
-  const isDryRun = input.has(DRY_RUN);
-  const nothing = (): Promise<undefined> => Promise.resolve(undefined);
-  return { resource, manifest, isDryRun, wanted: isDryRun ? { ...wanted, create: nothing, update: nothing } : wanted };
+  return { resource, manifest, wanted: await resource.parse(manifest), isDryRun: input.has(DRY_RUN) };
 }
+
+const storing = (input: Input, context: Context): Context => (input.has(DRY_RUN) ? dryRunOf(context) : context);
 
 /** One object's result, or the failure that ended the command. */
 interface Step {
@@ -151,7 +151,7 @@ export const create: Verb = {
     const work = kind ? [await fieldWork(await loadResource(kind), input)] : await workOf(input, context);
     return eachInTurn(work, async (each) => {
       try {
-        return stored(each, 'created', await each.wanted.create(context));
+        return stored(each, 'created', await each.wanted.create(storing(input, context)));
       } catch (error) {
         const isSkipped = input.has(SKIP_EXISTS) && error instanceof Failure && EXISTS.includes(error.code);
         if (!isSkipped) throw error;
@@ -192,8 +192,8 @@ export const apply: Verb = {
   run: async (input, context) =>
     eachInTurn(await workOf(input, context), async (each) => {
       const before = await findOptional(each.resource, each.wanted.name, context);
-      if (!before) return stored(each, 'created', await each.wanted.create(context));
-      const after = await each.wanted.update(context);
+      if (!before) return stored(each, 'created', await each.wanted.create(storing(input, context)));
+      const after = await each.wanted.update(storing(input, context));
       return stored(each, outcomeOf(before, after), after);
     }),
 };
@@ -209,7 +209,7 @@ export const replace: Verb = {
   run: async (input, context) =>
     eachInTurn(await workOf(input, context), async (each) => {
       const before = await each.resource.find(each.wanted.name, NO_FILTER, context);
-      const after = await each.wanted.update(context);
+      const after = await each.wanted.update(storing(input, context));
       return stored(each, outcomeOf(before, after).replace('configured', 'replaced'), after);
     }),
 };
@@ -295,7 +295,7 @@ async function storeChange(
   if (manifest.metadata.name !== name || manifest.kind !== resource.kind)
     throw new Failure('INVALID_REQUEST', `${resource.names[0]} ${name}: name and kind cannot be changed`);
   const work = await workWith(resource, manifest, input);
-  const after = await work.wanted.update(context);
+  const after = await work.wanted.update(storing(input, context));
   const outcome = outcomeOf(before, after).replace('configured', 'patched');
   return eachInTurn([work], () => Promise.resolve(stored(work, outcome, after)));
 }
@@ -380,19 +380,19 @@ export const remove: Verb = {
     'nodes, handles, ippools with --release-addresses: refused while pods of nodes that run have the addresses.',
   positionals: [KIND_ARGUMENT, NAMES],
   options: [FILE, RESOURCE_VERSION],
-  flags: [RECURSIVE, SKIP_EMPTY, SKIP_NOT_EXISTS, ...DELETION_FLAGS, YES],
+  flags: [RECURSIVE, SKIP_EMPTY, SKIP_NOT_EXISTS, ...DELETION_FLAGS, DRY_RUN, YES],
   hasNames: true,
   examples: ['delete ippool old --drain', 'delete ipreservation routers --yes', 'delete -f pools.yaml'],
   run: async (input, context) => {
     const targets = await targetsOf(input, context);
-    if (input.has(YES)) return deleteAll(targets, input, context);
+    if (input.has(YES) && !input.has(DRY_RUN)) return deleteAll(targets, input, context);
     const found: { readonly target: Target; readonly object: ResourceObject }[] = [];
     for (const target of targets) {
       const { resource, name } = target;
       const skip = input.has(SKIP_NOT_EXISTS);
       const object = skip ? await findOptional(resource, name, context) : await resource.find(name, NO_FILTER, context);
       if (!object) continue;
-      await resource.deletion?.check?.(name, target.resourceVersion, input, context);
+      await resource.deletion?.run(name, target.resourceVersion, input, dryRunOf(context));
       found.push({ target, object });
     }
     const sections = await Promise.all(
@@ -404,6 +404,7 @@ export const remove: Verb = {
     const [only, ...rest] = found;
     const data = () => (only && rest.length === 0 ? only.object.data() : found.map(({ object }) => object.data()));
     const preview = { sections: sections.flat(), names: found.map(({ target }) => targetName(target)), data };
+    if (input.has(DRY_RUN)) return preview;
     return previewReport(preview, input.toCommandLine(), () => deleteAll(targets, input, context));
   },
 };
