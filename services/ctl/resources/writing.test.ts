@@ -9,6 +9,7 @@ import {
   CreatePoolResponse,
   DeletePoolResponse,
   EncapsulationMode,
+  GetPoolResponse,
   Pool,
   PoolServiceService,
   UpdatePoolResponse,
@@ -416,5 +417,65 @@ describe('a dry run', () => {
         exitCode: 1,
         stderr: expect.stringContaining('node n1 runs'),
       });
+  });
+});
+
+describe('diff', () => {
+  const manifest = (name: string, natOutgoing: boolean): string =>
+    `{"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "${name}"}, "spec": ` +
+    `{"cidr": "10.65.0.0/16", "blockSize": 26, "vxlanMode": "CrossSubnet", "natOutgoing": ${natOutgoing}}}\n`;
+  const serve = () =>
+    fakes.serve(
+      fake(PoolServiceService.getPool, ({ name }) => {
+        if (name !== pool.name) throw new Failure('POOL_NOT_FOUND', `there is no ${name}`);
+        return GetPoolResponse.fromPartial({ pool: { ...pool, resourceVersion: 'v1' } });
+      }),
+      fake(PoolServiceService.createPool, ({ pool: created }) => {
+        if (created?.name === 'refused') throw new Failure('POOL_OVERLAP', 'it overlaps');
+        return CreatePoolResponse.fromPartial({ pool: created });
+      }),
+      fake(PoolServiceService.updatePool, ({ pool: changed }) =>
+        UpdatePoolResponse.fromPartial({ pool: { ...changed, resourceVersion: 'v2' } }),
+      ),
+    );
+  const diff = async (...manifests: readonly string[]) => {
+    await serve();
+    fakes.input = manifests.join('---\n');
+    const { exitCode, stdout, stderr } = await fakes.podwirectl('diff', '-f', '-');
+    expect(fakes.calls.filter(({ method }) => !/^(DryRun |Get)/.test(method))).toEqual([]);
+    return [exitCode, stdout, stderr];
+  };
+
+  test('prints nothing for an object that apply would not change', async () => {
+    expect(await diff(manifest('main', true))).toEqual([0, '', '']);
+  });
+
+  test('prints the lines that apply would change', async () => {
+    const changed = `--- ippool/main
++++ ippool/main
+@@ -8,7 +8,7 @@
+   cidr: 10.65.0.0/16
+   disableBGPExport: false
+   disabled: false
+   ipipMode: Never
+-  natOutgoing: true
++  natOutgoing: false
+   nodeSelector: all()
+   vxlanMode: CrossSubnet
+`;
+    expect(await diff(manifest('main', false))).toEqual([4, changed, '']);
+  });
+
+  test('prints all lines of an object that apply would create', async () => {
+    const created = /^--- \/dev\/null\n\+\+\+ ippool\/new\n@@ -0,0 \+1,\d+ @@\n(\+.*\n)+$/;
+    expect(await diff(manifest('new', true))).toEqual([4, expect.stringMatching(created), '']);
+  });
+
+  test('of an object that is refused fails, with the differences before it', async () => {
+    expect(await diff(manifest('new', true), manifest('refused', true))).toEqual([
+      1,
+      expect.stringContaining('+++ ippool/new'),
+      expect.stringContaining('it overlaps'),
+    ]);
   });
 });

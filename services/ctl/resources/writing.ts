@@ -13,10 +13,11 @@ import {
   YES,
 } from '../command-line/options.js';
 import { argument, flag, type Flag, type Input, type Option, type Verb } from '../command-line/verb.js';
-import { DONE, exitCodeOf, NOT_FOUND, sentence, type Report, type Section } from '../output/report.js';
+import { DONE, exitCodeOf, NOT_FOUND, PROBLEM_FOUND, sentence, type Report, type Section } from '../output/report.js';
 import { failureLine } from '../output/words.js';
 import { FILE, FILE_ARGUMENTS, manifestsOf, RECURSIVE, requireKind, SKIP_EMPTY } from './manifest-files.js';
 import {
+  exported,
   NO_FILTER,
   plain,
   type Manifest,
@@ -89,6 +90,7 @@ interface Step {
 /** Executes a change of each object in turn. The first failure ends the command; earlier changes are reported. */
 async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => Promise<Step>): Promise<Report> {
   const steps: Step[] = [];
+  let failedWith: number | undefined;
   for (const item of items) {
     try {
       steps.push(await change(item));
@@ -96,7 +98,8 @@ async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => 
       if (!(error instanceof Failure) || steps.length === 0) throw error;
       const message = `failed: ${failureLine(error)}; not executed: ${formatCount(items.length - steps.length - 1, 'object')}`;
       const data = () => ({ failure: failureLine(error) });
-      steps.push({ sections: [], errors: [message], names: [], data, exitCode: exitCodeOf(error.code) });
+      steps.push({ sections: [], errors: [message], names: [], data });
+      failedWith = exitCodeOf(error.code);
       break;
     }
   }
@@ -107,7 +110,7 @@ async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => 
     errors: steps.flatMap(({ errors = [] }) => errors),
     hints: steps.flatMap(({ hints = [] }) => hints),
     data: () => (only && rest.length === 0 ? only.data() : steps.map(({ data }) => data())),
-    exitCode: Math.max(DONE, ...steps.map(({ exitCode = DONE }) => exitCode)),
+    exitCode: failedWith ?? Math.max(DONE, ...steps.map(({ exitCode = DONE }) => exitCode)),
   };
 }
 
@@ -197,6 +200,41 @@ export const apply: Verb = {
       return stored(each, outcomeOf(before, after), after);
     }),
 };
+
+export const diff: Verb = {
+  name: 'diff',
+  about: 'show what apply would change, as a unified diff of manifests in YAML',
+  details:
+    'podwire-ipam decides about each object as with apply --dry-run. Version, UID and time are left out.\n' +
+    `Exit code: ${DONE} without differences, ${PROBLEM_FOUND} with differences, any other for errors.`,
+  ...FILE_ARGUMENTS,
+  examples: ['diff -f pools.yaml'],
+  run: async (input, context) =>
+    eachInTurn(await workOf(input, context), async ({ resource, wanted, manifest }) => {
+      const before = await findOptional(resource, wanted.name, context);
+      const dryRun = dryRunOf(context);
+      const after = before ? await wanted.update(dryRun) : await wanted.create(dryRun);
+      const name = `${resource.names[0]}/${wanted.name}`;
+      const changes = await unifiedDiff(name, before?.manifest, after?.manifest ?? manifest);
+      const data = () => ({ kind: resource.kind, name: wanted.name, diff: changes });
+      if (changes === '') return { sections: [], names: [], data };
+      return { sections: [{ kind: 'text', text: changes }], names: [], data, exitCode: PROBLEM_FOUND };
+    }),
+};
+
+/** @returns an empty text without differences */
+async function unifiedDiff(name: string, before: Manifest | undefined, after: Manifest): Promise<string> {
+  const [{ createTwoFilesPatch, FILE_HEADERS_ONLY }, { stringify }] = await Promise.all([
+    import('diff'),
+    import('yaml'),
+  ]);
+  const textOf = (manifest: Manifest): string =>
+    stringify(plain(exported(manifest)), { sortMapEntries: true, lineWidth: 0 });
+  const [from, to] = [before ? textOf(before) : '', textOf(after)];
+  if (from === to) return '';
+  const names = [before ? name : '/dev/null', name] as const;
+  return createTwoFilesPatch(...names, from, to, undefined, undefined, { headerOptions: FILE_HEADERS_ONLY });
+}
 
 export const replace: Verb = {
   name: 'replace',
