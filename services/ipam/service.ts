@@ -1,5 +1,6 @@
 import { hostname } from 'node:os';
 
+import { FAILURE_CODES, type FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { diagnosticsService } from '@podwire/shared/common-services/diagnostics-service';
 import type { RecentLines } from '@podwire/shared/runtime/recent-lines';
@@ -15,6 +16,7 @@ import { observeReadiness } from '@podwire/shared/telemetry/instruments';
 import type { UpkeepTaskName } from '@podwire/shared/telemetry/catalog/metrics-ipam';
 import { ExpiryWarning } from '@podwire/shared/tls/certificate-expiry';
 
+import { REPORTED_CODES } from './addresses/allocate/allocate-rpc.js';
 import { authorizer } from './access/access-rpc.js';
 import { AuditEvents } from './audit/audit-operations.js';
 import { observeFindings } from './audit/findings-operations.js';
@@ -230,7 +232,7 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly dryRun: () => Ipam;
   readonly watches: StreamSource;
   readonly policies: NetworkPolicyServer['policies'];
-  readonly cluster: Omit<ClusterOptions, 'conditionChanged'>;
+  readonly cluster: Omit<ClusterOptions, 'conditionChanged' | 'podFailed'>;
   readonly settlement: SettlementInterval;
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
@@ -251,6 +253,14 @@ function ipamServer(
     settlement,
     readPodCidrs: async (name, signal) => (api ? podCidrsOf(api, name, signal) : []),
   };
+  const podFailed: ClusterOptions['podFailed'] = (name, pod, { count, ...failure }) => {
+    if (!isFoundByNode(failure.code)) return;
+    const event = podEvent(pod, 'Attach', failure);
+    pods?.require({ kind: 'network', role: 'node', name }, pod, NEVER).then(
+      () => objectEvents?.report(event, count),
+      () => undefined,
+    );
+  };
   return new RpcServer({
     addresses,
     log,
@@ -263,22 +273,35 @@ function ipamServer(
     services: (unary, streaming) => [
       ...ipamServices(ipam, unary, {
         ...ipamDeps,
-        reportRefusal: (pod, failure) => void objectEvents?.report(refusedPod(pod, failure)),
+        reportRefusal: (pod, failure) => void objectEvents?.report(podEvent(pod, 'Allocate', failure)),
       }),
       dryRunService((each) => ipamServices(dryRun(), each, { ...ipamDeps, reportRefusal: () => undefined }), unary),
       watchService(watches, streaming),
       networkPolicyService({ policies, clock }, unary, streaming),
-      clusterService({ ...cluster, conditionChanged }, unary, streaming),
+      clusterService({ ...cluster, conditionChanged, podFailed }, unary, streaming),
       diagnosticsService({ release, lines, env, files: () => Promise.resolve([]) }, streaming),
       releaseService(release, unary),
     ],
   });
 }
 
-function refusedPod({ namespace, name, uid }: PodIdentity, { code, message }: Failure): ObjectEvent {
+/** Whether podwire-ipam has not reported the failure itself, and it does not end by a repetition alone. */
+function isFoundByNode(code: FailureCode): boolean {
+  const { retryable } = FAILURE_CODES[code];
+  return !REPORTED_CODES.includes(code) && (!retryable || LASTING_CODES.includes(code));
+}
+
+/** Retryable failures that persist until something else changes. */
+const LASTING_CODES: readonly FailureCode[] = ['DEADLINE_EXCEEDED', 'HOST_PORT_TAKEN'];
+
+function podEvent(
+  { namespace, name, uid }: PodIdentity,
+  action: string,
+  { code, message }: Pick<Failure, 'code' | 'message'>,
+): ObjectEvent {
   const reason = code.toLowerCase().replace(/(?:^|_)([a-z])/g, (_, letter: string) => letter.toUpperCase());
   const pod = { kind: 'Pod', namespace, name, uid } as const;
-  return { ...pod, type: 'Warning', reason, note: message };
+  return { ...pod, type: 'Warning', reason, action, note: message };
 }
 
 /** How often the tokens of nodes are looked at, on average, in milliseconds. */

@@ -405,7 +405,8 @@ export class Podwire {
   /** Runs the chart's test. @throws Error when a path is broken, or none was tested */
   async testWithHelm() {
     const output = await this.#cluster.controlPlane.shell(`helm -n ${NAMESPACE} test podwire --logs`);
-    if (!/([1-9]\d*) of \1 paths passed between 2 nodes, 0 broken/.test(output)) throw new Error(`helm test: ${output}`);
+    if (!/([1-9]\d*) of \1 paths passed between 2 nodes, 0 broken/.test(output))
+      throw new Error(`helm test: ${output}`);
   }
 
   async upgradeWithHelm() {
