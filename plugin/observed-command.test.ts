@@ -105,3 +105,29 @@ test('an unknown command has a span with a fixed name', async () => {
   await plugin.run('x'.repeat(100));
   expect(tracer.named('CNI unknown')).toHaveLength(1);
 });
+
+describe('a failed ADD is reported with its pod', () => {
+  const pod = { namespace: 'default', name: 'web-0', uid: 'u-1' };
+
+  beforeEach(() => {
+    plugin.failedPods.length = 0;
+  });
+
+  test('where the dataplane refuses it', async () => {
+    plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'the kernel refuses'));
+    await plugin.run('ADD', { variables: { CNI_CONTAINERID: 'f00' } });
+    expect(plugin.failedPods).toEqual([{ pod, code: 'KERNEL_REFUSED', message: 'the kernel refuses' }]);
+  });
+
+  test('where its configuration or annotation is invalid', async () => {
+    await plugin.run('ADD', { config: { mtu: 'large' } });
+    expect(plugin.failedPods).toMatchObject([{ pod, code: 'INVALID_CONFIG' }]);
+  });
+
+  test('but not where there is no pod, or the ADD is a success', async () => {
+    await plugin.run('ADD', { config: { mtu: 'large' }, variables: { CNI_ARGS: '' } });
+    await plugin.run('ADD');
+    await plugin.run('CHECK', { config: { mtu: 'large' } });
+    expect(plugin.failedPods).toEqual([]);
+  });
+});

@@ -1,4 +1,5 @@
 import { context, propagation, ROOT_CONTEXT, SpanKind, trace, type HrTime, type Span } from '@opentelemetry/api';
+import type { PodName } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -6,7 +7,7 @@ import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 import { withRecorder } from '@podwire/shared/telemetry/intervals';
 import { markFailed, withSpan } from '@podwire/shared/telemetry/span';
 
-import { COMMANDS } from './cni/environment.js';
+import { COMMANDS, podOf } from './cni/environment.js';
 import { Duration, isPast, type CommandEvents, type CommandName, type CutOff, type TimedCommand } from './events.js';
 import type { RecentCommands } from './recent-commands.js';
 import { ProcessStopping, Superseded } from './requests/attachment-queue.js';
@@ -19,7 +20,11 @@ export interface ObserverOptions {
   readonly clock: Clock;
   readonly nodeName: string;
   readonly log: Logger;
+  /** Called for each ADD of a Kubernetes pod that failed, unless its caller ended it. */
+  readonly onFailedPod: OnFailedPod;
 }
+
+export type OnFailedPod = (pod: PodName, failure: { readonly code: string; readonly message: string }) => void;
 
 /** How a command ended: with a result, if it has one, or with an error. */
 export type Outcome = { readonly result: object | undefined } | { readonly error: unknown };
@@ -103,6 +108,8 @@ export class ObservedCommand {
     const [command, duration] = [this.#command, this.#duration];
     const isFailed = 'error' in outcome;
     const result = isFailed ? codeOf(outcome.error) : 'success';
+    if (isFailed && command === 'ADD' && result !== 'CANCELLED')
+      this.#reportFailedPod(result, messageOf(outcome.error));
     const addresses = isFailed || command !== 'ADD' ? [] : addressesOf(outcome.result);
     if (isFailed) this.#logFailure(outcome.error);
     else if (isTimed(command)) this.#log('info', {}, `${command} done`);
@@ -122,6 +129,11 @@ export class ObservedCommand {
       span.setAttributes({ 'podwire.result': result, 'k8s.node.name': nodeName });
       if (addresses.length > 0) span.setAttribute('podwire.addresses', addresses);
     }
+  }
+
+  #reportFailedPod(code: string, message: string): void {
+    const pod = this.#container?.pod ?? podOf(this.#request.variables);
+    if (pod) this.#options.onFailedPod(pod, { code, message });
   }
 
   #logFailure(error: unknown): void {

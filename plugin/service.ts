@@ -34,6 +34,7 @@ import { JournalEvents } from './journal/events.js';
 import { Journal } from './journal/journal.js';
 import { KnownAllocations } from './journal/known-allocations.js';
 import { Replay, type ReplayOptions } from './journal/replay.js';
+import type { OnFailedPod } from './observed-command.js';
 import { RecentCommands } from './recent-commands.js';
 import { AttachmentQueue } from './requests/attachment-queue.js';
 import { nodeNetnsReader, type NetnsReader } from './requests/netns.js';
@@ -79,6 +80,8 @@ export interface PluginDeps {
   readonly dataplane: Dataplane;
   /** Notified of the beginning and the end of commands. Default: no listener. */
   readonly activity?: Activity;
+  /** Notified of failed ADDs. Default: no listener. */
+  readonly onFailedPod?: OnFailedPod;
 }
 
 /**
@@ -219,7 +222,8 @@ export function composePlugin(settings: PluginSettings, deps: PluginDeps, state:
   const { addTimeoutMs, delTimeoutMs } = settings;
   const timeoutMs = { ADD: addTimeoutMs, CHECK: addTimeoutMs, DEL: delTimeoutMs, GC: addTimeoutMs };
   const running = { commands, queue, spool, timeoutMs, clock, onceLogger };
-  const runOptions: RunOptions = { ...running, events: new CommandEvents(), recent, nodeName, log };
+  const { onFailedPod = () => undefined } = deps;
+  const runOptions: RunOptions = { ...running, events: new CommandEvents(), recent, nodeName, log, onFailedPod };
   return { run: runRequest, queue, journal, releases, providers, replay, readiness, recent, spool };
 }
 

@@ -1,6 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
+import { TEST_ACCOUNT } from '@podwire/ipam/api-server/token-signatures';
 import { SETTINGS as IPAM_SETTINGS } from '@podwire/ipam/config';
 import { nodeSettings } from '@podwire/node/settings';
 import { INSTALL_SETTINGS } from '@podwire/plugin/install/settings';
@@ -147,6 +148,22 @@ describe('the chart', () => {
       .parse(JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')));
     expect(parse(readChart('Chart.yaml'))).toMatchObject({ version, appVersion: version });
     expect(new Set(containers.map(({ image }) => image))).toEqual(new Set([`localhost/podwire:${version}`]));
+  });
+});
+
+describe('helm test', () => {
+  const template = readChart('templates/tests/connectivity.yaml');
+
+  test('runs the connectivity test', () => {
+    expect(template).toContain('command: [podwirectl, connectivity, test]');
+  });
+
+  test('has the service account whose tokens permit it, and neither root, capabilities nor files of the node', () => {
+    const names = [...template.matchAll(/(?:serviceAccountName:|"name") "?([\w-]+)/g)].map(([, name]) => name);
+    expect(names).toEqual([TEST_ACCOUNT, TEST_ACCOUNT, TEST_ACCOUNT]);
+    expect(template).toContain('include "podwire.securityContext" (dict "user" 65532)');
+    expect(template).not.toMatch(/hostPath|secret:/);
+    expect(template).toContain('serviceAccountToken: { path: token, audience: podwire-ipam,');
   });
 });
 

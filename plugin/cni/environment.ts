@@ -87,6 +87,12 @@ export function readDelEnvironment(variables: Variables): DelEnvironment {
   return { netns: netns?.startsWith('/') ? netns : undefined, ...readContainer('DEL', variables) };
 }
 
+/** The pod of a command that may be invalid otherwise; undefined if there is none, or its name is malformed. */
+export function podOf({ CNI_ARGS: args = '' }: Variables): PodName | undefined {
+  const { pod } = parseArgs(args);
+  return pod && isLabel(pod.namespace) && isSubdomain(pod.name) ? pod : undefined;
+}
+
 /**
  * Checks the variables of a node command; ignores variables of a container.
  * @throws Failure INVALID_ENVIRONMENT that lists everything that is missing

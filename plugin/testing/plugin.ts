@@ -19,6 +19,7 @@ import type { Variables } from '../cni/environment.js';
 import { ReadinessRecord } from '../commands/readiness-record.js';
 import { composePlugin, type PluginParts } from '../service.js';
 import type { Journal } from '../journal/journal.js';
+import type { OnFailedPod } from '../observed-command.js';
 import type { RecentCommands } from '../recent-commands.js';
 import type { NetnsReader } from '../requests/netns.js';
 import type { CniRequest } from '../requests/request.js';
@@ -108,6 +109,8 @@ export class Plugin {
   readonly dataplane: FakeDataplane;
   readonly nodeAddresses = new FakeNodeAddresses();
   readonly record = recordingLog();
+  /** ADDs of pods that failed. */
+  readonly failedPods: { readonly pod: object; readonly code: string; readonly message: string }[] = [];
   /** State that outlives the process of the plugin. */
   readonly store: MemoryJournalStore;
   readonly history: ProviderHistory;
@@ -158,7 +161,14 @@ export class Plugin {
       journalMaxEntriesCount: 100,
       strictStatus: isStrict,
     });
-    const deps = { ipam: this.#peer, dataplane: this.client, nodeAddresses: this.nodeAddresses, boot: BOOT };
+    const onFailedPod: OnFailedPod = (pod, failure) => this.failedPods.push({ pod, ...failure });
+    const deps = {
+      ipam: this.#peer,
+      dataplane: this.client,
+      nodeAddresses: this.nodeAddresses,
+      boot: BOOT,
+      onFailedPod,
+    };
     this.parts = composePlugin(
       settings,
       { clock: systemClock, random: () => 0.5, log, ...deps },

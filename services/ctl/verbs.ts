@@ -8,6 +8,7 @@ export const VERBS: VerbTable = {
   describe: async () => (await import('./resources/reading.js')).describe,
   create: async () => (await import('./resources/writing.js')).create,
   apply: async () => (await import('./resources/writing.js')).apply,
+  diff: async () => (await import('./resources/writing.js')).diff,
   replace: async () => (await import('./resources/writing.js')).replace,
   patch: async () => (await import('./resources/writing.js')).patch,
   edit: async () => (await import('./resources/writing.js')).edit,

@@ -1,5 +1,6 @@
 import { hostname } from 'node:os';
 
+import { FAILURE_CODES, type FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { diagnosticsService } from '@podwire/shared/common-services/diagnostics-service';
 import type { RecentLines } from '@podwire/shared/runtime/recent-lines';
@@ -15,12 +16,14 @@ import { observeReadiness } from '@podwire/shared/telemetry/instruments';
 import type { UpkeepTaskName } from '@podwire/shared/telemetry/catalog/metrics-ipam';
 import { ExpiryWarning } from '@podwire/shared/tls/certificate-expiry';
 
+import { REPORTED_CODES } from './addresses/allocate/allocate-rpc.js';
 import { authorizer } from './access/access-rpc.js';
 import { AuditEvents } from './audit/audit-operations.js';
 import { observeFindings } from './audit/findings-operations.js';
 import { observeSessions } from './audit/sessions-operations.js';
 import { observeUsage } from './audit/usage-operations.js';
 import { clusterService, type ClusterOptions } from './cluster/cluster-rpc.js';
+import { dryRunService } from './dry-run/dry-run-rpc.js';
 import { beginEpoch } from './blocks/epoch.js';
 import type { Config } from './config.js';
 import { etcdCertificate } from './engine/etcd/credentials.js';
@@ -35,7 +38,7 @@ import type { IpamOptions } from './engine/updates/operation.js';
 import { Updater } from './engine/updates/update-loop.js';
 import { HistoryEvents, HistoryExpiry } from './history/expiry-operations.js';
 import { HistoryLog } from './history/history-log.js';
-import { type HistoryOptions } from './history/history-operations.js';
+import type { HistoryIpamOptions, HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './api-server/api.js';
 import type { NodeTokens, NodeTokensOptions } from './api-server/node-tokens.js';
@@ -123,11 +126,12 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   loading.catch(() => undefined);
   const updates = deferredUpdates(loading.then(({ updater }) => updater));
   const history = historyOptions(opened, config);
-  const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes: config.unknownNodes, services });
+  const options = { updates, events, clock, newUid, history, unknownNodes: config.unknownNodes, services };
+  const { ipam, dryRun } = makeIpam(options, loading);
   const tokens = config.nodeTokens && api ? await openNodeTokens({ api, clock, log }) : undefined;
   const streams = { watches: deferredStreamSource(loading, refused), policies: servedPolicies(policies, refused) };
   const described = { config, identity, policies, release, instance, clock, store, loading, nodes: ipam.nodes };
-  const parts = { ipam, updates, settlement: traits.settlement, identity, release, tokens, api };
+  const parts = { ipam, dryRun, updates, settlement: traits.settlement, identity, release, tokens, api };
   const server = ipamServer({ ...parts, ...streams, cluster: clusterOptions(described) }, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Pick<Upkeep, 'stop'>[] = [];
@@ -158,6 +162,17 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     await stop();
     throw error;
   }
+}
+
+function makeIpam(
+  options: HistoryIpamOptions,
+  loading: Promise<Pick<Datastore, 'updater'>>,
+): Pick<ServedParts, 'ipam' | 'dryRun'> {
+  const dryRun = (): Ipam => {
+    const updates = deferredUpdates(loading.then(({ updater }) => updater.preview()));
+    return new Ipam({ ...options, updates, events: new Events(options.events.log, true), isDryRun: true });
+  };
+  return { ipam: new Ipam(options), dryRun };
 }
 
 interface DescribedParts extends Pick<ClusterOptions, 'nodes' | 'instance' | 'clock'> {
@@ -213,9 +228,11 @@ function observeIpam(ipam: Ipam, server: RpcServer): () => void {
 
 interface ServedParts extends Pick<IpamOptions, 'updates'> {
   readonly ipam: Ipam;
+  /** Makes the operations for one call that stores nothing. */
+  readonly dryRun: () => Ipam;
   readonly watches: StreamSource;
   readonly policies: NetworkPolicyServer['policies'];
-  readonly cluster: Omit<ClusterOptions, 'conditionChanged'>;
+  readonly cluster: Omit<ClusterOptions, 'conditionChanged' | 'podFailed'>;
   readonly settlement: SettlementInterval;
   readonly identity: NetworkIdentity;
   readonly release: ProcessRelease;
@@ -224,13 +241,26 @@ interface ServedParts extends Pick<IpamOptions, 'updates'> {
 }
 
 function ipamServer(
-  { ipam, updates, watches, policies, cluster, settlement, identity, release, tokens, api }: ServedParts,
+  { ipam, dryRun, updates, watches, policies, cluster, settlement, identity, release, tokens, api }: ServedParts,
   { listen: addresses, callTimeoutMs, drainTimeoutMs }: Config,
   { log, clock, env, recentLines: lines }: ServiceDeps,
 ): RpcServer {
   const pods = api && new PodNodes({ api, clock, log });
   const objectEvents = api && new ObjectEvents({ api, clock, log, instance: hostname() });
   const conditionChanged: ClusterOptions['conditionChanged'] = (...change) => objectEvents?.conditionChanged(...change);
+  const ipamDeps: Omit<Parameters<typeof ipamServices>[2], 'reportRefusal'> = {
+    requirePod: async (caller, pod, signal) => pods?.require(caller, pod, signal),
+    settlement,
+    readPodCidrs: async (name, signal) => (api ? podCidrsOf(api, name, signal) : []),
+  };
+  const podFailed: ClusterOptions['podFailed'] = (name, pod, { count, ...failure }) => {
+    if (!isFoundByNode(failure.code)) return;
+    const event = podEvent(pod, 'Attach', failure);
+    pods?.require({ kind: 'network', role: 'node', name }, pod, NEVER).then(
+      () => objectEvents?.report(event, count),
+      () => undefined,
+    );
+  };
   return new RpcServer({
     addresses,
     log,
@@ -242,24 +272,36 @@ function ipamServer(
     authorize: authorizer({ updates }),
     services: (unary, streaming) => [
       ...ipamServices(ipam, unary, {
-        requirePod: async (caller, pod, signal) => pods?.require(caller, pod, signal),
-        reportRefusal: (pod, failure) => void objectEvents?.report(refusedPod(pod, failure)),
-        settlement,
-        readPodCidrs: async (name, signal) => (api ? podCidrsOf(api, name, signal) : []),
+        ...ipamDeps,
+        reportRefusal: (pod, failure) => void objectEvents?.report(podEvent(pod, 'Allocate', failure)),
       }),
+      dryRunService((each) => ipamServices(dryRun(), each, { ...ipamDeps, reportRefusal: () => undefined }), unary),
       watchService(watches, streaming),
       networkPolicyService({ policies, clock }, unary, streaming),
-      clusterService({ ...cluster, conditionChanged }, unary, streaming),
+      clusterService({ ...cluster, conditionChanged, podFailed }, unary, streaming),
       diagnosticsService({ release, lines, env, files: () => Promise.resolve([]) }, streaming),
       releaseService(release, unary),
     ],
   });
 }
 
-function refusedPod({ namespace, name, uid }: PodIdentity, { code, message }: Failure): ObjectEvent {
+/** Whether podwire-ipam has not reported the failure itself, and it does not end by a repetition alone. */
+function isFoundByNode(code: FailureCode): boolean {
+  const { retryable } = FAILURE_CODES[code];
+  return !REPORTED_CODES.includes(code) && (!retryable || LASTING_CODES.includes(code));
+}
+
+/** Retryable failures that persist until something else changes. */
+const LASTING_CODES: readonly FailureCode[] = ['DEADLINE_EXCEEDED', 'HOST_PORT_TAKEN'];
+
+function podEvent(
+  { namespace, name, uid }: PodIdentity,
+  action: string,
+  { code, message }: Pick<Failure, 'code' | 'message'>,
+): ObjectEvent {
   const reason = code.toLowerCase().replace(/(?:^|_)([a-z])/g, (_, letter: string) => letter.toUpperCase());
   const pod = { kind: 'Pod', namespace, name, uid } as const;
-  return { ...pod, type: 'Warning', reason, note: message };
+  return { ...pod, type: 'Warning', reason, action, note: message };
 }
 
 /** How often the tokens of nodes are looked at, on average, in milliseconds. */
@@ -288,8 +330,8 @@ async function openNodeTokens(options: NodeTokensOptions): Promise<NodeTokens> {
 }
 
 /** Gives access to the update loop; calls wait until it is loaded. */
-function deferredUpdates(loading: Promise<Updater>): IpamOptions['updates'] {
-  let loaded: Updater | undefined;
+function deferredUpdates(loading: Promise<IpamOptions['updates']>): IpamOptions['updates'] {
+  let loaded: IpamOptions['updates'] | undefined;
   void loading.then(
     (updater) => (loaded = updater),
     () => undefined,

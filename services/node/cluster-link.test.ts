@@ -149,6 +149,23 @@ test('the node reports its state at the beginning, and then only what changed', 
   expect(ipam.received[1]).toMatchObject({ nodeName: '', report: { release: '1.0.1' } });
 });
 
+test('failed pods are reported to one of several podwire-ipam, with their number', async () => {
+  ipam.instances = ['a', 'b'];
+  const pod = { namespace: 'apps', name: 'web-0', uid: 'u-1' };
+  link.addFailed(pod, { code: 'KERNEL_REFUSED', message: 'earlier' });
+  await connected();
+  await advanceUntil(() => ipam.connected.length === 2);
+  link.addFailed(pod, { code: 'KERNEL_REFUSED', message: 'latest' });
+  link.addFailed({ ...pod, name: 'web-1' }, { code: 'INVALID_CONFIG', message: 'wrong' });
+  const failed = () => ipam.received.flatMap(({ failedPods }) => failedPods);
+  await advanceUntil(() => failed().some(({ code }) => code === 'INVALID_CONFIG'));
+  for (let second = 0; second < 20; second++) clock.advance(1000);
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  const counts = failed().map(({ pod: each, code, count }) => [each?.name, code, count]);
+  expect(counts.filter(([name]) => name === 'web-1')).toEqual([['web-1', 'INVALID_CONFIG', 1]]);
+  expect(failed().reduce((sum, { code, count }) => sum + (code === 'KERNEL_REFUSED' ? count : 0), 0)).toBe(2);
+});
+
 test('after the end of the stream the node connects again', async () => {
   await connected();
   ipam.end();

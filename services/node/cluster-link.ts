@@ -3,6 +3,7 @@ import {
   NodeReport,
   type ConnectNodeRequest,
   type ConnectNodeResponse,
+  type FailedPod,
   type NodeCall,
   type NodeRequest,
 } from '@podwire/proto/podwire/ipam/v1/cluster';
@@ -41,6 +42,9 @@ const BACKOFF = { baseMs: 500, maxMs: 30_000 };
 /** Pauses between connections that look for further podwire-ipam. Each one that leads to a known process doubles the pause. */
 const SEARCH = { baseMs: 1000, maxMs: 600_000 };
 
+/** Failed pods between two reports, by pod and code; later ones are left out until they fail again. */
+const MAX_FAILED_PODS = 256;
+
 const PART_BYTES = 64 * 1024;
 
 const METHOD = ClusterServiceService.connectNode;
@@ -59,6 +63,8 @@ export class ClusterLink {
   /** Connections in a row that led to a known process. */
   #repeatedCount = 0;
   #reportedFailure = '';
+  /** Since the last report, by pod and code. */
+  readonly #failedPods = new Map<string, FailedPod>();
   #isStopped = false;
 
   constructor(options: ClusterLinkOptions) {
@@ -81,6 +87,13 @@ export class ClusterLink {
   /** Starts; call once. */
   start(): void {
     this.#queue.request('connect');
+  }
+
+  /** An ADD failed. One of the podwire-ipam hears of it with the next report. */
+  addFailed(pod: NonNullable<FailedPod['pod']>, { code, message }: Pick<FailedPod, 'code' | 'message'>): void {
+    const key = `${pod.uid} ${pod.namespace}/${pod.name} ${code}`;
+    const count = (this.#failedPods.get(key)?.count ?? 0) + 1;
+    if (count > 1 || this.#failedPods.size < MAX_FAILED_PODS) this.#failedPods.set(key, { pod, code, message, count });
   }
 
   /** Idempotent. */
@@ -106,6 +119,9 @@ export class ClusterLink {
     const report = this.#options.report();
     const text = Buffer.from(NodeReport.encode(report).finish()).toString('base64');
     for (const stream of this.#streams.values()) stream.report(report, text);
+    const [first] = this.#streams.values();
+    if (this.#failedPods.size > 0) first?.send({ failedPods: [...this.#failedPods.values()] });
+    this.#failedPods.clear();
   }
 
   /** @throws Failure of the stream's beginning */
@@ -162,16 +178,16 @@ class NodeStream {
   readonly #options: ClusterLinkOptions;
   readonly #ended = new AbortController();
   readonly #messages: AsyncGenerator<ConnectNodeResponse, void, void>;
-  #send: (message: ConnectNodeRequest) => void = () => undefined;
+  #sendMessage: (message: ConnectNodeRequest) => void = () => undefined;
   #reported: string;
 
   constructor(options: ClusterLinkOptions, connection: Connection) {
     this.#options = options;
     const report = options.report();
     this.#reported = Buffer.from(NodeReport.encode(report).finish()).toString('base64');
-    const first = { nodeName: options.nodeName, report, answer: undefined };
+    const first = { nodeName: options.nodeName, report, answer: undefined, failedPods: [] };
     const { signal } = this.#ended;
-    this.#messages = connection.stream(METHOD, first, signal, (send) => (this.#send = send));
+    this.#messages = connection.stream(METHOD, first, signal, (send) => (this.#sendMessage = send));
   }
 
   /** Waits for the first message. @throws Failure */
@@ -194,7 +210,11 @@ class NodeStream {
   report(report: NodeReport, text: string): void {
     if (text === this.#reported) return;
     this.#reported = text;
-    this.#send({ nodeName: '', report, answer: undefined });
+    this.send({ report });
+  }
+
+  send(message: Partial<ConnectNodeRequest>): void {
+    this.#sendMessage({ nodeName: '', report: undefined, answer: undefined, failedPods: [], ...message });
   }
 
   close(): void {
@@ -204,9 +224,7 @@ class NodeStream {
   async #execute({ number, timeoutMs, request }: NodeCall): Promise<void> {
     const { execute, log } = this.#options;
     const answer = (part: Uint8Array, isLast: boolean, error: Uint8Array = Buffer.alloc(0)): void =>
-      this.#send({
-        nodeName: '',
-        report: undefined,
+      this.send({
         answer: { callNumber: number, part: Buffer.from(part), isLast, error: Buffer.from(error) },
       });
     try {

@@ -154,8 +154,16 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
         const { tls } = security;
         const report = nodeReporter(service, release, () => tls?.certificates.endMs);
         const link = startClusterLink(settings, { ...deps, ipam, connectIpam, report, calls });
+        const onFailedPod: typeof link.addFailed = (...failed) => link.addFailed(...failed);
         const start = async (): Promise<Running> => {
-          const plugin = await startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses, activity });
+          const plugin = await startPlugin(settings, {
+            ...deps,
+            ipam,
+            dataplane,
+            nodeAddresses,
+            activity,
+            onFailedPod,
+          });
           probes.start();
           return { stop: () => plugin.stop().finally(() => probes.close()) };
         };
@@ -241,11 +249,11 @@ interface LinkDeps extends NodeDeps {
 function startClusterLink(
   { nodeName }: NodeSettings,
   { ipam, connectIpam: connect, report, calls, clock, random, log }: LinkDeps,
-): Running {
+): Running & Pick<ClusterLink, 'addFailed'> {
   const execute: OperatorCalls['execute'] = (request, timeoutMs) => calls.execute(request, timeoutMs);
   const link = new ClusterLink({ nodeName, ipam, connect, report, execute, clock, random, log });
   link.start();
-  return { stop: () => link.stop().then(() => calls.close()) };
+  return { stop: () => link.stop().then(() => calls.close()), addFailed: (...failed) => link.addFailed(...failed) };
 }
 
 /** Starts a part. `after` runs after its stop, or after its failed start. */

@@ -224,7 +224,7 @@ export const ZONES = [
   {
     path: 'services/ctl/resources',
     zones: ['services/shared', 'proto/gen', 'services/ctl/output', 'services/ctl/clients', 'services/ctl/command-line'],
-    packages: ['yaml', 'zod'],
+    packages: ['diff', 'yaml', 'zod'],
     builtins: ['node:util'],
   },
   {

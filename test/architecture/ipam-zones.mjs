@@ -28,7 +28,7 @@ const FEATURES = [
   ['affinities'],
   ['nodes', 'handles', 'history', 'audit'],
   ['network-policies'],
-  ['access', 'certificates', 'cluster'],
+  ['access', 'certificates', 'cluster', 'dry-run'],
 ];
 
 /** Features whose rules need more: network policies are objects of Kubernetes, and named by the hash of their content. */

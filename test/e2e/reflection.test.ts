@@ -34,6 +34,7 @@ const METHODS = {
     'podwire.ipam.v1.ClusterService/ListNodeStates',
     'podwire.ipam.v1.ConfigService/GetConfig',
     'podwire.ipam.v1.ConfigService/UpdateConfig',
+    'podwire.ipam.v1.DryRunService/DryRun',
     'podwire.ipam.v1.EndpointService/ListEndpoints',
     'podwire.ipam.v1.HandleService/GetHandle',
     'podwire.ipam.v1.HandleService/ListHandles',

@@ -66,7 +66,7 @@ describe('who', () => {
     expect(stdout).toMatch(/^Pod +default\/web-0$/m);
     expect(stdout).toMatch(/^Netns +inode 4026532001 of boot b-1$/m);
     expect(stdout).toMatch(/^Sequence +12$/m);
-    expect(stdout).toMatch(/^x\/old +- +1970-01-01T00:00:00Z +1970-01-01T00:01:30Z +90s +4 +net\.dead$/m);
+    expect(stdout).toMatch(/^x\/old +- +1970-01-01T00:00:00Z +1970-01-01T00:01:30Z +90s$/m);
     expect(requestsTo('GetEndpoint')).toEqual([
       { attachment: { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' } },
     ]);
@@ -179,8 +179,8 @@ describe('history', () => {
     await fakes.serve(fake(HistoryServiceService.getAddressHistory, ({ pageToken }) => pages[pageToken]!));
     const { exitCode, stdout, stderr } = await fakes.podwirectl('history', 'default/web-0', '--limit', '2');
     expect(exitCode).toBe(0);
-    expect(stdout).toMatch(/^10\.65\.0\.9 +node-1 +1970-01-01T00:00:00Z +- .* 4 +net\.c0ffee$/m);
-    expect(stdout.match(/^10\.65\.0\.7 +node-1 +1970-01-01T00:00:00Z +1970-01-01T00:01:30Z +90s /gm)).toHaveLength(1);
+    expect(stdout).toMatch(/^10\.65\.0\.9 +node-1 +1970-01-01T00:00:00Z +- +\S+$/m);
+    expect(stdout.match(/^10\.65\.0\.7 +node-1 +1970-01-01T00:00:00Z +1970-01-01T00:01:30Z +90s$/gm)).toHaveLength(1);
     expect(stderr).toContain('the list is incomplete');
     const subject = { $case: 'pod', value: { namespace: 'default', name: 'web-0' } };
     expect(requestsTo('GetAddressHistory')).toMatchObject([
@@ -189,6 +189,23 @@ describe('history', () => {
       { pageToken: 'c' },
     ]);
     expect((await fakes.podwirectl('history', 'default/web-0')).stderr).toBe('');
+    const wide = await fakes.podwirectl('history', 'default/web-0', '-o', 'wide');
+    expect(wide.stdout).toMatch(/^10\.65\.0\.9 .* 4 +net\.c0ffee$/m);
+  });
+
+  test('of an address fits a terminal of 120 columns, and names the handle of an owner without a pod', async () => {
+    const handleId = `net.${'c'.repeat(64)}`;
+    const own = { node: 'ip-10-244-112-201', namespace: 'production', pod: 'checkout-frontend-7d4b9c6f5d-x2x7q' };
+    const tenures = [
+      { ...past, attributes: own, handleId },
+      { ...past, attributes: {} },
+    ];
+    await fakes.serve(
+      fake(HistoryServiceService.getAddressHistory, () => GetAddressHistoryResponse.fromPartial({ tenures })),
+    );
+    const { stdout } = await fakes.podwirectl('history', '10.65.0.7');
+    expect(stdout).toMatch(/^net\.c0ffee +- +1970/m);
+    expect(Math.max(...stdout.split('\n').map(({ length }) => length))).toBeLessThanOrEqual(120);
   });
 
   test('of a handle since a time; exits with 3 where no address is recorded', async () => {
@@ -449,6 +466,7 @@ describe('release', () => {
     await fakes.serve(
       fake(AddressServiceService.getEndpoint, missing('ENDPOINT_NOT_FOUND')),
       fake(HandleServiceService.getHandle, missing('HANDLE_NOT_FOUND')),
+      fake(HandleServiceService.releaseHandle, () => ({ addresses: [], kept: [], keptAddresses: 0n })),
     );
     for (const which of [
       ['release', 'attachment', 'net/c0ffee/eth0'],

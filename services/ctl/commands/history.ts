@@ -30,7 +30,8 @@ const DEFAULT_LIMIT = 100;
 export const history: Verb = {
   name: 'history',
   about: 'the current and earlier addresses of a pod, or owners of an address',
-  details: 'podwire-ipam keeps the history for PODWIRE_IPAM_HISTORY_HOURS. Exit code 3: no address is recorded.',
+  details:
+    'podwire-ipam keeps the history for PODWIRE_IPAM_HISTORY_HOURS. -o wide adds SEQUENCE and HANDLE.\nExit code 3: no address is recorded.',
   positionals: [SUBJECT_ARGUMENT],
   options: [NAMESPACE, HANDLE, SINCE, LIMIT],
   examples: ['history default/web-0', 'history default/web-0 --since 1d'],
@@ -41,7 +42,7 @@ export const history: Verb = {
     return {
       sections: [
         {
-          ...tenureTable(tenures, context.clock.nowMs(), query.subject.$case === 'address' ? 'pod' : 'address'),
+          ...tenureTable(tenures, query.subject.$case === 'address' ? 'pod' : 'address', context),
           none: 'addresses: none recorded',
         },
       ],
@@ -128,18 +129,31 @@ function pairs(entries: readonly (readonly [string, string])[]): string {
 
 /**
  * Allocations, newest first.
- * @param first - content of the first column: the pod if all rows are of one address, else the address
+ * @param first - content of the first column: the pod, or the handle without one, if all rows are of one address; else the
+ *   address
  */
-export function tenureTable(tenures: readonly Tenure[], nowMs: number, first: 'pod' | 'address' = 'pod'): Table {
+export function tenureTable(
+  tenures: readonly Tenure[],
+  first: 'pod' | 'address',
+  { clock, output }: Pick<Context, 'clock' | 'output'>,
+): Table {
+  const isWide = output === 'wide';
   return {
     kind: 'table',
-    columns: [first.toUpperCase(), 'NODE', 'FROM', 'UNTIL', 'FOR', { right: 'SEQUENCE' }, 'HANDLE'],
+    columns: [
+      first.toUpperCase(),
+      'NODE',
+      'FROM',
+      'UNTIL',
+      'FOR',
+      ...(isWide ? [{ right: 'SEQUENCE' }, 'HANDLE'] : []),
+    ],
     rows: tenures.map(({ address, attributes, allocateTime, releaseTime, sequenceNumber, handleId }) => {
-      const endMs = releaseTime?.getTime() ?? nowMs;
+      const endMs = releaseTime?.getTime() ?? clock.nowMs();
       const held = allocateTime === undefined ? '' : lengthOfTime(endMs - allocateTime.getTime());
       const times = [moment(allocateTime), moment(releaseTime), held];
-      const name = first === 'pod' ? podOf(attributes) : address;
-      return [name, attributes.node ?? '', ...times, String(sequenceNumber), handleId];
+      const name = first === 'pod' ? podOf(attributes) || handleId : address;
+      return [name, attributes.node ?? '', ...times, ...(isWide ? [String(sequenceNumber), handleId] : [])];
     }),
     none: 'owners: none recorded',
   };

@@ -7,6 +7,7 @@ import { parseJson } from '@podwire/shared/json/parse';
 import { compareTexts } from '@podwire/shared/words/order';
 import { z } from 'zod';
 
+import { dryRunOf } from '../clients/dry-run.js';
 import type { Context } from '../clients/services.js';
 import { readTexts, writeText } from '../clients/terminal.js';
 import { ADDRESS, text, wholeNumber, YES_OR_NO } from '../command-line/forms.js';
@@ -349,7 +350,7 @@ export const ipamSplit: Verb = {
     const sections = [
       sentence(`This pool would be replaced with ${number} pools. Requests that name it would be refused:`),
       poolFields(found, clock.nowMs()),
-      (await split({ ...request, dryRun: true }, context)).parts,
+      (await split(request, dryRunOf(context))).parts,
     ];
     const data = () => json.of(PoolServiceService.getPool, { pool: found });
     return previewReport({ sections, data }, input.toCommandLine(), execute);

@@ -124,7 +124,7 @@ export async function currentOwner(address: string, pageSize: number, context: C
   return {
     sections: [
       nowFields(address, { found, endpoint, nowMs }),
-      ...(history ? [{ ...tenureTable(past, nowMs), title: 'earlier owners', none: 'none recorded' }] : []),
+      ...(history ? [{ ...tenureTable(past, 'pod', context), title: 'earlier owners', none: 'none recorded' }] : []),
     ],
     hints: hintsOf(address, { found, endpoint, history }),
     data: () => ({

@@ -75,7 +75,7 @@ export const EXIT_CODES = [
   { code: FAILED, about: 'failed or refused' },
   { code: INVALID_USAGE, about: 'usage error, or not confirmed' },
   { code: NOT_FOUND, about: 'object not found' },
-  { code: PROBLEM_FOUND, about: 'problem found' },
+  { code: PROBLEM_FOUND, about: 'problem or difference found' },
   { code: NO_ANSWER, about: 'a service did not answer' },
 ] as const;
 

@@ -222,8 +222,6 @@ export const IP_POOL = resource<Pool, z.infer<typeof IP_POOL_SPEC>>({
   deletion: {
     flags: [DRAIN, RELEASE_ADDRESSES, FORCE],
     warning: (input) => deletionOf(input).warning,
-    check: (name, resourceVersion, input, { ipam }) =>
-      ipam.call(PoolServiceService.deletePool, { ...deletionRequest(name, resourceVersion, input), dryRun: true }),
     run: async (name, resourceVersion, input, { ipam, json }) => {
       const request = deletionRequest(name, resourceVersion, input);
       const answer = await ipam.call(PoolServiceService.deletePool, request);

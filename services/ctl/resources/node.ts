@@ -124,7 +124,7 @@ const readNode = async (name: string, { ipam }: Context): Promise<Node | undefin
 /** The node itself writes its spec, so that only its labels can be changed. */
 async function updateNode(wanted: Wanted<ManifestObject>, context: Context): Promise<Node | undefined> {
   const { name, labels = {}, resourceVersion = '', spec } = wanted;
-  const stored = await readNode(name, context);
+  const { node: stored } = await context.ipam.call(NodeServiceService.getNode, { name });
   if (stored && Object.keys(spec).length > 0 && !isDeepStrictEqual(spec, specOf(stored)))
     throw new Failure(
       'INVALID_REQUEST',

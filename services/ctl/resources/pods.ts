@@ -11,14 +11,15 @@ import { allPages, type Service } from '../clients/services.js';
 import type { Verb } from '../command-line/verb.js';
 import { ON_NODE } from '../command-line/options.js';
 import { attachmentText, failureLine } from '../output/words.js';
-import { listEndpoints, podText } from './workloadendpoint.js';
+import { addressesText, listEndpoints, podText } from './workloadendpoint.js';
 
 export const podsList: Verb = {
   name: 'pods list',
   about: 'the pods that are wired on this node, as its kernel reports them',
   details:
     'ADDRESSES shows the addresses that the node routes to the pod. The names of pods come from the node’s records.\n' +
-    'With -o wide, INGRESS and EGRESS show the limits of packets to and from the pod, in bit/s.',
+    'A wire without a known pod shows its attachment: network/container/interface.\n' +
+    '-o wide adds MTU, the limits of packets to and from the pod in bit/s (INGRESS, EGRESS), and ATTACHMENT.',
   options: [ON_NODE],
   run: async (_, { dataplane, ipam, json, output }) => {
     const pods = await listPods(dataplane);
@@ -35,19 +36,21 @@ export const podsList: Verb = {
             'STATE',
             'ADDRESSES',
             ...(hasPorts ? ['HOST PORTS'] : []),
-            { right: 'MTU' },
-            ...(isWide ? ['INGRESS', 'EGRESS'] : []),
-            'ATTACHMENT',
+            ...(isWide ? [{ right: 'MTU' }, 'INGRESS', 'EGRESS', 'ATTACHMENT'] : []),
           ],
           rows: pods.map(({ attachment, hostInterface, addresses, up, hostPorts, bandwidth }) => [
-            names.get(attachmentText(attachment)) ?? '',
+            names.get(attachmentText(attachment)) ?? attachmentText(attachment),
             hostInterface?.name ?? '',
             up ? 'up' : 'down',
-            addresses.join(', '),
+            addressesText(addresses),
             ...(hasPorts ? [known(hostPorts).map(formatHostPortKey).join(', ')] : []),
-            String(hostInterface?.mtuBytes ?? ''),
-            ...(isWide ? [bandwidth?.ingress, bandwidth?.egress].map(limitText) : []),
-            attachmentText(attachment),
+            ...(isWide
+              ? [
+                  String(hostInterface?.mtuBytes ?? ''),
+                  ...[bandwidth?.ingress, bandwidth?.egress].map(limitText),
+                  attachmentText(attachment),
+                ]
+              : []),
           ]),
           none: 'pods: none',
         },

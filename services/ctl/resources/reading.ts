@@ -6,7 +6,7 @@ import { GIVEN_KIND, NAMESPACES, POD_NAME, text, type Form } from '../command-li
 import { argument, flag, option, type Flag, type Input, type Option, type Verb } from '../command-line/verb.js';
 import { sentence, type Report, type Table } from '../output/report.js';
 import { FILE, manifestsOf, RECURSIVE, requireKind } from './manifest-files.js';
-import { manifestData, plain, type Filter, type Resource, type ResourceObject } from './resource.js';
+import { exported, manifestData, plain, type Filter, type Resource, type ResourceObject } from './resource.js';
 import { KIND, KINDS_TEXT, loadResource, type KindEntry } from './table.js';
 
 export const NODE = option('--node', text('NAME', 'nodes'), 'only objects of this node (all)');
@@ -223,11 +223,6 @@ function listReport(selections: readonly Selection[], input: Input, context: Con
 function isNamed(input: Input): boolean {
   const [first = []] = input.rest(KIND_ARGUMENT);
   return first.flatMap(({ names }) => names).length + input.rest(NAMES).length === 1 || input.get(FILE) !== undefined;
-}
-
-function exported(manifest: ResourceObject['manifest']): ResourceObject['manifest'] {
-  const { name, namespace, labels } = manifest.metadata;
-  return { ...manifest, metadata: { name, namespace, labels } };
 }
 
 export const get: Verb = {

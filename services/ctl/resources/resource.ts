@@ -61,8 +61,6 @@ export interface Deletion {
   readonly flags?: readonly Flag[];
   /** Describes the deletion, for the preview. */
   readonly warning: (input: Input) => string;
-  /** The service's check of the deletion, which the preview makes. @throws Failure as the deletion */
-  readonly check?: (name: string, resourceVersion: string, input: Input, context: Context) => Promise<unknown>;
   /** @param resourceVersion - empty for any */
   readonly run: (name: string, resourceVersion: string, input: Input, context: Context) => Promise<Report>;
 }
@@ -219,6 +217,12 @@ export function manifestData(
   { kind, apiVersion }: Pick<Manifest, 'kind' | 'apiVersion'>,
 ): Record<string, Json> {
   return { apiVersion, kind: `${kind}List`, metadata: {}, items: manifests.map(plain) };
+}
+
+/** Manifest without fields that podwire-ipam writes: version, UID and time. */
+export function exported(manifest: Manifest): Manifest {
+  const { name, namespace, labels } = manifest.metadata;
+  return { ...manifest, metadata: { name, namespace, labels } };
 }
 
 /** Manifest without empty fields of the metadata. */

@@ -32,8 +32,10 @@ export function podText(endpoint: Endpoint | undefined): string {
   return pod ? `${pod.namespace}/${pod.name}` : '';
 }
 
-const addressesText = ({ addresses }: Endpoint): string =>
-  addresses.map(({ address }) => address.replace(/\/\d+$/, '')).join(', ');
+/** Without the length of their prefixes, which are of one address each. */
+export function addressesText(addresses: readonly string[]): string {
+  return addresses.map((address) => address.replace(/\/\d+$/, '')).join(', ');
+}
 
 const writerOf = (endpoint: Endpoint): string => (isOfPodwire(endpoint) ? 'Podwire' : 'Calico');
 
@@ -43,7 +45,7 @@ export const WORKLOAD_ENDPOINT = resource<Endpoint>({
   columns: [
     { head: 'NAME', isWide: true, cell: ({ name }) => name },
     { head: 'POD', cell: podText },
-    { head: 'ADDRESSES', cell: addressesText },
+    { head: 'ADDRESSES', cell: ({ addresses }) => addressesText(addresses.map(({ address }) => address)) },
     { head: 'NODE', cell: ({ nodeName }) => nodeName },
     { head: 'HOST INTERFACE', cell: ({ hostInterfaceName }) => hostInterfaceName },
     { head: 'MAC', isWide: true, cell: ({ macAddress }) => macAddress },

@@ -2,11 +2,14 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { AddressServiceService, GetAddressResponse, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
-import { Node, NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
+import { GetNodeResponse, Node, NodeServiceService, UpdateNodeResponse } from '@podwire/proto/podwire/ipam/v1/node';
 import {
   AddressUse,
   AssignmentMode,
+  CreatePoolResponse,
+  DeletePoolResponse,
   EncapsulationMode,
+  GetPoolResponse,
   Pool,
   PoolServiceService,
   UpdatePoolResponse,
@@ -380,14 +383,99 @@ describe('edit', () => {
   });
 });
 
-test.each([
-  ['create', 'ippool', 'a', 'cidr=10.0.0.0/8', '--dry-run'],
-  ['patch', 'ippool', 'main', 'disabled=true', '--dry-run'],
-])('%s %s %s %s %s stores nothing', async (...words) => {
-  await fakes.serve(foundPool);
-  expect(await fakes.podwirectl(...words)).toMatchObject({
-    exitCode: 0,
-    stdout: expect.stringMatching(/^ippool\/(a created|main patched) \(dry run\)\n$/),
+describe('a dry run', () => {
+  const serve = () =>
+    fakes.serve(
+      foundPool,
+      fake(PoolServiceService.createPool, ({ pool: created }) => CreatePoolResponse.fromPartial({ pool: created })),
+      fake(PoolServiceService.updatePool, ({ pool: changed }) => UpdatePoolResponse.fromPartial({ pool: changed })),
+      fake(PoolServiceService.deletePool, () => DeletePoolResponse.fromPartial({})),
+      fake(NodeServiceService.getNode, ({ name }) => GetNodeResponse.fromPartial({ node: { name } })),
+      fake(NodeServiceService.deleteNode, (): never => {
+        throw new Failure('NODE_IN_USE', 'node n1 runs');
+      }),
+      fake(NodeServiceService.updateNode, ({ name }) => UpdateNodeResponse.fromPartial({ node: { name } })),
+    );
+
+  test.each([
+    ['create ippool a cidr=10.0.0.0/8', 'ippool/a created (dry run)', 'CreatePool'],
+    ['patch ippool main disabled=true', 'ippool/main patched (dry run)', 'UpdatePool'],
+    ['patch node n1 --patch {"metadata":{"labels":{"zone":"a"}}}', 'node/n1 patched (dry run)', 'UpdateNode'],
+    ['delete ippool main --yes', 'This pool would be deleted if none', 'DeletePool'],
+  ])('of %s is decided by podwire-ipam', async (line, text, method) => {
+    await serve();
+    const { exitCode, stdout, stderr } = await fakes.podwirectl(...line.split(' '), '--dry-run');
+    expect([exitCode, stdout, stderr]).toEqual([0, expect.stringContaining(text), '']);
+    const methods = fakes.calls.map((call) => call.method).filter((name) => !name.includes('Get'));
+    expect(methods).toEqual([`DryRun ${method}`]);
   });
-  expect(fakes.calls.map(({ method }) => method).filter((method) => method !== 'GetPool')).toEqual([]);
+
+  test('fails as the change would', async () => {
+    await serve();
+    for (const words of [['--dry-run'], []])
+      expect(await fakes.podwirectl('delete', 'node', 'n1', ...words)).toMatchObject({
+        exitCode: 1,
+        stderr: expect.stringContaining('node n1 runs'),
+      });
+  });
+});
+
+describe('diff', () => {
+  const manifest = (name: string, natOutgoing: boolean): string =>
+    `{"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "${name}"}, "spec": ` +
+    `{"cidr": "10.65.0.0/16", "blockSize": 26, "vxlanMode": "CrossSubnet", "natOutgoing": ${natOutgoing}}}\n`;
+  const serve = () =>
+    fakes.serve(
+      fake(PoolServiceService.getPool, ({ name }) => {
+        if (name !== pool.name) throw new Failure('POOL_NOT_FOUND', `there is no ${name}`);
+        return GetPoolResponse.fromPartial({ pool: { ...pool, resourceVersion: 'v1' } });
+      }),
+      fake(PoolServiceService.createPool, ({ pool: created }) => {
+        if (created?.name === 'refused') throw new Failure('POOL_OVERLAP', 'it overlaps');
+        return CreatePoolResponse.fromPartial({ pool: created });
+      }),
+      fake(PoolServiceService.updatePool, ({ pool: changed }) =>
+        UpdatePoolResponse.fromPartial({ pool: { ...changed, resourceVersion: 'v2' } }),
+      ),
+    );
+  const diff = async (...manifests: readonly string[]) => {
+    await serve();
+    fakes.input = manifests.join('---\n');
+    const { exitCode, stdout, stderr } = await fakes.podwirectl('diff', '-f', '-');
+    expect(fakes.calls.filter(({ method }) => !/^(DryRun |Get)/.test(method))).toEqual([]);
+    return [exitCode, stdout, stderr];
+  };
+
+  test('prints nothing for an object that apply would not change', async () => {
+    expect(await diff(manifest('main', true))).toEqual([0, '', '']);
+  });
+
+  test('prints the lines that apply would change', async () => {
+    const changed = `--- ippool/main
++++ ippool/main
+@@ -8,7 +8,7 @@
+   cidr: 10.65.0.0/16
+   disableBGPExport: false
+   disabled: false
+   ipipMode: Never
+-  natOutgoing: true
++  natOutgoing: false
+   nodeSelector: all()
+   vxlanMode: CrossSubnet
+`;
+    expect(await diff(manifest('main', false))).toEqual([4, changed, '']);
+  });
+
+  test('prints all lines of an object that apply would create', async () => {
+    const created = /^--- \/dev\/null\n\+\+\+ ippool\/new\n@@ -0,0 \+1,\d+ @@\n(\+.*\n)+$/;
+    expect(await diff(manifest('new', true))).toEqual([4, expect.stringMatching(created), '']);
+  });
+
+  test('of an object that is refused fails, with the differences before it', async () => {
+    expect(await diff(manifest('new', true), manifest('refused', true))).toEqual([
+      1,
+      expect.stringContaining('+++ ippool/new'),
+      expect.stringContaining('it overlaps'),
+    ]);
+  });
 });

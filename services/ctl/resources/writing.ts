@@ -1,6 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
 
+import { dryRunOf } from '../clients/dry-run.js';
 import type { Context } from '../clients/services.js';
 import { GIVEN_KIND, text, type Form } from '../command-line/forms.js';
 import {
@@ -12,10 +13,11 @@ import {
   YES,
 } from '../command-line/options.js';
 import { argument, flag, type Flag, type Input, type Option, type Verb } from '../command-line/verb.js';
-import { DONE, exitCodeOf, NOT_FOUND, sentence, type Report, type Section } from '../output/report.js';
+import { DONE, exitCodeOf, NOT_FOUND, PROBLEM_FOUND, sentence, type Report, type Section } from '../output/report.js';
 import { failureLine } from '../output/words.js';
 import { FILE, FILE_ARGUMENTS, manifestsOf, RECURSIVE, requireKind, SKIP_EMPTY } from './manifest-files.js';
 import {
+  exported,
   NO_FILTER,
   plain,
   type Manifest,
@@ -26,7 +28,7 @@ import {
 } from './resource.js';
 import { KIND, KINDS_TEXT, loadResource } from './table.js';
 
-const DRY_RUN = flag('--dry-run', 'store nothing: podwirectl checks the objects, podwire-ipam does not');
+const DRY_RUN = flag('--dry-run', 'store nothing: podwire-ipam decides about each object as if it were the only one');
 const SKIP_EXISTS = flag('--skip-exists', 'skip objects that exist');
 const SKIP_NOT_EXISTS: Flag = { name: '--skip-not-exists', short: '-s', about: 'skip objects that do not exist' };
 
@@ -70,11 +72,10 @@ async function workOf(input: Input, context: Context): Promise<Work[]> {
 }
 
 async function workWith(resource: Resource, manifest: Manifest, input: Input): Promise<Work> {
-  const wanted = await resource.parse(manifest);
-  const isDryRun = input.has(DRY_RUN);
-  const nothing = (): Promise<undefined> => Promise.resolve(undefined);
-  return { resource, manifest, isDryRun, wanted: isDryRun ? { ...wanted, create: nothing, update: nothing } : wanted };
+  return { resource, manifest, wanted: await resource.parse(manifest), isDryRun: input.has(DRY_RUN) };
 }
+
+const storing = (input: Input, context: Context): Context => (input.has(DRY_RUN) ? dryRunOf(context) : context);
 
 /** One object's result, or the failure that ended the command. */
 interface Step {
@@ -89,6 +90,7 @@ interface Step {
 /** Executes a change of each object in turn. The first failure ends the command; earlier changes are reported. */
 async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => Promise<Step>): Promise<Report> {
   const steps: Step[] = [];
+  let failedWith: number | undefined;
   for (const item of items) {
     try {
       steps.push(await change(item));
@@ -96,7 +98,8 @@ async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => 
       if (!(error instanceof Failure) || steps.length === 0) throw error;
       const message = `failed: ${failureLine(error)}; not executed: ${formatCount(items.length - steps.length - 1, 'object')}`;
       const data = () => ({ failure: failureLine(error) });
-      steps.push({ sections: [], errors: [message], names: [], data, exitCode: exitCodeOf(error.code) });
+      steps.push({ sections: [], errors: [message], names: [], data });
+      failedWith = exitCodeOf(error.code);
       break;
     }
   }
@@ -107,7 +110,7 @@ async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => 
     errors: steps.flatMap(({ errors = [] }) => errors),
     hints: steps.flatMap(({ hints = [] }) => hints),
     data: () => (only && rest.length === 0 ? only.data() : steps.map(({ data }) => data())),
-    exitCode: Math.max(DONE, ...steps.map(({ exitCode = DONE }) => exitCode)),
+    exitCode: failedWith ?? Math.max(DONE, ...steps.map(({ exitCode = DONE }) => exitCode)),
   };
 }
 
@@ -151,7 +154,7 @@ export const create: Verb = {
     const work = kind ? [await fieldWork(await loadResource(kind), input)] : await workOf(input, context);
     return eachInTurn(work, async (each) => {
       try {
-        return stored(each, 'created', await each.wanted.create(context));
+        return stored(each, 'created', await each.wanted.create(storing(input, context)));
       } catch (error) {
         const isSkipped = input.has(SKIP_EXISTS) && error instanceof Failure && EXISTS.includes(error.code);
         if (!isSkipped) throw error;
@@ -192,11 +195,46 @@ export const apply: Verb = {
   run: async (input, context) =>
     eachInTurn(await workOf(input, context), async (each) => {
       const before = await findOptional(each.resource, each.wanted.name, context);
-      if (!before) return stored(each, 'created', await each.wanted.create(context));
-      const after = await each.wanted.update(context);
+      if (!before) return stored(each, 'created', await each.wanted.create(storing(input, context)));
+      const after = await each.wanted.update(storing(input, context));
       return stored(each, outcomeOf(before, after), after);
     }),
 };
+
+export const diff: Verb = {
+  name: 'diff',
+  about: 'show what apply would change, as a unified diff of manifests in YAML',
+  details:
+    'podwire-ipam decides about each object as with apply --dry-run. Version, UID and time are left out.\n' +
+    `Exit code: ${DONE} without differences, ${PROBLEM_FOUND} with differences, any other for errors.`,
+  ...FILE_ARGUMENTS,
+  examples: ['diff -f pools.yaml'],
+  run: async (input, context) =>
+    eachInTurn(await workOf(input, context), async ({ resource, wanted, manifest }) => {
+      const before = await findOptional(resource, wanted.name, context);
+      const dryRun = dryRunOf(context);
+      const after = before ? await wanted.update(dryRun) : await wanted.create(dryRun);
+      const name = `${resource.names[0]}/${wanted.name}`;
+      const changes = await unifiedDiff(name, before?.manifest, after?.manifest ?? manifest);
+      const data = () => ({ kind: resource.kind, name: wanted.name, diff: changes });
+      if (changes === '') return { sections: [], names: [], data };
+      return { sections: [{ kind: 'text', text: changes }], names: [], data, exitCode: PROBLEM_FOUND };
+    }),
+};
+
+/** @returns an empty text without differences */
+async function unifiedDiff(name: string, before: Manifest | undefined, after: Manifest): Promise<string> {
+  const [{ createTwoFilesPatch, FILE_HEADERS_ONLY }, { stringify }] = await Promise.all([
+    import('diff'),
+    import('yaml'),
+  ]);
+  const textOf = (manifest: Manifest): string =>
+    stringify(plain(exported(manifest)), { sortMapEntries: true, lineWidth: 0 });
+  const [from, to] = [before ? textOf(before) : '', textOf(after)];
+  if (from === to) return '';
+  const names = [before ? name : '/dev/null', name] as const;
+  return createTwoFilesPatch(...names, from, to, undefined, undefined, { headerOptions: FILE_HEADERS_ONLY });
+}
 
 export const replace: Verb = {
   name: 'replace',
@@ -209,7 +247,7 @@ export const replace: Verb = {
   run: async (input, context) =>
     eachInTurn(await workOf(input, context), async (each) => {
       const before = await each.resource.find(each.wanted.name, NO_FILTER, context);
-      const after = await each.wanted.update(context);
+      const after = await each.wanted.update(storing(input, context));
       return stored(each, outcomeOf(before, after).replace('configured', 'replaced'), after);
     }),
 };
@@ -295,7 +333,7 @@ async function storeChange(
   if (manifest.metadata.name !== name || manifest.kind !== resource.kind)
     throw new Failure('INVALID_REQUEST', `${resource.names[0]} ${name}: name and kind cannot be changed`);
   const work = await workWith(resource, manifest, input);
-  const after = await work.wanted.update(context);
+  const after = await work.wanted.update(storing(input, context));
   const outcome = outcomeOf(before, after).replace('configured', 'patched');
   return eachInTurn([work], () => Promise.resolve(stored(work, outcome, after)));
 }
@@ -380,19 +418,19 @@ export const remove: Verb = {
     'nodes, handles, ippools with --release-addresses: refused while pods of nodes that run have the addresses.',
   positionals: [KIND_ARGUMENT, NAMES],
   options: [FILE, RESOURCE_VERSION],
-  flags: [RECURSIVE, SKIP_EMPTY, SKIP_NOT_EXISTS, ...DELETION_FLAGS, YES],
+  flags: [RECURSIVE, SKIP_EMPTY, SKIP_NOT_EXISTS, ...DELETION_FLAGS, DRY_RUN, YES],
   hasNames: true,
   examples: ['delete ippool old --drain', 'delete ipreservation routers --yes', 'delete -f pools.yaml'],
   run: async (input, context) => {
     const targets = await targetsOf(input, context);
-    if (input.has(YES)) return deleteAll(targets, input, context);
+    if (input.has(YES) && !input.has(DRY_RUN)) return deleteAll(targets, input, context);
     const found: { readonly target: Target; readonly object: ResourceObject }[] = [];
     for (const target of targets) {
       const { resource, name } = target;
       const skip = input.has(SKIP_NOT_EXISTS);
       const object = skip ? await findOptional(resource, name, context) : await resource.find(name, NO_FILTER, context);
       if (!object) continue;
-      await resource.deletion?.check?.(name, target.resourceVersion, input, context);
+      await resource.deletion?.run(name, target.resourceVersion, input, dryRunOf(context));
       found.push({ target, object });
     }
     const sections = await Promise.all(
@@ -404,6 +442,7 @@ export const remove: Verb = {
     const [only, ...rest] = found;
     const data = () => (only && rest.length === 0 ? only.object.data() : found.map(({ object }) => object.data()));
     const preview = { sections: sections.flat(), names: found.map(({ target }) => targetName(target)), data };
+    if (input.has(DRY_RUN)) return preview;
     return previewReport(preview, input.toCommandLine(), () => deleteAll(targets, input, context));
   },
 };

@@ -13,6 +13,7 @@ import {
   type CallNodeRequest,
   type CallNodeResponse,
 } from '@podwire/proto/podwire/ipam/v1/cluster';
+import { DryRunServiceService } from '@podwire/proto/podwire/ipam/v1/dry_run';
 import { EncapsulationMode, GetPoolResponse, PoolServiceService, PoolState } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
@@ -31,6 +32,8 @@ interface FakeMethod {
     parts: { readonly unary: Unary; readonly streaming: Streaming },
     calls: Call[],
   ) => UntypedHandleCall;
+  /** Answers a dry run of the method, recorded as `DryRun CreatePool`. */
+  readonly dryRun?: (request: Buffer, calls: Call[]) => Buffer;
 }
 
 type PluginAnswer = string | readonly [status: number, body: string] | undefined;
@@ -55,7 +58,25 @@ export function fake<Request extends object, Response>(
         await Promise.resolve();
         return answer(request);
       }),
+    dryRun: (bytes, calls) => {
+      const request = method.requestDeserialize(bytes);
+      calls.push({ method: `DryRun ${name}`, request });
+      return method.responseSerialize(answer(request));
+    },
   };
+}
+
+/** Dry runs of the fake methods. */
+function fakeDryRun(methods: readonly FakeMethod[]): FakeMethod {
+  const { dryRun } = DryRunServiceService;
+  const handler: FakeMethod['handler'] = ({ unary }, calls) =>
+    unary(dryRun, async ({ path, request }) => {
+      await Promise.resolve();
+      const method = methods.find((each) => each.path === path);
+      if (!method?.dryRun) throw new Failure('INVALID_REQUEST', `DryRun: path "${path}" is not served`);
+      return { response: method.dryRun(request, calls) };
+    });
+  return { path: dryRun.path, definition: { DryRun: dryRun }, handler };
 }
 
 /** A method that answers with several messages. */
@@ -124,7 +145,8 @@ export class Fakes {
       clock: systemClock,
       defaultCallTimeoutMs: 10_000,
       drainTimeoutMs: 1000,
-      services: (unary, streaming) => servicesOf(methods, (method) => method.handler({ unary, streaming }, this.calls)),
+      services: (unary, streaming) =>
+        servicesOf([...methods, fakeDryRun(methods)], (method) => method.handler({ unary, streaming }, this.calls)),
     });
     await this.#server.listen();
   }

@@ -1,3 +1,4 @@
+import { ProbeServiceService } from '@podwire/proto/podwire/dataplane/v1/probe';
 import { AddressServiceService, type AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import { AffinityServiceService } from '@podwire/proto/podwire/ipam/v1/affinity';
 import { BlockServiceService } from '@podwire/proto/podwire/ipam/v1/block';
@@ -132,6 +133,15 @@ function attachmentSubject(attachment: AttachmentMessage | undefined): readonly 
   return attachment ? [{ type: 'attachment', attachment }] : [];
 }
 
+const PROBES = ProbeServiceService.addProbePod.path.replace(/[^/]+$/, '');
+
+/** Whether it is a call of the connectivity test for a node. */
+function isProbe(path: string, encodeRequest: () => Buffer): boolean {
+  const { callNode } = ClusterServiceService;
+  if (path !== callNode.path) return false;
+  return callNode.requestDeserialize(encodeRequest()).request?.path.startsWith(PROBES) === true;
+}
+
 /** Decides over the calls of clients over the network, by their role. */
 export function authorizer({ updates }: Pick<IpamOptions, 'updates'>): Authorize {
   return async ({ path, encodeRequest, caller }) => {
@@ -139,6 +149,7 @@ export function authorizer({ updates }: Pick<IpamOptions, 'updates'>): Authorize
     const denied = (reason: string): Failure =>
       new Failure('ACCESS_DENIED', `${formatCaller(caller)}: may not call ${path.slice(1)}: ${reason}`);
     if (caller.role === 'reader') {
+      if (caller.runsTests === true && isProbe(path, encodeRequest)) return;
       if (!READER_METHODS.includes(path)) throw denied('a reader only reads; use the certificate of an operator');
       return;
     }

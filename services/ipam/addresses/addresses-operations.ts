@@ -5,7 +5,6 @@ import { formatAddress, type Address, type Family } from '@podwire/shared/net/ad
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
-import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Relief } from '../blocks/demand.js';
 import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
@@ -59,7 +58,7 @@ class AddressEvents {
   constructor(events: Events) {
     this.#engine = events;
     this.#log = events.log;
-    this.#allocations = counter('podwire.ipam.allocations');
+    this.#allocations = events.counter('podwire.ipam.allocations');
   }
 
   /** An attachment got its addresses, or the address of a further family. */

@@ -3,8 +3,11 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { PodServiceService } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { ProbeServiceService } from '@podwire/proto/podwire/dataplane/v1/probe';
+import { CallNodeRequest, ClusterServiceService } from '@podwire/proto/podwire/ipam/v1/cluster';
 import { NodeServiceService, ReleaseTunnelAddressRequest, TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
-import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
+import { DeletePoolRequest, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
@@ -16,7 +19,7 @@ import { tokenOf } from '@podwire/shared/tls/token-file';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { Place } from '../testing/service.js';
-import { ISSUER, TokenApi } from '../testing/token-api.js';
+import { ISSUER, NAMESPACE, TokenApi } from '../testing/token-api.js';
 import type { KubernetesApi } from './api.js';
 import { NodeTokens } from './node-tokens.js';
 
@@ -331,6 +334,34 @@ describe('podwire-ipam', () => {
     clock.advance(10 * SECOND_MS);
     await expect(tunnel('worker-2')).resolves.toBeDefined();
     await expect(tunnel('worker-1')).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
+  });
+
+  test('serves the chart’s test with what the connectivity test calls, and no other change', async () => {
+    const address = await start();
+    const token = await server.token({ subject: `system:serviceaccount:${NAMESPACE}:podwire-test`, pod: 'of-test' });
+    const tester = peer(address, () => token);
+    const onNode = (path: string) =>
+      tester
+        .stream(
+          ClusterServiceService.callNode,
+          CallNodeRequest.fromPartial({ nodeName: 'worker-1', request: { path } }),
+          AbortSignal.timeout(10_000),
+        )
+        .next();
+    const page = { pageSize: 0, pageToken: '' };
+    await expect(tester.call(ClusterServiceService.listNodeStates, page, limits())).resolves.toMatchObject({
+      nodes: [],
+    });
+    await expect(tester.call(PoolServiceService.listPools, page, limits())).resolves.toBeDefined();
+    await expect(onNode(ProbeServiceService.runProbes.path)).rejects.toMatchObject({ code: 'NODE_NOT_FOUND' });
+    await expect(onNode(PodServiceService.detachPod.path)).rejects.toMatchObject({
+      code: 'ACCESS_DENIED',
+      message: expect.stringContaining('reader "podwire-test": may not call podwire.ipam.v1.ClusterService/CallNode'),
+    });
+    const deletion = DeletePoolRequest.fromPartial({ name: 'default' });
+    await expect(tester.call(PoolServiceService.deletePool, deletion, limits())).rejects.toMatchObject({
+      code: 'ACCESS_DENIED',
+    });
   });
 
   test('serves a node while 30 connections send rubbish, and reviews none of it', async () => {

@@ -6,11 +6,11 @@ import { messageOf } from '@podwire/shared/failure/thrown';
 import type { ProvenCaller, TokenVerifier } from '@podwire/shared/rpc/access';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
-import type { NetworkCaller } from '@podwire/shared/tls/caller';
+import { formatCaller, type NetworkCaller } from '@podwire/shared/tls/caller';
 
 import type { KubernetesApi } from './api.js';
 import { reviewToken } from './token-review.js';
-import { TokenSignatures, type TokenClaims } from './token-signatures.js';
+import { TEST_ACCOUNT, TokenSignatures, type TokenClaims } from './token-signatures.js';
 
 /** Age of a review from which on it is repeated. Reviews and streams are checked every few seconds: within a minute. */
 const REVIEW_AFTER_MS = 35_000;
@@ -42,7 +42,7 @@ interface Identity {
 }
 
 /**
- * The nodes that prove themselves with the service account tokens of their pods. Difficulties:
+ * The nodes, and the chart's test, that prove themselves with the service account tokens of their pods. Difficulties:
  *
  * - Anybody who reaches the port may send tokens. So only a token that the API server has signed for a node's pod is
  *   reviewed, a connection has one unknown token read at a time and waits after a refused one, and the signatures of one
@@ -149,7 +149,9 @@ export class NodeTokens implements TokenVerifier {
   }
 
   #newIdentity(token: string, claims: TokenClaims, reviewedMs: number): Identity {
-    const caller: NetworkCaller = { kind: 'network', role: 'node', name: claims.nodeName };
+    const caller: NetworkCaller = claims.isOfTest
+      ? { kind: 'network', role: 'reader', name: TEST_ACCOUNT, runsTests: true }
+      : { kind: 'network', role: 'node', name: claims.nodeName };
     const check = (): void => {
       if (identity.refused) throw identity.refused.failure;
       if (identity.claims.untilMs <= this.#clock.nowMs()) throw denied('it has expired; send the renewed one');
@@ -169,7 +171,10 @@ export class NodeTokens implements TokenVerifier {
   #refuse(identity: Identity, failure: Failure): void {
     identity.refused = { failure, sinceMs: this.#clock.monotonicMs() };
     this.#identities.delete(identity.claims.podUid);
-    this.#log.warn({ 'podwire.node': identity.caller.name }, `node "${identity.caller.name}": ${failure.message}`);
+    this.#log.warn(
+      { 'podwire.node': identity.claims.nodeName },
+      `${formatCaller(identity.caller)}: ${failure.message}`,
+    );
   }
 }
 

@@ -35,7 +35,7 @@ afterEach(async () => {
 
 const refusal = (name: string, rest: Partial<ObjectEvent> = {}): ObjectEvent => ({
   ...{ kind: 'Pod', name, namespace: 'apps', uid: `uid-${name}`, type: 'Warning' },
-  ...{ reason: 'PoolsExhausted', note: 'no free address' },
+  ...{ reason: 'PoolsExhausted', action: 'Allocate', note: 'no free address' },
   ...rest,
 });
 
@@ -68,6 +68,14 @@ test('repetitions are counted, and the count is written every 5 minutes', async 
   clock.advance(5 * MINUTE_MS);
   for (let count = 0; count < 2; count++) await events.report(refusal('web-0'));
   expect(seriesIn()).toEqual([undefined]);
+});
+
+test('failures that a node has counted are one Event with their number', async () => {
+  await events.report(refusal('web-0', { action: 'Attach' }), 3);
+  expect(server.list(APPS)).toMatchObject([{ action: 'Attach' }]);
+  clock.advance(5 * MINUTE_MS);
+  await events.report(refusal('web-0', { action: 'Attach' }), 2);
+  expect(seriesIn()).toEqual([5]);
 });
 
 test('thousands of refused pods write 25 Events at once and one each second, and each later retry is another chance', async () => {

@@ -14,6 +14,8 @@ export interface ObjectEvent {
   readonly type: 'Normal' | 'Warning';
   /** In CamelCase: `PoolsExhausted`. */
   readonly reason: string;
+  /** `Allocate`, `Attach`, `Configure`. */
+  readonly action: string;
   readonly note: string;
 }
 
@@ -65,16 +67,16 @@ export class ObjectEvents {
   }
 
   /** Never fails. A failure of the API server is logged until it answers again. */
-  async report(event: ObjectEvent): Promise<void> {
+  async report(event: ObjectEvent, count = 1): Promise<void> {
     const { clock, log } = this.#options;
     const { kind, namespace, name, uid, reason } = event;
     const key = [kind, namespace, name, uid, reason].join('/');
     const known = this.#series.get(key);
     const nowMs = clock.monotonicMs();
-    if (known) known.count++;
+    if (known) known.count += count;
     if ((known && nowMs - known.sentMs < SERIES_MS) || !this.#takeToken(nowMs)) return;
     try {
-      await (known ? this.#repeat(key, known, nowMs) : this.#create(key, event, nowMs));
+      await (known ? this.#repeat(key, known, nowMs) : this.#create(key, event, { count, sentMs: nowMs }));
       this.#isFailing = false;
     } catch (error) {
       if (!this.#isFailing)
@@ -87,17 +89,17 @@ export class ObjectEvents {
   conditionChanged(nodeName: string, condition: string, { isActive, note }: { isActive: boolean; note: string }): void {
     const [type, reason] = isActive ? (['Warning', condition] as const) : (['Normal', `${condition}Ended`] as const);
     const node = { kind: 'Node', name: nodeName, namespace: '', uid: nodeName } as const;
-    void this.report({ ...node, type, reason, note });
+    void this.report({ ...node, type, reason, action: 'Configure', note });
   }
 
-  async #create(key: string, event: ObjectEvent, sentMs: number): Promise<void> {
+  async #create(key: string, event: ObjectEvent, first: Omit<Series, 'path'>): Promise<void> {
     const { api, clock, instance } = this.#options;
-    const { kind, name, namespace, uid, type, reason, note } = event;
+    const { kind, name, namespace, uid, type, reason, action, note } = event;
     const nowMs = clock.nowMs();
     const place = namespace === '' ? NODE_NAMESPACE : namespace;
     const collection = `/apis/events.k8s.io/v1/namespaces/${encodeURIComponent(place)}/events`;
     const eventName = `${name.slice(0, 200)}.${nowMs.toString(16)}.${this.#series.size.toString(16)}`;
-    const series = { path: `${collection}/${eventName}`, count: 1, sentMs };
+    const series = { path: `${collection}/${eventName}`, ...first };
     this.#series.set(key, series);
     const [oldest = ''] = this.#series.keys();
     if (this.#series.size > MAX_SERIES) this.#series.delete(oldest);
@@ -105,7 +107,7 @@ export class ObjectEvents {
       ...{ apiVersion: 'events.k8s.io/v1', kind: 'Event', metadata: { name: eventName, namespace: place } },
       ...{ eventTime: microTime(nowMs), reportingController: CONTROLLER, reportingInstance: instance },
       regarding: { apiVersion: 'v1', kind, name, ...(namespace && { namespace }), ...(uid && { uid }) },
-      ...{ type, reason, action: kind === 'Pod' ? 'Allocate' : 'Configure', note: note.slice(0, MAX_NOTE_LENGTH) },
+      ...{ type, reason, action, note: note.slice(0, MAX_NOTE_LENGTH) },
     };
     await api.send({ method: 'POST', path: collection, body }).catch((error: unknown) => {
       this.#series.delete(key);

@@ -3,7 +3,7 @@ import { messageOf } from '@podwire/shared/failure/thrown';
 import { z } from 'zod';
 
 import type { ApiAnswer, ApiRequest, KubernetesApi } from './api.js';
-import { nodeServiceAccount, TOKEN_AUDIENCE, type TokenClaims } from './token-signatures.js';
+import { TOKEN_AUDIENCE, type TokenClaims } from './token-signatures.js';
 
 /** Keys of `extra` with the node and the pod that a token is bound to (Kubernetes 1.30 and newer). */
 const EXTRA = 'authentication.kubernetes.io/';
@@ -62,8 +62,7 @@ export async function reviewToken(
     throw new Failure('UNREACHABLE', `${api.subject}: answered with something else than a TokenReview and a Node`);
   const isDeleted = foundNode?.data.metadata.uid !== claims.nodeUid;
   const reason =
-    faultOf(parsed.data.status, claims, api.namespace) ??
-    (isDeleted ? `its Node "${claims.nodeName}" was deleted` : undefined);
+    faultOf(parsed.data.status, claims) ?? (isDeleted ? `its Node "${claims.nodeName}" was deleted` : undefined);
   return reason === undefined ? undefined : new Failure('ACCESS_DENIED', `token: ${reason}`);
 }
 
@@ -71,12 +70,10 @@ export async function reviewToken(
 function faultOf(
   { authenticated, error, audiences, user }: z.infer<typeof reviewSchema>['status'],
   claims: TokenClaims,
-  namespace: string,
 ): string | undefined {
   if (!authenticated) return `the API server does not accept it${error === '' ? '' : `: ${error}`}`;
   if (!audiences.includes(TOKEN_AUDIENCE)) return `it is not for the audience ${TOKEN_AUDIENCE}`;
-  const expected = nodeServiceAccount(namespace);
-  if (user.username !== expected) return `it belongs to ${user.username}; nodes use ${expected}`;
+  if (user.username !== claims.username) return `it belongs to ${user.username}, and not to ${claims.username}`;
   const isBound = user.extra[NODE_NAME_KEY]?.[0] === claims.nodeName && user.extra[POD_UID_KEY]?.[0] === claims.podUid;
   return isBound ? undefined : 'the API server binds it to another pod or node';
 }

@@ -9,12 +9,9 @@ import type { KubernetesApi } from './api.js';
 /** Audience of the tokens that nodes show to podwire-ipam. The API server itself does not take them. */
 export const TOKEN_AUDIENCE = 'podwire-ipam';
 
-/** Service account of the pods of a node, in the namespace of podwire-ipam. */
-const NODE_SERVICE_ACCOUNT = 'podwire-node';
-
-export function nodeServiceAccount(namespace: string): string {
-  return `system:serviceaccount:${namespace}:${NODE_SERVICE_ACCOUNT}`;
-}
+/** Service accounts of podwire-ipam's namespace whose tokens it takes: of the pods of a node, and of the chart's test. */
+const NODE_ACCOUNT = 'podwire-node';
+export const TEST_ACCOUNT = 'podwire-test';
 
 /** Algorithms that the API server signs with, by the kind of its key. All of them are asymmetric. */
 const ALGORITHMS = ['RS256', 'ES256', 'ES384', 'ES512'];
@@ -39,6 +36,9 @@ const claimsSchema = z.object({
 
 /** Claims of a token. */
 export interface TokenClaims {
+  /** Name of the service account for the API server. */
+  readonly username: string;
+  readonly isOfTest: boolean;
   readonly nodeName: string;
   readonly nodeUid: string;
   readonly podUid: string;
@@ -78,12 +78,16 @@ export class TokenSignatures {
       throw denied(`it is not one of the API server's: ${messageOf(error)}`, error);
     }
     const parsed = claimsSchema.safeParse(payload);
-    const expected = nodeServiceAccount(this.#api.namespace);
+    const [ofNode, ofTest] = [NODE_ACCOUNT, TEST_ACCOUNT].map(
+      (account) => `system:serviceaccount:${this.#api.namespace}:${account}`,
+    );
     if (!parsed.success)
       throw denied('it is not bound to a pod on a node; use a projected token, and Kubernetes 1.30 or newer');
     const { sub, exp, 'kubernetes.io': bound } = parsed.data;
-    if (sub !== expected) throw denied(`it belongs to ${sub}; nodes use ${expected}`);
+    if (sub !== ofNode && sub !== ofTest) throw denied(`it belongs to ${sub}; nodes use ${ofNode}`);
     return {
+      username: sub,
+      isOfTest: sub === ofTest,
       nodeName: bound.node.name,
       nodeUid: bound.node.uid,
       podUid: bound.pod.uid,

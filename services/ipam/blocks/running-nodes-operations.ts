@@ -35,24 +35,16 @@ export class NodeInquiry {
   /**
    * Recalls the leases of the scope from nodes that run. If pods of such nodes have addresses of it, asks the nodes for
    * their inventories: a node returns what no pod has.
-   * @returns the nodes that did not answer
+   * @returns the nodes that did not answer; none in a dry run
    * @throws Failure NODE_IN_USE when pods of nodes that run have addresses, unless `force`
    */
   async ask(scope: Scope, force: boolean, signal: AbortSignal): Promise<SilentNodes> {
-    const { used, pods } = await this.check(scope, force, signal);
-    if (used.length > pods.length) await this.recall(scope, signal);
-    return pods.length > 0 ? this.#requestInventories(nodesOf(pods), signal) : new Map();
-  }
-
-  /**
-   * @returns the addresses of the scope that nodes that run may use, and the ones of pods among them
-   * @throws Failure NODE_IN_USE when pods of nodes that run have addresses, unless `force`
-   */
-  async check(scope: Scope, force: boolean, signal: AbortSignal) {
     const used = await this.kept(scope, new Map(), signal);
     const pods = used.filter(({ attributes }) => !isLease(attributes));
     if (pods.length > 0 && !force) throw inUseFailure(pods);
-    return { used, pods };
+    if (this.#options.isDryRun === true) return new Map();
+    if (used.length > pods.length) await this.recall(scope, signal);
+    return pods.length > 0 ? this.#requestInventories(nodesOf(pods), signal) : new Map();
   }
 
   /** The addresses of the scope that nodes that run may use. */
@@ -62,7 +54,8 @@ export class NodeInquiry {
 
   /** Recalls the leases of the scope from nodes that run, and waits for their return for 2 s. */
   async recall(scope: Scope, signal: AbortSignal): Promise<void> {
-    const { updates } = this.#options;
+    const { updates, isDryRun = false } = this.#options;
+    if (isDryRun) return;
     const leasesOf = (view: View): HeldAddress[] => usedIn(view, scope).filter(({ attributes }) => isLease(attributes));
     const names = nodesOf(await updates.peek(leasesOf));
     await Promise.all(names.map((name) => this.#update(name, (view) => recall(view, name), signal)));

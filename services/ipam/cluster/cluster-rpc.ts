@@ -10,6 +10,7 @@ import {
   type NodeRequest,
   type NodeState,
 } from '@podwire/proto/podwire/ipam/v1/cluster';
+import { isFailureCode, type FailureCode } from '@podwire/shared/failure/codes';
 import { decodeFailure } from '@podwire/shared/failure/status';
 import { readChecked } from '@podwire/shared/requests/checks';
 import { formatPageToken, readPage, type ListScope } from '@podwire/shared/requests/paging';
@@ -21,6 +22,7 @@ import { compareNames } from '@podwire/shared/words/order';
 
 import { dateOf, readObjectName } from '../messages/parts.js';
 import type { LastContact, Nodes } from '../nodes/nodes-operations.js';
+import type { PodIdentity } from '../records/attributes.js';
 import { subdomainFault } from '../records/names.js';
 import { pageOf } from '../records/page.js';
 import { NodeConnections } from './cluster-operations.js';
@@ -39,12 +41,23 @@ export interface ClusterOptions {
   readonly clock: Clock;
   /** A condition of a node began or ended. Must not throw. */
   readonly conditionChanged: (nodeName: string, reason: string, state: ConditionState) => void;
+  /** The ADD of a pod failed on a node. Must not throw. */
+  readonly podFailed: (nodeName: string, pod: PodIdentity, failure: PodFailure) => void;
 }
 
 interface ConditionState {
   readonly isActive: boolean;
   readonly note: string;
 }
+
+interface PodFailure {
+  readonly code: FailureCode;
+  readonly message: string;
+  readonly count: number;
+}
+
+/** Failures of a pod that one message of a node may have. */
+const MAX_FAILED_PODS = 256;
 
 interface ClusterServer extends ClusterOptions {
   readonly connections: Connections;
@@ -75,6 +88,7 @@ function connectHandler({
   instance,
   hasReplicas,
   conditionChanged,
+  podFailed,
 }: ClusterServer): DuplexHandler<ConnectNodeRequest, ConnectNodeResponse> {
   return async function* ({ nodeName, report }, { signal }, later) {
     const first = readChecked('ConnectNode', (checks) => {
@@ -90,11 +104,13 @@ function connectHandler({
     };
     const connection = connections.open(nodeName, first);
     noteConditions(first);
-    later(({ report: changed, answer }) => {
+    later(({ report: changed, answer, failedPods }) => {
       if (changed) {
         connection.latestReport = changed;
         noteConditions(changed);
       }
+      for (const { pod, code, message, count } of failedPods.slice(0, MAX_FAILED_PODS))
+        if (pod && isFailureCode(code)) podFailed(nodeName, pod, { code, message, count });
       if (!answer) return;
       const { callNumber, part, isLast, error } = answer;
       const failure = error.length > 0 ? decodeFailure(error) : undefined;

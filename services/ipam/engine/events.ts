@@ -1,9 +1,9 @@
-import { trace } from '@opentelemetry/api';
+import { trace, type Counter } from '@opentelemetry/api';
 import type { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counter, histogram } from '@podwire/shared/telemetry/instruments';
+import { counter, histogram, type CounterName } from '@podwire/shared/telemetry/instruments';
 import type { UpkeepTaskName } from '@podwire/shared/telemetry/catalog/metrics-ipam';
 
 import type { StoreCall, TransactionEnd } from './timed-store.js';
@@ -29,8 +29,17 @@ export class Events {
   readonly upkeepFailures = counter('podwire.ipam.upkeep.failures');
   readonly #clocks = counter('podwire.ipam.clocks.differ');
 
-  constructor(log: Logger) {
-    this.log = log;
+  readonly #isDryRun: boolean;
+
+  /** @param isDryRun - whether nothing happens, so that nothing is logged or counted */
+  constructor(log: Logger, isDryRun = false) {
+    this.log = isDryRun ? log.child({}, { level: 'silent' }) : log;
+    this.#isDryRun = isDryRun;
+  }
+
+  /** A counter of a feature. */
+  counter(name: CounterName): Counter {
+    return this.#isDryRun ? { add: () => undefined } : counter(name);
   }
 
   /** Addresses were released; the list may be empty. */

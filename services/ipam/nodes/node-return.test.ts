@@ -15,13 +15,13 @@ const TUNNEL = { nodeName: 'n1', kind: 'vxlanTunnelAddress' } as const;
 /** A pool of four addresses, for tunnels and containers. */
 async function start() {
   const store = new MemoryStore();
-  const { ipam } = await startIpam(store);
+  const { ipam, dryRun } = await startIpam(store);
   const rules = { name: 'p', cidr: '10.0.0.0/30', blockSizeBits: 31, disabled: false, vxlanMode: 'Always' } as const;
   const checked = checkPool(rules);
   if (!checked.ok) throw new Error('the pool is at fault');
   await ipam.pools.create(checked.spec, forever);
   await ipam.nodes.register({ ...REGISTRATION, name: 'n1' }, forever);
-  return { store, ipam };
+  return { store, ipam, dryRun };
 }
 
 const tunnelOf = async (ipam: Ipam): Promise<string | undefined> => {
@@ -66,11 +66,11 @@ test('a tunnel’s address is not allocated to a container while the node’s re
 });
 
 test('the refused deletion of a pool names the tunnel address, and drain mode as the remedy', async () => {
-  const { ipam } = await start();
+  const { ipam, dryRun } = await start();
   await ipam.nodes.assignTunnel(TUNNEL, forever);
   const { items } = await ipam.pools.list({ after: '', limit: 1 }, forever);
   const deletion = { name: items[0]?.pool.name ?? '', resourceVersion: '', whenInUse: 'refuse' } as const;
-  await expect(ipam.pools.delete({ ...deletion, dryRun: true }, forever)).rejects.toMatchObject({
+  await expect(dryRun().pools.delete(deletion, forever)).rejects.toMatchObject({
     code: 'POOL_IN_USE',
     message: expect.stringMatching(
       /1 on node n1, of them 1 tunnel address\).*drain mode, in which nodes replace or release/,

@@ -3,7 +3,6 @@ import { formatAddress } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
-import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Relief } from '../blocks/demand.js';
 import type { NodeInquiry } from '../blocks/running-nodes-operations.js';
@@ -73,7 +72,7 @@ class NodeEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#nodes = counter('podwire.ipam.nodes');
+    this.#nodes = events.counter('podwire.ipam.nodes');
     this.#upkeepFailures = events.upkeepFailures;
   }
 

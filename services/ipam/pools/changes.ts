@@ -77,8 +77,6 @@ export interface PoolSplitRequest {
   readonly partsCount: number;
   /** Split only if the pool still is of this version; empty for any. */
   readonly resourceVersion: string;
-  /** Whether the split is only checked. Default: false. */
-  readonly dryRun?: boolean | undefined;
 }
 
 interface PoolSplitInput {

@@ -76,13 +76,6 @@ export function beginPoolDeletion(view: View, deletion: PoolDeletion): Decision<
   return { changes: isMarked ? [] : [putPool({ ...pool, deletionTimeMs: wholeSeconds(nowMs) })], outcome: pool };
 }
 
-/** Progress that a deletion would make now. @throws Failure as {@link beginPoolDeletion} */
-export function previewPoolDeletion(view: View, deletion: PoolDeletion): PoolDeleted {
-  const { empty, holders } = poolBlocks(view, beginPoolDeletion(view, deletion).outcome, deletion.nowMs);
-  const isGone = holders === undefined;
-  return { isGone, removedBlocks: empty.length, releasedAddresses: 0, kept: [], holders: holders ?? NO_HOLDERS };
-}
-
 /** A pool to delete. */
 export interface PoolDeletionRequest {
   readonly name: string;
@@ -92,8 +85,6 @@ export interface PoolDeletionRequest {
   readonly whenInUse: WhenInUse | 'release';
   /** Whether `release` asks running nodes instead of refusing. Default: false. */
   readonly force?: boolean | undefined;
-  /** Whether the deletion is only checked. Default: false. */
-  readonly dryRun?: boolean | undefined;
 }
 
 /** The progress of a pool's deletion. */

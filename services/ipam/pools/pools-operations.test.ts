@@ -157,13 +157,24 @@ describe('deleting a pool', () => {
   });
 
   test('is checked without a change; the refusal names tunnel addresses', async () => {
-    const { ipam } = await withPool('10.0.0.0/24');
-    const check = (whenInUse: 'refuse' | 'drain') => ipam.pools.delete({ ...DRAIN, whenInUse, dryRun: true }, forever);
+    const { ipam, dryRun, lines } = await withPool('10.0.0.0/24');
+    const before = lines.length;
+    const check = (whenInUse: 'refuse' | 'drain') => dryRun().pools.delete({ ...DRAIN, whenInUse }, forever);
     expect(await check('refuse')).toMatchObject({ isGone: true });
+    expect(lines).toHaveLength(before);
     await ipam.addresses.allocate(request('c1'), forever);
     await expect(check('refuse')).rejects.toMatchObject({ code: 'POOL_IN_USE' });
     expect(await check('drain')).toMatchObject({ isGone: false, holders: { inUseCount: 1 } });
     expect((await ipam.pools.get('p', forever)).pool).toMatchObject({ disabled: false, deletionTimeMs: undefined });
+  });
+
+  test('is checked through all of its transactions', async () => {
+    const { ipam, dryRun, store } = await start();
+    await ipam.pools.create(spec('p', '10.0.0.0/24', 32), forever);
+    await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.addresses.allocate(request(`c${i}`), forever)));
+    const before = store.toString();
+    expect(await dryRun().pools.delete(RELEASE, forever)).toMatchObject({ isGone: true, releasedAddresses: 130 });
+    expect(store.toString()).toBe(before);
   });
 
   test('waits for the release of its addresses, which removes the rest in its own transaction', async () => {

@@ -26,7 +26,6 @@ import {
   continuePoolRelease,
   heldInPool,
   NO_HOLDERS,
-  previewPoolDeletion,
   type PoolDeleted,
   type PoolDeletionProgress,
   type PoolDeletionRequest,
@@ -158,7 +157,6 @@ export class Pools {
   async split(request: PoolSplitRequest, signal: AbortSignal): Promise<PoolSplit> {
     const { updates, clock, newUid } = this.#options;
     const input = { request, uids: Array.from({ length: request.partsCount }, newUid), nowMs: clock.nowMs() };
-    if (request.dryRun === true) return read(this.#options, (view) => splitPool(view, input).outcome, signal);
     const split = await updates.update(POOLS_LANE, (view) => splitPool(view, input), { signal });
     if (split.ok) this.#events.poolSplit(split.former, split.parts.length);
     return split;
@@ -171,7 +169,7 @@ export class Pools {
    * of nodes that run have some, unless `force`
    */
   async delete(
-    { whenInUse, force = false, dryRun = false, ...deletion }: PoolDeletionRequest,
+    { whenInUse, force = false, ...deletion }: PoolDeletionRequest,
     signal: AbortSignal,
   ): Promise<PoolDeleted> {
     const { updates, clock } = this.#options;
@@ -179,10 +177,6 @@ export class Pools {
     const scope = (view: View) => heldInPool(view, deletion.name);
     const pods = (view: View) => heldInPool(view, deletion.name, (attributes) => !isLease(attributes));
     const begin = { whenInUse: mode, nowMs: clock.nowMs(), ...deletion } as const;
-    if (dryRun) {
-      if (whenInUse === 'release') await this.#inquiry.check(pods, force, signal);
-      return read(this.#options, (view) => previewPoolDeletion(view, begin), signal);
-    }
     const silent = whenInUse === 'release' ? await this.#inquiry.ask(pods, force, signal) : undefined;
     const original = await updates.update(POOLS_LANE, (view) => beginPoolDeletion(view, begin), { signal });
     // Nodes return leases of a pool that is being deleted.

@@ -161,8 +161,9 @@ function readDeletePoolRequest({ name, resourceVersion, mode, force, dryRun }: D
   return readChecked('DeletePool', (checks) => {
     checks.check('name', subdomainFault(name));
     const whenInUse = DELETION_MODES[mode];
+    checks.check('dry_run', dryRunFault(dryRun));
     checks.check('mode', whenInUse ? undefined : `is ${mode}, which is not a valid PoolDeletionMode`);
-    return { name, resourceVersion, whenInUse: whenInUse ?? 'refuse', force, dryRun };
+    return { name, resourceVersion, whenInUse: whenInUse ?? 'refuse', force };
   });
 }
 
@@ -171,9 +172,15 @@ function readSplitPoolRequest({ pool, number, resourceVersion, dryRun }: SplitPo
     const reference = readPoolReference(pool, checks);
     const isPossible = number >= 2 && number <= MAX_PARTS && Number.isInteger(Math.log2(number));
     const reason = `is ${number}; it must be a power of two from 2 to ${MAX_PARTS}; the parts can be split again`;
+    checks.check('dry_run', dryRunFault(dryRun));
     checks.check('number', isPossible ? undefined : reason);
-    return { pool: reference, partsCount: number, resourceVersion, dryRun };
+    return { pool: reference, partsCount: number, resourceVersion };
   });
+}
+
+/** An earlier podwirectl asks for a check in this way. */
+function dryRunFault(isSet: boolean): string | undefined {
+  return isSet ? 'is not available; call DryRunService.DryRun, as podwirectl of this release does' : undefined;
 }
 
 function cidrFault(fault: PrefixFault): string {

@@ -26,10 +26,7 @@ async function start(cidr: string, { store = new MemoryStore(), blockSizeBits = 
 
 const SPLIT = { pool: { by: 'name', name: 'p' }, partsCount: 2, resourceVersion: '' } as const;
 
-const partNames = async (
-  ipam: Ipam,
-  rest: Partial<{ partsCount: number; resourceVersion: string; dryRun: boolean }> = {},
-) => {
+const partNames = async (ipam: Ipam, rest: Partial<{ partsCount: number; resourceVersion: string }> = {}) => {
   const split = await ipam.pools.split({ ...SPLIT, ...rest }, forever);
   return split.ok ? split.parts.map(({ pool }) => pool.name) : split.faults.map(({ reason }) => reason);
 };
@@ -38,9 +35,9 @@ const listed = async (ipam: Ipam) =>
   (await ipam.pools.list({ after: '', limit: 100 }, forever)).items.map(({ pool }) => pool.name);
 
 test('a dry run returns the parts, or the faults, and changes nothing', async () => {
-  const { ipam } = await start('10.0.0.0/25');
-  expect(await partNames(ipam, { dryRun: true })).toEqual(['split-p-0', 'split-p-1']);
-  expect(await partNames(ipam, { dryRun: true, partsCount: 64 })).toEqual([expect.stringContaining('block')]);
+  const { ipam, dryRun } = await start('10.0.0.0/25');
+  expect(await partNames(dryRun())).toEqual(['split-p-0', 'split-p-1']);
+  expect(await partNames(dryRun(), { partsCount: 64 })).toEqual([expect.stringContaining('block')]);
   expect(await listed(ipam)).toEqual(['p']);
 });
 

@@ -233,24 +233,37 @@ test.each([
   expect(refused.violations.map(({ field, reason }) => `${field}: ${reason}`).join()).toContain(text);
 });
 
-test('conditions of a node become Events of its Node; a reconnection repeats none', async () => {
+/** A connected node, on a podwire-ipam with an API server. */
+async function connectBesideApi(
+  report: NonNullable<Parameters<typeof ConnectNodeRequest.fromPartial>[0]['report']>,
+  work: (api: ObjectServer, send: (message: ConnectNodeRequest) => void) => Promise<void>,
+): Promise<void> {
   const api = await ObjectServer.start();
   const other = new Place();
   const kubernetes = () => new KubernetesApi(api.options);
   const started = await other.start({ PODWIRE_IPAM_NODE_CONTROLLER: 'true' }, undefined, kubernetes);
   const peer = new Peer('podwire-ipam', other.address);
   const stop = new AbortController();
+  try {
+    let send: (message: ConnectNodeRequest) => void = () => undefined;
+    const first = ConnectNodeRequest.fromPartial({ nodeName: 'n1', report });
+    const { connectNode } = ClusterServiceService;
+    await peer.stream(connectNode, first, stop.signal, (opened) => (send = opened)).next();
+    await work(api, send);
+  } finally {
+    stop.abort();
+    peer.close();
+    await started.stop();
+    other.remove();
+    await api.stop();
+  }
+}
+
+test('conditions of a node become Events of its Node; a reconnection repeats none', async () => {
   const status = (...reasons: readonly string[]) => ({
     status: { conditions: reasons.map((reason) => ({ reason, message: `message of ${reason}` })) },
   });
-  try {
-    let send: (message: ConnectNodeRequest) => void = () => undefined;
-    const first = ConnectNodeRequest.fromPartial({
-      nodeName: 'n1',
-      report: status('IpamUnreachable', 'ForwardDropped'),
-    });
-    const { connectNode } = ClusterServiceService;
-    await peer.stream(connectNode, first, stop.signal, (opened) => (send = opened)).next();
+  await connectBesideApi(status('IpamUnreachable', 'ForwardDropped'), async (api, send) => {
     send(ConnectNodeRequest.fromPartial({ report: status('ForwardDropped') }));
     send(ConnectNodeRequest.fromPartial({ report: status() }));
     const notes = () =>
@@ -261,13 +274,30 @@ test('conditions of a node become Events of its Node; a reconnection repeats non
       ['Warning', 'ForwardDropped', 'message of ForwardDropped'],
       ['Normal', 'ForwardDroppedEnded', 'ForwardDropped ended'],
     ]);
-  } finally {
-    stop.abort();
-    peer.close();
-    await started.stop();
-    other.remove();
-    await api.stop();
-  }
+  });
+});
+
+test('a failure that only a node finds is an Event of its pod', async () => {
+  await connectBesideApi({}, async (api, send) => {
+    for (const [name, nodeName] of Object.entries({ 'web-0': 'n1', elsewhere: 'n2' }))
+      api.put('/api/v1/namespaces/apps/pods', { metadata: { namespace: 'apps', name }, spec: { nodeName } });
+    const failed = (name: string, code: string) => ({
+      ...{ pod: { namespace: 'apps', name, uid: `uid-${name}` }, code, message: `message of ${code}`, count: 2 },
+    });
+    const failedPods = [
+      failed('elsewhere', 'KERNEL_REFUSED'),
+      failed('web-0', 'POOLS_EXHAUSTED'),
+      failed('web-0', 'STORE_UNAVAILABLE'),
+      failed('web-0', 'OF_A_LATER_RELEASE'),
+      failed('web-0', 'KERNEL_REFUSED'),
+    ];
+    send(ConnectNodeRequest.fromPartial({ failedPods }));
+    const found = () =>
+      api.list('/apis/events.k8s.io/v1/namespaces/apps/events').map(({ regarding, reason, action, note }) => {
+        return [Object(regarding).name, reason, action, note];
+      });
+    await expect.poll(found).toEqual([['web-0', 'KernelRefused', 'Attach', 'message of KERNEL_REFUSED']]);
+  });
 });
 
 test('the service describes its process and its datastore', async () => {

@@ -15,6 +15,7 @@ import { NOW_MS, request, session } from '../testing/records.js';
 
 let store: MemoryStore;
 let ipam: Ipam;
+let dryRun: () => Ipam;
 let lines: readonly string[];
 let pass: (durationMs: number) => void;
 let putSession: (name: string, rest?: Partial<NodeSession>) => Promise<unknown>;
@@ -23,7 +24,7 @@ const REGISTRATION = { ipv4: undefined, ipv6: undefined, labels: {}, interfaces:
 
 beforeEach(async () => {
   store = new MemoryStore();
-  ({ ipam, lines, pass } = await startIpam(store));
+  ({ ipam, dryRun, lines, pass } = await startIpam(store));
   const { updater } = await startReplica(store);
   const checked = checkPool({ name: 'p', cidr: '10.0.0.0/24', blockSizeBits: 0, disabled: false });
   if (!checked.ok) throw new Error('the pool is at fault');
@@ -77,21 +78,21 @@ function answer(name: string, act: (asked: 'inventory' | 'leases') => Promise<un
 }
 
 /** Releases of an operator, each with the names of the pods that it kept. */
-const RELEASES: Readonly<Record<string, (force: boolean) => Promise<(string | undefined)[]>>> = {
-  DeleteNode: async (force) => {
-    const { kept } = await ipam.nodes.delete({ name: 'n1', resourceVersion: '', force }, forever);
+const RELEASES: Readonly<Record<string, (force: boolean, of?: Ipam) => Promise<(string | undefined)[]>>> = {
+  DeleteNode: async (force, of = ipam) => {
+    const { kept } = await of.nodes.delete({ name: 'n1', resourceVersion: '', force }, forever);
     return texts(kept);
   },
-  DeletePool: async (force) => {
+  DeletePool: async (force, of = ipam) => {
     const request = { name: 'p', resourceVersion: '', whenInUse: 'release' as const, force };
-    return texts((await ipam.pools.delete(request, forever)).kept);
+    return texts((await of.pools.delete(request, forever)).kept);
   },
-  ReleaseHandle: async (force) => {
-    const { kept } = await ipam.handles.release({ handleId: 'net.c1', searchesAllBlocks: false, force }, forever);
+  ReleaseHandle: async (force, of = ipam) => {
+    const { kept } = await of.handles.release({ handleId: 'net.c1', searchesAllBlocks: false, force }, forever);
     return texts(kept);
   },
-  ReleaseAddresses: async (force) => {
-    const [result] = await ipam.addresses.releaseUnused([byText('10.0.0.0')], force, forever);
+  ReleaseAddresses: async (force, of = ipam) => {
+    const [result] = await of.addresses.releaseUnused([byText('10.0.0.0')], force, forever);
     return result?.state === 'inUse' ? [result.holder.owner.pod] : [];
   },
 };
@@ -108,6 +109,15 @@ describe.each(Object.entries(RELEASES))('%s', (method, release) => {
     });
     expect(await holders()).toEqual(['c1']);
     expect((await readAll(store, keys)).node('n1')?.deletionTimeMs).toBeUndefined();
+  });
+
+  test('in a dry run fails as it would, asks no node, and changes nothing', async () => {
+    const before = store.toString();
+    await expect(release(false, dryRun())).rejects.toMatchObject({ code: 'NODE_IN_USE' });
+    expect(await release(true, dryRun())).toEqual(['pod-c1']);
+    pass(ALIVE_MS);
+    expect(await release(false, dryRun())).toEqual([]);
+    expect(store.toString()).toBe(before);
   });
 
   test('releases the address once nothing was heard of the node for 4 minutes', async () => {

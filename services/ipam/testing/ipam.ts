@@ -11,6 +11,8 @@ import { NOW_MS } from './records.js';
 
 export interface StartedIpam {
   readonly ipam: Ipam;
+  /** Operations for one dry run. */
+  readonly dryRun: () => Ipam;
   readonly events: Events;
   /** The log, each line as JSON. */
   readonly lines: string[];
@@ -35,17 +37,20 @@ export async function startIpam(store: Store): Promise<StartedIpam> {
   const log = createLogger({ service: 'test', level: 'debug', destination });
   const events = new Events(log);
   let uids = 0;
-  const ipam = new Ipam({
+  const options = {
     updates: updater,
     events,
     clock: { ...clock, nowMs: () => NOW_MS },
     newUid: () => `uid-${uids++}`,
     history: { log: new HistoryLog(store, keys), retentionHours: 168 },
     unknownNodes: 'register',
-  });
+  } as const;
+  const ipam = new Ipam(options);
+  const dryRun = () =>
+    new Ipam({ ...options, updates: updater.preview(), events: new Events(log, true), isDryRun: true });
   const close = async (): Promise<void> => {
     await updater.close();
     await mirror.close();
   };
-  return { ipam, events, lines, pass: (durationMs) => void (monotonicMs += durationMs), close };
+  return { ipam, dryRun, events, lines, pass: (durationMs) => void (monotonicMs += durationMs), close };
 }

@@ -1,6 +1,13 @@
 import { setMaxListeners } from 'node:events';
 
-import { status, type sendUnaryData, type Server, type ServiceDefinition, type StatusObject } from '@grpc/grpc-js';
+import {
+  status,
+  type MethodDefinition,
+  type sendUnaryData,
+  type Server,
+  type ServiceDefinition,
+  type StatusObject,
+} from '@grpc/grpc-js';
 import { SpanKind, trace, type Context } from '@opentelemetry/api';
 import type { Metadata } from '@grpc/grpc-js';
 
@@ -164,6 +171,18 @@ export function withUndecodable(service: ServiceDefinition): ServiceDefinition {
     return [name, { ...method, requestDeserialize }] as const;
   });
   return Object.fromEntries(methods);
+}
+
+/** The message of a call inside another message. @throws Failure INVALID_REQUEST */
+export function decodeRequest<Request>(
+  { path, requestDeserialize }: Pick<MethodDefinition<Request, unknown>, 'path' | 'requestDeserialize'>,
+  bytes: Buffer,
+): Request {
+  try {
+    return requestDeserialize(bytes);
+  } catch (error) {
+    throw new Undecodable(path, error).failure;
+  }
 }
 
 /** @returns the request @throws Failure INVALID_REQUEST if its bytes were no message */

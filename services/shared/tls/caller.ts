@@ -15,6 +15,8 @@ export type Caller =
 export interface NetworkCaller {
   readonly kind: 'network';
   readonly role: Role;
+  /** Whether a reader may run the connectivity test. Default: false. */
+  readonly runsTests?: boolean;
   /** The certificate's common name; of a node, the node's name as Kubernetes knows it. */
   readonly name: string;
 }

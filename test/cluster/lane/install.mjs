@@ -402,6 +402,13 @@ export class Podwire {
     await this.ready(180);
   }
 
+  /** Runs the chart's test. @throws Error when a path is broken, or none was tested */
+  async testWithHelm() {
+    const output = await this.#cluster.controlPlane.shell(`helm -n ${NAMESPACE} test podwire --logs`);
+    if (!/([1-9]\d*) of \1 paths passed between 2 nodes, 0 broken/.test(output))
+      throw new Error(`helm test: ${output}`);
+  }
+
   async upgradeWithHelm() {
     this.#tagImages();
     const ofNextRelease = (line) => (line.startsWith('helm ') ? `${line} --set image.tag=${NEXT_TAG}` : line);

@@ -353,6 +353,7 @@ async function withHelm({ cluster, namespace, untouched }) {
   await cluster.nodesReady();
   await cluster.deployment({ namespace, name: 'web', replicas: 4 });
   const pods = await cluster.running(namespace, 4);
+  await podwire.testWithHelm();
   await podwire.upgradeWithHelm();
   await podwire.rollBackWithHelm();
   const addresses = expectNoDuplicates(cluster, pods);

@@ -240,7 +240,8 @@ describe('pods', () => {
     );
     const { stdout, stderr } = await fakes.podwirectl('pods');
     expect(requestsTo('ListEndpoints')).toMatchObject([{ nodeName: 'node-1' }]);
-    expect(stdout).toMatch(/^default\/web-0 +podw-bb +down +10\.65\.0\.2\/32 +1500 +net\/bb\/eth0$/m);
+    expect(stdout).toMatch(/^net\/a\/eth0 +podw-a +up +10\.65\.0\.1$/m);
+    expect(stdout).toMatch(/^default\/web-0 +podw-bb +down +10\.65\.0\.2$/m);
     expect(stderr).toContain('pods check');
   });
 
@@ -248,6 +249,17 @@ describe('pods', () => {
     await fakes.serve(listing({ ...podOf('a'), podNamespace: 'default', podName: 'web-0' }));
     const { stdout, stderr } = await fakes.podwirectl('pods');
     expect([stdout, stderr]).toEqual([expect.stringMatching(/^default\/web-0 +podw-a /m), '']);
+  });
+
+  test('of usual names fit a terminal of 100 columns', async () => {
+    const podName = 'checkout-frontend-7d4b9c6f5d-x2x7q';
+    const wire = { ...podOf('c'.repeat(64)), podNamespace: 'production', podName };
+    const interfaceOf = { name: 'podw0123456789a', mtuBytes: 1500 };
+    await fakes.serve(
+      listing({ ...wire, hostInterface: interfaceOf, addresses: ['10.244.112.201/32', '2001:db8::2c9/128'] }),
+    );
+    const lines = (await fakes.podwirectl('pods')).stdout.split('\n');
+    expect(Math.max(...lines.map(({ length }) => length))).toBeLessThanOrEqual(100);
   });
 
   test('are listed with their limits', async () => {

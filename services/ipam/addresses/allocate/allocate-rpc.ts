@@ -48,7 +48,7 @@ export interface AddressServiceDeps {
 }
 
 /** Refusals that end when a person changes pools, policies or the pod. */
-const REPORTED_CODES: readonly FailureCode[] = [
+export const REPORTED_CODES: readonly FailureCode[] = [
   ...(['POOLS_EXHAUSTED', 'NO_POOL', 'NO_POOL_SERVES', 'INVALID_REQUEST', 'REQUEST_DENIED'] as const),
   ...(['ADDRESS_IN_USE', 'ADDRESS_REFUSED', 'ADDRESS_DIFFERS'] as const),
 ];

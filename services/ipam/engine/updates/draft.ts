@@ -40,6 +40,8 @@ interface DraftOptions extends Pick<StoreTraits, 'marksReleases'> {
   readonly keepsHistory?: boolean;
   /** Time and names of entries about changed objects. Default: none are written. */
   readonly changeLog?: ChangeLog | undefined;
+  /** Whether it is never committed, on a mirror with all acknowledged changes. Default: false. */
+  readonly isPreview?: boolean;
 }
 
 interface ChangeLog {
@@ -73,6 +75,7 @@ export class Draft {
   readonly #unreleased = new Set<string>();
   readonly #marksReleases: boolean;
   readonly #keepsHistory: boolean;
+  readonly #isPreview: boolean;
   #poolsCompared = false;
   /** Whether the commit requires that the datastore is not locked. */
   #lockCompared = false;
@@ -88,12 +91,14 @@ export class Draft {
   /** Size of changes that have not been folded. */
   #lastEstimate: { readonly changes: readonly Change[]; readonly bytes: number } | undefined;
 
-  constructor(mirror: Mirror, keys: RecordKeys, { marksReleases, keepsHistory = true, changeLog }: DraftOptions) {
+  constructor(mirror: Mirror, keys: RecordKeys, options: DraftOptions) {
+    const { marksReleases, keepsHistory = true, changeLog, isPreview = false } = options;
     this.#mirror = mirror;
     this.#keys = keys;
     this.#view = mirror.view;
     this.#marksReleases = marksReleases;
     this.#keepsHistory = keepsHistory;
+    this.#isPreview = isPreview;
     this.#changeLog = keepsHistory ? changeLog : undefined;
   }
 
@@ -324,8 +329,9 @@ export class Draft {
     else this.#view.delete(key);
   }
 
-  /** Not before a record that is written here. */
+  /** Not before a record that is written here, unless no other replica will see the write. */
   #showsAllBefore(key: string): boolean {
+    if (this.#isPreview) return true;
     return !this.#touched.get(key)?.written && this.#mirror.showsAllBefore(key);
   }
 }

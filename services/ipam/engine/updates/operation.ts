@@ -19,6 +19,8 @@ export interface IpamOptions {
   readonly unknownNodes: UnknownNodes['policy'];
   /** Addresses of podwire-ipam, its datastore and the API server, which no pool may have. Default: none. */
   readonly services?: readonly ServiceAddress[];
+  /** Whether {@link updates} commits nothing, so that nodes are not asked. Default: false. */
+  readonly isDryRun?: boolean;
 }
 
 /** Reads the datastore. @throws what `query` throws, and the failures of every operation */

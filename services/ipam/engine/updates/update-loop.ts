@@ -6,7 +6,8 @@ import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedul
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { RecordKeys } from '../../records/json/keys.js';
-import type { View } from '../../records/view.js';
+import { requireUnlocked } from '../../records/datastore-lock.js';
+import type { Change, View } from '../../records/view.js';
 import type { Mirror } from '../mirror/mirror.js';
 import type { CommitResult, LostComparison, Store, StoreTraits } from '../store.js';
 import { Draft, type DraftedTransaction } from './draft.js';
@@ -166,6 +167,33 @@ export class Updater {
   /** Reads the current view, which may lack changes of other replicas: for hints. */
   peek<Result>(query: (view: View) => Result): Promise<Result> {
     return Promise.resolve(this.#options.mirror.view).then(query);
+  }
+
+  /**
+   * The loop for one dry run: each decision sees the changes of the earlier ones, and nothing is committed. They are
+   * folded again each time, as a draft is valid for one turn of the event loop.
+   */
+  preview(): Pick<Updater, 'update' | 'read' | 'peek'> {
+    const { mirror, keys } = this.#options;
+    const earlier: (readonly Change[])[] = [];
+    const draftNow = (): Draft => {
+      const draft = new Draft(mirror, keys, { ...this.#options, isPreview: true });
+      for (const changes of earlier) draft.fold(changes);
+      return draft;
+    };
+    const decideNow = <Outcome>(decide: Decide<Outcome>): Outcome => {
+      const draft = draftNow();
+      const { changes, outcome } = decide(draft.view);
+      requireUnlocked(draft.view, changes);
+      draft.fold(changes);
+      earlier.push(changes);
+      return outcome;
+    };
+    return {
+      peek: (query) => Promise.resolve().then(() => query(draftNow().view)),
+      read: (query, options) => this.read(() => query(draftNow().view), options),
+      update: (_, decide, options) => this.read(() => decideNow(decide), options),
+    };
   }
 
   /** Fails all requests that wait, and waits for the transactions in flight. Idempotent. */

@@ -24,6 +24,7 @@ import {
 } from "@grpc/grpc-js";
 import { Timestamp } from "../../../google/protobuf/timestamp.js";
 import { GetNodeStatusResponse } from "../../dataplane/v1/node.js";
+import { PodIdentity } from "./endpoint.js";
 
 /** NodeContact says whether podwire-ipam hears of a node. */
 export enum NodeContact {
@@ -50,7 +51,25 @@ export interface ConnectNodeRequest {
     | NodeReport
     | undefined;
   /** A part of an answer. Not set: the message has none. */
-  answer: NodeAnswer | undefined;
+  answer:
+    | NodeAnswer
+    | undefined;
+  /** Pods whose ADD failed since the last message, by pod and code; at most 256. The node reports them to one podwire-ipam. */
+  failedPods: FailedPod[];
+}
+
+/** FailedPod is a pod whose ADD failed on a node. */
+export interface FailedPod {
+  /** The Kubernetes pod. */
+  pod:
+    | PodIdentity
+    | undefined;
+  /** Code of the failure: `KERNEL_REFUSED`. */
+  code: string;
+  /** Message of the latest failure. */
+  message: string;
+  /** Number of failures. */
+  count: number;
 }
 
 /** NodeReport is the state of a node. */
@@ -209,7 +228,7 @@ export interface GetClusterInfoResponse {
 }
 
 function createBaseConnectNodeRequest(): ConnectNodeRequest {
-  return { nodeName: "", report: undefined, answer: undefined };
+  return { nodeName: "", report: undefined, answer: undefined, failedPods: [] };
 }
 
 export const ConnectNodeRequest: MessageFns<ConnectNodeRequest> = {
@@ -222,6 +241,9 @@ export const ConnectNodeRequest: MessageFns<ConnectNodeRequest> = {
     }
     if (message.answer !== undefined) {
       NodeAnswer.encode(message.answer, writer.uint32(26).fork()).join();
+    }
+    for (const v of message.failedPods) {
+      FailedPod.encode(v!, writer.uint32(34).fork()).join();
     }
     return writer;
   },
@@ -263,6 +285,14 @@ export const ConnectNodeRequest: MessageFns<ConnectNodeRequest> = {
             message.answer = NodeAnswer.decode(reader, reader.uint32());
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.failedPods.push(FailedPod.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -287,6 +317,98 @@ export const ConnectNodeRequest: MessageFns<ConnectNodeRequest> = {
     message.answer = (object.answer !== undefined && object.answer !== null)
       ? NodeAnswer.fromPartial(object.answer)
       : undefined;
+    message.failedPods = object.failedPods?.map((e) => FailedPod.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseFailedPod(): FailedPod {
+  return { pod: undefined, code: "", message: "", count: 0 };
+}
+
+export const FailedPod: MessageFns<FailedPod> = {
+  encode(message: FailedPod, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.pod !== undefined) {
+      PodIdentity.encode(message.pod, writer.uint32(10).fork()).join();
+    }
+    if (message.code !== "") {
+      writer.uint32(18).string(message.code);
+    }
+    if (message.message !== "") {
+      writer.uint32(26).string(message.message);
+    }
+    if (message.count !== 0) {
+      writer.uint32(32).uint32(message.count);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): FailedPod {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseFailedPod();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.pod = PodIdentity.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.code = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.message = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.count = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<FailedPod>): FailedPod {
+    return FailedPod.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<FailedPod>): FailedPod {
+    const message = createBaseFailedPod();
+    message.pod = (object.pod !== undefined && object.pod !== null) ? PodIdentity.fromPartial(object.pod) : undefined;
+    message.code = object.code ?? "";
+    message.message = object.message ?? "";
+    message.count = object.count ?? 0;
     return message;
   },
 };

@@ -257,10 +257,7 @@ export interface DeletePoolRequest {
   force?:
     | boolean
     | undefined;
-  /**
-   * Whether to check the deletion without making it. It fails as the deletion would. The response has the addresses that
-   * are held now, and POOL_STATE_UNSPECIFIED if the pool would be gone. Nodes are not asked, and nothing is released.
-   */
+  /** Refused: call DryRunService.DryRun to check a deletion. */
   dryRun: boolean;
 }
 
@@ -314,10 +311,7 @@ export interface SplitPoolRequest {
   number: number;
   /** Split only if the pool still has this resource version; empty means any. */
   resourceVersion: string;
-  /**
-   * Whether to check the split without making it. It fails as the split would; the response lists the pools that it would
-   * make.
-   */
+  /** Refused: call DryRunService.DryRun to check a split. */
   dryRun: boolean;
 }
 
