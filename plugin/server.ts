@@ -3,9 +3,8 @@ import type { Duplex } from 'node:stream';
 import { setImmediate } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
-import { bindSocket } from '@podwire/shared/sockets/listen';
+import { listenAtOwnSocket } from '@podwire/shared/sockets/own-socket';
 import { PeerCheck } from '@podwire/shared/sockets/peer-check';
-import { watchSocket, removeOwnSocket, type SocketFile } from '@podwire/shared/sockets/socket-owner';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
@@ -55,8 +54,7 @@ const CHECKS_PER_TIMEOUT = 10;
  * answer} defines the requests and answers.
  *
  * A caller may die at any moment, send invalid data, or never complete its request. The process must survive that and answer
- * every other caller, and an ADD whose caller died must be rolled back. A deleted socket is created again; a socket of
- * another process at the same path is left alone.
+ * every other caller, and an ADD whose caller died must be rolled back.
  */
 export class CniServer {
   readonly #options: CniServerOptions;
@@ -71,7 +69,6 @@ export class CniServer {
   readonly #rejected = new WeakSet<Duplex>();
   /** Callbacks for when no connection is idle. */
   readonly #onNoIdle: (() => void)[] = [];
-  #own: SocketFile | undefined;
 
   /** @throws Error as {@link PeerCheck} */
   constructor(options: CniServerOptions) {
@@ -81,11 +78,15 @@ export class CniServer {
 
   /** @throws Failure INVALID_SETTINGS when the socket is in use or cannot be created */
   async listen(): Promise<void> {
-    await this.#open();
     const { path, log, clock } = this.#options;
+    const createServer = () => this.#createServer();
+    const onListening = (server: Server) => {
+      const earlier = [...this.#servers];
+      this.#servers.add(server);
+      for (const each of earlier) void this.#close(each).then(() => this.#servers.delete(each));
+    };
+    await listenAtOwnSocket({ path, log, clock, createServer, onListening, stopped: this.#stopped.signal });
     log.info({ path }, `listening at ${path}`);
-    const open = () => this.#open();
-    void watchSocket({ path, log, clock, own: () => this.#own, open, stopped: this.#stopped.signal });
   }
 
   /**
@@ -97,7 +98,6 @@ export class CniServer {
    */
   async stop(): Promise<void> {
     this.#stopped.abort();
-    removeOwnSocket(this.#options.path, this.#own);
     const servers = [...this.#servers];
     const closed = Promise.all(servers.map((server) => this.#close(server)));
     await Promise.all(servers.map((server) => this.#requestHeadsReceived(server)));
@@ -122,22 +122,7 @@ export class CniServer {
     while (this.#inFlight.size > 0) await Promise.all(this.#inFlight.keys());
   }
 
-  async #open(): Promise<void> {
-    const { path, log } = this.#options;
-    const server = this.#makeServer();
-    this.#own = await bindSocket(server, path);
-    if (this.#stopped.signal.aborted) {
-      removeOwnSocket(path, this.#own);
-      server.close();
-      return;
-    }
-    server.on('error', (error) => log.error({ err: error }, 'the socket failed'));
-    const earlier = [...this.#servers];
-    this.#servers.add(server);
-    for (const each of earlier) void this.#close(each).then(() => this.#servers.delete(each));
-  }
-
-  #makeServer(): Server {
+  #createServer(): Server {
     const { requestTimeoutMs } = this.#options;
     const server = createServer({
       requestTimeout: requestTimeoutMs,

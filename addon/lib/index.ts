@@ -43,7 +43,6 @@ export type {
   IpipSettings,
   Link,
   Neighbour,
-  OperState,
   Qdisc,
   Route,
   RouteType,

@@ -3,9 +3,6 @@
 /** Address family as in `ip -4` and `ip -6`. */
 export type Family = 4 | 6;
 
-/** RFC 2863 operational state, as `ip link` prints it. */
-export type OperState = 'unknown' | 'notpresent' | 'down' | 'lowerlayerdown' | 'testing' | 'dormant' | 'up';
-
 /** How a link generates its own IPv6 addresses (`ip link … addrgenmode`); a number for unnamed modes. */
 export type AddressGeneration = 'eui64' | 'none' | 'stable-privacy' | 'random' | number;
 
@@ -45,11 +42,10 @@ export interface Link {
   readonly group: number;
   /** Kind of the root qdisc: `noqueue`, `tbf`, …; `noop` before a link with a default queue was up. */
   readonly rootQdisc: string | null;
-  /** IFF_UP: administrative state; `operState` is the actual one. */
+  /** IFF_UP: administrative state. */
   readonly up: boolean;
   /** IFF_* bits of linux/if.h. */
   readonly flags: number;
-  readonly operState: OperState;
   /** IFLA_LINK: for a veth end the index of its peer, in the peer's namespace. */
   readonly linkedIndex: number | null;
   /**
@@ -57,8 +53,6 @@ export interface Link {
    * assigned no ID.
    */
   readonly linkedNamespaceId: number | null;
-  /** IFLA_MASTER: the bridge or bond that the link belongs to. */
-  readonly masterIndex: number | null;
   /** Transmit queue length in packets (`txqueuelen`). */
   readonly txQueueLength: number;
   readonly txQueueCount: number;

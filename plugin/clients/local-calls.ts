@@ -17,7 +17,7 @@ interface LocalCallTools {
 
 /** Name of a call. */
 interface LocalCall {
-  /** Method name in intervals and messages, as the gRPC method that does the same. */
+  /** Name in the intervals of a command. */
   readonly method: string;
   readonly span: string;
 }

@@ -2,7 +2,7 @@ import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
 
 import { ClusterServiceService, HttpResponse, NodeReport, NodeRequest } from '@podwire/proto/podwire/ipam/v1/cluster';
-import { GetPodRequest, ListPodsResponse, PodServiceService } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { ListPodsResponse, PodServiceService, RepairPodRequest } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { ConnectNodeRequest, ConnectNodeResponse, NodeCall } from '@podwire/proto/podwire/ipam/v1/cluster';
 import { Failure } from '@podwire/shared/failure/failure';
 import { decodeFailure } from '@podwire/shared/failure/status';
@@ -237,7 +237,9 @@ async function startLocal(): Promise<void> {
         listPods: unary(PodServiceService.listPods, () =>
           Promise.resolve(ListPodsResponse.fromPartial({ nextPageToken: 'next' })),
         ),
-        getPod: unary(PodServiceService.getPod, () => Promise.reject(new Failure('ATTACHMENT_NOT_FOUND', 'none'))),
+        repairPod: unary(PodServiceService.repairPod, () =>
+          Promise.reject(new Failure('ATTACHMENT_NOT_FOUND', 'none')),
+        ),
       },
     },
   ]);
@@ -266,8 +268,8 @@ test('calls of the dataplane pass as they are', async () => {
   await startLocal();
   const answer = await call({ path: PodServiceService.listPods.path });
   expect(ListPodsResponse.decode(answer).nextPageToken).toBe('next');
-  const body = Buffer.from(GetPodRequest.encode(GetPodRequest.fromPartial({})).finish());
-  await expect(call({ path: PodServiceService.getPod.path, body })).rejects.toMatchObject({
+  const body = Buffer.from(RepairPodRequest.encode(RepairPodRequest.fromPartial({})).finish());
+  await expect(call({ path: PodServiceService.repairPod.path, body })).rejects.toMatchObject({
     ...{ code: 'ATTACHMENT_NOT_FOUND', message: 'none' },
   });
 });

@@ -5,7 +5,7 @@ import type { Boot } from '@podwire/shared/runtime/boot';
 import type { OpenNodeAddresses } from '@podwire/dataplane/node-addresses';
 import { ProbePods, setProbePodsAside } from '@podwire/dataplane/probes/probe-pods';
 import { probeService } from '@podwire/dataplane/probes/probe-rpc';
-import { PacketTracer } from '@podwire/dataplane/probes/trace-program';
+import { PacketTracer } from '@podwire/dataplane/probes/packet-tracer';
 import { ProgramNft } from '@podwire/dataplane/nft/nft-program';
 import {
   prepareService,

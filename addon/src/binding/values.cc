@@ -16,8 +16,6 @@ namespace podwire::netlink {
 
 namespace {
 
-constexpr std::array<const char*, 7> kOperStates = {"unknown", "notpresent", "down", "lowerlayerdown",
-                                                    "testing", "dormant",    "up"};
 constexpr size_t kMacBytes = 6;
 
 Napi::Value NumberOrNull(Napi::Env env, const std::optional<uint32_t>& value) {
@@ -156,7 +154,6 @@ Napi::Value TextOrNull(Napi::Env env, const std::optional<std::string>& value) {
 
 Napi::Object ToJs(Napi::Env env, const Link& link) {
   const std::string kind = link.info ? link.info->KindName() : std::string();
-  const uint8_t state = link.oper_state.value_or(0);
   return Assemble(env, Shape::kLink,
                   {
                       {"index", Napi::Number::New(env, link.header.ifi_index)},
@@ -169,10 +166,8 @@ Napi::Object ToJs(Napi::Env env, const Link& link) {
                       {"rootQdisc", TextOrNull(env, link.root_qdisc)},
                       {"up", Napi::Boolean::New(env, (link.header.ifi_flags & IFF_UP) != 0)},
                       {"flags", Napi::Number::New(env, link.header.ifi_flags)},
-                      {"operState", Napi::String::New(env, kOperStates[state < kOperStates.size() ? state : 0])},
                       {"linkedIndex", NumberOrNull(env, link.linked_index)},
                       {"linkedNamespaceId", SignedOrNull(env, link.linked_namespace)},
-                      {"masterIndex", NumberOrNull(env, link.master)},
                       {"txQueueLength", Napi::Number::New(env, link.tx_queue_length.value_or(0))},
                       {"txQueueCount", Napi::Number::New(env, link.tx_queues.value_or(1))},
                       {"rxQueueCount", Napi::Number::New(env, link.rx_queues.value_or(1))},

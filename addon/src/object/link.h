@@ -44,11 +44,9 @@ struct Link {
   std::optional<uint32_t> tx_queue_length;
   std::optional<uint32_t> tx_queues;
   std::optional<uint32_t> rx_queues;
-  std::optional<uint8_t> oper_state;
   std::optional<uint32_t> linked_index;
   // IFLA_LINK_NETNSID, signed.
   std::optional<uint32_t> linked_namespace;
-  std::optional<uint32_t> master;
   std::optional<uint32_t> namespace_fd;
   // Kind of the root qdisc.
   std::optional<std::string> root_qdisc;
@@ -67,10 +65,8 @@ struct Link {
     field(IFLA_TXQLEN, link.tx_queue_length);
     field(IFLA_NUM_TX_QUEUES, link.tx_queues);
     field(IFLA_NUM_RX_QUEUES, link.rx_queues);
-    field(IFLA_OPERSTATE, link.oper_state);
     field(IFLA_LINK, link.linked_index);
     field(IFLA_LINK_NETNSID, link.linked_namespace);
-    field(IFLA_MASTER, link.master);
     field(IFLA_NET_NS_FD, link.namespace_fd);
     field(IFLA_IFNAME, link.name);
     field(IFLA_QDISC, link.root_qdisc);

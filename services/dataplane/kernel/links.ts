@@ -2,14 +2,13 @@ import { openNamespace, type Namespace } from '@podwire/netlink';
 
 import type { LinkListener, LinkSource, LinkWatch, NodeLink } from '../node/links.js';
 import type { NodeSysctl } from '../routes/wanted.js';
-import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
+import type { NodeMonitor } from './node-monitor.js';
 import { callKernel, failureOfNetlink, hasErrno } from './refusal.js';
 
 /** The real kernel's links. The node's network namespace is this process's. */
 export class NetlinkLinks implements LinkSource {
   readonly #node: Namespace;
   readonly #monitor: NodeMonitor;
-  readonly #watches = new Set<MonitorSubscription>();
 
   private constructor(node: Namespace, monitor: NodeMonitor) {
     this.#node = node;
@@ -28,8 +27,8 @@ export class NetlinkLinks implements LinkSource {
     });
   }
 
-  async watch(listener: LinkListener): Promise<LinkWatch> {
-    const subscription = await callKernel(() =>
+  watch(listener: LinkListener): Promise<LinkWatch> {
+    return callKernel(() =>
       this.#monitor.subscribe({
         onEvent: (event) => {
           if (event.object === 'link') listener.changed(event.value.name);
@@ -38,8 +37,6 @@ export class NetlinkLinks implements LinkSource {
         onFailure: () => listener.ended(),
       }),
     );
-    this.#watches.add(subscription);
-    return { close: () => this.#end(subscription) };
   }
 
   readSysctls(keys: readonly NodeSysctl['key'][]): Promise<readonly (string | null)[]> {
@@ -60,13 +57,7 @@ export class NetlinkLinks implements LinkSource {
     });
   }
 
-  async close(): Promise<void> {
-    for (const watch of [...this.#watches]) this.#end(watch);
-    await this.#node.close();
-  }
-
-  #end(watch: MonitorSubscription): void {
-    this.#watches.delete(watch);
-    watch.close();
+  close(): Promise<void> {
+    return this.#node.close();
   }
 }

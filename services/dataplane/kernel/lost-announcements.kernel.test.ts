@@ -14,7 +14,7 @@ const COUNT = 40_000;
 /** Table of the test's routes, which no listener uses. */
 const TABLE = '4711';
 
-let opened: { close(): Promise<void> }[] = [];
+let opened: { close(): unknown }[] = [];
 
 beforeEach(requireThrowawayNamespace);
 
@@ -31,15 +31,16 @@ async function listen(monitor: NodeMonitor) {
   opened = [links, network, kernel];
   const calls: string[] = [];
   const note = (text: string) => void calls.push(text);
-  await links.watch({
+  const linkWatch = await links.watch({
     changed: (name) => note(`links: ${name ?? 'unknown'}`),
     ended: () => note('links: ended'),
   });
-  await network.watch({ changed: () => note('network'), ended: () => note('network: ended') });
-  await kernel.watch({
+  const unwatch = await network.watch({ changed: () => note('network'), ended: () => note('network: ended') });
+  const watch = await kernel.watch({
     changed: ({ object }) => note(`kernel: ${object}`),
     failed: ({ details }) => note(`kernel: ${details.errno}`),
   });
+  opened.unshift(linkWatch, { close: unwatch }, watch);
   return calls;
 }
 

@@ -14,7 +14,7 @@ import type { NodeKernel, NodeListener, NodeRefusal, NodeScope, NodeWatch } from
 import { NODE_ROUTE_PROTOCOL, type NodeAbilities, type ObservedNode } from '../routes/observed.js';
 import type { NodeStep } from '../routes/step.js';
 import type { WantedTunnel } from '../routes/wanted.js';
-import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
+import type { NodeMonitor } from './node-monitor.js';
 import { NodeLinks, observeNode, toChange } from './node-observe.js';
 import { callKernel, failureOfNetlink, hasErrno } from './refusal.js';
 
@@ -42,7 +42,6 @@ export class NodeNetlinkKernel implements NodeKernel {
   readonly #node: Namespace;
   readonly #links = new NodeLinks();
   readonly #monitor: NodeMonitor;
-  readonly #watches = new Set<MonitorSubscription>();
 
   private constructor(node: Namespace, monitor: NodeMonitor) {
     this.#node = node;
@@ -92,12 +91,11 @@ export class NodeNetlinkKernel implements NodeKernel {
         onFailure: (failure) => listener.failed(failureOfNetlink(failure)),
       }),
     );
-    this.#watches.add(subscription);
     try {
       // Load the link names first, so that the first announcements can be resolved.
       this.#links.reset(await callKernel(() => this.#node.links()));
     } catch (error) {
-      this.#end(subscription);
+      subscription.close();
       throw error;
     }
     deliver = (event) => {
@@ -105,17 +103,11 @@ export class NodeNetlinkKernel implements NodeKernel {
       if (change) listener.changed(change);
     };
     early.forEach(deliver);
-    return { close: () => this.#end(subscription) };
+    return subscription;
   }
 
-  async close(): Promise<void> {
-    for (const watch of [...this.#watches]) this.#end(watch);
-    await this.#node.close();
-  }
-
-  #end(watch: MonitorSubscription): void {
-    this.#watches.delete(watch);
-    watch.close();
+  close(): Promise<void> {
+    return this.#node.close();
   }
 
   async #applyGroup(group: StepGroup): Promise<Refusals> {

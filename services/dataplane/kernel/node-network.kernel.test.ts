@@ -1,4 +1,4 @@
-import { formatAddress, parseAddress } from '@podwire/shared/net/address';
+import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
@@ -9,6 +9,7 @@ import { NetlinkNodeNetwork } from './node-network.js';
 const ip = (...args: readonly string[]) => run('ip', ...args);
 
 let network: NetlinkNodeNetwork;
+const watches: (() => void)[] = [];
 
 beforeEach(async () => {
   requireThrowawayNamespace();
@@ -18,12 +19,17 @@ beforeEach(async () => {
 });
 
 afterEach(async () => {
+  for (const unwatch of watches.splice(0)) unwatch();
   await network.close();
   ip('link', 'delete', 'clt0');
   cleanUp();
 });
 
-const listener = (changed: () => void) => ({ changed, ended: () => expect.unreachable() });
+async function watch(changed: () => void, targets?: readonly Address[]): Promise<() => void> {
+  const unwatch = await network.watch({ changed, ended: () => expect.unreachable() }, targets);
+  watches.push(unwatch);
+  return unwatch;
+}
 
 async function addressesOf(name: string): Promise<string[]> {
   const { links, addresses } = await network.read();
@@ -64,13 +70,13 @@ test('links, usable addresses and routes match the output of ip', async () => {
 
 test('changes of addresses are reported until the watch is closed', async () => {
   let changeCount = 0;
-  const unwatch = await network.watch(listener(() => changeCount++));
+  const unwatch = await watch(() => changeCount++);
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
   await expect.poll(() => changeCount).toBe(1);
   ip('address', 'delete', '192.0.2.7/24', 'dev', 'clt0');
   await expect.poll(() => changeCount).toBe(2);
   let otherChanges = 0;
-  await network.watch(listener(() => otherChanges++));
+  await watch(() => otherChanges++);
   unwatch();
   ip('address', 'add', '192.0.2.9/24', 'dev', 'clt0');
   await expect.poll(() => otherChanges).toBe(1);
@@ -82,7 +88,7 @@ test('a changed default route, and a changed MAC address or state of a link with
   ip('link', 'set', 'clt1', 'up');
   await network.read();
   let changeCount = 0;
-  await network.watch(listener(() => changeCount++));
+  await watch(() => changeCount++);
   ip('route', 'add', 'default', 'via', '192.0.2.1');
   await expect.poll(() => changeCount).toBe(1);
   ip('link', 'set', 'clt1', 'address', '02:00:00:00:00:77');
@@ -101,11 +107,8 @@ test('routes to a target are reported, except Podwire’s own; other routes are 
   let changeCount = 0;
   let otherChanges = 0;
   const targets = ['203.0.113.9', '2001:db8:9::9'].map((text) => parseAddress(text)!);
-  await network.watch(
-    listener(() => changeCount++),
-    targets,
-  );
-  await network.watch(listener(() => otherChanges++));
+  await watch(() => changeCount++, targets);
+  await watch(() => otherChanges++);
   for (const [step, destination] of ['203.0.113.0/24', '203.0.113.9/32', '2001:db8:9::/48'].entries()) {
     ip('route', 'add', '203.0.114.0/24', 'via', '192.0.2.1', 'protocol', '4');
     ip('route', 'add', '203.0.113.8/30', 'via', '192.0.2.1', 'protocol', '87');

@@ -19,7 +19,7 @@ import type {
   NodeNetworkState,
 } from '../node/links.js';
 import { ROUTE_PROTOCOL } from '../wiring/network.js';
-import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
+import type { NodeMonitor } from './node-monitor.js';
 import { MAIN_TABLE } from './pod-observe.js';
 import { callKernel, failureOfNetlink } from './refusal.js';
 
@@ -34,7 +34,6 @@ const IFA_F_PERMANENT = 0x80;
 export class NetlinkNodeNetwork implements NodeNetwork {
   readonly #node: Namespace;
   readonly #monitor: NodeMonitor;
-  readonly #watches = new Set<MonitorSubscription>();
   /** Links with addresses by index, as last read. */
   readonly #links = new Map<number, string>();
 
@@ -72,11 +71,7 @@ export class NetlinkNodeNetwork implements NodeNetwork {
     };
     const ended = (failure: NetlinkError) => listener.ended(failureOfNetlink(failure));
     const subscription = await callKernel(() => this.#monitor.subscribe({ onEvent: heard, onFailure: ended }));
-    this.#watches.add(subscription);
-    return () => {
-      this.#watches.delete(subscription);
-      subscription.close();
-    };
+    return () => subscription.close();
   }
 
   announce({ index, name }: NetworkLink, address: Address): Promise<void> {
@@ -86,10 +81,8 @@ export class NetlinkNodeNetwork implements NodeNetwork {
     });
   }
 
-  async close(): Promise<void> {
-    for (const watch of this.#watches) watch.close();
-    this.#watches.clear();
-    await this.#node.close();
+  close(): Promise<void> {
+    return this.#node.close();
   }
 
   /** Forwarding in the units of the kernel's own advertisements. */

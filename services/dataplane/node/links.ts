@@ -40,7 +40,7 @@ export interface LinkSource {
    */
   writeSysctls(settings: readonly NodeSysctl[]): Promise<void>;
 
-  /** Later calls fail; watches end. Idempotent. */
+  /** Closes the node's namespace: later calls fail. The caller has closed its watches. Idempotent. */
   close(): Promise<void>;
 }
 
@@ -80,7 +80,7 @@ export interface NodeNetwork {
    */
   announce(link: NetworkLink, address: Address): Promise<void>;
 
-  /** Closes the node's namespace; watches end. Idempotent. */
+  /** Closes the node's namespace. The caller has ended its watches. Idempotent. */
   close(): Promise<void>;
 }
 

@@ -1,8 +1,4 @@
-import {
-  DetachPodRequest,
-  type GetPodRequest,
-  type PodNetwork as PodNetworkMessage,
-} from '@podwire/proto/podwire/dataplane/v1/pod';
+import { DetachPodRequest, type PodNetwork as PodNetworkMessage } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
@@ -13,7 +9,7 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { Events } from './events.js';
-import { bandwidthMessage, detachPod, differencesMessage, getPod, readPodNetwork } from './pods-rpc.js';
+import { bandwidthMessage, detachPod, differencesMessage, readPodNetwork } from './pods-rpc.js';
 import { PodWiring } from './pods.js';
 
 let kernel: MemoryKernel;
@@ -45,41 +41,6 @@ test.each([
   await expect(detach({ netns })).rejects.toMatchObject({
     code: 'INVALID_REQUEST',
     violations: [{ field: 'netns', reason: expect.stringMatching(reason) }],
-  });
-});
-
-describe('GetPod', () => {
-  const get = (attachment: GetPodRequest['attachment']) =>
-    getPod(dataplane, () => undefined)({ attachment }, { signal: new AbortController().signal, caller: LOCAL_CALLER });
-
-  test('returns an attachment that the kernel holds, also under another name', async () => {
-    const [network, other] = [podNetwork('a'), podNetwork('b', { addresses: [{ family: 4, value: 0x0a41_0008n }] })];
-    for (const each of [network, other]) {
-      kernel.addNamespace(each.netns);
-      await dataplane.attach(each, new AbortController().signal);
-    }
-    const { attachment, hostInterfaceName } = network;
-    const pod = {
-      attachment,
-      hostInterface: { name: hostInterfaceName },
-      addresses: network.addresses.map((address) => `${formatAddress(address)}/32`),
-      up: true,
-    };
-    expect(await get(attachment)).toMatchObject({ pod });
-    const link = await kernel.hostLink(hostInterfaceName);
-    await kernel.renameHostLink(link!, 'renamed0');
-    expect(await get(attachment)).toMatchObject({ pod: { attachment, hostInterface: { name: 'renamed0' } } });
-    await detach({ attachment });
-    await expect(get(attachment)).rejects.toMatchObject({ code: 'ATTACHMENT_NOT_FOUND' });
-    expect(await get(other.attachment)).toMatchObject({ pod: { attachment: other.attachment } });
-  });
-
-  test('of an invalid attachment is refused', async () => {
-    const refused = { code: 'INVALID_REQUEST' };
-    const { attachment } = podNetwork('a');
-    const field = 'attachment.network';
-    await expect(get({ ...attachment, network: '' })).rejects.toMatchObject({ ...refused, violations: [{ field }] });
-    await expect(get(undefined)).rejects.toMatchObject({ ...refused, violations: [{ field: 'attachment' }] });
   });
 });
 

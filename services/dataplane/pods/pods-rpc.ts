@@ -3,7 +3,6 @@ import {
   type AttachedPod,
   type Bandwidth as BandwidthMessage,
   type CheckPodResponse,
-  type CollectGarbageRequest,
   type DetachPodRequest,
   type Interface,
   type PodNetwork as PodNetworkMessage,
@@ -13,9 +12,7 @@ import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net
 import {
   attachmentFaults,
   formatAttachment,
-  identifierFault,
   interfaceNameFault,
-  MAX_NETWORK_BYTES,
   type Attachment,
 } from '@podwire/shared/attachment/attachment';
 import {
@@ -49,7 +46,6 @@ import { filteredPod, type AttachmentRecord } from '../records/record.js';
 import { GATEWAY, GATEWAY_ADDRESS } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
 import type { DetachRequest } from './conflicts.js';
-import type { GarbageCollector, GarbageRequest } from './garbage.js';
 import type { AttachedLink } from './kernel.js';
 import type { PodWiring } from './pods.js';
 
@@ -329,11 +325,10 @@ function interfaceMessage({ name, index, mac, mtuBytes }: ObservedLink): Interfa
 
 interface PodServiceDeps {
   readonly dataplane: PodWiring;
-  readonly garbage: GarbageCollector;
   readonly recorded: RecordLookup;
 }
 
-export function podService({ dataplane, garbage, recorded }: PodServiceDeps, unary: Unary): RpcService {
+export function podService({ dataplane, recorded }: PodServiceDeps, unary: Unary): RpcService {
   return unaryService(PodServiceService, unary, {
     attachPod: async ({ pod }, { signal }) => {
       const network = readChecked('AttachPod', (checks) => readPodNetwork(pod, checks));
@@ -349,14 +344,6 @@ export function podService({ dataplane, garbage, recorded }: PodServiceDeps, una
       differencesMessage(await dataplane.check(wantedNetwork('CheckPod', request, recorded), signal)),
     repairPod: async (request, { signal }) =>
       differencesMessage(await dataplane.repair(wantedNetwork('RepairPod', request, recorded), signal)),
-    collectGarbage: async (message, { signal }) => {
-      const { removed, failed } = await garbage.collect(readGarbageRequest(message), signal);
-      const failures = failed.map(({ attachment, failure: { code, message: text } }) => {
-        return { attachment, code, message: text };
-      });
-      return { removed: [...removed], failures };
-    },
-    getPod: getPod(dataplane, recorded),
     listPods: async (message) => {
       const { limit, after } = readChecked('ListPods', (checks) => readPage(message, SCOPE, checks));
       const following = (await dataplane.list()).filter(({ link }) => link.name > after);
@@ -372,17 +359,6 @@ export function podService({ dataplane, garbage, recorded }: PodServiceDeps, una
 
 const SCOPE: ListScope = ['pods'];
 
-function readGarbageRequest({ validAttachments, network }: CollectGarbageRequest): GarbageRequest {
-  return readChecked('CollectGarbage', (check) => {
-    if (!validAttachments) check.check('valid_attachments', 'is missing; set it to an empty list if nothing may stay');
-    if (network !== '') check.check('network', identifierFault(network, MAX_NETWORK_BYTES));
-    const valid = (validAttachments?.attachments ?? []).map((attachment, position) =>
-      readAttachment(attachment, { at: `valid_attachments.attachments[${position}]`, check }),
-    );
-    return { valid, network: network === '' ? undefined : network };
-  });
-}
-
 export function detachPod(dataplane: PodWiring): Handlers<PodServiceService>['detachPod'] {
   return async (message, { signal }) => ({ removed: await dataplane.detach(readDetachment(message), signal) });
 }
@@ -396,18 +372,6 @@ export function readDetachment({ attachment, hostInterfaceName, netns }: DetachP
     const name = hostInterfaceName === '' ? derivedName(named) : hostInterfaceName;
     return { attachment: named, hostInterfaceName: name, netns };
   });
-}
-
-/** Fails with ATTACHMENT_NOT_FOUND when the kernel holds no pair of the attachment. */
-export function getPod(dataplane: PodWiring, recorded: RecordLookup): Handlers<PodServiceService>['getPod'] {
-  return async (message) => {
-    const attachment = readChecked('GetPod', (check) =>
-      readAttachment(message.attachment, { at: 'attachment', check }),
-    );
-    const attached = await dataplane.find(attachment);
-    if (!attached) throw notFoundFailure(attachment, 'has no veth pair');
-    return { pod: attachedPodMessage(attached, recorded) };
-  };
 }
 
 function attachedPodMessage({ attachment, link, addresses }: AttachedLink, recorded: RecordLookup): AttachedPod {

@@ -391,3 +391,16 @@ describe('the allocation of a pod', () => {
     expect([unsettled, registry.all()]).toEqual([[], []]);
   });
 });
+
+test('an attachment that the kernel holds is found, also under another name', async () => {
+  const { kernel, dataplane, pod } = node();
+  const [{ attachment, ...network }, other] = [pod('a'), pod('b', { addresses: [address('10.65.0.8')] })];
+  for (const each of [{ attachment, ...network }, other]) await dataplane.attach(each, never());
+  const link = await kernel.hostLink(network.hostInterfaceName);
+  expect(await dataplane.find(attachment)).toMatchObject({ attachment, link: { name: network.hostInterfaceName } });
+  await kernel.renameHostLink(link!, 'renamed0');
+  expect(await dataplane.find(attachment)).toMatchObject({ attachment, link: { name: 'renamed0' } });
+  await dataplane.detach(detachment({ attachment, ...network }), never());
+  expect(await dataplane.find(attachment)).toBeUndefined();
+  expect(await dataplane.find(other.attachment)).toMatchObject({ attachment: other.attachment });
+});

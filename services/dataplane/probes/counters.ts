@@ -1,12 +1,9 @@
+import { readFile } from 'node:fs/promises';
+
+import type { Counter } from '@podwire/proto/podwire/dataplane/v1/probe';
+
 /** Counters by name: `eth0 sent`, `Ip OutNoRoutes`. */
 export type Counters = ReadonlyMap<string, bigint>;
-
-/** A counter that changed. */
-export interface CounterChange {
-  readonly name: string;
-  readonly before: bigint;
-  readonly after: bigint;
-}
 
 /** Columns of /proc/net/dev that show where packets are lost. */
 const COLUMNS: readonly (readonly [column: number, name: string])[] = [
@@ -22,50 +19,36 @@ const COLUMNS: readonly (readonly [column: number, name: string])[] = [
 const REFUSALS =
   /^(Ip (InAddrErrors|OutNoRoutes|OutDiscards|InDiscards|FragFails)|IpExt InNoRoutes|TcpExt IPReversePathFilter|Ip6(In|Out)(NoRoutes|Discards|TooBigErrors|AddrErrors))$/;
 
-/** @param dev - /proc/net/dev */
-export function linkCounters(dev: string): Counters {
-  const lines = dev.split('\n').flatMap((line): [string, bigint][] => {
-    const [, name, values = ''] = /^\s*(\S+):\s*(.*)$/.exec(line) ?? [];
-    if (name === undefined) return [];
-    const numbers = values.trim().split(/\s+/);
-    return COLUMNS.map(([column, about]) => [`${name} ${about}`, BigInt(numbers[column] ?? 0)]);
-  });
-  return new Map(lines);
+/** Counters of this process's namespace, which is the node's. */
+export async function readCounters(): Promise<Counters> {
+  const read = (name: string): Promise<string> => readFile(`/proc/net/${name}`, 'utf8').catch(() => '');
+  return parseCounters((await Promise.all(['dev', 'snmp', 'netstat', 'snmp6'].map(read))).join('\n'));
 }
 
-/** @param pairs - /proc/net/snmp or /proc/net/netstat: a line of names, and a line of values */
-export function protocolCounters(pairs: string): Counters {
-  const found = new Map<string, bigint>();
+/** @param files - /proc/net/dev, snmp, netstat and snmp6 */
+export function parseCounters(files: string): Counters {
+  const counters = new Map<string, bigint>();
   let names: readonly string[] = [];
-  for (const line of pairs.split('\n')) {
-    const [head = '', ...rest] = line.trim().split(/\s+/);
-    const isValues = names[0] === head && /^-?\d+$/.test(rest[0] ?? '');
-    if (isValues) for (const [at, value] of rest.entries()) add(found, `${head.slice(0, -1)} ${names[at + 1]}`, value);
-    names = [head, ...rest];
+  for (const line of files.split('\n')) {
+    const words = line.trim().split(/[:\s]+/);
+    const isValues = words.length > 1 && words.slice(1).every((word) => /^-?\d+$/.test(word));
+    for (const [name, value] of isValues ? valuesOf(words, names) : []) counters.set(name, BigInt(value));
+    names = words;
   }
-  return found;
+  return counters;
 }
 
-/** @param lines - /proc/net/snmp6: a name and a value in each line */
-export function ipv6Counters(lines: string): Counters {
-  const found = new Map<string, bigint>();
-  for (const line of lines.split('\n')) {
-    const [name = '', value = ''] = line.trim().split(/\s+/);
-    if (/^\d+$/.test(value)) add(found, name, value);
-  }
-  return found;
-}
-
-function add(counters: Map<string, bigint>, name: string, value: string): void {
-  if (REFUSALS.test(name)) counters.set(name, BigInt(value));
+/** @param names - the line before: in snmp and netstat, the names of the values */
+function valuesOf([head = '', ...values]: readonly string[], names: readonly string[]): [string, string][] {
+  if (names[0] !== head && values.length > 1)
+    return COLUMNS.map(([column, about]) => [`${head} ${about}`, values[column] ?? '0']);
+  return values
+    .map((value, at): [string, string] => [values.length === 1 ? head : `${head} ${names[at + 1]}`, value])
+    .filter(([name]) => REFUSALS.test(name));
 }
 
 /** Changes, sorted by name, without the interfaces of other pods. @param ownInterfaces - pods' interfaces to include */
-export function counterChanges(
-  before: Counters,
-  after: Counters,
-  ownInterfaces: ReadonlySet<string>,
-): readonly CounterChange[] {
+export function counterChanges(before: Counters, after: Counters, ownInterfaces: ReadonlySet<string>): Counter[] {
   return [...after]
     .flatMap(([name, value]) => {
       const earlier = before.get(name) ?? 0n;

@@ -2,6 +2,7 @@ import { closeSync } from 'node:fs';
 import { mkdir, readdir, rename, rm, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
 
+import type { AddProbePodResponse } from '@podwire/proto/podwire/dataplane/v1/probe';
 import { Failure } from '@podwire/shared/failure/failure';
 import { parseJson } from '@podwire/shared/json/parse';
 import type { Family } from '@podwire/shared/net/address';
@@ -49,18 +50,13 @@ interface ProbePodRequest {
   readonly hostPort: number;
 }
 
-export interface ProbePod {
-  readonly containerId: string;
-  /** IPv4 before IPv6. */
-  readonly addresses: readonly string[];
-  readonly mtuBytes: number;
-}
-
 interface OwnPod {
   readonly containerId: string;
   readonly run: string;
   /** Descriptors of its namespace and its listening socket. */
   readonly descriptors: number[];
+  /** Cancels its deletion after {@link IDLE_MS}. */
+  cancelDeletion: () => void;
 }
 
 /**
@@ -78,8 +74,6 @@ export async function setProbePodsAside(directory: string): Promise<void> {
 export class ProbePods {
   readonly #options: ProbePodsOptions;
   readonly #pods = new Map<string, OwnPod>();
-  /** Cancels the end of a test whose calls stop; keyed by the test. */
-  readonly #idle = new Map<string, () => void>();
 
   constructor(options: ProbePodsOptions) {
     this.#options = options;
@@ -99,15 +93,15 @@ export class ProbePods {
   }
 
   /** @throws Failure */
-  async add({ run, families, hostPort }: ProbePodRequest): Promise<ProbePod> {
+  async add({ run, families, hostPort }: ProbePodRequest): Promise<AddProbePodResponse> {
     if (this.#pods.size >= MAX_PODS)
       throw new Failure('TOO_MANY_REQUESTS', `probe pods: the node has ${MAX_PODS}; run connectivity test --cleanup`);
     const { directory, random } = this.#options;
     const containerId = `${PROBE_NETWORK}-${run}-${Math.floor(random() * 2 ** 32).toString(16)}`;
     const path = join(directory, containerId);
-    const pod: OwnPod = { containerId, run, descriptors: [] };
+    const pod: OwnPod = { containerId, run, descriptors: [], cancelDeletion: () => undefined };
     this.#pods.set(containerId, pod);
-    this.touch(run);
+    this.touch(containerId);
     try {
       const descriptor = await makeProbeNamespace();
       pod.descriptors.push(descriptor);
@@ -123,20 +117,15 @@ export class ProbePods {
     }
   }
 
-  /** A call of a test: its pods stay for a while. */
-  touch(run: string): void {
-    this.#idle.get(run)?.();
-    const end = (): void =>
-      void this.remove(run).catch((error: unknown) =>
-        this.#options.log.warn({ err: error }, `probe pods of test ${run}: the DEL failed`),
-      );
-    this.#idle.set(run, this.#options.clock.after(IDLE_MS, end));
-  }
-
-  /** As {@link touch}, for the test of a pod. */
-  touchPod(containerId: string): void {
+  /** A call of a test: its pod, if it is one, stays for a while. */
+  touch(containerId: string): void {
+    const { clock, log } = this.#options;
     const pod = this.#pods.get(containerId);
-    if (pod) this.touch(pod.run);
+    if (!pod) return;
+    pod.cancelDeletion();
+    pod.cancelDeletion = clock.after(IDLE_MS, () => {
+      this.#remove(pod).catch((error: unknown) => log.warn({ err: error }, `probe pod ${containerId}: its DEL failed`));
+    });
   }
 
   /** Deletes the pods of a test, or of all tests for an empty text. @returns their number @throws Failure of the first DEL */
@@ -148,7 +137,7 @@ export class ProbePods {
 
   /** Idempotent. Pods are left to the next process, as the CNI server has ended. */
   close(): void {
-    for (const cancel of this.#idle.values()) cancel();
+    for (const pod of this.#pods.values()) pod.cancelDeletion();
   }
 
   async #remove(pod: OwnPod): Promise<void> {
@@ -156,9 +145,7 @@ export class ProbePods {
     await rm(join(this.#options.directory, pod.containerId), { force: true });
     for (const descriptor of pod.descriptors.splice(0)) closeSync(descriptor);
     this.#pods.delete(pod.containerId);
-    if ([...this.#pods.values()].some(({ run }) => run === pod.run)) return;
-    this.#idle.get(pod.run)?.();
-    this.#idle.delete(pod.run);
+    pod.cancelDeletion();
   }
 
   async #delete(containerId: string): Promise<void> {

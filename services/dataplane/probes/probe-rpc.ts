@@ -1,26 +1,22 @@
-import { readFile } from 'node:fs/promises';
-
 import {
   ProbeServiceService,
   type AddProbePodRequest,
   type AddProbePodResponse,
-  type Probe,
-  type ProbeResult,
   type RunProbesRequest,
   type RunProbesResponse,
   type TracePacketsRequest,
   type TracePacketsResponse,
 } from '@podwire/proto/podwire/dataplane/v1/probe';
 import { Failure } from '@podwire/shared/failure/failure';
-import { familyOf, formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
+import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import { unaryService, type Unary } from '@podwire/shared/rpc/unary';
 
-import { routeTo, sendProbes, type ProbeAnswer } from '../kernel/probe-kernel.js';
+import { routeTo, sendProbes } from '../kernel/probe-kernel.js';
 import type { AttachmentRecord } from '../records/record.js';
-import { counterChanges, ipv6Counters, linkCounters, protocolCounters, type Counters } from './counters.js';
+import { counterChanges, readCounters } from './counters.js';
 import { PROBE_NETWORK, type ProbePods } from './probe-pods.js';
-import type { PacketTracer } from './trace-program.js';
+import type { PacketTracer } from './packet-tracer.js';
 
 export interface ProbeParts {
   readonly pods: ProbePods;
@@ -40,55 +36,37 @@ export function probeService(parts: ProbeParts, unary: Unary): RpcService {
 const RUN = /^[a-z0-9-]{1,32}$/;
 const MAX_WAIT_MS = 10_000;
 const DEFAULT_WAIT_MS = 1000;
+const MAX_PORT = 65_535;
+const ICMP_BYTES = 8;
+const IP_BYTES = { 4: 20, 6: 40 } as const;
 
-async function addProbePod({ pods, records }: ProbeParts, request: AddProbePodRequest): Promise<AddProbePodResponse> {
+async function addProbePod({ pods }: ProbeParts, request: AddProbePodRequest): Promise<AddProbePodResponse> {
   const { run, hostPort } = request;
   if (!RUN.test(run)) throw invalid(`run "${run}" must have 1 to 32 lower case letters, digits and dashes`);
   const families = ([4, 6] as const).filter((family) => request.families.includes(family));
   if (families.length === 0) throw invalid('families: must have 4 or 6');
-  const pod = await pods.add({ run, families, hostPort });
-  const hostInterface = recordOf(records(), pod.containerId)?.network.hostInterfaceName ?? '';
-  return { ...pod, addresses: [...pod.addresses], hostInterface };
+  return pods.add({ run, families, hostPort });
 }
 
 async function runProbes({ pods, records }: ProbeParts, request: RunProbesRequest): Promise<RunProbesResponse> {
   const { containerId, probes, waitMs } = request;
-  const record = containerId === '' ? undefined : recordOf(records(), containerId);
+  const record = records().find(({ network: { attachment } }) => attachment.containerId === containerId);
   if (containerId !== '' && !record)
     throw new Failure('ATTACHMENT_NOT_FOUND', `container "${containerId}" is not attached on this node`);
   const timeoutMs = Math.min(waitMs === 0 ? DEFAULT_WAIT_MS : waitMs, MAX_WAIT_MS);
-  const sent = probes.map((probe, at) => ({
-    address: formatAddress(checkedAddress(`probes[${at}].address`, probe.address)),
-    ...(probe.port > 0 && { port: checkedPort(`probes[${at}].port`, probe.port) }),
-    payloadBytes: payloadBytes(probe),
-  }));
-  pods.touchPod(containerId);
+  const sent = probes.map(({ address, port, packetBytes }, at) => {
+    if (port > MAX_PORT) throw invalid(`probes[${at}].port: must be at most ${MAX_PORT}`);
+    const to = checkedAddress(`probes[${at}].address`, address);
+    const payloadBytes = Math.min(65_000, Math.max(0, packetBytes - ICMP_BYTES - IP_BYTES[to.family]));
+    return { address: formatAddress(to), ...(port > 0 && { port }), payloadBytes };
+  });
+  pods.touch(containerId);
   const answers = await sendProbes(record?.network.netns, sent, timeoutMs);
-  return { results: answers.map(resultOf) };
-}
-
-function resultOf({ ms, error }: ProbeAnswer): ProbeResult {
-  const { code = '', meaning = '', reporter = '', mtuBytes = 0 } = error ?? {};
-  return { timeUs: Math.round(ms * 1000), error: code, message: meaning, reporter, mtuBytes };
-}
-
-const ICMP_BYTES = 8;
-const IP_BYTES = { 4: 20, 6: 40 } as const;
-
-function payloadBytes({ address, packetBytes }: Probe): number {
-  return Math.min(65_000, Math.max(0, packetBytes - ICMP_BYTES - IP_BYTES[familyOf(address)]));
-}
-
-/** Counters of this process's namespace, which is the node's. */
-async function readCounters(): Promise<Counters> {
-  const read = (name: string): Promise<string> => readFile(`/proc/net/${name}`, 'utf8').catch(() => '');
-  const [dev, snmp, netstat, snmp6] = await Promise.all(['dev', 'snmp', 'netstat', 'snmp6'].map(read));
-  return new Map([
-    ...linkCounters(dev ?? ''),
-    ...protocolCounters(snmp ?? ''),
-    ...protocolCounters(netstat ?? ''),
-    ...ipv6Counters(snmp6 ?? ''),
-  ]);
+  const results = answers.map(({ ms, error }) => {
+    const { code = '', meaning = '', reporter = '', mtuBytes = 0 } = error ?? {};
+    return { timeUs: Math.round(ms * 1000), error: code, message: meaning, reporter, mtuBytes };
+  });
+  return { results };
 }
 
 async function tracePackets(
@@ -105,37 +83,19 @@ async function tracePackets(
     ({ network: { attachment, addresses } }) =>
       attachment.network === PROBE_NETWORK || addresses.some((address) => ends.includes(formatAddress(address))),
   );
-  const [route, routeBack] = [await routeTo(destination), source ? await routeTo(source) : ''];
-  const before = await readCounters();
-  const steps = await tracer.trace(
-    { source: anySource ? undefined : source, destination },
-    Math.min(durationMs, MAX_WAIT_MS),
-    signal,
-  );
   const interfaces = new Set(shown.map(({ network }) => network.hostInterfaceName));
-  return {
-    steps: [...steps],
-    route,
-    routeBack,
-    counters: [...counterChanges(before, await readCounters(), interfaces)],
-  };
-}
-
-function recordOf(records: readonly AttachmentRecord[], containerId: string): AttachmentRecord | undefined {
-  return records.find(({ network: { attachment } }) => attachment.containerId === containerId);
+  const route = await routeTo(destination);
+  const routeBack = source ? await routeTo(source) : '';
+  const before = await readCounters();
+  const traced = { source: anySource ? undefined : source, destination };
+  const steps = await tracer.trace(traced, Math.min(durationMs, MAX_WAIT_MS), signal);
+  return { steps, route, routeBack, counters: counterChanges(before, await readCounters(), interfaces) };
 }
 
 function checkedAddress(field: string, text: string): Address {
   const address = parseAddress(text);
   if (!address) throw invalid(`${field}: must be an IP address`);
   return address;
-}
-
-const MAX_PORT = 65_535;
-
-function checkedPort(field: string, port: number): number {
-  if (port > MAX_PORT) throw invalid(`${field}: must be at most ${MAX_PORT}`);
-  return port;
 }
 
 function invalid(message: string): Failure {

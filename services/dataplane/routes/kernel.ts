@@ -41,7 +41,7 @@ export interface NodeKernel {
    */
   watch(listener: NodeListener): Promise<NodeWatch>;
 
-  /** Closes the node's namespace; later calls fail. Watches end. Idempotent. */
+  /** Closes the node's namespace: later calls fail. The caller has closed its watches. Idempotent. */
   close(): Promise<void>;
 }
 

@@ -111,16 +111,6 @@ export class ServiceFixture {
     return this.#peer.call(PodServiceService.repairPod, { pod, recorded }, limits());
   }
 
-  collect(valid: readonly PodNetwork[] | undefined, network = '') {
-    const attachments = valid?.map(({ attachment }) => attachment!);
-    const validAttachments = attachments && { attachments };
-    return this.#peer.call(PodServiceService.collectGarbage, { validAttachments, network }, limits());
-  }
-
-  get({ attachment }: PodNetwork) {
-    return this.#peer.call(PodServiceService.getPod, { attachment }, limits());
-  }
-
   list(pageSize: number, pageToken = '') {
     return this.#peer.call(PodServiceService.listPods, { pageSize, pageToken }, limits());
   }

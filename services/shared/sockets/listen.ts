@@ -6,7 +6,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Failure } from '../failure/failure.js';
 import { tryLockDirectory, type DirectoryLock, type LockRequest } from '../files/directory-lock.js';
 import { currentProcessId, currentUserId } from '../runtime/user.js';
-import { socketAt, type SocketFile } from './socket-owner.js';
+
+/** Identity of a socket's file. A file with another identity at the same path belongs to another process. */
+export interface SocketFile {
+  readonly device: bigint;
+  readonly inode: bigint;
+}
 
 const OWNER_ONLY_DIRECTORY = 0o700;
 const OWNER_ONLY_SOCKET = 0o600;
@@ -63,6 +68,12 @@ export async function bindSocket(server: Server, path: string): Promise<SocketFi
       return failListen(path, String(error), error);
     }
   });
+}
+
+/** The identity of the file at a path; undefined where there is none. */
+export function socketAt(path: string): SocketFile | undefined {
+  const stats = lstatSync(path, { bigint: true, throwIfNoEntry: false });
+  return stats && { device: stats.dev, inode: stats.ino };
 }
 
 function failListen(path: string, reason: string, cause?: unknown): never {

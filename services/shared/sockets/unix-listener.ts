@@ -1,16 +1,9 @@
 import { createServer, type Server, type Socket } from 'node:net';
 
-import type { Clock } from '../runtime/clock.js';
-import type { Logger } from '../runtime/log.js';
-import { bindSocket } from './listen.js';
-import { PeerCheck } from './peer-check.js';
-import { watchSocket, removeOwnSocket, type SocketFile } from './socket-owner.js';
+import { listenAtOwnSocket } from './own-socket.js';
+import { PeerCheck, type PeerCheckOptions } from './peer-check.js';
 
-export interface UnixListenerOptions {
-  /** Absolute path of the unix socket. */
-  readonly path: string;
-  readonly log: Logger;
-  readonly clock: Clock;
+export interface UnixListenerOptions extends PeerCheckOptions {
   readonly take: (connection: Socket) => void;
 }
 
@@ -25,7 +18,6 @@ export class UnixListener {
   /** The open connections, each with a promise that resolves at its end. */
   readonly #connections = new Map<Socket, Promise<void>>();
   #server: Server | undefined;
-  #own: SocketFile | undefined;
 
   /** @throws Error as {@link PeerCheck} */
   constructor(options: UnixListenerOptions) {
@@ -34,19 +26,21 @@ export class UnixListener {
   }
 
   /** @throws Failure INVALID_SETTINGS when the socket is in use or cannot be created */
-  async listen(): Promise<void> {
-    await this.#open();
-    const { path, log, clock } = this.#options;
-    const open = () => this.#open();
-    void watchSocket({ path, log, clock, own: () => this.#own, open, stopped: this.#stopped.signal });
+  listen(): Promise<void> {
+    return listenAtOwnSocket({
+      ...this.#options,
+      stopped: this.#stopped.signal,
+      createServer: () => createServer((connection) => this.#take(connection)),
+      onListening: (server) => {
+        this.#server?.close();
+        this.#server = server;
+      },
+    });
   }
 
   /** Accepts no more connections, ends unused ones, and removes the socket if it is still the own one. */
   close(): void {
     this.#stopped.abort();
-    removeOwnSocket(this.#options.path, this.#own);
-    // Once it is closed, the socket of another process may get the same inode.
-    this.#own = undefined;
     this.#server?.close();
     for (const connection of this.#connections.keys()) if (connection.bytesRead === 0) connection.destroy();
   }
@@ -66,16 +60,5 @@ export class UnixListener {
     this.#connections.set(connection, ended);
     void ended.then(() => this.#connections.delete(connection));
     this.#options.take(connection);
-  }
-
-  async #open(): Promise<void> {
-    const { path, log } = this.#options;
-    const server = createServer((connection) => this.#take(connection));
-    const own = await bindSocket(server, path);
-    server.on('error', (error) => log.error({ err: error, path }, `socket ${path} failed`));
-    this.#server?.close();
-    this.#server = server;
-    this.#own = own;
-    if (this.#stopped.signal.aborted) this.close();
   }
 }

@@ -1,4 +1,4 @@
-import type { AddProbePodResponse, Probe, ProbeResult } from '@podwire/proto/podwire/dataplane/v1/probe';
+import type { AddProbePodResponse, ProbeResult } from '@podwire/proto/podwire/dataplane/v1/probe';
 import { NodeContact, type NodeState } from '@podwire/proto/podwire/ipam/v1/cluster';
 import { familyOf, type Family } from '@podwire/shared/net/address';
 
@@ -30,28 +30,29 @@ export function testedNode({ name, contact, report }: NodeState): TestedNode {
 }
 
 /** The end of a path that is checked. */
-export interface End {
+interface End {
   readonly kind: 'pod' | 'node' | 'host-port' | 'service' | 'outside';
-  /** `pod of node-2`. */
-  readonly name: string;
-  /** Name of the node; undefined if the end is no node of the test. */
+  /** Undefined if the end is no node of the test. */
   readonly node: string | undefined;
   readonly address: string;
   /** 0: pings. */
   readonly port: number;
 }
 
-/** A packet from a pod or a node, which must be answered. */
-export interface Check {
-  /** `pod-pod`, `pod-pod tcp`, `pod-pod MTU`, `pod-service`. */
-  readonly kind: string;
-  readonly family: Family;
-  /** The node that sends it, or whose pod does. */
+interface Source {
+  /** The node that sends, or whose pod does. */
   readonly node: string;
   /** Empty: the node itself. */
   readonly containerId: string;
   /** Address of the pod; empty for the node. */
   readonly address: string;
+}
+
+/** A packet from a pod or a node, which must be answered. */
+export interface Check extends Source {
+  /** `pod-pod`, `pod-pod tcp`, `pod-pod MTU`, `pod-service`. */
+  readonly kind: string;
+  readonly family: Family;
   readonly target: End;
   /** Length of the packet in bytes; 0: as short as possible. */
   readonly packetBytes: number;
@@ -64,9 +65,6 @@ export interface TestOptions {
   readonly hostPort: number;
 }
 
-/** Time of one call: a node that hangs must not take the time of the whole command. */
-export const NODE_TIMEOUT_MS = 15_000;
-
 /** Port that probe pods answer. */
 const POD_PORT = 8080;
 
@@ -75,67 +73,57 @@ export function plannedChecks(nodes: readonly TestedNode[], options: TestOptions
   const targets = targetsOf(nodes, options);
   return nodes
     .filter(({ fault }) => fault === '')
-    .flatMap((node) => [...node.pods.flatMap((pod) => podChecks(node, pod, targets)), ...nodeChecks(node, targets)])
-    .filter(({ family }) => options.families.includes(family));
+    .flatMap(({ name: node, pods }) => [
+      ...pods.flatMap(({ containerId, addresses, mtuBytes }) =>
+        addresses.flatMap((address) => podChecks({ node, containerId, address }, mtuBytes, targets)),
+      ),
+      ...targets
+        .filter((target) => target.kind === 'pod' || (target.kind === 'node' && target.node !== node))
+        .map((target) => pingOf({ node, containerId: '', address: '' }, target)),
+    ]);
 }
 
-function targetsOf(nodes: readonly TestedNode[], { services, outside, hostPort }: TestOptions): readonly End[] {
-  const ofNodes = nodes.flatMap(({ name: node, addresses, pods }): End[] => [
-    ...pods.flatMap((pod) =>
-      pod.addresses.flatMap((address): End[] => {
-        const end = { kind: 'pod', name: `pod of ${node}`, node, address } as const;
-        return [
-          { ...end, port: 0 },
-          { ...end, port: POD_PORT },
-        ];
-      }),
-    ),
-    ...addresses.map((address): End => ({ kind: 'node', name: node, node, address, port: 0 })),
-    ...(pods.length === 0
-      ? []
-      : addresses.map((address): End => {
-          return { kind: 'host-port', name: `${node}:${hostPort}`, node, address, port: hostPort };
-        })),
-  ]);
-  const beyond = [
-    ...services.map((service) => ({ kind: 'service', name: 'service', ...service }) as const),
-    ...outside.map((address) => ({ kind: 'outside', name: 'outside', address, port: 0 }) as const),
+function targetsOf(nodes: readonly TestedNode[], { families, services, outside, hostPort }: TestOptions) {
+  const ends = (kind: End['kind'], node: string | undefined, addresses: readonly string[], port = 0): End[] =>
+    addresses
+      .filter((address) => families.includes(familyOf(address)))
+      .map((address) => ({ kind, node, address, port }));
+  return [
+    ...nodes.flatMap(({ name, addresses, pods }) => [
+      ...pods.flatMap((pod) => ends('pod', name, pod.addresses)),
+      ...ends('node', name, addresses),
+      ...ends('host-port', name, pods.length > 0 ? addresses : [], hostPort),
+    ]),
+    ...services.flatMap(({ address, port }) => ends('service', undefined, [address], port)),
+    ...ends('outside', undefined, outside),
   ];
-  return [...ofNodes, ...beyond.map((end): End => ({ ...end, node: undefined }))];
 }
 
-function podChecks(node: TestedNode, pod: AddProbePodResponse, targets: readonly End[]): Check[] {
-  return pod.addresses.flatMap((address) => {
-    const family = familyOf(address);
-    const source = { family, node: node.name, containerId: pod.containerId, address };
-    return targets
-      .filter((target) => familyOf(target.address) === family && target.address !== address)
-      .flatMap((target): Check[] => {
-        const isPod = target.kind === 'pod';
-        const check = { ...source, kind: `pod-${target.kind}`, target, packetBytes: 0 };
-        if (isPod && target.port > 0) return [{ ...check, kind: 'pod-pod tcp' }];
-        const large = { ...check, kind: 'pod-pod MTU', packetBytes: pod.mtuBytes };
-        return isPod ? [check, large] : [check];
-      });
-  });
-}
-
-function nodeChecks({ name: node }: TestedNode, targets: readonly End[]): Check[] {
+function podChecks(source: Source, mtuBytes: number, targets: readonly End[]): readonly Check[] {
   return targets
-    .filter(({ kind, port, node: of }) => (kind === 'node' && of !== node) || (kind === 'pod' && port === 0))
-    .map((target): Check => {
-      const family = familyOf(target.address);
-      return { kind: `node-${target.kind}`, family, node, containerId: '', address: '', target, packetBytes: 0 };
+    .filter(({ address }) => familyOf(address) === familyOf(source.address) && address !== source.address)
+    .flatMap((target) => {
+      const ping = pingOf(source, target);
+      if (target.kind !== 'pod') return [ping];
+      const large = { ...ping, kind: 'pod-pod MTU', packetBytes: mtuBytes };
+      return [ping, large, { ...ping, kind: 'pod-pod tcp', target: { ...target, port: POD_PORT } }];
     });
 }
 
-/** `pod of node-1 → pod of node-2`. */
-export function checkName({ containerId, node, target }: Pick<Check, 'containerId' | 'node' | 'target'>): string {
-  return `${containerId === '' ? node : `pod of ${node}`} → ${target.name}`;
+/** A short packet, or a connection where the target has a port. */
+export function pingOf(source: Source, target: End): Check {
+  const kind = `${source.containerId === '' ? 'node' : 'pod'}-${target.kind}`;
+  return { ...source, kind, family: familyOf(target.address), target, packetBytes: 0 };
 }
 
-export function probeOf({ target: { address, port }, packetBytes }: Check): Probe {
-  return { address, port, packetBytes };
+/** `pod of node-1 → node-2:61000`. */
+export function checkName({ containerId, node, target }: Check): string {
+  return `${containerId === '' ? node : `pod of ${node}`} → ${endName(target)}`;
+}
+
+export function endName({ kind, node, port }: End): string {
+  if (node === undefined) return kind;
+  return kind === 'pod' ? `pod of ${node}` : kind === 'host-port' ? `${node}:${port}` : node;
 }
 
 /** A check with its result. */
@@ -148,10 +136,12 @@ export function isPassed({ result }: CheckResult): boolean {
   return result.error === '';
 }
 
-export function groupedBy<Item>(
-  items: readonly Item[],
-  keyOf: (item: Item) => string,
-): readonly (readonly [Item, ...Item[]])[] {
+/** `no answer`, or the error in words. */
+export function errorText({ result: { error, message } }: CheckResult): string {
+  return error === 'ETIMEDOUT' ? 'no answer' : `${error} (${message})`;
+}
+
+export function groupedBy<Item>(items: readonly Item[], keyOf: (item: Item) => string) {
   const groups = new Map<string, [Item, ...Item[]]>();
   for (const item of items) {
     const group = groups.get(keyOf(item));

@@ -1,11 +1,5 @@
 import { NodeContact, type NodeState } from '@podwire/proto/podwire/ipam/v1/cluster';
-import {
-  ProbeServiceService,
-  type AddProbePodResponse,
-  type Counter,
-  type ProbeResult,
-  type TracePacketsResponse,
-} from '@podwire/proto/podwire/dataplane/v1/probe';
+import { ProbeServiceService, type ProbeResult } from '@podwire/proto/podwire/dataplane/v1/probe';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal, untilAborted } from '@podwire/shared/failure/signal';
 import { familyOf, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
@@ -14,24 +8,14 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import type { Context } from '../../clients/services.js';
 import { ADDRESS, oneOf, text, type Form } from '../../command-line/forms.js';
 import { flag, option, repeatedOption, type Input, type Verb } from '../../command-line/verb.js';
-import { DONE, PROBLEM_FOUND, sentence, type Report, type Section } from '../../output/report.js';
+import { sentence, type Report } from '../../output/report.js';
 import { listPools } from '../../resources/ippool.js';
 import { listNodeStates } from '../../resources/node.js';
-import {
-  NODE_TIMEOUT_MS,
-  checkName,
-  groupedBy,
-  isPassed,
-  plannedChecks,
-  probeOf,
-  testedNode,
-  type Check,
-  type CheckResult,
-  type TestedNode,
-  type TestOptions,
-} from './checks.js';
-import { breakingPoint, errorText, type BreakingPoint } from './diagnosis.js';
-import { junitOf, type Case } from './junit.js';
+import { groupedBy, isPassed, plannedChecks, testedNode } from './checks.js';
+import type { Check, CheckResult, TestedNode, TestOptions } from './checks.js';
+import { breakingPoint } from './diagnosis.js';
+import { attempt, callNode, followCheck, NO_RESULT, sendChecks } from './probe-calls.js';
+import { junitOf, reportOf, type Break, type Outcome } from './test-report.js';
 
 const NODE = repeatedOption('--node', text('NAME'), 'test this node; also as a list with commas (all nodes)');
 const FAMILY = option(
@@ -44,12 +28,7 @@ const OUTSIDE = repeatedOption('--outside', ADDRESS, 'a host outside the cluster
 const JUNIT = option('--junit', text('FILE'), 'also write a report in JUnit’s XML form');
 const CLEANUP = flag('--cleanup', 'only delete the pods of earlier tests on the nodes');
 
-interface Endpoint {
-  readonly address: string;
-  readonly port: number;
-}
-
-function endpointForm(): Form<Endpoint> {
+function endpointForm(): Form<TestOptions['services'][number]> {
   return {
     placeholder: 'ADDRESS:PORT',
     read: (input) => {
@@ -72,15 +51,8 @@ const CLEANUP_TIMEOUT_MS = 60_000;
 const SETTLE_ROUNDS = 10;
 const SETTLE_PAUSE_MS = 1000;
 
-const ANSWER_MS = 1000;
-
-/** The contract's limit of one call. */
-const MAX_PROBES = 512;
-
 /** Broken paths that are traced; later ones are listed with their error. */
 const MAX_TRACED = 6;
-const TRACE_MS = 3000;
-const TRACE_PROBES_MS = [1000, 500] as const;
 
 /** Host ports of the test: above the ports that the kernel gives to connections. */
 const HOST_PORTS = { first: 61_000, count: 3000 } as const;
@@ -98,45 +70,39 @@ export const connectivityTest: Verb = {
   examples: ['connectivity test', 'connectivity test --node node-1,node-2 --outside 192.0.2.7 --junit report.xml'],
   run: async (input, context) => {
     context.restartTimeout(TIMEOUT_MS);
-    const states = selected(await listNodeStates(context.ipam), input);
-    if (input.has(CLEANUP)) return cleanUp(states, context);
-    const { random } = context.process;
-    const run = Math.floor(random() * 2 ** 32).toString(16);
-    const signal = context.process.stopSignal();
-    const test = new ConnectivityTest(context, run, signal);
-    try {
-      return await untilAborted(test.run(states, await optionsOf(input, context)), signal).then((outcome) =>
-        reportOf(outcome, input),
-      );
-    } finally {
-      context.restartTimeout(CLEANUP_TIMEOUT_MS);
-      await test.end();
+    const nodes = chosenNodes(await listNodeStates(context.ipam), input);
+    if (input.has(CLEANUP)) return cleanUp(nodes, context);
+    const outcome = await new ConnectivityTest(context).run(nodes, await optionsOf(input, context));
+    const file = input.get(JUNIT);
+    if (file !== undefined) {
+      const { writeText } = await import('../../clients/terminal.js');
+      await writeText(file, junitOf(outcome));
     }
+    return reportOf(outcome);
   },
 };
 
-function selected(states: readonly NodeState[], input: Input): readonly NodeState[] {
+function chosenNodes(nodes: readonly NodeState[], input: Input): readonly NodeState[] {
   const names = input.all(NODE).flatMap((list) => list.split(','));
-  const unknown = names.find((name) => !states.some((state) => state.name === name));
+  const unknown = names.find((name) => !nodes.some((node) => node.name === name));
   if (unknown !== undefined)
     throw new Failure('NODE_NOT_FOUND', `there is no node "${unknown}"; see podwirectl status`);
-  const chosen = states.filter(({ name }) => names.length === 0 || names.includes(name));
-  if (chosen.length === 0)
-    throw new Failure('NODE_NOT_FOUND', 'no node is registered; start podwire-node on each node');
-  return chosen;
+  if (nodes.length === 0) throw new Failure('NODE_NOT_FOUND', 'no node is registered; start podwire-node on each node');
+  return names.length === 0 ? nodes : nodes.filter(({ name }) => names.includes(name));
 }
 
 async function optionsOf(input: Input, { ipam, env, process }: Context): Promise<TestOptions> {
   const family = input.get(FAMILY);
-  const { KUBERNETES_SERVICE_HOST: host, KUBERNETES_SERVICE_PORT: port = '443' } = env;
-  const found = host === undefined ? [] : [{ address: host, port: Number(port) }];
-  const given = input.all(SERVICE);
   const pools = (await listPools(ipam)).filter(({ disabled }) => !disabled);
-  const families = family
-    ? [family]
-    : ([4, 6] as const).filter((each) => pools.some(({ cidr }) => familyOf(cidr.replace(/\/.*/, '')) === each));
+  const inUse = ([4, 6] as const).filter((each) =>
+    pools.some(({ cidr }) => familyOf(cidr.replace(/\/.*/, '')) === each),
+  );
+  const families = family ? [family] : inUse;
   if (families.length === 0)
     throw new Failure('NO_POOL', 'no pool allocates addresses; run podwirectl create ippool NAME cidr=RANGE');
+  const { KUBERNETES_SERVICE_HOST: address, KUBERNETES_SERVICE_PORT: port = '443' } = env;
+  const found = address === undefined ? [] : [{ address, port: Number(port) }];
+  const given = input.all(SERVICE);
   return {
     families,
     services: given.length > 0 ? given : found,
@@ -145,345 +111,169 @@ async function optionsOf(input: Input, { ipam, env, process }: Context): Promise
   };
 }
 
-/** A path that is broken, with the place where it ends. */
-interface Break extends CheckResult {
-  readonly point: BreakingPoint;
-  readonly counters: readonly (Counter & { readonly node: string })[];
+async function cleanUp(nodes: readonly NodeState[], context: Context): Promise<Report> {
+  const connected = nodes.filter(({ contact }) => contact === NodeContact.NODE_CONTACT_CONNECTED);
+  const answers = await Promise.all(
+    connected.map(({ name }) => callNode(context, name, ProbeServiceService.deleteProbePods, { run: '' })),
+  );
+  const deleted = answers.reduce((sum, { count }) => sum + count, 0);
+  const where = `${formatCount(connected.length, 'node')} of ${nodes.length}`;
+  return {
+    sections: [sentence(`deleted ${formatCount(deleted, 'probe pod')} on ${where}`)],
+    data: () => ({ deleted }),
+  };
 }
 
-interface Outcome {
-  readonly nodes: readonly TestedNode[];
-  readonly results: readonly CheckResult[];
-  readonly breaks: readonly Break[];
-  /** Untested paths, with the reasons. */
-  readonly skipped: readonly (readonly [name: string, reason: string])[];
-}
-
-type Known = Pick<Outcome, 'nodes' | 'results'>;
-
-/** One test, whose pods have its name. */
+/** One test: it adds pods, sends the packets, diagnoses broken paths, and deletes the pods. */
 class ConnectivityTest {
   readonly #context: Context;
-  readonly #run: string;
   readonly #signal: AbortSignal;
+  /** Identifies the pods of the test. */
+  readonly #run: string;
   /** Nodes that were asked for a pod, with the answers. */
   readonly #asked = new Map<string, Promise<unknown>>();
   /** Nodes that did not answer a call, with the reason. */
   readonly #silent = new Map<string, string>();
 
-  constructor(context: Context, run: string, signal: AbortSignal) {
+  constructor(context: Context) {
     this.#context = context;
-    this.#run = run;
-    this.#signal = signal;
+    this.#signal = context.process.stopSignal();
+    this.#run = Math.floor(context.process.random() * 2 ** 32).toString(16);
   }
 
   async run(states: readonly NodeState[], options: TestOptions): Promise<Outcome> {
-    const nodes = await Promise.all(states.map((state) => this.#prepare(state, options, states.length === 1)));
-    const checks = plannedChecks(nodes, options);
-    const results = await this.#settle(checks);
-    const reached = nodes.map((node) => ({
-      ...node,
-      fault: node.fault === '' ? (this.#silent.get(node.name) ?? '') : node.fault,
-    }));
-    const breaks = await this.#diagnoseAll({ nodes: reached, results });
-    return { nodes: reached, results, breaks, skipped: skippedOf(reached, options) };
+    try {
+      return await untilAborted(this.#outcome(states, options), this.#signal);
+    } finally {
+      this.#context.restartTimeout(CLEANUP_TIMEOUT_MS);
+      await this.#deletePods();
+    }
   }
 
-  /** Deletes the pods, also of ADDs that are in flight. Failures are notes: the nodes delete the pods later. */
-  async end(): Promise<void> {
-    await Promise.allSettled(this.#asked.values());
-    const deletions = [...this.#asked.keys()].map(async (name) => {
-      const node = await this.#context.onNode(name, NODE_TIMEOUT_MS);
-      await node.call(ProbeServiceService.deleteProbePods, { run: this.#run });
-    });
-    for (const outcome of await Promise.allSettled(deletions))
-      if (outcome.status === 'rejected')
-        this.#context.note(`pods of the test stay for a minute: ${String(outcome.reason)}`);
+  async #outcome(states: readonly NodeState[], options: TestOptions): Promise<Outcome> {
+    const added = await Promise.all(states.map((state) => this.#addPods(state, options, states.length === 1)));
+    const results = await this.#settledResults(plannedChecks(added, options));
+    const nodes = added.map((node) => ({ ...node, fault: this.#silent.get(node.name) ?? node.fault }));
+    const breaks = await this.#diagnoseAll(nodes, results);
+    return { nodes, results, breaks, skipped: skippedOf(nodes, options) };
   }
 
-  async #prepare(state: NodeState, { families, hostPort }: TestOptions, isSingle: boolean): Promise<TestedNode> {
+  async #addPods(state: NodeState, { families, hostPort }: TestOptions, isSingle: boolean): Promise<TestedNode> {
     const node = testedNode(state);
     const { name } = node;
     if (node.fault !== '') return node;
-    try {
-      const first = await this.#addPod(name, [...families], hostPort);
+    const add = (port: number) =>
+      callNode(this.#context, name, ProbeServiceService.addProbePod, {
+        run: this.#run,
+        families: [...families],
+        hostPort: port,
+      });
+    const adding = attempt(async () => {
+      const first = await add(hostPort);
+      if (!isSingle || this.#signal.aborted) return [first];
       // One node alone has paths between its own pods only.
-      const pods = isSingle ? [first, await this.#addPod(name, [...families], 0)] : [first];
-      return { ...node, pods, fault: '' };
-    } catch (error) {
-      if (!(error instanceof Failure)) throw error;
-      return { ...node, pods: [], fault: `no pod can be made on ${name}: ${error.message}` };
-    }
-  }
-
-  async #addPod(name: string, families: number[], hostPort: number): Promise<AddProbePodResponse> {
-    const node = await this.#context.onNode(name, NODE_TIMEOUT_MS);
-    if (this.#signal.aborted) throw failureOfSignal(this.#signal);
-    const added = node.call(ProbeServiceService.addProbePod, { run: this.#run, families, hostPort });
-    this.#asked.set(name, added);
-    return added;
+      return [first, await add(0)];
+    });
+    this.#asked.set(name, adding);
+    const pods = await adding;
+    return pods instanceof Failure
+      ? { ...node, fault: `no pod can be made on ${name}: ${pods.message}` }
+      : { ...node, pods };
   }
 
   /** Runs the checks, and the failed ones again while routes may still come. */
-  async #settle(checks: readonly Check[]): Promise<readonly CheckResult[]> {
-    let results = await this.#check(checks);
-    for (let round = 1; round < SETTLE_ROUNDS && results.some((each) => !isPassed(each)); round++) {
-      await this.#context.clock.sleep(SETTLE_PAUSE_MS, this.#signal);
+  async #settledResults(checks: readonly Check[]): Promise<readonly CheckResult[]> {
+    const results = new Map<Check, ProbeResult>();
+    let failed = checks;
+    for (let round = 0; round < SETTLE_ROUNDS && failed.length > 0; round++) {
+      if (round > 0) await this.#context.clock.sleep(SETTLE_PAUSE_MS, this.#signal);
       if (this.#signal.aborted) throw failureOfSignal(this.#signal);
-      const again = await this.#check(results.filter((each) => !isPassed(each)).map(({ check }) => check));
-      const byCheck = new Map(again.map((each) => [each.check, each]));
-      results = results.map((each) => byCheck.get(each.check) ?? each);
+      const bySource = groupedBy(failed, ({ node, containerId }) => `${node} ${containerId}`);
+      const answers = (await Promise.all(bySource.map((group) => this.#send(group)))).flat();
+      for (const { check, result } of answers) results.set(check, result);
+      failed = answers.filter((each) => !isPassed(each)).map(({ check }) => check);
     }
-    return results;
+    return checks.map((check) => ({ check, result: results.get(check) ?? NO_RESULT }));
   }
 
-  /** One call for each source. */
-  async #check(checks: readonly Check[]): Promise<readonly CheckResult[]> {
-    const bySource = groupedBy(checks, ({ node, containerId }) => `${node} ${containerId}`);
-    const answers = bySource.map(async (group): Promise<readonly CheckResult[]> => {
-      const [{ node, containerId }] = group;
-      const results = await this.#probe(node, containerId, group);
-      return group.map((check, at) => ({ check, result: results[at] ?? NO_RESULT }));
-    });
-    const results = new Map((await Promise.all(answers)).flat().map((each) => [each.check, each]));
-    return checks.map((check) => results.get(check) ?? { check, result: NO_RESULT });
-  }
-
-  async #probe(name: string, containerId: string, checks: readonly Check[]): Promise<readonly ProbeResult[]> {
-    if (this.#silent.has(name)) return checks.map(() => NO_RESULT);
-    const node = await this.#context.onNode(name, NODE_TIMEOUT_MS);
-    const results: ProbeResult[] = [];
-    try {
-      for (let at = 0; at < checks.length; at += MAX_PROBES) {
-        const probes = checks.slice(at, at + MAX_PROBES).map(probeOf);
-        const answer = await node.call(ProbeServiceService.runProbes, { containerId, probes, waitMs: ANSWER_MS });
-        results.push(...answer.results);
-      }
-      return results;
-    } catch (error) {
-      if (!(error instanceof Failure)) throw error;
-      this.#silent.set(name, `podwire-node of ${name} does not answer: ${error.message}`);
-      return checks.map(() => NO_RESULT);
+  async #send(checks: readonly [Check, ...Check[]]): Promise<readonly CheckResult[]> {
+    const [{ node }] = checks;
+    if (!this.#silent.has(node)) {
+      const results = await attempt(() => sendChecks(checks, this.#context));
+      if (!(results instanceof Failure)) return results;
+      this.#silent.set(node, `podwire-node of ${node} does not answer: ${results.message}`);
     }
+    return checks.map((check) => ({ check, result: NO_RESULT }));
   }
 
   /** One diagnosis for the broken paths between two nodes in a family, as they end at the same place. */
-  async #diagnoseAll(known: Known): Promise<readonly Break[]> {
-    const broken = known.results.filter((each) => !isPassed(each));
-    const groups = groupedBy(
-      broken,
-      ({ check }) => `${check.node} ${check.target.node ?? check.target.name} ${check.family}`,
-    );
-    const breaks: Break[] = [];
+  async #diagnoseAll(nodes: readonly TestedNode[], results: readonly CheckResult[]) {
+    const broken = results.filter((each) => !isPassed(each));
+    const pathOf = ({ check: { node, target, family } }: CheckResult) =>
+      `${node} ${target.node ?? target.kind} ${family}`;
+    const breaks = new Map<Check, Break>();
     let tracedCount = 0;
-    for (const group of groups) {
-      const [first] = group;
+    for (const group of groupedBy(broken, pathOf)) {
       const shown =
         group.find(({ check }) => check.kind === 'pod-pod') ??
         group.find(({ check }) => check.kind !== 'pod-host-port') ??
-        first;
+        group[0];
       const { node, target } = shown.check;
-      const likely =
-        tracedCount < MAX_TRACED ? undefined : breaks.find(({ point }) => [node, target.node].includes(point.node));
-      const { point, counters } = likely ?? (await this.#diagnose(shown, known, tracedCount < MAX_TRACED));
-      if (!likely) tracedCount++;
-      breaks.push(...group.map((each) => ({ ...each, point, counters: each === shown ? counters : [] })));
+      const isTraced = tracedCount < MAX_TRACED;
+      const likely = [...breaks.values()].find(({ point }) => [node, target.node].includes(point.node));
+      const found = (isTraced ? undefined : likely) ?? (await this.#diagnose(shown, nodes, { results, isTraced }));
+      if (isTraced) tracedCount++;
+      for (const { check } of group)
+        breaks.set(check, { ...found, counters: check === shown.check ? found.counters : [] });
     }
     return breaks;
   }
 
   async #diagnose(
     broken: CheckResult,
-    { nodes, results }: Known,
-    isTraced: boolean,
-  ): Promise<Pick<Break, 'point' | 'counters'>> {
+    nodes: readonly TestedNode[],
+    { results, isTraced }: { readonly results: readonly CheckResult[]; readonly isTraced: boolean },
+  ): Promise<Break> {
     const { check } = broken;
-    const named = (name: string | undefined) => nodes.find((each) => each.name === name);
-    const source = named(check.node);
+    const source = nodes.find(({ name }) => name === check.node);
     if (!source) throw new Error(`check of unknown node ${check.node}`);
-    const target = named(check.target.node);
-    const isToPod = check.target.kind === 'pod';
-    const isBetweenNodes = isToPod && target !== undefined && target !== source;
-    // The address of a node that sends itself may be that of a tunnel; and a probe pod has no other packets.
-    const ends = {
-      sourceAddress: check.address,
-      destinationAddress: check.target.address,
-      durationMs: TRACE_MS,
-      anySource: isToPod,
+    const target = nodes.find(({ name }) => name === check.target.node);
+    const isCallable = source.fault === '' && (target?.fault ?? '') === '';
+    // A probe pod has no packets besides those of the test.
+    const options = { anySource: check.target.kind === 'pod', signal: this.#signal };
+    const traces = isTraced && isCallable ? await followCheck(check, this.#context, options) : { counters: [] };
+    return {
+      point: breakingPoint({ broken, all: results, source, target, ...traces }),
+      counters: traces.counters,
     };
-    const isCallable = isTraced && source.fault === '' && (target?.fault ?? '') === '';
-    const [sourceTrace, otherTrace] = isCallable
-      ? await Promise.all([
-          this.#trace(source.name, ends),
-          isBetweenNodes ? this.#trace(target.name, ends) : undefined,
-          this.#sendWhileTraced(check),
-        ])
-      : [];
-    const targetTrace = isBetweenNodes ? otherTrace : sourceTrace;
-    const point = breakingPoint({ broken, all: results, source, target, sourceTrace, targetTrace });
-    const counters = [
-      ...(sourceTrace?.counters ?? []).map((counter) => ({ ...counter, node: source.name })),
-      ...(otherTrace?.counters ?? []).map((counter) => ({ ...counter, node: target?.name ?? '' })),
-    ];
-    return { point, counters };
   }
 
-  async #trace(
-    name: string,
-    request: Parameters<typeof ProbeServiceService.tracePackets.requestSerialize>[0],
-  ): Promise<TracePacketsResponse | undefined> {
-    try {
-      return await (await this.#context.onNode(name, NODE_TIMEOUT_MS)).call(ProbeServiceService.tracePackets, request);
-    } catch (error) {
-      if (!(error instanceof Failure)) throw error;
-      this.#context.note(`${name}: no trace: ${error.message}`);
-      return undefined;
-    }
-  }
-
-  async #sendWhileTraced(check: Check): Promise<void> {
-    for (const pauseMs of TRACE_PROBES_MS) {
-      await this.#context.clock.sleep(pauseMs, this.#signal);
-      await this.#probe(check.node, check.containerId, [check]);
-    }
+  /** Deletes the pods, also of ADDs that are in flight. Failures are notes: the nodes delete the pods later. */
+  async #deletePods(): Promise<void> {
+    await Promise.allSettled(this.#asked.values());
+    const deletions = [...this.#asked.keys()].map(async (name) => {
+      const answer = await attempt(() =>
+        callNode(this.#context, name, ProbeServiceService.deleteProbePods, { run: this.#run }),
+      );
+      if (answer instanceof Failure) this.#context.note(`pods of the test stay for a minute: ${answer.message}`);
+    });
+    await Promise.all(deletions);
   }
 }
-
-const NO_RESULT: ProbeResult = { timeUs: 0, error: 'ETIMEDOUT', message: 'no answer', reporter: '', mtuBytes: 0 };
 
 function skippedOf(nodes: readonly TestedNode[], { families, services, outside }: TestOptions): Outcome['skipped'] {
-  const untested = ([4, 6] as const).filter((family) => !families.includes(family));
   const unregistered = nodes.filter(({ addresses, fault }) => addresses.length === 0 && fault === '');
+  const untested = ([4, 6] as const).filter((family) => !families.includes(family));
   return [
-    ...unregistered.map(
-      ({ name }) => [`paths to ${name}`, 'its address is not registered yet; repeat the test'] as const,
-    ),
-    ...untested.map(
-      (family) => [`IPv${family}`, 'no pool of the family allocates addresses, or --family excludes it'] as const,
-    ),
-    ...(services.length === 0 ? [['service', 'no Service is known; set --service ADDRESS:PORT'] as const] : []),
-    ...(outside.length === 0 ? [['outside', 'no host is known; set --outside ADDRESS'] as const] : []),
-  ];
-}
-
-async function cleanUp(states: readonly NodeState[], { onNode }: Context): Promise<Report> {
-  const connected = states.filter(({ contact }) => contact === NodeContact.NODE_CONTACT_CONNECTED);
-  const counts = await Promise.all(
-    connected.map(
-      async ({ name }) =>
-        (await (await onNode(name, NODE_TIMEOUT_MS)).call(ProbeServiceService.deleteProbePods, { run: '' })).count,
-    ),
-  );
-  const deleted = counts.reduce((sum, count) => sum + count, 0);
-  const nodes = `${formatCount(connected.length, 'node')} of ${states.length}`;
-  return {
-    sections: [sentence(`deleted ${formatCount(deleted, 'probe pod')} on ${nodes}`)],
-    data: () => ({ deleted }),
-  };
-}
-
-async function reportOf(outcome: Outcome, input: Input): Promise<Report> {
-  const { nodes, results, breaks, skipped } = outcome;
-  const file = input.get(JUNIT);
-  if (file !== undefined) {
-    const { writeText } = await import('../../clients/terminal.js');
-    await writeText(file, junitOf('podwirectl connectivity test', casesOf(outcome)));
-  }
-  const faulty = nodes.filter(({ fault }) => fault !== '');
-  const conditions = nodes.flatMap(({ name, conditions: own }) => own.map((condition) => `${name}: ${condition}`));
-  return {
-    sections: [
-      matrix(results),
-      ...faulty.map(({ name, fault }) => sentence(`${name}: ${fault}`)),
-      ...groupedBy(breaks, ({ point }) => `${point.place} ${point.node} ${point.detail}`).map(breakSection),
-      ...(breaks.length > 0 ? conditions.map((condition) => sentence(`condition of ${condition}`)) : []),
-      ...skipped.map(([name, reason]) => sentence(`skipped: ${name}: ${reason}`)),
-      sentence(summary(outcome)),
-    ],
-    data: () => ({
-      passed: breaks.length === 0 && faulty.length === 0,
-      nodes: nodes.map(({ name, fault }) => ({ name, fault })),
-      checks: results.map((each) => {
-        const { check, result } = each;
-        const place = breaks.find((broken) => broken.check === check);
-        return {
-          check: check.kind,
-          family: check.family,
-          path: checkName(check),
-          address: check.target.address,
-          passed: isPassed(each),
-          ms: result.timeUs / 1000,
-          error: isPassed(each) ? null : errorText(each),
-          ends: place ? { ...place.point } : null,
-          counters: (place?.counters ?? []).map(({ node, name, before, after }) => ({
-            node,
-            name,
-            before: String(before),
-            after: String(after),
-          })),
-        };
-      }),
-      skipped: skipped.map(([name, reason]) => ({ name, reason })),
-    }),
-    exitCode: breaks.length === 0 && faulty.length === 0 ? DONE : PROBLEM_FOUND,
-  };
-}
-
-function summary({ results, breaks, nodes, skipped }: Outcome): string {
-  const counts = `${results.length - breaks.length} of ${formatCount(results.length, 'path')} passed`;
-  return `${counts} between ${formatCount(nodes.length, 'node')}, ${breaks.length} broken, ${skipped.length} skipped`;
-}
-
-/** A row for each kind of check and family. */
-function matrix(results: readonly CheckResult[]): Section {
-  const groups = groupedBy(results, ({ check }) => `${check.kind} IPv${check.family}`);
-  const rows = groups.map((group) => {
-    const [{ check }] = group;
-    const passed = group.filter(isPassed);
-    const slowestMs = Math.max(0, ...passed.map(({ result }) => result.timeUs)) / 1000;
-    const state = passed.length === group.length ? 'passed' : 'broken';
-    return [check.kind, `IPv${check.family}`, state, `${passed.length}/${group.length}`, slowestMs.toFixed(1)];
-  });
-  return {
-    kind: 'table',
-    columns: ['PATHS', 'FAMILY', 'RESULT', { right: 'PASSED' }, { right: 'SLOWEST MS' }],
-    rows,
-    none: 'paths: none',
-  };
-}
-
-/** Most broken paths that are listed of one place. */
-const MAX_LISTED = 12;
-
-/** The broken paths that end at one place. */
-function breakSection(group: readonly [Break, ...Break[]]): Section {
-  const [{ point, counters }] = group;
-  const paths = group.map((each) => {
-    const { check } = each;
-    return `  ${check.kind} IPv${check.family}: ${checkName(check)} (${check.target.address}): ${errorText(each)}`;
-  });
-  const further = paths.length > MAX_LISTED ? [`  and ${formatCount(paths.length - MAX_LISTED, 'further path')}`] : [];
-  const changes = counters.map(({ node, name, before, after }) => `  counter: ${node} ${name} ${before} → ${after}`);
-  const head = `${formatCount(group.length, 'path')} broken at ${point.place} of ${point.node}: ${point.detail}`;
-  return { kind: 'text', text: [head, ...paths.slice(0, MAX_LISTED), ...further, ...changes].join('\n') };
-}
-
-function casesOf({ nodes, results, breaks, skipped }: Outcome): readonly Case[] {
-  const passed = { failure: '', skipped: '' };
-  return [
-    ...nodes.map(({ name, fault }) => ({ ...passed, group: 'node', name, seconds: 0, failure: fault })),
-    ...results.map(({ check, result }) => {
-      const point = breaks.find((broken) => broken.check === check)?.point;
-      const failure = point ? `ends at ${point.place} of ${point.node}: ${point.detail}` : '';
-      const name = `${checkName(check)} ${check.target.address}`;
-      return {
-        ...passed,
-        group: `${check.kind}.IPv${check.family}`,
-        name,
-        seconds: result.timeUs / 1_000_000,
-        failure,
-      };
-    }),
-    ...skipped.map(([name, reason]) => ({ ...passed, group: 'skipped', name, seconds: 0, skipped: reason })),
+    ...unregistered.map(({ name }) => ({
+      name: `paths to ${name}`,
+      reason: 'its address is not registered yet; repeat the test',
+    })),
+    ...untested.map((family) => ({
+      name: `IPv${family}`,
+      reason: 'no pool of the family allocates addresses, or --family excludes it',
+    })),
+    ...(services.length > 0 ? [] : [{ name: 'service', reason: 'no Service is known; set --service ADDRESS:PORT' }]),
+    ...(outside.length > 0 ? [] : [{ name: 'outside', reason: 'no host is known; set --outside ADDRESS' }]),
   ];
 }

@@ -3,6 +3,7 @@ import { describe, expect, test } from 'vitest';
 
 import { groupedBy, plannedChecks, type Check, type CheckResult, type TestedNode } from './checks.js';
 import { breakingPoint, type BrokenPath } from './diagnosis.js';
+import { junitOf } from './test-report.js';
 
 const POD_1 = '10.65.1.1';
 const POD_2 = '10.65.2.1';
@@ -11,7 +12,6 @@ function node(index: number, fields: Partial<TestedNode> = {}): TestedNode {
   const pod = {
     containerId: `c${index}`,
     addresses: [`10.65.${index}.1`],
-    hostInterface: `podw${index}`,
     mtuBytes: 1450,
   };
   const addresses = [`192.0.2.${index}`];
@@ -237,4 +237,19 @@ test('the matrix has every pair, each kind of end, and no path of a node that ca
     ...{ 'pod-node': 2, 'pod-host-port': 1, 'pod-service': 1, 'pod-outside': 1, 'node-pod': 1, 'node-node': 1 },
   });
   expect(plannedChecks(NODES, { ...OPTIONS, families: [6] })).toEqual([]);
+});
+
+test('the JUnit report counts cases, and escapes texts', () => {
+  const point = { place: 'firewall', node: 'node-1', detail: 'rule "x" <drop> & more' } as const;
+  const report = junitOf({
+    nodes: [],
+    results: [resultOf(PING, 'ETIMEDOUT'), resultOf(LARGE, '', { timeUs: 1200 })],
+    breaks: new Map([[PING, { point, counters: [] }]]),
+    skipped: [{ name: 'IPv6', reason: 'no pool' }],
+  });
+  expect(report).toContain('<testsuites tests="3" failures="1" skipped="1">');
+  expect(report).toContain('name="pod of node-1 → pod of node-2 10.65.2.1" time="0.0012"></testcase>');
+  expect(report).toContain(
+    '<failure message="ends at firewall of node-1: rule &#34;x&#34; &#60;drop&#62; &#38; more"></failure>',
+  );
 });

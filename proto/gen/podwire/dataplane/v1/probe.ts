@@ -35,8 +35,6 @@ export interface AddProbePodResponse {
   containerId: string;
   /** Addresses, IPv4 before IPv6. */
   addresses: string[];
-  /** The pod's interface on the node. */
-  hostInterface: string;
   /** MTU of the pod's interface in bytes. */
   mtuBytes: number;
 }
@@ -241,7 +239,7 @@ export const AddProbePodRequest: MessageFns<AddProbePodRequest> = {
 };
 
 function createBaseAddProbePodResponse(): AddProbePodResponse {
-  return { containerId: "", addresses: [], hostInterface: "", mtuBytes: 0 };
+  return { containerId: "", addresses: [], mtuBytes: 0 };
 }
 
 export const AddProbePodResponse: MessageFns<AddProbePodResponse> = {
@@ -251,9 +249,6 @@ export const AddProbePodResponse: MessageFns<AddProbePodResponse> = {
     }
     for (const v of message.addresses) {
       writer.uint32(18).string(v!);
-    }
-    if (message.hostInterface !== "") {
-      writer.uint32(26).string(message.hostInterface);
     }
     if (message.mtuBytes !== 0) {
       writer.uint32(32).uint32(message.mtuBytes);
@@ -290,14 +285,6 @@ export const AddProbePodResponse: MessageFns<AddProbePodResponse> = {
             message.addresses.push(reader.string());
             continue;
           }
-          case 3: {
-            if (tag !== 26) {
-              break;
-            }
-
-            message.hostInterface = reader.string();
-            continue;
-          }
           case 4: {
             if (tag !== 32) {
               break;
@@ -325,7 +312,6 @@ export const AddProbePodResponse: MessageFns<AddProbePodResponse> = {
     const message = createBaseAddProbePodResponse();
     message.containerId = object.containerId ?? "";
     message.addresses = object.addresses?.map((e) => e) || [];
-    message.hostInterface = object.hostInterface ?? "";
     message.mtuBytes = object.mtuBytes ?? 0;
     return message;
   },

@@ -1,7 +1,7 @@
 import { parseAddress } from '@podwire/shared/net/address';
 import { expect, test } from 'vitest';
 
-import { traceStep, traceTable } from './packet-trace.js';
+import { traceStep, traceTable } from './packet-tracer.js';
 
 const PACKET = 'iif "v0" oif "podw1" ether saddr 86:71:cb:91:fc:fb ip saddr 10.9.0.2 ip daddr 10.9.0.1 ip ttl 64 ';
 
