@@ -337,7 +337,7 @@ export const ipamSplit: Verb = {
     const resourceVersion = input.get(RESOURCE_VERSION) ?? '';
     const pool: SplitPoolRequest['pool'] =
       name === undefined ? { $case: 'cidr', value: cidr ?? '' } : { $case: 'name', value: name };
-    const request = { pool, number, resourceVersion, dryRun: false };
+    const request = { pool, number, resourceVersion };
     const execute = async () => {
       const { parts, answer } = await split(request, context);
       return { sections: [parts], data: () => json.of(PoolServiceService.splitPool, answer) };

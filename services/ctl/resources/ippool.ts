@@ -135,7 +135,7 @@ function deletionOf(input: Input): PoolDeletion {
 
 function deletionRequest(name: string, resourceVersion: string, input: Input): DeletePoolRequest {
   const { mode } = deletionOf(input);
-  return { name, resourceVersion, mode, force: input.has(FORCE) || undefined, dryRun: false };
+  return { name, resourceVersion, mode, force: input.has(FORCE) || undefined };
 }
 
 function deletionReport(name: string, answer: DeletePoolResponse): Omit<Report, 'data'> {

@@ -110,7 +110,7 @@ describe('pools', () => {
     expect(done.stderr).toMatch(/podwirectl get addresses --pool main\n/);
     const resourceVersion = flags[0] === '--resource-version' ? 'a b' : '';
     const force = flags.includes('--force') || undefined;
-    expect(requestsTo('DeletePool')).toEqual([{ name: 'main', resourceVersion, mode, force, dryRun: false }]);
+    expect(requestsTo('DeletePool')).toEqual([{ name: 'main', resourceVersion, mode, force }]);
   });
 
   test.each([
@@ -187,7 +187,7 @@ describe('pools', () => {
     expect(await fakes.podwirectl('ipam', 'split', '2', '--name=main')).toMatchObject({ exitCode: 2 });
     const split = await fakes.podwirectl('ipam', 'split', '2', '--name', 'main', '--yes');
     expect(split).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('split-main-0') });
-    const request = { pool: { $case: 'name', value: 'main' }, number: 2, resourceVersion: '', dryRun: false };
+    const request = { pool: { $case: 'name', value: 'main' }, number: 2, resourceVersion: '' };
     expect([requestsTo('DryRun SplitPool'), requestsTo('SplitPool')]).toEqual([[request], [request]]);
   });
 });

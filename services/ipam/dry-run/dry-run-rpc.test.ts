@@ -55,16 +55,3 @@ test('a dry run of another method, or of bytes that are no message, is refused',
     message: expect.stringContaining('cannot be decoded'),
   });
 });
-
-test('the check of an earlier podwirectl changes nothing', async () => {
-  const checks = [
-    served.caller.deletePool('default', { dryRun: true }),
-    served.caller.splitPool('default', { dryRun: true, number: 2 }),
-  ];
-  for (const check of checks)
-    expect(await failureOf(check)).toMatchObject({
-      code: 'INVALID_REQUEST',
-      message: expect.stringContaining('dry_run'),
-    });
-  expect(await listed()).toEqual(['default']);
-});

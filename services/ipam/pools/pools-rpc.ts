@@ -157,30 +157,23 @@ const DELETION_MODES: Partial<Record<PoolDeletionMode, PoolDeletionRequest['when
   [PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES]: 'release',
 };
 
-function readDeletePoolRequest({ name, resourceVersion, mode, force, dryRun }: DeletePoolRequest): PoolDeletionRequest {
+function readDeletePoolRequest({ name, resourceVersion, mode, force }: DeletePoolRequest): PoolDeletionRequest {
   return readChecked('DeletePool', (checks) => {
     checks.check('name', subdomainFault(name));
     const whenInUse = DELETION_MODES[mode];
-    checks.check('dry_run', dryRunFault(dryRun));
     checks.check('mode', whenInUse ? undefined : `is ${mode}, which is not a valid PoolDeletionMode`);
     return { name, resourceVersion, whenInUse: whenInUse ?? 'refuse', force };
   });
 }
 
-function readSplitPoolRequest({ pool, number, resourceVersion, dryRun }: SplitPoolRequest): PoolSplitRequest {
+function readSplitPoolRequest({ pool, number, resourceVersion }: SplitPoolRequest): PoolSplitRequest {
   return readChecked('SplitPool', (checks) => {
     const reference = readPoolReference(pool, checks);
     const isPossible = number >= 2 && number <= MAX_PARTS && Number.isInteger(Math.log2(number));
     const reason = `is ${number}; it must be a power of two from 2 to ${MAX_PARTS}; the parts can be split again`;
-    checks.check('dry_run', dryRunFault(dryRun));
     checks.check('number', isPossible ? undefined : reason);
     return { pool: reference, partsCount: number, resourceVersion };
   });
-}
-
-/** An earlier podwirectl asks for a check in this way. */
-function dryRunFault(isSet: boolean): string | undefined {
-  return isSet ? 'is not available; call DryRunService.DryRun, as podwirectl of this release does' : undefined;
 }
 
 function cidrFault(fault: PrefixFault): string {

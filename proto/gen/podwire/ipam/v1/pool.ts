@@ -254,11 +254,7 @@ export interface DeletePoolRequest {
    * without a pod. Addresses of their pods are kept, and the pool is DRAINING. A node that does not answer within 15 s
    * is taken for one that does not run.
    */
-  force?:
-    | boolean
-    | undefined;
-  /** Refused: call DryRunService.DryRun to check a deletion. */
-  dryRun: boolean;
+  force?: boolean | undefined;
 }
 
 /** DeletePoolResponse is the progress of the deletion. */
@@ -311,8 +307,6 @@ export interface SplitPoolRequest {
   number: number;
   /** Split only if the pool still has this resource version; empty means any. */
   resourceVersion: string;
-  /** Refused: call DryRunService.DryRun to check a split. */
-  dryRun: boolean;
 }
 
 /** SplitPoolResponse lists the new pools. */
@@ -1265,7 +1259,7 @@ export const UpdatePoolResponse: MessageFns<UpdatePoolResponse> = {
 };
 
 function createBaseDeletePoolRequest(): DeletePoolRequest {
-  return { name: "", resourceVersion: "", mode: 0, force: undefined, dryRun: false };
+  return { name: "", resourceVersion: "", mode: 0, force: undefined };
 }
 
 export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
@@ -1281,9 +1275,6 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
     }
     if (message.force !== undefined) {
       writer.uint32(32).bool(message.force);
-    }
-    if (message.dryRun !== false) {
-      writer.uint32(40).bool(message.dryRun);
     }
     return writer;
   },
@@ -1333,14 +1324,6 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
             message.force = reader.bool();
             continue;
           }
-          case 5: {
-            if (tag !== 40) {
-              break;
-            }
-
-            message.dryRun = reader.bool();
-            continue;
-          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1362,7 +1345,6 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
     message.resourceVersion = object.resourceVersion ?? "";
     message.mode = object.mode ?? 0;
     message.force = object.force ?? undefined;
-    message.dryRun = object.dryRun ?? false;
     return message;
   },
 };
@@ -1642,7 +1624,7 @@ export const PoolHolder: MessageFns<PoolHolder> = {
 };
 
 function createBaseSplitPoolRequest(): SplitPoolRequest {
-  return { pool: undefined, number: 0, resourceVersion: "", dryRun: false };
+  return { pool: undefined, number: 0, resourceVersion: "" };
 }
 
 export const SplitPoolRequest: MessageFns<SplitPoolRequest> = {
@@ -1660,9 +1642,6 @@ export const SplitPoolRequest: MessageFns<SplitPoolRequest> = {
     }
     if (message.resourceVersion !== "") {
       writer.uint32(34).string(message.resourceVersion);
-    }
-    if (message.dryRun !== false) {
-      writer.uint32(40).bool(message.dryRun);
     }
     return writer;
   },
@@ -1712,14 +1691,6 @@ export const SplitPoolRequest: MessageFns<SplitPoolRequest> = {
             message.resourceVersion = reader.string();
             continue;
           }
-          case 5: {
-            if (tag !== 40) {
-              break;
-            }
-
-            message.dryRun = reader.bool();
-            continue;
-          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1753,7 +1724,6 @@ export const SplitPoolRequest: MessageFns<SplitPoolRequest> = {
     }
     message.number = object.number ?? 0;
     message.resourceVersion = object.resourceVersion ?? "";
-    message.dryRun = object.dryRun ?? false;
     return message;
   },
 };
