@@ -37,6 +37,7 @@ interface End {
   readonly address: string;
   /** 0: pings. */
   readonly port: number;
+  readonly udp?: boolean;
 }
 
 interface Source {
@@ -50,7 +51,7 @@ interface Source {
 
 /** A packet from a pod or a node, which must be answered. */
 export interface Check extends Source {
-  /** `pod-pod`, `pod-pod tcp`, `pod-pod MTU`, `pod-service`. */
+  /** `pod-pod`, `pod-pod tcp`, `pod-pod udp`, `pod-pod MTU`, `pod-service`. */
   readonly kind: string;
   readonly family: Family;
   readonly target: End;
@@ -106,7 +107,8 @@ function podChecks(source: Source, mtuBytes: number, targets: readonly End[]): r
       const ping = pingOf(source, target);
       if (target.kind !== 'pod') return [ping];
       const large = { ...ping, kind: 'pod-pod MTU', packetBytes: mtuBytes };
-      return [ping, large, { ...ping, kind: 'pod-pod tcp', target: { ...target, port: POD_PORT } }];
+      const tcp = { ...ping, kind: 'pod-pod tcp', target: { ...target, port: POD_PORT } };
+      return [ping, large, tcp, { ...tcp, kind: 'pod-pod udp', target: { ...tcp.target, udp: true } }];
     });
 }
 
