@@ -32,7 +32,7 @@ export function testedNode({ name, contact, report }: NodeState): TestedNode {
 /** The end of a path that is checked. */
 interface End {
   readonly kind: 'pod' | 'node' | 'host-port' | 'service' | 'outside';
-  /** Undefined if the end is no node of the test. */
+  /** Name of the node; undefined if the end is no node of the test. */
   readonly node: string | undefined;
   readonly address: string;
   /** 0: pings. */

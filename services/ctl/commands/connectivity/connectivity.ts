@@ -239,7 +239,7 @@ class ConnectivityTest {
     if (!source) throw new Error(`check of unknown node ${check.node}`);
     const target = nodes.find(({ name }) => name === check.target.node);
     const isCallable = source.fault === '' && (target?.fault ?? '') === '';
-    // A probe pod has no packets besides those of the test.
+    // A probe pod has only packets of the test.
     const options = { anySource: check.target.kind === 'pod', signal: this.#signal };
     const traces = isTraced && isCallable ? await followCheck(check, this.#context, options) : { counters: [] };
     return {
