@@ -146,6 +146,7 @@ export interface NativeProbe {
   readonly address: string;
   /** 0: an echo request. */
   readonly port: number;
+  readonly udp: boolean;
   readonly payloadBytes: number;
 }
 

@@ -1,13 +1,15 @@
 /** Packets that ask for an answer, sent from a network namespace. */
 import { ArgumentError, describeErrno } from './errors.js';
 import type { NativeProbe, NativeProbeAnswer } from './native.js';
-import { checkAddress, checkArray, checkInteger, checkRecord, optional, PORT } from './scalars.js';
+import { checkAddress, checkArray, checkFlag, checkInteger, checkRecord, optional, PORT } from './scalars.js';
 
 export interface Probe {
   readonly address: string;
   /** A TCP connection to this port; absent: an ICMP echo request. */
   readonly port?: number;
-  /** Data of the echo request, 0 to 65,000 bytes. Default: 0. It is never fragmented. */
+  /** A UDP datagram to the port. A host without a listener reports ECONNREFUSED. */
+  readonly udp?: boolean;
+  /** Data of the echo request or the datagram, 0 to 65,000 bytes. Default: 0. It is never fragmented. */
   readonly payloadBytes?: number;
 }
 
@@ -41,6 +43,7 @@ export function checkProbes(probes: readonly Probe[]): NativeProbe[] {
     return {
       address: checkAddress(`${path}.address`, probe.address),
       port: optional(probe.port, (port) => checkInteger(`${path}.port`, port, PORT)) ?? 0,
+      udp: checkFlag(`${path}.udp`, probe.udp),
       payloadBytes: checkInteger(`${path}.payloadBytes`, probe.payloadBytes ?? 0, PAYLOAD_BYTES),
     };
   });

@@ -47,12 +47,14 @@ it.each(FAMILIES)('%s: distinguishes an answer from a refusal, a missing route a
   const listening = await far.listenTcp(7000);
   // A link that was just set up accepts no IPv6 until the kernel has checked it.
   await expect.poll(async () => (await near.probe([{ address }], { timeoutMs: 500 }))[0]?.error).toBeUndefined();
-  const probes = [{ address, payloadBytes: 1000 }, { address, port: 7000 }, { address, port: 7001 }, { address: none }];
+  const tcp = [7000, 7001].map((port) => ({ address, port }));
+  const probes = [{ address, payloadBytes: 1000 }, ...tcp, { address: none }, { address, port: 7000, udp: true }];
   expect(await near.probe(probes, { timeoutMs: 2000 })).toMatchObject([
     { ms: expect.any(Number) },
     { ms: expect.any(Number) },
     { error: { code: 'ECONNREFUSED' } },
     { error: { code: 'ENETUNREACH' } },
+    { error: { code: 'ECONNREFUSED', reporter: address } },
   ]);
   closeSync(listening);
   run('ip', 'netns', 'exec', farName, 'nft', 'table inet t { chain c { type filter hook input priority 0; drop; }; }');

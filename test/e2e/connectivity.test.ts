@@ -59,6 +59,7 @@ describe('podwirectl connectivity test', () => {
     const { output, exitCode } = await ctl('connectivity', 'test', '--outside', made.outside.ipv4, '--junit', junit);
     expect(exitCode, output).toBe(0);
     expect(output).toMatch(/pod-pod MTU +IPv6 +passed +6\/6/);
+    expect(output).toMatch(/pod-pod udp +IPv4 +passed +6\/6[^]*pod-pod udp +IPv6 +passed +6\/6/);
     expect(output).toMatch(/pod-host-port +IPv4 +passed +9\/9/);
     expect(output).toMatch(/pod-outside +IPv4 +passed +3\/3/);
     expect(output).toContain('skipped: service');

@@ -78,6 +78,7 @@ std::vector<Probe> ReadProbes(Napi::Value value) {
       reader.Fail("address", "an IP address");
     }
     probe.port = static_cast<uint16_t>(reader.Number("port"));
+    probe.udp = reader.Flag("udp");
     probe.payload_bytes = reader.Number("payloadBytes");
     probes.push_back(probe);
   }

@@ -54,9 +54,9 @@ class Attempt {
 
   void Start() {
     start_ = Clock::now();
-    const int protocol = IsTcp() ? int{IPPROTO_TCP} : v6_ ? int{IPPROTO_ICMPV6} : int{IPPROTO_ICMP};
-    const int type = (IsTcp() ? SOCK_STREAM : SOCK_RAW) | SOCK_NONBLOCK | SOCK_CLOEXEC;
-    fd_ = UniqueFd(::socket(probe_.address.family, type, protocol));
+    const int protocol = !IsEcho() ? 0 : v6_ ? int{IPPROTO_ICMPV6} : int{IPPROTO_ICMP};
+    const int type = IsEcho() ? SOCK_RAW : probe_.udp ? SOCK_DGRAM : SOCK_STREAM;
+    fd_ = UniqueFd(::socket(probe_.address.family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol));
     if (!fd_ || !SetOptions() || !Connect() || !Send()) End(errno);
   }
 
@@ -71,7 +71,8 @@ class Attempt {
       getsockopt(fd_.Get(), SOL_SOCKET, SO_ERROR, &error, &size);
       End(error);
     }
-    if (!IsTcp() && (events & POLLIN)) ReadEchoes();
+    if (probe_.udp && (events & POLLIN)) End(0);
+    if (IsEcho() && (events & POLLIN)) ReadEchoes();
   }
 
   void End(int error) {
@@ -84,7 +85,8 @@ class Attempt {
   const ProbeAnswer& Answer() const { return answer_; }
 
  private:
-  bool IsTcp() const { return probe_.port != 0; }
+  bool IsEcho() const { return probe_.port == 0; }
+  bool IsTcp() const { return !IsEcho() && !probe_.udp; }
 
   bool Set(int option4, int option6, int value) {
     return setsockopt(fd_.Get(), v6_ ? int{IPPROTO_IPV6} : int{IPPROTO_IP}, v6_ ? option6 : option4, &value,
@@ -92,7 +94,7 @@ class Attempt {
   }
 
   bool SetOptions() {
-    if (v6_ && !IsTcp()) {
+    if (v6_ && IsEcho()) {
       icmp6_filter replies;
       ICMP6_FILTER_SETBLOCKALL(&replies);
       ICMP6_FILTER_SETPASS(ICMP6_ECHO_REPLY, &replies);
@@ -163,7 +165,7 @@ class Attempt {
         sock_extended_err error{};
         std::memcpy(&error, CMSG_DATA(part), sizeof error);
         const bool local = error.ee_origin == SO_EE_ORIGIN_LOCAL;
-        if (!local && !IsTcp() && !HasIdentifier(bytes.data(), static_cast<size_t>(size))) continue;
+        if (!local && IsEcho() && !HasIdentifier(bytes.data(), static_cast<size_t>(size))) continue;
         if (!local) ReadReporter(CMSG_DATA(part) + sizeof error);
         if (error.ee_errno == EMSGSIZE) answer_.mtu_bytes = error.ee_info;
         End(static_cast<int>(error.ee_errno));

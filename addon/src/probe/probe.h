@@ -14,9 +14,10 @@ namespace podwire::netlink {
 // One packet that asks for an answer, never fragmented on its way.
 struct Probe {
   IpAddress address{};
-  // A TCP connection to this port; 0: an ICMP echo request.
+  // A TCP connection to this port, or a UDP datagram; 0: an ICMP echo request.
   uint16_t port = 0;
-  // Data of the echo request.
+  bool udp = false;
+  // Data of the echo request or of the datagram, after 8 bytes of a header.
   uint32_t payload_bytes = 0;
 };
 

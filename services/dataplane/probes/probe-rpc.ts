@@ -54,16 +54,18 @@ async function runProbes({ pods, records }: ProbeParts, request: RunProbesReques
   if (containerId !== '' && !record)
     throw new Failure('ATTACHMENT_NOT_FOUND', `container "${containerId}" is not attached on this node`);
   const timeoutMs = Math.min(waitMs === 0 ? DEFAULT_WAIT_MS : waitMs, MAX_WAIT_MS);
-  const sent = probes.map(({ address, port, packetBytes }, at) => {
+  const sent = probes.map(({ address, port, udp, packetBytes }, at) => {
     if (port > MAX_PORT) throw invalid(`probes[${at}].port: must be at most ${MAX_PORT}`);
     const to = checkedAddress(`probes[${at}].address`, address);
     const payloadBytes = Math.min(65_000, Math.max(0, packetBytes - ICMP_BYTES - IP_BYTES[to.family]));
-    return { address: formatAddress(to), ...(port > 0 && { port }), payloadBytes };
+    return { address: formatAddress(to), ...(port > 0 && { port, udp }), payloadBytes };
   });
   pods.touch(containerId);
   const answers = await sendProbes(record?.network.netns, sent, timeoutMs);
-  const results = answers.map(({ ms, error }) => {
-    const { code = '', meaning = '', reporter = '', mtuBytes = 0 } = error ?? {};
+  const results = answers.map(({ ms, error }, at) => {
+    // A pod has no UDP server: its kernel refuses the datagram.
+    const isAnswered = probes[at]?.udp && error?.code === 'ECONNREFUSED' && error.reporter === sent[at]?.address;
+    const { code = '', meaning = '', reporter = '', mtuBytes = 0 } = (isAnswered ? undefined : error) ?? {};
     return { timeUs: Math.round(ms * 1000), error: code, message: meaning, reporter, mtuBytes };
   });
   return { results };

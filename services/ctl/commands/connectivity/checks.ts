@@ -32,11 +32,12 @@ export function testedNode({ name, contact, report }: NodeState): TestedNode {
 /** The end of a path that is checked. */
 interface End {
   readonly kind: 'pod' | 'node' | 'host-port' | 'service' | 'outside';
-  /** Node of the test; undefined for an end outside of them. */
+  /** Name of the node; undefined if the end is no node of the test. */
   readonly node: string | undefined;
   readonly address: string;
   /** 0: pings. */
   readonly port: number;
+  readonly udp?: boolean;
 }
 
 interface Source {
@@ -50,7 +51,7 @@ interface Source {
 
 /** A packet from a pod or a node, which must be answered. */
 export interface Check extends Source {
-  /** `pod-pod`, `pod-pod tcp`, `pod-pod MTU`, `pod-service`. */
+  /** `pod-pod`, `pod-pod tcp`, `pod-pod udp`, `pod-pod MTU`, `pod-service`. */
   readonly kind: string;
   readonly family: Family;
   readonly target: End;
@@ -106,7 +107,8 @@ function podChecks(source: Source, mtuBytes: number, targets: readonly End[]): r
       const ping = pingOf(source, target);
       if (target.kind !== 'pod') return [ping];
       const large = { ...ping, kind: 'pod-pod MTU', packetBytes: mtuBytes };
-      return [ping, large, { ...ping, kind: 'pod-pod tcp', target: { ...target, port: POD_PORT } }];
+      const tcp = { ...ping, kind: 'pod-pod tcp', target: { ...target, port: POD_PORT } };
+      return [ping, large, tcp, { ...tcp, kind: 'pod-pod udp', target: { ...tcp.target, udp: true } }];
     });
 }
 

@@ -62,7 +62,7 @@ export const connectivityTest: Verb = {
   about: 'whether packets pass between pods, nodes, Services and hosts outside, and where a broken path ends',
   details:
     'Makes a pod on each node through its CNI server, without an image and without the API server, so that it works in every\n' +
-    'cluster alike. Sends pings, packets of the MTU, and TCP, in IPv4 and IPv6, and traces paths that are broken through the\n' +
+    'cluster alike. Sends pings, packets of the MTU, TCP and UDP, in IPv4 and IPv6, and traces paths that are broken through the\n' +
     'nftables of their nodes. Pods of a test that was killed are deleted within a minute.\n' +
     'Exit code 4: a path is broken. 5: podwire-ipam did not answer.',
   options: [NODE, FAMILY, SERVICE, OUTSIDE, JUNIT],
@@ -239,7 +239,7 @@ class ConnectivityTest {
     if (!source) throw new Error(`check of unknown node ${check.node}`);
     const target = nodes.find(({ name }) => name === check.target.node);
     const isCallable = source.fault === '' && (target?.fault ?? '') === '';
-    // A probe pod has packets of the test only.
+    // A probe pod has only packets of the test.
     const options = { anySource: check.target.kind === 'pod', signal: this.#signal };
     const traces = isTraced && isCallable ? await followCheck(check, this.#context, options) : { counters: [] };
     return {

@@ -224,6 +224,7 @@ test('the matrix has every pair, each kind of end, and no path of a node that ca
   const both = {
     'pod-pod': 2,
     'pod-pod tcp': 2,
+    'pod-pod udp': 2,
     'pod-pod MTU': 2,
     'pod-node': 4,
     'pod-host-port': 4,

@@ -139,10 +139,10 @@ function onTarget({ broken, source, target, targetTrace }: BrokenPath): Breaking
   const { check, result } = broken;
   const { port, kind } = check.target;
   const name = endName(check.target);
-  if (result.error === 'ECONNREFUSED')
-    return endAt('remote node', target?.name ?? name, `${name} refuses the connection to port ${port}`);
   if (result.reporter !== '')
     return endAt('network', source.name, `host ${result.reporter} refuses the packet: ${errorText(broken)}`);
+  if (result.error === 'ECONNREFUSED')
+    return endAt('remote node', target?.name ?? name, `${name} refuses the connection to port ${port}`);
   const head = `the packet leaves ${source.name}, and no answer`;
   if (!target) return endAt('network', source.name, `${head} arrives`);
   const at = target.name;

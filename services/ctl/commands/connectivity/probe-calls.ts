@@ -50,7 +50,7 @@ export async function sendChecks(checks: readonly [Check, ...Check[]], context: 
   for (let at = 0; at < checks.length; at += MAX_PROBES) {
     const probes = checks
       .slice(at, at + MAX_PROBES)
-      .map(({ target: { address, port }, packetBytes }) => ({ address, port, packetBytes }));
+      .map(({ target: { address, port, udp = false }, packetBytes }) => ({ address, port, udp, packetBytes }));
     const request = { containerId, probes, waitMs: ANSWER_MS };
     results.push(...(await callNode(context, node, ProbeServiceService.runProbes, request)).results);
   }

@@ -1,10 +1,8 @@
+import type { MethodDefinition } from '@grpc/grpc-js';
 import {
-  CheckPodRequest,
   PodServiceService,
-  RepairPodRequest,
+  type CheckPodRequest,
   type CheckPodResponse,
-  type Difference,
-  type RepairPodResponse,
 } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
@@ -18,13 +16,6 @@ import { DONE, FAILED, PROBLEM_FOUND, type Table } from '../../output/report.js'
 import { attachmentText, failureText } from '../../output/words.js';
 import { listEndpoints } from '../../resources/workloadendpoint.js';
 import { listPods } from '../../resources/pods.js';
-
-interface PodCheck {
-  readonly attachment: Attachment;
-  readonly answer: CheckPodResponse | undefined;
-  /** Why the check failed. */
-  readonly fault: string | undefined;
-}
 
 const POD_ARGUMENT = argument(
   text('POD'),
@@ -40,19 +31,8 @@ export const podsCheck: Verb = {
   examples: ['pods check', 'pods check 4f1c9a', 'pods check 10.65.0.7'],
   options: [ON_NODE],
   run: async (input, context) => {
-    const { dataplane, json } = context;
-    const attachments = await selectPods(input, context);
-    const checked: PodCheck[] = [];
-    for (const attachment of attachments) {
-      const request = CheckPodRequest.fromPartial({ recorded: attachment });
-      checked.push(
-        await dataplane.call(PodServiceService.checkPod, request).then(
-          (answer) => ({ attachment, answer, fault: undefined }),
-          (error: unknown) => ({ attachment, answer: undefined, fault: failureText(error) }),
-        ),
-      );
-    }
-    const wrong = checked.filter(({ answer }) => answer === undefined || answer.differences.length > 0);
+    const checked = await differencesOf(PodServiceService.checkPod, input, context);
+    const wrong = checked.filter(({ found }) => found === undefined || found.differences.length > 0);
     const none = `check: no differences (${formatCount(checked.length, 'pod')})`;
     return {
       sections: [differenceTable(checked, none)],
@@ -63,11 +43,10 @@ export const podsCheck: Verb = {
             ]
           : [],
       data: () => ({
-        pods: checked.map(({ attachment, answer, fault }) => ({
-          attachment: attachmentText(attachment),
-          check: answer ? json.of(PodServiceService.checkPod, answer) : null,
-          fault: fault ?? null,
-        })),
+        pods: checked.map(({ attachment, found, fault }) => {
+          const check = found ? context.json.of(PodServiceService.checkPod, found) : null;
+          return { attachment, check, fault };
+        }),
       }),
       exitCode: wrong.length > 0 ? PROBLEM_FOUND : DONE,
     };
@@ -115,20 +94,38 @@ async function attachmentsOf(choice: string, ipam: Service): Promise<string[]> {
 
 /** The differences of one pod. */
 interface PodDifferences {
-  readonly attachment: Attachment;
-  /** The dataplane's answer; undefined where the dataplane's check or repair failed. */
-  readonly answer: { readonly differences: readonly Difference[]; readonly moreDifferences: number } | undefined;
-  readonly fault: string | undefined;
+  readonly attachment: string;
+  readonly found: CheckPodResponse | undefined;
+  /** Why the call failed. */
+  readonly fault: string | null;
+}
+
+/** Calls CheckPod or RepairPod for the selected pods. */
+async function differencesOf(
+  method: MethodDefinition<CheckPodRequest, CheckPodResponse>,
+  input: Input,
+  context: Context,
+): Promise<PodDifferences[]> {
+  const pods: PodDifferences[] = [];
+  for (const recorded of await selectPods(input, context)) {
+    const attachment = attachmentText(recorded);
+    pods.push(
+      await context.dataplane.call(method, { recorded, pod: undefined }).then(
+        (found) => ({ attachment, found, fault: null }),
+        (error: unknown) => ({ attachment, found: undefined, fault: failureText(error) }),
+      ),
+    );
+  }
+  return pods;
 }
 
 function differenceTable(pods: readonly PodDifferences[], none: string): Table {
   return {
     kind: 'table',
     columns: ['OBJECT', 'WANTED', 'ACTUAL', 'ATTACHMENT'],
-    rows: pods.flatMap(({ attachment, answer, fault }) => {
-      const name = attachmentText(attachment);
-      if (!answer) return [[fault ?? '', '', '', name]];
-      const { differences, moreDifferences: more } = answer;
+    rows: pods.flatMap(({ attachment: name, found, fault }) => {
+      if (!found) return [[fault ?? '', '', '', name]];
+      const { differences, moreDifferences: more } = found;
       return [
         ...differences.map(({ object, wanted, actual }) => [object, wanted, actual, name]),
         ...(more > 0 ? [[`${more} more differences`, '', '', name]] : []),
@@ -138,12 +135,6 @@ function differenceTable(pods: readonly PodDifferences[], none: string): Table {
   };
 }
 
-interface PodRepair {
-  readonly attachment: Attachment;
-  readonly answer: RepairPodResponse | undefined;
-  readonly fault: string | undefined;
-}
-
 export const podsRepair: Verb = {
   name: 'pods repair',
   about: 'repair the wires of this node’s pods, and show the repaired differences',
@@ -151,27 +142,16 @@ export const podsRepair: Verb = {
   positionals: [POD_ARGUMENT],
   options: [ON_NODE],
   run: async (input, context) => {
-    const { dataplane, json } = context;
-    const repaired: PodRepair[] = [];
-    for (const attachment of await selectPods(input, context)) {
-      const request = RepairPodRequest.fromPartial({ recorded: attachment });
-      repaired.push(
-        await dataplane.call(PodServiceService.repairPod, request).then(
-          (answer) => ({ attachment, answer, fault: undefined }),
-          (error: unknown) => ({ attachment, answer: undefined, fault: failureText(error) }),
-        ),
-      );
-    }
+    const repaired = await differencesOf(PodServiceService.repairPod, input, context);
     return {
       sections: [differenceTable(repaired, `repair: no differences (${formatCount(repaired.length, 'pod')})`)],
       data: () => ({
-        pods: repaired.map(({ attachment, answer, fault }) => ({
-          attachment: attachmentText(attachment),
-          repair: answer ? json.of(PodServiceService.repairPod, answer) : null,
-          fault: fault ?? null,
-        })),
+        pods: repaired.map(({ attachment, found, fault }) => {
+          const repair = found ? context.json.of(PodServiceService.repairPod, found) : null;
+          return { attachment, repair, fault };
+        }),
       }),
-      exitCode: repaired.some(({ answer }) => answer === undefined) ? FAILED : DONE,
+      exitCode: repaired.some(({ found }) => found === undefined) ? FAILED : DONE,
     };
   },
 };

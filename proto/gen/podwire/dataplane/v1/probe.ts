@@ -55,10 +55,12 @@ export interface DeleteProbePodsResponse {
 export interface Probe {
   /** Destination address. */
   address: string;
-  /** Destination port of a TCP connection; 0: an ICMP echo request. */
+  /** Destination port of a TCP connection or a UDP datagram; 0: an ICMP echo request. */
   port: number;
   /** Length of the echo request's IP packet in bytes; 0: no data. It is never fragmented. */
   packetBytes: number;
+  /** Sends a UDP datagram to the port. The host answers also by refusing it (ICMP port unreachable). */
+  udp: boolean;
 }
 
 /** RunProbesRequest requests probes. */
@@ -428,7 +430,7 @@ export const DeleteProbePodsResponse: MessageFns<DeleteProbePodsResponse> = {
 };
 
 function createBaseProbe(): Probe {
-  return { address: "", port: 0, packetBytes: 0 };
+  return { address: "", port: 0, packetBytes: 0, udp: false };
 }
 
 export const Probe: MessageFns<Probe> = {
@@ -441,6 +443,9 @@ export const Probe: MessageFns<Probe> = {
     }
     if (message.packetBytes !== 0) {
       writer.uint32(24).uint32(message.packetBytes);
+    }
+    if (message.udp !== false) {
+      writer.uint32(32).bool(message.udp);
     }
     return writer;
   },
@@ -482,6 +487,14 @@ export const Probe: MessageFns<Probe> = {
             message.packetBytes = reader.uint32();
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.udp = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -502,6 +515,7 @@ export const Probe: MessageFns<Probe> = {
     message.address = object.address ?? "";
     message.port = object.port ?? 0;
     message.packetBytes = object.packetBytes ?? 0;
+    message.udp = object.udp ?? false;
     return message;
   },
 };
