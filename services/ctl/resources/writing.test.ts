@@ -410,6 +410,19 @@ describe('a dry run', () => {
     expect(methods).toEqual([`DryRun ${method}`]);
   });
 
+  test('of a deletion shows the addresses that would be kept', async () => {
+    const kept = [{ address: '10.65.0.7', nodeName: 'n1' }];
+    await fakes.serve(
+      foundPool,
+      fake(PoolServiceService.deletePool, () => DeletePoolResponse.fromPartial({ kept, keptAddresses: 1n })),
+    );
+    const words = ['delete', 'ippool', 'main', '--release-addresses', '--force', '--dry-run'];
+    expect(await fakes.podwirectl(...words)).toMatchObject({
+      exitCode: 1,
+      stdout: expect.stringMatching(/^kept: pods of nodes that run have 1 address:\n[^]*10\.65\.0\.7 +n1/m),
+    });
+  });
+
   test('fails as the change would', async () => {
     await serve();
     for (const words of [['--dry-run'], []])

@@ -13,7 +13,16 @@ import {
   YES,
 } from '../command-line/options.js';
 import { argument, flag, type Flag, type Input, type Option, type Verb } from '../command-line/verb.js';
-import { DONE, exitCodeOf, NOT_FOUND, PROBLEM_FOUND, sentence, type Report, type Section } from '../output/report.js';
+import {
+  DONE,
+  exitCodeOf,
+  FAILED,
+  NOT_FOUND,
+  PROBLEM_FOUND,
+  sentence,
+  type Report,
+  type Section,
+} from '../output/report.js';
 import { failureLine } from '../output/words.js';
 import { FILE, FILE_ARGUMENTS, manifestsOf, RECURSIVE, requireKind, SKIP_EMPTY } from './manifest-files.js';
 import {
@@ -424,25 +433,26 @@ export const remove: Verb = {
   run: async (input, context) => {
     const targets = await targetsOf(input, context);
     if (input.has(YES) && !input.has(DRY_RUN)) return deleteAll(targets, input, context);
-    const found: { readonly target: Target; readonly object: ResourceObject }[] = [];
+    const found: { readonly target: Target; readonly object: ResourceObject; readonly kept: readonly Section[] }[] = [];
     for (const target of targets) {
       const { resource, name } = target;
       const skip = input.has(SKIP_NOT_EXISTS);
       const object = skip ? await findOptional(resource, name, context) : await resource.find(name, NO_FILTER, context);
       if (!object) continue;
-      await resource.deletion?.run(name, target.resourceVersion, input, dryRunOf(context));
-      found.push({ target, object });
+      const outcome = await resource.deletion?.run(name, target.resourceVersion, input, dryRunOf(context));
+      found.push({ target, object, kept: outcome?.exitCode === FAILED ? outcome.sections : [] });
     }
     const sections = await Promise.all(
-      found.map(async ({ target, object }) => [
+      found.map(async ({ target, object, kept }) => [
         sentence(target.resource.deletion?.warning(input) ?? ''),
         ...(await object.details()),
+        ...kept,
       ]),
     );
     const [only, ...rest] = found;
     const data = () => (only && rest.length === 0 ? only.object.data() : found.map(({ object }) => object.data()));
     const preview = { sections: sections.flat(), names: found.map(({ target }) => targetName(target)), data };
-    if (input.has(DRY_RUN)) return preview;
+    if (input.has(DRY_RUN)) return { ...preview, exitCode: found.some(({ kept }) => kept.length > 0) ? FAILED : DONE };
     return previewReport(preview, input.toCommandLine(), () => deleteAll(targets, input, context));
   },
 };
