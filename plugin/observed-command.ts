@@ -4,6 +4,7 @@ import { messageOf } from '@podwire/shared/failure/thrown';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 import { withRecorder } from '@podwire/shared/telemetry/intervals';
+import { withRest } from '@podwire/shared/telemetry/phases';
 import { markFailed, withSpan } from '@podwire/shared/telemetry/span';
 
 import { COMMANDS } from './cni/environment.js';
@@ -116,7 +117,7 @@ export class ObservedCommand {
       durationMs: duration.totalMs,
       addresses,
       traceId: this.traceId,
-      intervals: duration.recorder.intervals(),
+      intervals: withRest(duration.recorder.intervals(), duration.totalMs),
     });
     for (const span of this.#spans) {
       span.setAttributes({ 'podwire.result': result, 'k8s.node.name': nodeName });
