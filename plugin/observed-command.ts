@@ -1,10 +1,12 @@
-import { context, propagation, ROOT_CONTEXT, SpanKind, trace, type HrTime, type Span } from '@opentelemetry/api';
+import { context, propagation, SpanKind, trace, type HrTime, type Span } from '@opentelemetry/api';
 import type { PodName } from '@podwire/shared/attachment/allocation';
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
+import { commandContext } from '@podwire/shared/telemetry/instruments';
 import { withRecorder } from '@podwire/shared/telemetry/intervals';
+import { withRest } from '@podwire/shared/telemetry/phases';
 import { markFailed, withSpan } from '@podwire/shared/telemetry/span';
 
 import { COMMANDS, podOf } from './cni/environment.js';
@@ -60,7 +62,7 @@ export class ObservedCommand {
    */
   async run<Result>(work: () => Promise<Result>): Promise<Result> {
     const { startedNs, arrivedNs, isSpooled, traceContext } = this.#request;
-    const caller = propagation.extract(ROOT_CONTEXT, traceContext);
+    const caller = propagation.extract(commandContext(), traceContext);
     const runInSpan = () => this.#runInSpan(work);
     if (isSpooled || !isPast(startedNs, arrivedNs)) return context.with(caller, runInSpan);
     const options = { kind: SpanKind.CLIENT, startTime: hrTime(startedNs) };
@@ -123,7 +125,7 @@ export class ObservedCommand {
       durationMs: duration.totalMs,
       addresses,
       traceId: this.traceId,
-      intervals: duration.recorder.intervals(),
+      intervals: withRest(duration.recorder.intervals(), duration.totalMs),
     });
     for (const span of this.#spans) {
       span.setAttributes({ 'podwire.result': result, 'k8s.node.name': nodeName });

@@ -78,6 +78,8 @@ export interface PluginDeps {
   readonly ipam: Peer;
   /** The node's dataplane, which serves until the plugin has stopped. */
   readonly dataplane: Dataplane;
+  /** Called before the socket is opened, which waits for it. Must not reject. Default: does not wait. */
+  readonly prepared?: () => Promise<void>;
   /** Notified of the beginning and the end of commands. Default: no listener. */
   readonly activity?: Activity;
   /** Notified of failed ADDs. Default: no listener. */
@@ -120,6 +122,7 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
     },
   });
   deps.nodeAddresses.start(attachmentsOf(parts, state, clock));
+  await deps.prepared?.();
   await server.listen();
   // After the socket, which callers wait for.
   const endStoring = await keepCommands(parts.recent, join(dirname(settings.cniSocket), COMMANDS_FILE), clock);

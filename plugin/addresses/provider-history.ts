@@ -5,6 +5,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import { putDurably } from '@podwire/shared/files/durable-file';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { recordInterval } from '@podwire/shared/telemetry/intervals';
 import { z } from 'zod';
 
 import type { Mode, ProviderSource } from './address-provider.js';
@@ -87,7 +88,10 @@ export class ProviderHistory {
     }
   }
 
-  /** Records the provider of a network's addresses; persisted before the provider allocates any. */
+  /**
+   * Records the provider of a network's addresses. Persisted when this resolves: before a delegate allocates an address, and before
+   * a pod is wired. Never rejects.
+   */
   async record(network: string, mode: RecordedMode): Promise<void> {
     const known = this.#networks.get(network) ?? { ipamBootId: null, delegates: [], modes: [] };
     const next = this.#withMode(known, mode);
@@ -98,9 +102,13 @@ export class ProviderHistory {
       if (this.#networks.size > MAX_NETWORKS_COUNT && oldest !== undefined) this.#networks.delete(oldest);
       this.#isStored = false;
     }
-    if (!this.#isStored) this.#storing = this.#storing.then(() => this.#store());
-    // A concurrent call may be writing the same provider: wait for it too.
-    await this.#storing;
+    if (this.#isStored) {
+      // A concurrent call may be writing the same provider.
+      await this.#storing;
+      return;
+    }
+    this.#storing = this.#storing.then(() => this.#store());
+    await recordInterval('address provider stored', 'plugin', () => this.#storing);
   }
 
   /** Providers of the attachment's network other than the configured one. */

@@ -39,6 +39,7 @@ import { openAddressBook } from './addresses/open.js';
 import { ClusterLink } from './cluster-link.js';
 import { nodeFiles } from './diagnostics/node-files.js';
 import { OperatorCalls, requestPlugin } from './operator-calls.js';
+import { rehearse } from './rehearsal.js';
 import { PREFIX, type NodeSettings } from './settings.js';
 
 export const NODE_PROGRAM = 'podwire-node';
@@ -137,6 +138,7 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
   };
   const probes = createProbes(settings, deps);
   return startBefore(close, async () => {
+    const rehearsed = rehearse(settings, deps);
     await probes.prepare();
     const release = await readProcessRelease();
     const calls = new OperatorCalls({ dataplane: settings.listen[0] ?? '', cniSocket: settings.cniSocket, clock });
@@ -154,16 +156,14 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
         const { tls } = security;
         const report = nodeReporter(service, release, () => tls?.certificates.endMs);
         const link = startClusterLink(settings, { ...deps, ipam, connectIpam, report, calls });
-        const onFailedPod: typeof link.addFailed = (...failed) => link.addFailed(...failed);
+        // An ADD that came earlier would wait for both, with a caller.
+        const prepared = () => within(PREPARATION_MS, Promise.all([rehearsed, nodeAddresses.listed]), clock);
+        const pluginDeps = {
+          ...{ ...deps, ipam, dataplane, nodeAddresses, activity, prepared },
+          onFailedPod: (...failed: Parameters<typeof link.addFailed>) => link.addFailed(...failed),
+        };
         const start = async (): Promise<Running> => {
-          const plugin = await startPlugin(settings, {
-            ...deps,
-            ipam,
-            dataplane,
-            nodeAddresses,
-            activity,
-            onFailedPod,
-          });
+          const plugin = await startPlugin(settings, pluginDeps);
           probes.start();
           return { stop: () => plugin.stop().finally(() => probes.close()) };
         };
@@ -172,6 +172,9 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
     );
   });
 }
+
+/** How long the CNI socket waits for what makes the first ADD fast, in milliseconds. */
+const PREPARATION_MS = 500;
 
 interface DiagnosticsDeps extends Pick<NodeDeps, 'recentLines' | 'env'> {
   readonly release: ProcessRelease;
@@ -254,6 +257,12 @@ function startClusterLink(
   const link = new ClusterLink({ nodeName, ipam, connect, report, execute, clock, random, log });
   link.start();
   return { stop: () => link.stop().then(() => calls.close()), addFailed: (...failed) => link.addFailed(...failed) };
+}
+
+/** Waits for work that never rejects, but no longer than a time in milliseconds. */
+async function within(timeoutMs: number, work: Promise<unknown>, clock: Clock): Promise<void> {
+  const done = new AbortController();
+  await Promise.race([work.finally(() => done.abort()), clock.sleep(timeoutMs, done.signal)]);
 }
 
 /** Starts a part. `after` runs after its stop, or after its failed start. */

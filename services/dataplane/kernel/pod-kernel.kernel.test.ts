@@ -15,7 +15,7 @@ import { NetlinkKernel, renameLink } from './pod-kernel.js';
 
 async function netlinkFixture(): Promise<KernelFixture> {
   requireThrowawayNamespace();
-  const kernel = await NetlinkKernel.open(SMALL_BOUNDS);
+  const kernel = await NetlinkKernel.open({ podLists: SMALL_BOUNDS });
   const folder = mkdtempSync(join(tmpdir(), 'podwire-kernel-'));
   const filePath = join(folder, 'file');
   writeFileSync(filePath, '');

@@ -21,7 +21,12 @@ const WITHOUT_CONNTRACK: readonly string[] = ['EPROTONOSUPPORT', 'EINVAL', 'EOPN
 
 const PROBE = { name: 'podwprobe', peer: 'podwprobe0' } as const;
 
-/** The real kernel, through rtnetlink and /proc/sys. The node's network namespace is this process's. */
+interface KernelOptions {
+  readonly path?: string;
+  readonly podLists?: PodListBounds;
+}
+
+/** The real kernel, through rtnetlink and /proc/sys. */
 export class NetlinkKernel implements Kernel {
   readonly #node: Namespace;
   readonly #podLists: PodListBounds;
@@ -31,9 +36,12 @@ export class NetlinkKernel implements Kernel {
     this.#podLists = podLists;
   }
 
-  /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
-  static async open(podLists = POD_LIST_BOUNDS): Promise<NetlinkKernel> {
-    return new NetlinkKernel(await callKernel(() => openNamespace()), podLists);
+  /**
+   * @param options - path: the node's network namespace; default: the namespace of this process
+   * @throws Failure KERNEL_REFUSED when no netlink socket can be opened
+   */
+  static async open({ path, podLists = POD_LIST_BOUNDS }: KernelOptions = {}): Promise<NetlinkKernel> {
+    return new NetlinkKernel(await callKernel(() => openNamespace(path)), podLists);
   }
 
   async probe(): Promise<void> {

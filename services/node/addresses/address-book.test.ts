@@ -140,6 +140,10 @@ describe('take', () => {
     for (const name of ['b', 'c', 'd']) await add(name);
     await pass(1000);
     expect(await take('e')).toEqual({ reason: 'unavailable' });
+    // The next process does not wait for its leases.
+    await (
+      await scene({ ipam })
+    ).book.listed;
   });
 
   test('a pod of a full pool gets no lease', async () => {
@@ -410,18 +414,14 @@ describe('keeping leases', () => {
   test('a pod without a record keeps its address: the kernel has its interface', async () => {
     const former = await scene();
     const address = await former.add('a');
-    const { network } = former.registry.all()[0]!;
-    const link: AttachedLink = {
-      attachment: network.attachment,
-      link: hostLink(network.hostInterfaceName),
-      addresses: [`${address}/32`],
-    };
+    const { attachment, hostInterfaceName } = former.registry.all()[0]!.network;
+    const link: AttachedLink = { attachment, link: hostLink(hostInterfaceName), addresses: [`${address}/32`] };
     // Its binding was not sent yet, and someone emptied the directory.
     const { add, pass, holder } = await scene({ ipam: former.ipam, links: [link] });
     await pass(500);
     const later = [await add('b'), await add('c'), await add('d')];
     expect(later).not.toContain(address);
-    expect(holder(address)).toBe(formatAttachment(network.attachment));
+    expect(holder(address)).toBe(formatAttachment(attachment));
   });
 });
 
@@ -429,10 +429,10 @@ describe('the session', () => {
   test('a node that gets registered has its leases at once', async () => {
     const ipam = Object.assign(new MemoryIpam(['10.65.0.1'], new ManualClock()), { isRegistered: false });
     const { book, take, add } = await scene({ ipam });
-    expect(await take('a')).toEqual({ reason: 'unavailable' });
+    expect(await Promise.race([book.listed, take('a')])).toEqual({ reason: 'unavailable' });
     ipam.isRegistered = true;
     expect(await book.claim('192.0.2.1', NEVER)).toBe(true);
-    await turns(16);
+    await book.listed;
     expect(await add('b')).toBe('10.65.0.1');
   });
 

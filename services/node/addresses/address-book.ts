@@ -21,6 +21,7 @@ import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Boot } from '@podwire/shared/runtime/boot';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { recordInterval } from '@podwire/shared/telemetry/intervals';
 
 import { bootClock } from './boot-clock.js';
 import { EndedAddresses } from './ended-addresses.js';
@@ -89,6 +90,9 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   readonly #endpoints: EndpointReporter;
   readonly #queue: WorkQueue<Work>;
   readonly #unobserve: () => void;
+  #noteListed: () => void = () => undefined;
+  /** Resolves when the node knows its IPv4 leases, or podwire-ipam does not answer. */
+  readonly listed = new Promise<void>((resolve) => (this.#noteListed = resolve));
   #plugin = NO_PLUGIN;
   /** Attachments whose interface the kernel has, without a record, by address: the directory of records was emptied. */
   #unrecorded: ReadonlyMap<string, Attachment> = new Map();
@@ -162,6 +166,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
     const book = new AddressBook(options);
     await book.#readUnrecorded();
     book.#stock.dropOccupied();
+    if (book.#stock.count(4) > 0) book.#noteListed();
     return book;
   }
 
@@ -188,7 +193,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
 
   async requireName(signal: AbortSignal): Promise<void> {
     if (this.refusal) throw this.refusal;
-    if (!this.#session.wasOpened) await this.#openSession(signal);
+    const open = (): Promise<boolean> => this.#openSession(signal);
+    if (!this.#session.wasOpened) await recordInterval('podwire-ipam OpenSession', 'rpc', open);
   }
 
   /** @returns false if the node is not registered @throws Failure of OpenSession, or the signal's reason */
@@ -308,6 +314,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       onFailure: (error, retryInMs, work) => {
         if (!(error instanceof Failure)) throw error;
         if (work === 4 || work === 6) this.#refill.failed(work);
+        // Its registration is on its way.
+        if (error.code !== 'NODE_NOT_FOUND') this.#noteListed();
         events.failed(work, error, retryInMs);
       },
       clock,
@@ -329,7 +337,7 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
         return this.#endpoints.run(signal);
       case 4:
       case 6:
-        return this.#refill.run(work, signal);
+        return this.#runRefill(work, signal);
     }
   }
 
@@ -342,6 +350,12 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
       if (!(error instanceof Failure)) throw error;
       this.#openFailure = error;
     }
+  }
+
+  async #runRefill(family: Family, signal: AbortSignal): Promise<NextRun | undefined> {
+    const next = await this.#refill.run(family, signal);
+    if (family === 4) this.#noteListed();
+    return next;
   }
 
   async #runInventory(signal: AbortSignal): Promise<NextRun> {
@@ -425,7 +439,8 @@ export class AddressBook implements NodeAddressHooks, NodeAddresses {
   }
 }
 
-function recordedPod({ allocation, identity, state }: AttachmentRecord): RecordedPod {
+/** The record of an attachment as CNI commands see it. */
+export function recordedPod({ allocation, identity, state }: AttachmentRecord): RecordedPod {
   return {
     allocation,
     netnsInode: identity.inode,

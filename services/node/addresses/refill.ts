@@ -3,6 +3,7 @@ import { FAMILIES, type Family } from '@podwire/shared/net/address';
 import type { NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { NS_PER_MS } from '@podwire/shared/runtime/wall-clock';
+import { recordInterval } from '@podwire/shared/telemetry/intervals';
 
 import type { AddressEvents } from './events.js';
 import { leaseAddresses, leaseReturn, returnAddresses } from './lease-calls.js';
@@ -137,7 +138,8 @@ export class LeaseRefill {
       const leftMs = deadlineMs - clock.monotonicMs();
       if (leftMs <= 0 || signal.aborted) return 'exhausted';
       const done = new AbortController();
-      await Promise.race([Promise.all(ends), clock.sleep(leftMs, AbortSignal.any([signal, done.signal]))]);
+      const timeout = clock.sleep(leftMs, AbortSignal.any([signal, done.signal]));
+      await recordInterval('podwire-ipam LeaseAddresses', 'rpc', () => Promise.race([Promise.all(ends), timeout]));
       done.abort();
       leases = stock.take(families);
     }

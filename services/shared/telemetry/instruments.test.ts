@@ -1,4 +1,5 @@
-import { metrics } from '@opentelemetry/api';
+import { context, metrics, trace } from '@opentelemetry/api';
+import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-hooks';
 import { MeterProvider } from '@opentelemetry/sdk-metrics';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -12,6 +13,7 @@ import {
   observeReadiness,
   onFirstUse,
   upDownCounter,
+  withoutTelemetry,
   type GaugeName,
 } from './instruments.js';
 import { METRICS, metricOf, type MetricName } from './metrics.js';
@@ -54,6 +56,21 @@ describe('a counter', () => {
   test('without labels exists with 0', async () => {
     counter('podwire.store.conflicts');
     expect(await collected('podwire.store.conflicts')).toEqual([{ value: 0, attributes: {} }]);
+  });
+
+  test('that is made, or first used, in work without telemetry counts nothing there, and everything elsewhere', async () => {
+    context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
+    const conflicts = onFirstUse(() => counter('podwire.store.conflicts'));
+    await withoutTelemetry(async () => {
+      counter('podwire.ipam.nodes').add(1, { event: 'deleted' });
+      await Promise.resolve();
+      conflicts().add(1);
+      expect(trace.getTracer('podwire').startSpan('a pod').isRecording()).toBe(false);
+    });
+    expect(await collected('podwire.ipam.nodes')).toEqual([]);
+    conflicts().add(2);
+    expect(await collected('podwire.store.conflicts')).toEqual([{ value: 2, attributes: {} }]);
+    context.disable();
   });
 
   test('with a label of unknown values does not exist before its first event', async () => {

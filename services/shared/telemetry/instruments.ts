@@ -1,7 +1,11 @@
 import {
+  context,
+  createNoopMeter,
   metrics,
+  ROOT_CONTEXT,
   type Attributes,
   type BatchObservableResult,
+  type Context,
   type Counter,
   type Gauge,
   type Histogram,
@@ -9,6 +13,7 @@ import {
   type Observable,
   type UpDownCounter,
 } from '@opentelemetry/api';
+import { isTracingSuppressed, suppressTracing } from '@opentelemetry/core';
 
 import { metricOf, type METRICS, type MetricName } from './metrics.js';
 
@@ -25,13 +30,25 @@ export type CounterName = NameOf<'counter'>;
 export type GaugeName = NameOf<'gauge'>;
 export type HistogramName = NameOf<'histogram'>;
 
+/** Runs work without metrics and spans: instruments that it makes, or uses for the first time, have no effect. */
+export function withoutTelemetry<Result>(work: () => Result): Result {
+  return context.with(suppressTracing(context.active()), work);
+}
+
+const isSuppressed = (): boolean => isTracingSuppressed(context.active());
+
+/** The context of a command, which has no caller in this process. It keeps {@link withoutTelemetry}. */
+export function commandContext(): Context {
+  return isSuppressed() ? context.active() : ROOT_CONTEXT;
+}
+
 /** An instrument of a module, which is loaded before telemetry is started. */
 export function onFirstUse<Instrument>(make: () => Instrument): () => Instrument {
   let made: Instrument | undefined;
-  return () => (made ??= make());
+  return () => (isSuppressed() ? make() : (made ??= make()));
 }
 
-const meter = (): Meter => metrics.getMeter('podwire');
+const meter = (): Meter => (isSuppressed() ? createNoopMeter() : metrics.getMeter('podwire'));
 
 const optionsOf = (name: MetricName) => ({ unit: metricOf(name).unit, description: metricOf(name).about });
 

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { PHASES, timeByPhase, type Interval, type Phase } from './phases.js';
+import { PHASES, timeByPhase, withRest, type Interval, type Phase } from './phases.js';
 
 const interval = (phase: Phase, startMs: number, durationMs: number, depth = 0): Interval => ({
   name: phase,
@@ -28,6 +28,25 @@ test('a command without intervals is time of the plugin', () => {
 
 test('an interval that reaches beyond the command counts up to its borders', () => {
   expect(Object.fromEntries(timeByPhase([interval('queue', -5, 100)], 10))).toEqual({ plugin: 0, queue: 10 });
+});
+
+test('each time of at least 1 ms that no interval covers is a step of podwire-node', () => {
+  const rest = (startMs: number, durationMs: number) => ({
+    ...interval('plugin', startMs, durationMs),
+    name: 'podwire-node',
+  });
+  const [shim, queue] = [interval('shim', 0, 2), interval('queue', 2.5, 1)];
+  const [attach, kernel] = [interval('dataplane', 9.5, 4), interval('kernel', 11, 1, 1)];
+  expect(withRest([shim, queue, attach, kernel], 14.5)).toEqual([
+    shim,
+    queue,
+    rest(3.5, 6),
+    attach,
+    kernel,
+    rest(13.5, 1),
+  ]);
+  expect(withRest([], 3)).toEqual([rest(0, 3)]);
+  expect(withRest([shim], 2.5)).toEqual([shim]);
 });
 
 /** Looks at each millisecond by itself. */

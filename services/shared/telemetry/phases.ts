@@ -41,6 +41,35 @@ export interface Interval {
   readonly depth: number;
 }
 
+/** A shorter time without an interval is no step. */
+const REST_MIN_MS = 1;
+
+/**
+ * The intervals, and a step of the plugin for each time of the command that none covers, such as for code that is executed for
+ * the first time.
+ */
+export function withRest(intervals: readonly Interval[], totalMs: number): Interval[] {
+  const steps: Interval[] = [];
+  let coveredMs = 0;
+  const addRest = (untilMs: number): void => {
+    const rest = {
+      name: 'podwire-node',
+      phase: 'plugin',
+      startMs: coveredMs,
+      durationMs: untilMs - coveredMs,
+      depth: 0,
+    } as const;
+    if (rest.durationMs >= REST_MIN_MS) steps.push(rest);
+  };
+  for (const interval of intervals) {
+    if (interval.depth === 0) addRest(interval.startMs);
+    steps.push(interval);
+    coveredMs = Math.max(coveredMs, interval.startMs + interval.durationMs);
+  }
+  addRest(totalMs);
+  return steps;
+}
+
 /**
  * Divides the time of a command among its phases. Each moment belongs to the deepest interval that covers it, the latest of
  * several; a moment without an interval belongs to the plugin. So the phases add up to the whole time, also when calls are
