@@ -54,9 +54,12 @@ function rulesOf(text) {
   return lines;
 }
 
-/** Datastore, locks and stored policies change without pods; a renewed certificate is in a folder of another name. */
+/** Files that stay without pods, or change without them. */
+const NOT_FILES_OF_PODS = /\.(mdb|lock)$|(node-ready|recent-commands)$|network-polic.*\.bin$|\/ipam\/|\/lock$/;
+
+/** A renewed certificate is in a folder of another name. */
 function filesOf(lines) {
-  const ofPods = lines.filter((line) => !/\.(mdb|lock)$|node-ready$|network-polic.*\.bin$|\/ipam\/|\/lock$/.test(line));
+  const ofPods = lines.filter((line) => !NOT_FILES_OF_PODS.test(line));
   return ofPods.map((line) => line.replace(/\/\.version-\w+\//, '/.version/'));
 }
 
