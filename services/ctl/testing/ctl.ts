@@ -123,6 +123,8 @@ export class Fakes {
   edit: (file: string) => void = () => undefined;
   /** Replaces the waits of commands. */
   sleep: typeof systemClock.sleep = (durationMs, signal) => systemClock.sleep(durationMs, signal);
+  /** Replaces the timeouts of commands. */
+  after: typeof systemClock.after = (durationMs, act) => systemClock.after(durationMs, act);
   /** Ends commands that wait or serve. */
   readonly stopped = new AbortController();
   #running = { stdout: '', stderr: '' };
@@ -219,7 +221,7 @@ export class Fakes {
     const stopSignal = () => this.stopped.signal;
     const exitCode = await run(args, {
       process,
-      clock: { ...systemClock, sleep: this.sleep },
+      clock: { ...systemClock, sleep: this.sleep, after: this.after },
       random: () => 0.1,
       stopSignal,
       serve,
