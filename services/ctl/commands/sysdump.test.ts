@@ -81,6 +81,17 @@ test('--node and --since restrict it', async () => {
   expect(contents.get('podwire-ipam/log.jsonl')).toBe('one\nsince then\n');
 });
 
+test.each(['../../outside', '/outside', 'a/../../outside', ''])('a node cannot add the file "%s"', async (name) => {
+  await fakes.serve(fakeNode('n1', () => Buffer.concat([framed('a.txt', 'own'), framed(name, 'x')])));
+  const { exitCode, contents } = await dump('--node', 'n1');
+  expect(exitCode).toBe(4);
+  expect([...contents.keys()].filter((each) => !each.startsWith('nodes/n1/'))).toEqual([
+    ...['cluster/error.txt', 'podwire-ipam/error.txt', 'sources.json'],
+  ]);
+  expect(contents.get('nodes/n1/a.txt')).toBe('own');
+  expect(contents.get('nodes/n1/error.txt')).toContain('is no name within a folder');
+});
+
 test('without podwire-ipam it has the files of the own node', async () => {
   const collected = fakeStream(DiagnosticsServiceService.collect, () => [{ file: 'a.txt', part: Buffer.from('own') }]);
   await fakes.serve(collected);

@@ -89,7 +89,10 @@ async function collectAll({ context, archive, since, nodes }: Collection): Promi
   const collect = (name: string, service: () => Promise<Service>): Promise<Source> =>
     collectFrom({ name, filesCount: 0, bytes: 0 }, archive, async (add) => {
       const of = await service();
-      for await (const { file, part } of of.stream(DiagnosticsServiceService.collect, { since })) await add(file, part);
+      for await (const { file, part } of of.stream(DiagnosticsServiceService.collect, { since })) {
+        requireInside(file);
+        await add(file, part);
+      }
     });
   const cluster = await collectFrom({ name: 'cluster', filesCount: 0, bytes: 0 }, archive, (add) =>
     addCluster(context, add),
@@ -107,6 +110,12 @@ async function collectAll({ context, archive, since, nodes }: Collection): Promi
 }
 
 type Add = (file: string, part: Uint8Array | string) => Promise<void>;
+
+/** A node is trusted with files of its own folder only: programs that extract archives may follow other names. */
+function requireInside(file: string): void {
+  if (file.split('/').every((part) => !['', '.', '..'].includes(part))) return;
+  throw new Failure('INTERNAL', `file ${JSON.stringify(file)}: is no name within a folder; further files are left out`);
+}
 
 /** Puts the parts of each file together, and notes the failure that ends the source in the file `error.txt`. */
 async function collectFrom(source: Source, archive: Archive, collect: (add: Add) => Promise<void>): Promise<Source> {
