@@ -92,6 +92,21 @@ test.each(['../../outside', '/outside', 'a/../../outside', ''])('a node cannot a
   expect(contents.get('nodes/n1/error.txt')).toContain('is no name within a folder');
 });
 
+test('a podwire-ipam that refuses its own files is still asked for the nodes', async () => {
+  const denied = (): never => {
+    throw new Failure('ACCESS_DENIED', 'a reader only reads');
+  };
+  const states = ListNodeStatesResponse.fromPartial({ nodes: [{ name: 'n1' }] });
+  await fakes.serve(
+    fake(ClusterServiceService.listNodeStates, () => states),
+    fakeStream(DiagnosticsServiceService.collect, denied),
+    fakeNode('n1', denied),
+  );
+  const { stdout } = await dump();
+  expect(stdout).toMatch(/^podwire-ipam +0 +0 +a reader only reads/m);
+  expect(stdout).toMatch(/^nodes\/n1 +0 +0 +a reader only reads/m);
+});
+
 test('without podwire-ipam it has the files of the own node', async () => {
   const collected = fakeStream(DiagnosticsServiceService.collect, () => [{ file: 'a.txt', part: Buffer.from('own') }]);
   await fakes.serve(collected);

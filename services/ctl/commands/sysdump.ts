@@ -98,15 +98,24 @@ async function collectAll({ context, archive, since, nodes }: Collection): Promi
     addCluster(context, add),
   );
   const podwireIpam = await collect('podwire-ipam', () => Promise.resolve(ipam));
-  if (podwireIpam.fault !== undefined && podwireIpam.filesCount === 0 && nodes.length === 0)
-    // A node without podwire-ipam still has the state of its own.
-    return [cluster, podwireIpam, await collect('node', () => Promise.resolve(context.dataplane))];
-  const names = nodes.length > 0 ? nodes : (await listNodeStates(ipam)).map(({ name }) => name);
+  const names = nodes.length > 0 ? nodes : await namesOfNodes(ipam);
+  // A node without podwire-ipam still has the state of its own.
+  if (!names) return [cluster, podwireIpam, await collect('node', () => Promise.resolve(context.dataplane))];
   const collected = new Map<string, Source>();
   await forEachConcurrently(names, NODES_AT_ONCE, async (name) => {
     collected.set(name, await collect(`nodes/${name}`, () => context.onNode(name)));
   });
   return [cluster, podwireIpam, ...names.flatMap((name) => collected.get(name) ?? [])];
+}
+
+/** @returns undefined where podwire-ipam cannot tell; the failure is noted for the cluster */
+async function namesOfNodes(ipam: Service): Promise<string[] | undefined> {
+  try {
+    return (await listNodeStates(ipam)).map(({ name }) => name);
+  } catch (error) {
+    if (error instanceof Failure) return undefined;
+    throw error;
+  }
 }
 
 type Add = (file: string, part: Uint8Array | string) => Promise<void>;
