@@ -95,12 +95,17 @@ export function fakeStream<Request extends object, Response>(
 /**
  * A node that answers through podwire-ipam.
  * @param answer - the response message of a gRPC method, or an HttpResponse; throws the node's failure
+ * @param ofOthers - the failure of calls of other nodes
  */
-export function fakeNode(nodeName: string, answer: (request: NodeRequest) => Uint8Array): FakeMethod {
+export function fakeNode(
+  nodeName: string,
+  answer: (request: NodeRequest) => Uint8Array,
+  ofOthers?: Failure,
+): FakeMethod {
   const { callNode } = ClusterServiceService;
   const call = async function* ({ nodeName: called, request }: CallNodeRequest): AsyncGenerator<CallNodeResponse> {
     await Promise.resolve();
-    if (called !== nodeName) throw new Failure('NODE_NOT_FOUND', `there is no node "${called}"`);
+    if (called !== nodeName) throw ofOthers ?? new Failure('NODE_NOT_FOUND', `there is no node "${called}"`);
     const bytes = answer(NodeRequest.fromPartial(request ?? {}));
     const middle = Math.ceil(bytes.length / 2);
     for (const part of [bytes.subarray(0, middle), bytes.subarray(middle)]) yield { part: Buffer.from(part) };
