@@ -44,3 +44,10 @@ test('a node that refuses is named', async () => {
   expect(stdout).toContain('n1: no pod can be made on n1: the name belongs to another machine');
   expect(stdout).toContain('n2: no pod can be made on n2: n2 is gone');
 });
+
+test('the path of a pod to itself is not traced', async () => {
+  expect(await fakes.podwirectl('trace', 'path', 'default/web-0', 'default/web-0')).toMatchObject({
+    exitCode: 2,
+    stderr: expect.stringContaining('name two pods'),
+  });
+});
