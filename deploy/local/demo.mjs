@@ -2,6 +2,7 @@
 // the real CNI binary, shows that they reach each other, and takes everything away again.
 // usage (by start.mjs): demo.mjs FOLDER
 import process from 'node:process';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { PluginSocket } from '@podwire/ctl/clients/plugin-socket';
 import { GrpcService } from '@podwire/ctl/clients/services';
@@ -174,6 +175,8 @@ function untilStopped(starter) {
 async function main([folder]) {
   const starter = new Starter();
   const stopped = untilStopped(starter);
+  let isStopped = false;
+  void stopped.then(() => (isStopped = true));
   const processes = new Processes();
   let ok = false;
   try {
@@ -196,11 +199,13 @@ async function main([folder]) {
     for (const { name, netns } of pods) await runShim(podwire, { command: 'DEL', name, netns });
     ok = answered;
   } catch (error) {
-    process.stderr.write(`\nthe demonstration failed: ${error.message}\n`);
+    // Ctrl-C also ends programs that the demonstration waits for, perhaps before it is noticed here.
+    await nextTurn();
+    if (!isStopped) process.stderr.write(`\nthe demonstration failed: ${error.message}\n`);
   }
   await processes.stopAll();
   takeDownNode(folder);
-  say(ok ? '\ndone: everything taken away' : '\nended with a failure: everything taken away');
+  say(`\n${ok ? 'done' : isStopped ? 'stopped' : 'ended with a failure'}: everything taken away`);
   process.exit(ok ? 0 : 1);
 }
 

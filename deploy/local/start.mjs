@@ -7,6 +7,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { performance } from 'node:perf_hooks';
 import process from 'node:process';
 import { URL } from 'node:url';
 import { parseArgs } from 'node:util';
@@ -22,6 +23,9 @@ const NAMESPACES = ['--net', '--mount', '--propagation', 'private', '--pid', '--
 
 /** An abstract socket: one owner at a time, freed by the kernel when its process ends, however it ends. */
 const LOCK = '\0podwire-local-demonstration';
+
+/** A second Ctrl-C ends a demonstration that cannot end by itself. npm passes on each signal that the terminal has sent already. */
+const REPEATED_MS = 1000;
 
 function fail(message) {
   process.stderr.write(`\nnpm start: ${message}\n`);
@@ -91,9 +95,17 @@ async function runDemonstration(flags, { once, collector }) {
   const args = [...flags, process.execPath, script, folder];
   // unshare passes no signals on. The end of this channel is the word to stop, and comes also when this process is killed.
   const child = spawn('unshare', args, { stdio: ['inherit', 'inherit', 'inherit', 'ipc'] });
-  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.connected && child.disconnect());
+  let stoppedAtMs = 0;
+  const stop = () => {
+    if (child.connected) {
+      child.disconnect();
+      stoppedAtMs = performance.now();
+    } else if (performance.now() - stoppedAtMs > REPEATED_MS) child.kill('SIGKILL');
+  };
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, stop);
   child.on('exit', (code) => {
-    rmSync(folder, { recursive: true, force: true });
+    // Processes that were killed may still write.
+    rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
     process.exit(code ?? 1);
   });
   child.on('message', (_message, socket) => void relayToCollector(socket, collector));

@@ -44,19 +44,21 @@ async function startCollector() {
   return { collector, received, url };
 }
 
-/** Runs `npm start`, in a process group of its own as a terminal does, until it prints that it is running. */
-async function running() {
-  const child = spawn(process.execPath, [START], { stdio: ['ignore', 'pipe', 'inherit'], detached: true });
+/** Runs `npm start`, in a process group of its own as a terminal does, until it prints a text. */
+async function running(text = 'Ctrl-C takes everything away') {
+  const child = spawn(process.execPath, [START], { stdio: ['ignore', 'pipe', 'pipe'], detached: true });
   let output = '';
   const ended = new Promise<number | null>((resolve) => child.once('exit', resolve));
   await new Promise<void>((resolve, reject) => {
     child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
       output += chunk;
-      if (output.includes('Ctrl-C takes everything away')) resolve();
+      if (output.includes(text)) resolve();
     });
     void ended.then((code) => reject(new Error(`ended with code ${code}: ${output}`)));
   });
-  return { child, ended, output: () => output };
+  let errors = '';
+  child.stderr.setEncoding('utf8').on('data', (chunk: string) => (errors += chunk));
+  return { child, ended, output: () => output, errors: () => errors };
 }
 
 describe('npm start', () => {
@@ -123,6 +125,25 @@ describe('npm start', () => {
     expect(stdout).toContain('podwire.ipam.v1.PoolService/ListPools');
     expect(stdout).toMatch(/^10\.65\.\d+\.\d+ dev podw[0-9a-f]{11} /m);
     expect(stdout).toMatch(/inet 10\.65\.\d+\.\d+\/32 .*eth0/);
+  }, 300_000);
+
+  test('Ctrl-C while it adds pods is no failure', async () => {
+    const first = await running('pings');
+    process.kill(-first.child.pid!, 'SIGINT');
+    await first.ended;
+    expect(first.output()).toMatch(/(done|stopped): everything taken away/);
+    expect(first.errors()).toBe('');
+  }, 300_000);
+
+  test('a second Ctrl-C ends it where podwire-node hangs', async () => {
+    const first = await running();
+    const folder = /logs: (\S+)\/log/.exec(first.output())![1]!;
+    const [node = ''] = run('pgrep', '-f', '[n]ode/dist/main.js').split('\n');
+    process.kill(Number(node), 'SIGSTOP');
+    const presses = setInterval(() => process.kill(-first.child.pid!, 'SIGINT'), 200);
+    expect(await first.ended).toBe(1);
+    clearInterval(presses);
+    expect(existsSync(folder)).toBe(false);
   }, 300_000);
 
   test('removes everything also when it is killed', async () => {

@@ -1,6 +1,14 @@
+import { once } from 'node:events';
+
 import { GetNodeStatusResponse, NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
-import { HttpResponse, type NodeRequest } from '@podwire/proto/podwire/ipam/v1/cluster';
+import {
+  ClusterServiceService,
+  HttpResponse,
+  type CallNodeResponse,
+  type NodeRequest,
+} from '@podwire/proto/podwire/ipam/v1/cluster';
 import { Failure } from '@podwire/shared/failure/failure';
+import type { Streaming } from '@podwire/shared/rpc/streaming';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { fakeNode, Fakes } from '../testing/ctl.js';
@@ -61,4 +69,21 @@ test.each([
   const { exitCode, stderr } = await fakes.podwirectl('node', 'status', '--node', 'node-7');
   expect(exitCode).toBe(expected);
   expect(stderr).toContain(`node status failed: ${failure.message} (${failure.code})`);
+});
+
+test('a podwire-ipam that does not end the call is reported', async () => {
+  const { callNode } = ClusterServiceService;
+  const silent = async function* (): AsyncGenerator<CallNodeResponse> {
+    await once(fakes.stopped.signal, 'abort');
+    yield { part: Buffer.alloc(0) };
+  };
+  const handler = ({ streaming }: { readonly streaming: Streaming }) => streaming(callNode, silent);
+  await fakes.serve({ path: callNode.path, definition: { CallNode: callNode }, handler });
+  fakes.after = (_, act) => {
+    const timer = setTimeout(act, 10);
+    return () => clearTimeout(timer);
+  };
+  const { exitCode, stderr } = await fakes.podwirectl('node', 'status', '--node', 'node-7');
+  expect(exitCode).toBe(5);
+  expect(stderr).toContain(`podwire-ipam at unix:${fakes.socket}: no answer in time`);
 });

@@ -120,13 +120,15 @@ export class GrpcService implements Service {
     request: Request,
   ): AsyncGenerator<Response, void, void> {
     const peer = await this.#connected();
-    const { name, clock, deadlineMs } = this.#options;
+    const { clock, deadlineMs } = this.#options;
     const late = new AbortController();
-    const cancel = clock.after(deadlineMs() + STREAM_GRACE_MS - clock.nowMs(), () =>
-      late.abort(new Failure('DEADLINE_EXCEEDED', `${name}: no answer in time; raise --timeout`)),
-    );
+    const cancel = clock.after(deadlineMs() + STREAM_GRACE_MS - clock.nowMs(), () => late.abort());
     try {
       yield* peer.stream(method, request, late.signal);
+    } catch (error) {
+      if (!late.signal.aborted) throw error;
+      const message = `${peer.description}: no answer in time; check that it runs, or raise --timeout`;
+      throw new Failure('DEADLINE_EXCEEDED', message, { cause: error });
     } finally {
       cancel();
     }

@@ -7,6 +7,7 @@ import type { Readable, Writable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
 
 /** A text with the file's name, for messages. */
 export interface NamedText {
@@ -56,12 +57,19 @@ export async function askYes(question: string, stdin: Readable, stderr: Writable
  * Opens a text in an editor.
  * @param edit - opens a file, and waits until the editor ends
  * @returns the text, and the file that has it
+ * @throws Failure of the editor, or INVALID_REQUEST where it leaves no text; the file is removed
  */
 export async function editText(content: string, edit: (file: string) => Promise<void>): Promise<NamedText> {
   const file = join(await mkdtemp(join(tmpdir(), 'podwirectl-')), 'object.yaml');
-  await writeText(file, content);
-  await edit(file);
-  return { file, text: await readFile(file, 'utf8') };
+  try {
+    await writeText(file, content);
+    await edit(file);
+    return { file, text: await readFile(file, 'utf8') };
+  } catch (cause) {
+    await removeEdited(file);
+    if (cause instanceof Failure) throw cause;
+    throw new Failure('INVALID_REQUEST', `${file}: the edited text cannot be read: ${messageOf(cause)}`, { cause });
+  }
 }
 
 /** Removes the file of {@link editText}. */

@@ -81,6 +81,32 @@ test('--node and --since restrict it', async () => {
   expect(contents.get('podwire-ipam/log.jsonl')).toBe('one\nsince then\n');
 });
 
+test.each(['../../outside', '/outside', 'a/../../outside', ''])('a node cannot add the file "%s"', async (name) => {
+  await fakes.serve(fakeNode('n1', () => Buffer.concat([framed('a.txt', 'own'), framed(name, 'x')])));
+  const { exitCode, contents } = await dump('--node', 'n1');
+  expect(exitCode).toBe(4);
+  expect([...contents.keys()].filter((each) => !each.startsWith('nodes/n1/'))).toEqual([
+    ...['cluster/error.txt', 'podwire-ipam/error.txt', 'sources.json'],
+  ]);
+  expect(contents.get('nodes/n1/a.txt')).toBe('own');
+  expect(contents.get('nodes/n1/error.txt')).toContain('is no name within a folder');
+});
+
+test('a podwire-ipam that refuses its own files is still asked for the nodes', async () => {
+  const denied = (): never => {
+    throw new Failure('ACCESS_DENIED', 'a reader only reads');
+  };
+  const states = ListNodeStatesResponse.fromPartial({ nodes: [{ name: 'n1' }] });
+  await fakes.serve(
+    fake(ClusterServiceService.listNodeStates, () => states),
+    fakeStream(DiagnosticsServiceService.collect, denied),
+    fakeNode('n1', denied),
+  );
+  const { stdout } = await dump();
+  expect(stdout).toMatch(/^podwire-ipam +0 +0 +a reader only reads/m);
+  expect(stdout).toMatch(/^nodes\/n1 +0 +0 +a reader only reads/m);
+});
+
 test('without podwire-ipam it has the files of the own node', async () => {
   const collected = fakeStream(DiagnosticsServiceService.collect, () => [{ file: 'a.txt', part: Buffer.from('own') }]);
   await fakes.serve(collected);

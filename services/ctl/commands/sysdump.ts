@@ -89,16 +89,18 @@ async function collectAll({ context, archive, since, nodes }: Collection): Promi
   const collect = (name: string, service: () => Promise<Service>): Promise<Source> =>
     collectFrom({ name, filesCount: 0, bytes: 0 }, archive, async (add) => {
       const of = await service();
-      for await (const { file, part } of of.stream(DiagnosticsServiceService.collect, { since })) await add(file, part);
+      for await (const { file, part } of of.stream(DiagnosticsServiceService.collect, { since })) {
+        requireInside(file);
+        await add(file, part);
+      }
     });
   const cluster = await collectFrom({ name: 'cluster', filesCount: 0, bytes: 0 }, archive, (add) =>
     addCluster(context, add),
   );
   const podwireIpam = await collect('podwire-ipam', () => Promise.resolve(ipam));
-  if (podwireIpam.fault !== undefined && podwireIpam.filesCount === 0 && nodes.length === 0)
-    // A node without podwire-ipam still has the state of its own.
-    return [cluster, podwireIpam, await collect('node', () => Promise.resolve(context.dataplane))];
-  const names = nodes.length > 0 ? nodes : (await listNodeStates(ipam)).map(({ name }) => name);
+  const names = nodes.length > 0 ? nodes : await namesOfNodes(ipam);
+  // A node without podwire-ipam still has the state of its own.
+  if (!names) return [cluster, podwireIpam, await collect('node', () => Promise.resolve(context.dataplane))];
   const collected = new Map<string, Source>();
   await forEachConcurrently(names, NODES_AT_ONCE, async (name) => {
     collected.set(name, await collect(`nodes/${name}`, () => context.onNode(name)));
@@ -106,7 +108,23 @@ async function collectAll({ context, archive, since, nodes }: Collection): Promi
   return [cluster, podwireIpam, ...names.flatMap((name) => collected.get(name) ?? [])];
 }
 
+/** @returns undefined where podwire-ipam cannot tell; the failure is noted for the cluster */
+async function namesOfNodes(ipam: Service): Promise<string[] | undefined> {
+  try {
+    return (await listNodeStates(ipam)).map(({ name }) => name);
+  } catch (error) {
+    if (error instanceof Failure) return undefined;
+    throw error;
+  }
+}
+
 type Add = (file: string, part: Uint8Array | string) => Promise<void>;
+
+/** A node is trusted with files of its own folder only: programs that extract archives may follow other names. */
+function requireInside(file: string): void {
+  if (file.split('/').every((part) => !['', '.', '..'].includes(part))) return;
+  throw new Failure('INTERNAL', `file ${JSON.stringify(file)}: is no name within a folder; further files are left out`);
+}
 
 /** Puts the parts of each file together, and notes the failure that ends the source in the file `error.txt`. */
 async function collectFrom(source: Source, archive: Archive, collect: (add: Add) => Promise<void>): Promise<Source> {

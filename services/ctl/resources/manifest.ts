@@ -1,5 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { parse, parseAllDocuments } from 'yaml';
+import { messageOf } from '@podwire/shared/failure/thrown';
+import { parse, parseAllDocuments, type Document } from 'yaml';
 import { z } from 'zod';
 
 import type { Manifest } from './resource.js';
@@ -39,8 +40,24 @@ export function parseManifests(text: string, file: string): Manifest[] {
   if ('empty' in documents) return [];
   const faults = documents.flatMap(({ errors }) => errors.map(({ message }) => message));
   if (faults.length > 0) throw new Failure('INVALID_REQUEST', `${file}: is not YAML: ${faults.join('; ')}`);
-  const objects = documents.map((document): unknown => document.toJS()).flatMap(itemsOf);
+  const objects = documents.map((document) => valueOf(document, file)).flatMap(itemsOf);
   return objects.map((object, place) => withOwnVersion(manifestOf(object, `${file}, object ${place + 1}`)));
+}
+
+/** @throws Failure INVALID_REQUEST for an alias without an anchor, too many aliases, or an alias within its own anchor */
+function valueOf(document: Document, file: string): unknown {
+  try {
+    return requireFinite(document.toJS());
+  } catch (cause) {
+    const [reason] = messageOf(cause).split('\n');
+    throw new Failure('INVALID_REQUEST', `${file}: has an alias that cannot be used: ${reason}`, { cause });
+  }
+}
+
+/** @throws Error for a value that contains itself */
+function requireFinite(value: unknown): unknown {
+  JSON.stringify(value);
+  return value;
 }
 
 function withOwnVersion(manifest: Manifest): Manifest {
@@ -67,7 +84,7 @@ export function manifestOf(object: unknown, subject: string): Manifest {
 /** The value of FIELD=VALUE, in YAML: `true`, `26`, `[a, b]`. Other input is a string, such as a selector `!has(a)`. */
 export function fieldValue(text: string): z.infer<ReturnType<typeof z.json>> {
   try {
-    const value = z.json().safeParse(parse(text, { logLevel: 'silent' }));
+    const value = z.json().safeParse(requireFinite(parse(text, { logLevel: 'silent' })));
     return value.success && value.data !== null && !text.startsWith('!') ? value.data : text;
   } catch {
     return text;

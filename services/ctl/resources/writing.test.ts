@@ -1,5 +1,5 @@
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { existsSync, mkdirSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 
 import { AddressServiceService, GetAddressResponse, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import { GetNodeResponse, Node, NodeServiceService, UpdateNodeResponse } from '@podwire/proto/podwire/ipam/v1/node';
@@ -190,6 +190,10 @@ test('create and patch send exactly the given fields', async () => {
   });
   const renamed = await fakes.podwirectl('patch', 'ippool', 'main', '-p', '{"metadata":{"name":"b"}}');
   expect([renamed.exitCode, requestsTo('UpdatePool')]).toEqual([2, expect.objectContaining({ length: 2 })]);
+  expect(await fakes.podwirectl('patch', 'ippool', 'main', '-p', '&self {spec: *self}')).toMatchObject({
+    exitCode: 2,
+    stderr: expect.stringContaining('is not an object'),
+  });
   // Forms that calicoctl takes.
   await fakes.podwirectl('patch', 'ippool', 'main', 'disabled=yes', 'natOutgoing=Off');
   expect(requestsTo('UpdatePool').at(-1)).toMatchObject({ pool: { ...changed, disabled: true, natOutgoing: false } });
@@ -202,6 +206,8 @@ test('create and patch send exactly the given fields', async () => {
 test.each([
   ['', 'has no object'],
   ['kind: [', 'is not YAML'],
+  ['kind: *absent', 'Unresolved alias'],
+  ['&self [*self]', 'has an alias that cannot be used'],
   ['kind: IPPool', 'apiVersion'],
   [
     '{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: a}}',
@@ -369,6 +375,29 @@ describe('edit', () => {
       stdout: 'ippool/main patched\n',
     });
     expect(requestsTo('UpdatePool')).toMatchObject([{ pool: { name: 'main', natOutgoing: false } }]);
+  });
+
+  test.each<[string, (file: string) => void, string]>([
+    [
+      'fails',
+      () => {
+        throw new Failure('INVALID_REQUEST', 'vi: exit code 1');
+      },
+      'vi: exit code 1',
+    ],
+    ['removes the file', unlinkSync, 'the edited text cannot be read'],
+  ])('leaves nothing behind where the editor %s', async (_, change, reason) => {
+    await serve();
+    let edited = '';
+    fakes.edit = (file) => {
+      edited = file;
+      change(file);
+    };
+    expect(await fakes.podwirectl('edit', 'ippool', 'main')).toMatchObject({
+      exitCode: 2,
+      stderr: expect.stringContaining(reason),
+    });
+    expect(existsSync(dirname(edited))).toBe(false);
   });
 
   test('names the file of a refused change', async () => {

@@ -95,12 +95,17 @@ export function fakeStream<Request extends object, Response>(
 /**
  * A node that answers through podwire-ipam.
  * @param answer - the response message of a gRPC method, or an HttpResponse; throws the node's failure
+ * @param ofOthers - the failure of calls of other nodes
  */
-export function fakeNode(nodeName: string, answer: (request: NodeRequest) => Uint8Array): FakeMethod {
+export function fakeNode(
+  nodeName: string,
+  answer: (request: NodeRequest) => Uint8Array,
+  ofOthers?: Failure,
+): FakeMethod {
   const { callNode } = ClusterServiceService;
   const call = async function* ({ nodeName: called, request }: CallNodeRequest): AsyncGenerator<CallNodeResponse> {
     await Promise.resolve();
-    if (called !== nodeName) throw new Failure('NODE_NOT_FOUND', `there is no node "${called}"`);
+    if (called !== nodeName) throw ofOthers ?? new Failure('NODE_NOT_FOUND', `there is no node "${called}"`);
     const bytes = answer(NodeRequest.fromPartial(request ?? {}));
     const middle = Math.ceil(bytes.length / 2);
     for (const part of [bytes.subarray(0, middle), bytes.subarray(middle)]) yield { part: Buffer.from(part) };
@@ -123,6 +128,8 @@ export class Fakes {
   edit: (file: string) => void = () => undefined;
   /** Replaces the waits of commands. */
   sleep: typeof systemClock.sleep = (durationMs, signal) => systemClock.sleep(durationMs, signal);
+  /** Replaces the timeouts of commands. */
+  after: typeof systemClock.after = (durationMs, act) => systemClock.after(durationMs, act);
   /** Ends commands that wait or serve. */
   readonly stopped = new AbortController();
   #running = { stdout: '', stderr: '' };
@@ -219,7 +226,7 @@ export class Fakes {
     const stopSignal = () => this.stopped.signal;
     const exitCode = await run(args, {
       process,
-      clock: { ...systemClock, sleep: this.sleep },
+      clock: { ...systemClock, sleep: this.sleep, after: this.after },
       random: () => 0.1,
       stopSignal,
       serve,

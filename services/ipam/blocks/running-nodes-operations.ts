@@ -47,9 +47,10 @@ export class NodeInquiry {
     return pods.length > 0 ? this.#requestInventories(nodesOf(pods), signal) : new Map();
   }
 
-  /** The addresses of the scope that nodes that run may use. */
-  kept(scope: Scope, silent: SilentNodes, signal: AbortSignal): Promise<HeldAddress[]> {
-    return read(this.#options, (view) => usedIn(view, scope, silent), signal);
+  /** The addresses of the scope that nodes that run may use. A dry run assumes that nodes return their leases when asked. */
+  async kept(scope: Scope, silent: SilentNodes, signal: AbortSignal): Promise<HeldAddress[]> {
+    const used = await read(this.#options, (view) => usedIn(view, scope, silent), signal);
+    return this.#options.isDryRun === true ? used.filter(({ attributes }) => !isLease(attributes)) : used;
   }
 
   /** Recalls the leases of the scope from nodes that run, and waits for their return for 2 s. */

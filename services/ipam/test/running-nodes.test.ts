@@ -210,6 +210,17 @@ describe('a lease of a node that runs', () => {
     expect(await holders()).toEqual(['lease']);
   });
 
+  test('counts as returned in a dry run, which does not ask the node', async () => {
+    await leased();
+    const { handles, pools } = dryRun();
+    expect(await handles.release({ handleId: 'podwire-lease.n1', searchesAllBlocks: false }, forever)).toMatchObject({
+      kept: [],
+    });
+    const deletion = { name: 'p', resourceVersion: '', whenInUse: 'release' } as const;
+    expect(await pools.delete(deletion, forever)).toMatchObject({ kept: [] });
+    expect(await holders()).toEqual(['lease']);
+  });
+
   test('does not keep the node from being deleted', async () => {
     await leased();
     expect(await ipam.nodes.delete({ name: 'n1', resourceVersion: '' }, forever)).toMatchObject({ kept: [] });

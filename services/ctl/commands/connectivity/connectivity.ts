@@ -152,6 +152,10 @@ class ConnectivityTest {
 
   async #outcome(states: readonly NodeState[], options: TestOptions): Promise<Outcome> {
     const added = await Promise.all(states.map((state) => this.#addPods(state, options, states.length === 1)));
+    const answers = await Promise.all(this.#asked.values());
+    const [denial, ...further] = answers.filter(isDenied);
+    // One node may be at fault itself; all together are refused because of the caller.
+    if (denial && answers.length === further.length + 1) throw denial;
     const results = await this.#settledResults(plannedChecks(added, options));
     const nodes = added.map((node) => ({ ...node, fault: this.#silent.get(node.name) ?? node.fault }));
     const breaks = await this.#diagnoseAll(nodes, results);
@@ -255,10 +259,15 @@ class ConnectivityTest {
       const answer = await attempt(() =>
         callNode(this.#context, name, ProbeServiceService.deleteProbePods, { run: this.#run }),
       );
-      if (answer instanceof Failure) this.#context.note(`pods of the test stay for a minute: ${answer.message}`);
+      if (answer instanceof Failure && !isDenied(answer))
+        this.#context.note(`pods of the test stay for a minute: ${answer.message}`);
     });
     await Promise.all(deletions);
   }
+}
+
+function isDenied(answer: unknown): answer is Failure & { readonly code: 'ACCESS_DENIED' } {
+  return answer instanceof Failure && answer.code === 'ACCESS_DENIED';
 }
 
 function skippedOf(nodes: readonly TestedNode[], { families, services, outside }: TestOptions): Outcome['skipped'] {

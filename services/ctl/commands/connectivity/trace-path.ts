@@ -81,14 +81,17 @@ interface PodEnd {
 }
 
 async function endsOf(input: Input, context: Context): Promise<readonly [PodEnd, PodEnd]> {
-  const first = await endpointOf(input.at(SOURCE), context);
-  const second = await endpointOf(input.at(DESTINATION), context);
+  const [source, destination] = [input.at(SOURCE), input.at(DESTINATION)];
+  if (source.namespace === destination.namespace && source.name === destination.name)
+    throw new Failure('INVALID_REQUEST', 'packets of a pod to itself stay in the pod; name two pods');
+  const first = await endpointOf(source, context);
+  const second = await endpointOf(destination, context);
   const family = input.get(FAMILY);
   const addressOf = ({ addresses }: Endpoint, chosen: Family): string | undefined =>
     addresses.map(({ address }) => address.replace(/\/.*/, '')).find((address) => familyOf(address) === chosen);
   const [addresses] = (family ? [family] : ([4, 6] as const)).flatMap((each) => {
-    const [source, destination] = [addressOf(first, each), addressOf(second, each)];
-    return source === undefined || destination === undefined ? [] : [[source, destination] as const];
+    const [from, to] = [addressOf(first, each), addressOf(second, each)];
+    return from === undefined || to === undefined ? [] : [[from, to] as const];
   });
   if (!addresses)
     throw new Failure(

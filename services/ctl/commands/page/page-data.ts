@@ -95,7 +95,8 @@ class NodeCommands {
     });
     const read = [...this.#read.values()];
     const unread = nodes.length - read.length;
-    const faults = read.flatMap(({ fault }) => (fault === '' ? [] : [fault]));
+    // A refusal of the caller is the same for each node.
+    const faults = new Set(read.flatMap(({ fault }) => (fault === '' ? [] : [fault])));
     const missing = unread > 0 ? [`the ADDs of ${formatCount(unread, 'node')} follow`] : [];
     return { all: read.map(({ commands }) => commands), faults: [...faults, ...missing] };
   }

@@ -89,6 +89,20 @@ test('of a cluster: problems, nodes, pools, and the ADDs of the nodes that are c
   expect(data.tables.map(({ rows }) => rows.map(([name]) => name))).toEqual([['a', 'b', 'c'], ['main']]);
 });
 
+test('of a cluster whose nodes fail with one reason: the reason once', async () => {
+  const nodes = ['a', 'b'].map((name) =>
+    NodeState.fromPartial({ name, contact: NodeContact.NODE_CONTACT_CONNECTED, report: { ready: true, status: {} } }),
+  );
+  await fakes.serve(
+    fake(ClusterServiceService.getClusterInfo, () => GetClusterInfoResponse.fromPartial({ store: 'etcd' })),
+    fake(ClusterServiceService.listNodeStates, () => ({ nodes, nextPageToken: '' })),
+    fake(NetworkPolicyServiceService.getPolicyStatus, () => GetPolicyStatusResponse.fromPartial({})),
+    listPools(),
+    fakeNode('none', () => Buffer.alloc(0), new Failure('ACCESS_DENIED', 'a reader only reads')),
+  );
+  expect((await pageOf('--cluster')).data.faults).toEqual(['a reader only reads (ACCESS_DENIED)']);
+});
+
 test.each([
   [['--cluster', '--node', 'a'], 2, '--cluster: shows all nodes'],
   [['--port', '65536'], 2, '--port'],
