@@ -43,8 +43,8 @@ interface RehearsalDeps {
 
 /**
  * Adds and deletes a pod before the first real one, which otherwise waits until V8 has compiled the code of an ADD. Node and pod
- * are network namespaces of their own, which end with this process at the latest, and the parts of the plugin are other ones than
- * those that serve: the node, podwire-ipam and operators see nothing of it. Never rejects.
+ * are network namespaces of their own, which end with this process at the latest, and the parts of the plugin are made for it alone:
+ * the node, podwire-ipam and operators see nothing of it. Never rejects.
  */
 export async function rehearse(settings: PluginSettings, deps: RehearsalDeps): Promise<void> {
   const log = deps.log.child({}, { level: 'silent' });
