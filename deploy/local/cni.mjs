@@ -60,7 +60,7 @@ function execute(program, { env, input }) {
     let elapsedMs = 0;
     child.once('exit', () => (elapsedMs = Number(process.hrtime.bigint() - start) / 1e6));
     child.once('close', (exitCode) => resolve({ exitCode, stdout, elapsedMs }));
-    // A program that Ctrl-C has ended reads nothing; its exit code tells.
+    // A program that Ctrl-C has ended reads nothing; its exit code reports the end.
     child.stdin.once('error', () => undefined).end(input);
   });
 }

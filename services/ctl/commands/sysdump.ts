@@ -108,7 +108,7 @@ async function collectAll({ context, archive, since, nodes }: Collection): Promi
   return [cluster, podwireIpam, ...names.flatMap((name) => collected.get(name) ?? [])];
 }
 
-/** @returns undefined where podwire-ipam cannot tell; the failure is noted for the cluster */
+/** @returns undefined where podwire-ipam does not name them; the failure is noted for the cluster */
 async function namesOfNodes(ipam: Service): Promise<string[] | undefined> {
   try {
     return (await listNodeStates(ipam)).map(({ name }) => name);

@@ -21,7 +21,7 @@ const serve = (node: ReturnType<typeof fakeNode>) => {
   );
 };
 
-test('a caller whose calls are refused for all nodes is told that alone', async () => {
+test('a refusal of the caller by all nodes is the only output', async () => {
   const denial = new Failure('ACCESS_DENIED', 'a reader only reads');
   await serve(fakeNode('none', () => Buffer.alloc(0), denial));
   const { exitCode, stdout, stderr } = await fakes.podwirectl('connectivity', 'test');
