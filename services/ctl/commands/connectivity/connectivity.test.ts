@@ -51,3 +51,15 @@ test('the path of a pod to itself is not traced', async () => {
     stderr: expect.stringContaining('name two pods'),
   });
 });
+
+test('a JUnit file that cannot be written is reported before any pod is made', async () => {
+  let isAsked = false;
+  const ask = () => {
+    isAsked = true;
+    return Buffer.alloc(0);
+  };
+  await serve(fakeNode('n1', ask));
+  const { exitCode, stderr } = await fakes.podwirectl('connectivity', 'test', '--junit', fakes.folder);
+  expect({ exitCode, isAsked }).toEqual({ exitCode: 2, isAsked: false });
+  expect(stderr).toContain(`${fakes.folder}: cannot be written`);
+});

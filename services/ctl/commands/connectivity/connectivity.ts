@@ -72,12 +72,13 @@ export const connectivityTest: Verb = {
     context.restartTimeout(TIMEOUT_MS);
     const nodes = chosenNodes(await listNodeStates(context.ipam), input);
     if (input.has(CLEANUP)) return cleanUp(nodes, context);
-    const outcome = await new ConnectivityTest(context).run(nodes, await optionsOf(input, context));
+    const options = await optionsOf(input, context);
+    const { writeText } = await import('../../clients/terminal.js');
     const file = input.get(JUNIT);
-    if (file !== undefined) {
-      const { writeText } = await import('../../clients/terminal.js');
-      await writeText(file, junitOf(outcome));
-    }
+    // A file that cannot be written is reported before minutes of tests.
+    if (file !== undefined) await writeText(file, '');
+    const outcome = await new ConnectivityTest(context).run(nodes, options);
+    if (file !== undefined) await writeText(file, junitOf(outcome));
     return reportOf(outcome);
   },
 };

@@ -1,3 +1,4 @@
+import { compareTexts } from '@podwire/shared/words/order';
 import { PHASES, timeByPhase, type Interval, type Phase } from '@podwire/shared/telemetry/phases';
 
 import type { Command, Commands } from '../../clients/plugin-socket.js';
@@ -8,15 +9,21 @@ export const RANKS = { p50: 0.5, p90: 0.9, p99: 0.99, max: 1 } as const;
 
 const LISTED_COUNT = 5;
 
-/** Percentiles and lists of the recent ADDs of nodes. */
+interface NodeCommand extends Command {
+  readonly node: string;
+}
+
+/** Percentiles and lists of the recent ADDs of nodes. There are thousands: phases are counted of the listed ones only. */
 export function summarizeAdds(nodes: readonly Commands[]): AddSummary {
   const adds = nodes
-    .flatMap(({ node, commands }) => commands.filter(({ command }) => command === 'ADD').map((add) => addOf(add, node)))
-    .toSorted((a, b) => b.startedAt.localeCompare(a.startedAt));
+    .flatMap(({ node, commands }) =>
+      commands.flatMap((each): NodeCommand[] => (each.command === 'ADD' ? [{ ...each, node }] : [])),
+    )
+    .toSorted((a, b) => compareTexts(b.startedAt, a.startedAt));
   const ascending = bySpeed(adds.filter(({ result }) => result === 'success'));
   const percentiles = Object.entries(RANKS).flatMap(([name, share]) => {
     const add = nearestRank(ascending, share);
-    return add ? [{ name, add }] : [];
+    return add ? [{ name, add: addOf(add) }] : [];
   });
   return {
     addCount: adds.length,
@@ -24,9 +31,9 @@ export function summarizeAdds(nodes: readonly Commands[]): AddSummary {
     since: adds.at(-1)?.startedAt ?? null,
     phases: PHASES.filter((phase) => percentiles.some(({ add }) => add.phases.some((part) => part.phase === phase))),
     percentiles,
-    slowest: ascending.slice(-LISTED_COUNT).reverse(),
-    failures: failuresOf(adds).slice(0, LISTED_COUNT),
-    newest: adds.slice(0, LISTED_COUNT),
+    slowest: ascending.slice(-LISTED_COUNT).reverse().map(addOf),
+    failures: failuresOf(adds),
+    newest: adds.slice(0, LISTED_COUNT).map(addOf),
   };
 }
 
@@ -34,7 +41,7 @@ export function summarizeAdds(nodes: readonly Commands[]): AddSummary {
 export function bySpeed<Each extends { readonly durationMs: number; readonly startedAt: string }>(
   commands: readonly Each[],
 ): Each[] {
-  return commands.toSorted((a, b) => a.durationMs - b.durationMs || a.startedAt.localeCompare(b.startedAt));
+  return commands.toSorted((a, b) => a.durationMs - b.durationMs || compareTexts(a.startedAt, b.startedAt));
 }
 
 /**
@@ -59,8 +66,8 @@ export function subjectOf({ pod, containerId }: Command): string {
   return pod ? `${pod.namespace}/${pod.name}` : (containerId ?? '');
 }
 
-function addOf(command: Command, node: string): Add {
-  const { startedAt, result, message, durationMs, addresses, containerId, traceId, intervals } = command;
+function addOf(command: NodeCommand): Add {
+  const { node, startedAt, result, message, durationMs, addresses, containerId, traceId, intervals } = command;
   const times = phasesOf(command);
   return {
     id: `${startedAt}/${containerId ?? ''}`,
@@ -71,12 +78,14 @@ function addOf(command: Command, node: string): Add {
 }
 
 /** Failures with one code, whose messages differ in names, addresses and numbers only, are one group. @param adds - newest first */
-function failuresOf(adds: readonly Add[]): FailedAdds[] {
-  const groups = new Map<string, FailedAdds>();
+function failuresOf(adds: readonly NodeCommand[]): FailedAdds[] {
+  const groups = new Map<string, { readonly count: number; readonly newest: NodeCommand }>();
   for (const add of adds.filter(({ result }) => result !== 'success')) {
-    const reason = `${add.result} ${(add.message ?? '').replace(/"[^"]*"|\S*\d\S*/g, '')}`;
+    const words = (add.message ?? '').match(/"[^"]*"|[^\s"]+/g) ?? [];
+    const reason = [add.result, ...words.filter((word) => !/["\d]/.test(word))].join(' ');
     const { count = 0, newest = add } = groups.get(reason) ?? {};
     groups.set(reason, { count: count + 1, newest });
   }
-  return [...groups.values()].toSorted((a, b) => b.count - a.count);
+  const frequent = [...groups.values()].toSorted((a, b) => b.count - a.count).slice(0, LISTED_COUNT);
+  return frequent.map(({ count, newest }) => ({ count, newest: addOf(newest) }));
 }

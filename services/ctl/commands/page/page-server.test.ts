@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import { request, type IncomingHttpHeaders } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
+import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, describe, expect, test } from 'vitest';
 
 import type { PageData } from '../../page/data.js';
@@ -94,6 +95,13 @@ test.each(['POST', 'PUT', 'DELETE', 'OPTIONS'])('%s is refused', async (method) 
 test('a podwire-node that does not answer is reported', async () => {
   const get = await served({ read: () => Promise.reject(new Error('podwire-node: no answer')) });
   expect(await get('/data.json')).toMatchObject({ status: 503, body: 'podwire-node: no answer' });
+});
+
+test('a failure is reported with the trace that its message refers to', async () => {
+  const late = new Failure('DEADLINE_EXCEEDED', 'no answer in time; see its log under this trace', { traceId: 'abc' });
+  const get = await served({ read: () => Promise.reject(late) });
+  const body = 'no answer in time; see its log under trace abc (DEADLINE_EXCEEDED)';
+  expect(await get('/data.json')).toMatchObject({ status: 503, body });
 });
 
 describe('actions', () => {

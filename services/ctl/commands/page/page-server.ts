@@ -2,8 +2,10 @@ import { readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { createRequire } from 'node:module';
 
+import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 
+import { failureLine } from '../../output/words.js';
 import type { PageData } from '../../page/data.js';
 
 export interface PageServerOptions {
@@ -66,7 +68,7 @@ async function answerTo(
     await action();
     return text(200, 'done');
   } catch (error) {
-    return text(503, messageOf(error));
+    return text(503, error instanceof Failure ? failureLine(error) : messageOf(error));
   }
 }
 

@@ -160,7 +160,7 @@ export type DryRunServiceService = typeof DryRunServiceService;
 export const DryRunServiceService = {
   /**
    * DryRun decides a call of another method of podwire-ipam on the present state of the datastore, and stores nothing. It
-   * fails as the call would. Nodes are not asked: addresses that nodes that run may use count as kept.
+   * fails as the call would. Nodes are not asked: addresses of pods of nodes that run count as kept, leases as returned.
    *
    * Errors: INVALID_ARGUMENT (the path is not a unary method of the allocation's services), the errors of the call.
    */
@@ -178,7 +178,7 @@ export const DryRunServiceService = {
 export interface DryRunServiceServer extends UntypedServiceImplementation {
   /**
    * DryRun decides a call of another method of podwire-ipam on the present state of the datastore, and stores nothing. It
-   * fails as the call would. Nodes are not asked: addresses that nodes that run may use count as kept.
+   * fails as the call would. Nodes are not asked: addresses of pods of nodes that run count as kept, leases as returned.
    *
    * Errors: INVALID_ARGUMENT (the path is not a unary method of the allocation's services), the errors of the call.
    */
@@ -188,7 +188,7 @@ export interface DryRunServiceServer extends UntypedServiceImplementation {
 export interface DryRunServiceClient extends Client {
   /**
    * DryRun decides a call of another method of podwire-ipam on the present state of the datastore, and stores nothing. It
-   * fails as the call would. Nodes are not asked: addresses that nodes that run may use count as kept.
+   * fails as the call would. Nodes are not asked: addresses of pods of nodes that run count as kept, leases as returned.
    *
    * Errors: INVALID_ARGUMENT (the path is not a unary method of the allocation's services), the errors of the call.
    */
