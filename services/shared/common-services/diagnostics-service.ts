@@ -70,12 +70,12 @@ const VARIABLE = /^(PODWIRE|OTEL)_/;
 /** Variables whose values prove an identity: headers of an exporter, and names that say so. Files with secrets are named only. */
 const SECRET = /HEADERS|PASSWORD(?!_FILE)|TOKEN(?!_FILE|S$)|SECRET/;
 
-/** User name and password of a URL. */
-const CREDENTIALS = /\/\/[^/@\s]*@/g;
+/** User name and password of a URL, and its query, which may have a key. */
+const CREDENTIALS = /(?<=:\/\/)[^/@\s]*(?=@)|(?<=:\/\/[^\s,?]*\?)[^\s,]+/g;
 
 function settingsOf(env: DiagnosticsOptions['env']): Record<string, string> {
   const names = Object.keys(env).filter((name) => VARIABLE.test(name));
   const value = (name: string): string =>
-    SECRET.test(name) ? '(redacted)' : (env[name] ?? '').replace(CREDENTIALS, '//(redacted)@');
+    SECRET.test(name) ? '(redacted)' : (env[name] ?? '').replace(CREDENTIALS, '(redacted)');
   return Object.fromEntries(names.sort().map((name) => [name, value(name)]));
 }

@@ -55,6 +55,7 @@ test('settings have no secret, and no variable of another program', async () => 
     PODWIRE_IPAM_ETCD_PASSWORD_FILE: '/etc/podwire/password',
     PODWIRE_IPAM_NODE_TOKENS: 'true',
     PODWIRE_IPAM_ETCD_ENDPOINTS: 'https://user:hunter2@192.0.2.1:2379,https://192.0.2.2:2379',
+    OTEL_EXPORTER_OTLP_ENDPOINT: 'https://traces.example/v1?api_key=hunter2&team=a',
     OTEL_EXPORTER_OTLP_HEADERS: 'authorization=Bearer hunter2',
     OTEL_EXPORTER_OTLP_TRACES_HEADERS: 'authorization=Bearer hunter2',
     PODWIRE_NODE_SECRET: 'hunter2',
@@ -63,6 +64,7 @@ test('settings have no secret, and no variable of another program', async () => 
   const text = (await collect({ env })).get('settings.json') ?? '';
   expect(text).not.toContain('hunter2');
   expect(JSON.parse(text)).toEqual({
+    OTEL_EXPORTER_OTLP_ENDPOINT: 'https://traces.example/v1?(redacted)',
     OTEL_EXPORTER_OTLP_HEADERS: '(redacted)',
     OTEL_EXPORTER_OTLP_TRACES_HEADERS: '(redacted)',
     PODWIRE_IPAM_ETCD_ENDPOINTS: 'https://(redacted)@192.0.2.1:2379,https://192.0.2.2:2379',
