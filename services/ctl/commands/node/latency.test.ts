@@ -111,6 +111,7 @@ describe('trace', () => {
       expect(exitCode).toBe(0);
       for (const line of [
         /^ADD of shop\/web-0:$/m,
+        /^Phases +plugin 3\.00 ms, datastore 3\.00 ms, rpc 2\.00 ms, shim 1\.00 ms, ipam 1\.00 ms$/m,
         /^Addresses +10\.65\.0\.7$/m,
         /^Trace +0af7651916cd43dd8448eb211c80319c$/m,
         /^ +4\.00 +3\.00 +datastore +·{11}█{9}·{8} {6}podwire\.store\.commit$/m,
