@@ -76,6 +76,9 @@ describe('latency', () => {
       /^2026-05-04T12:31:00\.000Z +30\.0 +plugin 30\.0 +POOLS_EXHAUSTED +shop\/db-0 +0af7651916cd43dd8448eb211c80319c$/m,
     ])
       expect(stdout).toMatch(line);
+    expect(stdout).toMatch(
+      /^last failed ADDs:\n.*\n2026-05-04T12:31:00\.000Z +shop\/db-0 +POOLS_EXHAUSTED +all pools are full$/m,
+    );
     expect(stdout.indexOf('shop/db-0')).toBeLessThan(stdout.indexOf('shop/web-0'));
     const json = JSON.parse((await fakes.podwirectl('latency', '--slowest', '1', '-o', 'json')).stdout);
     expect(json).toMatchObject({

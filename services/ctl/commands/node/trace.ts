@@ -18,7 +18,7 @@ const BAR_WIDTH = 28;
 
 export const trace: Verb = {
   name: 'trace',
-  about: 'on a node: where the time of a pod’s last ADD and DEL went, as a waterfall',
+  about: 'on a node: where the time of a pod’s last ADD and DEL went, and why they failed',
   details:
     'Of the last 500 commands of the pod’s node. It needs neither tracing nor a collector.\n' +
     'With tracing, the trace ID finds the same command in the traces and in the logs of all processes.',
