@@ -18,7 +18,7 @@ const USAGE = `usage: npm start [-- [--once] [--otlp URL]]
   --once       end after the demonstration: exit code 0 when everything worked
   --otlp URL   send traces and metrics to this collector by OTLP/HTTP, such as http://127.0.0.1:4318`;
 
-/** What the demonstration runs: the programs, and its own files. */
+/** Projects of TypeScript that the demonstration runs: the programs, and its own files. */
 const PROJECTS = ['tsconfig.build.json', 'deploy/local'];
 
 const NAMESPACES = ['--net', '--mount', '--propagation', 'private', '--pid', '--fork', '--kill-child', '--mount-proc'];
