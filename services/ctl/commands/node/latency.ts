@@ -28,7 +28,7 @@ export const latency: Verb = {
     const adds = commands.filter(({ command }) => command === 'ADD');
     const slowest = adds.toSorted((a, b) => b.durationMs - a.durationMs).slice(0, input.get(SLOWEST) ?? LISTED_COUNT);
     return {
-      sections: [commandTable(node, commands), phaseTable(adds), slowestTable(slowest), failureTable(adds)],
+      sections: [commandTable(node, commands), phaseTable(adds), slowestTable(slowest), ...failureTable(adds)],
       hints: slowest.length > 0 ? ['one pod in detail: podwirectl trace NAMESPACE/POD'] : [],
       data: () => latencyData(node, commands, slowest),
     };
@@ -99,19 +99,15 @@ function slowestTable(slowest: readonly Command[]): Table {
 }
 
 /** A failed ADD is often a fast one. */
-function failureTable(adds: readonly Command[]): Table {
+function failureTable(adds: readonly Command[]): Table[] {
   const newestFirst = adds
     .filter(({ result }) => result !== 'success')
     .toSorted((a, b) => b.startedAt.localeCompare(a.startedAt));
-  return {
-    kind: 'table',
-    title: 'last failed ADDs',
-    columns: ['STARTED', 'POD', 'RESULT', 'MESSAGE'],
-    rows: newestFirst
-      .slice(0, LISTED_COUNT)
-      .map((command) => [command.startedAt, subjectOf(command), command.result, command.message ?? '']),
-    none: 'failed ADDs: none',
-  };
+  const rows = newestFirst
+    .slice(0, LISTED_COUNT)
+    .map((command) => [command.startedAt, subjectOf(command), command.result, command.message ?? '']);
+  const columns = ['STARTED', 'POD', 'RESULT', 'MESSAGE'];
+  return rows.length > 0 ? [{ kind: 'table', title: 'last failed ADDs', columns, rows, none: '' }] : [];
 }
 
 function longestPhase(command: Command): string {
