@@ -123,13 +123,14 @@ function showCommands({ sockets, logFolder }, pods, namespacesPid) {
 try, in another terminal in this folder:
   export PODWIRE_NODE_IPAM_ADDRESS=unix:${sockets.ipam}
   export PODWIRE_NODE_LISTEN=unix:${sockets.dataplane} PODWIRE_NODE_CNI_SOCKET=${sockets.cni}
+  npx podwirectl status
   npx podwirectl who ${address}
   npx podwirectl history ${NAMESPACE}/${name}
   npx podwirectl explain ${NODE_NAME}
   npx podwirectl audit
   npx podwirectl node status
   npx podwirectl pods check
-  npx podwirectl journal
+  npx podwirectl trace ${NAMESPACE}/${name}
   npx buf curl --protocol grpc --http2-prior-knowledge --unix-socket ${sockets.ipam} --list-methods http://localhost
   grpcurl -plaintext -unix ${sockets.ipam} podwire.ipam.v1.PoolService/ListPools
   grpcurl -plaintext -unix -d '{"kinds":["WATCH_KIND_ROUTES"]}' ${sockets.ipam} podwire.ipam.v1.WatchService/Watch

@@ -89,13 +89,14 @@ function packagesOf(lock) {
 
 /**
  * Installs and builds missing parts.
+ * @param {string[]} projects of TypeScript to build; the default has the tests, too
  * @throws Error that names the missing or failed part, and the remedy
  */
-export async function prepare() {
+export async function prepare(projects = ['tsconfig.json']) {
   const fault = systemFault() ?? ensurePrograms(BUILD_PROGRAMS);
   if (fault) throw new Error(fault);
   if (packagesAreMissing()) await step('installing npm packages', ['npm', 'ci', '--no-audit', '--no-fund']);
-  const builds = [step('building the services', [process.execPath, COMPILER, '-b'])];
+  const builds = [step('building the services', [process.execPath, COMPILER, '-b', ...projects])];
   if (isOlder('addon/build/Release/podwire_netlink.node', 'addon/src', 'addon/binding.gyp')) {
     const build = ['npm', 'run', '-s', 'build', '-w', '@podwire/netlink', ...nodeHeaders()];
     builds.push(step('building the netlink addon', build));

@@ -19,6 +19,9 @@ const USAGE = `usage: npm start [-- [--once] [--otlp URL]]
   --once       end after the demonstration: exit code 0 when everything worked
   --otlp URL   send traces and metrics to this collector by OTLP/HTTP, such as http://127.0.0.1:4318`;
 
+/** Projects of TypeScript that the demonstration runs: the programs, and its own files. */
+const PROJECTS = ['tsconfig.build.json', 'deploy/local'];
+
 const NAMESPACES = ['--net', '--mount', '--propagation', 'private', '--pid', '--fork', '--kill-child', '--mount-proc'];
 
 /** An abstract socket: one owner at a time, freed by the kernel when its process ends, however it ends. */
@@ -120,9 +123,9 @@ async function main() {
   const fault = systemFault();
   if (fault) fail(fault);
   await lock();
-  process.stdout.write('preparing\n');
+  process.stdout.write('preparing; the first time this takes some minutes\n');
   try {
-    await prepare();
+    await prepare(PROJECTS);
   } catch (error) {
     fail(error.message);
   }

@@ -121,7 +121,9 @@ describe('npm start', () => {
     process.kill(-first.child.pid!, 'SIGINT');
     expect(await first.ended).toBe(0);
     expect(status, stdout + stderr).toBe(0);
+    expect(stdout).toMatch(/^State +healthy$/m);
     expect(stdout).toMatch(/^Pod +demo\/web-0$/m);
+    expect(stdout).toContain('ADD of demo/web-0:');
     expect(stdout).toContain('podwire.ipam.v1.PoolService/ListPools');
     expect(stdout).toMatch(/^10\.65\.\d+\.\d+ dev podw[0-9a-f]{11} /m);
     expect(stdout).toMatch(/inet 10\.65\.\d+\.\d+\/32 .*eth0/);

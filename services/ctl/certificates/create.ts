@@ -60,7 +60,7 @@ const DAYS = option(
 
 export const certificatesCreate: Verb = {
   name: 'certificates create',
-  about: 'make a certificate authority, and certificates for trying TLS out',
+  about: 'make a certificate authority, and certificates of podwire-ipam, nodes, operators and readers',
   details:
     'An authority that is already in the directory is used again. Its key, ca.key, signs certificates for everything: keep it\n' +
     'apart from the machines that use the certificates. Files that exist are only replaced with --yes, the authority never.',

@@ -1,4 +1,4 @@
-import { Argument, Command, CommanderError, InvalidArgumentError, Option as ProgramOption } from 'commander';
+import { Argument, Command, CommanderError, Help, InvalidArgumentError, Option as ProgramOption } from 'commander';
 
 import { DONE, EXIT_CODES, INVALID_USAGE } from '../output/report.js';
 import { plainWords } from './completion.js';
@@ -91,7 +91,8 @@ export function programOf(
     .configureHelp({
       helpWidth,
       minWidthToWrap: 20,
-      subcommandTerm: (command) => command.name(),
+      subcommandTerm: wordsOf,
+      visibleCommands: (command) => new Help().visibleCommands(command).flatMap((each) => listed(each, verbs)),
       styleTitle: (title) => title.toLowerCase(),
     })
     .showHelpAfterError(`try: ${NAME} --help`)
@@ -106,17 +107,28 @@ export function programOf(
   return program;
 }
 
+/** The words of a command line that mean the command. */
+function wordsOf(command: Command): string {
+  const [, ...own] = withParents(command).map((each) => each.name());
+  return own.length > 0 ? own.join(' ') : command.name();
+}
+
+/** Each command that runs, also the second words of a noun: a reader of the help looks for a task, not for a noun. */
+function listed(command: Command, verbs: readonly Verb[]): Command[] {
+  const runs = command.commands.length === 0 || verbs.some(({ name }) => name === wordsOf(command));
+  return [...(runs ? [command] : []), ...command.commands.flatMap((each) => listed(each, verbs))];
+}
+
 function addSubcommand(program: Command, noun: string, name: string, verbs: readonly Verb[]): Command {
   const names = verbs.map((verb) => verb.name);
   const isDefault = name === DEFAULT_SUBCOMMANDS.find((each) => names.includes(`${noun} ${each}`));
-  return nounOf(program, noun, names).command(name, { isDefault });
+  return nounOf(program, noun).command(name, { isDefault });
 }
 
-function nounOf(program: Command, noun: string, names: readonly string[]): Command {
+function nounOf(program: Command, noun: string): Command {
   const known = program.commands.find((command) => command.name() === noun);
   if (known) return known;
-  const own = names.filter((name) => name.startsWith(`${noun} `)).map((name) => name.slice(noun.length + 1));
-  const made = program.command(noun).description(own.join(', ')).helpCommand(false);
+  const made = program.command(noun).helpCommand(false);
   made.showHelpAfterError(`try: ${NAME} ${noun} --help`);
   addGlobals(made);
   return made;

@@ -495,7 +495,10 @@ describe('events', () => {
     }),
     change(1, 'operator "ann"', {
       ...{ kind: 'ippool', name: 'web', action: 'changed' },
-      fields: [{ path: 'disabled', before: 'false', after: 'true' }],
+      fields: [
+        { path: 'disabled', before: 'false', after: 'true' },
+        { path: 'natOutgoing', before: 'true', after: undefined },
+      ],
     }),
     change(9, 'podwire-ipam', { kind: 'node', name: 'n1', action: 'deleted' }),
   ];
@@ -526,7 +529,7 @@ describe('events', () => {
     expect(head).toMatch(/^TIME +KIND +OBJECT +CHANGE +BY$/);
     expect(lines.map((line) => line.split(/ {2,}/).slice(1))).toEqual([
       ['ippool', 'web', `created cidr=10.70.0.0/16 nodeSelector=${'x'.repeat(23)}…`, 'local process'],
-      ['ippool', 'web', 'disabled: false → true', 'operator "ann"'],
+      ['ippool', 'web', 'disabled: false → true, natOutgoing: true → unset', 'operator "ann"'],
       ['node', 'n1', 'deleted', 'podwire-ipam'],
     ]);
     expect((await fakes.podwirectl('events', '-o', 'wide')).stdout).toContain('x'.repeat(200));

@@ -106,7 +106,7 @@ function changeText({ action, fields }: Change, isWide: boolean): string {
   const shorten = (value: string, length: number): string =>
     isWide || value.length <= length ? value : `${value.slice(0, length - 1)}…`;
   if (action === 'deleted' && !isWide) return action;
-  const value = (each = '-'): string => shorten(each, VALUE_LENGTH);
+  const value = (each = 'unset'): string => shorten(each, VALUE_LENGTH);
   if (action === 'changed')
     return shorten(
       fields.map((each) => `${each.path}: ${value(each.before)} → ${value(each.after)}`).join(', '),

@@ -8,6 +8,7 @@ import {
   GetClusterInfoResponse,
   ListNodeStatesResponse,
 } from '@podwire/proto/podwire/ipam/v1/cluster';
+import { HistoryServiceService, ListChangesResponse } from '@podwire/proto/podwire/ipam/v1/history';
 import { ListPoolsResponse, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -35,6 +36,12 @@ function serve(): Promise<void> {
     fake(ClusterServiceService.getClusterInfo, () => GetClusterInfoResponse.fromPartial({ store: 'etcd' })),
     fake(ClusterServiceService.listNodeStates, () => states),
     fake(PoolServiceService.listPools, () => ListPoolsResponse.fromPartial({ pools: [pool] })),
+    fake(HistoryServiceService.listChanges, ({ pageToken }) =>
+      ListChangesResponse.fromPartial({
+        changes: [{ kind: 'ippool', name: pageToken === '' ? 'first' : 'second' }],
+        nextPageToken: pageToken === '' ? 'next' : '',
+      }),
+    ),
     fakeStream(DiagnosticsServiceService.collect, ({ since }) => [
       { file: 'log.jsonl', part: Buffer.from('one\n') },
       { file: 'log.jsonl', part: Buffer.from(`since ${since ? 'then' : 'the start'}\n`) },
@@ -66,6 +73,9 @@ test('has the files of all processes, and names the missing ones', async () => {
   expect(contents.get('nodes/n1/b.txt')).toBe('');
   expect(contents.get('nodes/n2/error.txt')).toContain('there is no node "n2"');
   expect(contents.get('cluster/ippools.yaml')).toContain('cidr: 10.65.0.0/16');
+  expect(JSON.parse(contents.get('cluster/changes.json') ?? '')).toMatchObject({
+    changes: [{ name: 'first' }, { name: 'second' }],
+  });
   expect(JSON.parse(contents.get('cluster/info.json') ?? '')).toMatchObject({ store: 'etcd' });
   expect(stdout).toMatch(/^nodes\/n1 +2 +1 +complete$/m);
   expect(stdout).toMatch(/^nodes\/n2 +0 +0 +there is no node "n2"/m);

@@ -1,13 +1,14 @@
 import type { MethodDefinition } from '@grpc/grpc-js';
 import { DiagnosticsServiceService } from '@podwire/proto/podwire/diagnostics/v1/diagnostics';
 import { ClusterServiceService } from '@podwire/proto/podwire/ipam/v1/cluster';
+import { HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
 import { AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { NetworkPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/network_policy';
 import { Failure } from '@podwire/shared/failure/failure';
 import { forEachConcurrently } from '@podwire/shared/reconcile/concurrently';
 
 import { Archive } from '../clients/archive.js';
-import type { Context, Service } from '../clients/services.js';
+import { allPages, type Context, type Service } from '../clients/services.js';
 import { DURATION_MS, text } from '../command-line/forms.js';
 import { option, repeatedOption, type Verb } from '../command-line/verb.js';
 import { ContractJson, renderData } from '../output/data.js';
@@ -48,7 +49,7 @@ export const sysdump: Verb = {
   name: 'sysdump',
   about: 'one archive with the state of the cluster and its nodes, for support',
   details:
-    'Objects, status, audit, and of podwire-ipam and each node: versions, settings, metrics, the last log lines, and of nodes\n' +
+    'Objects, their changes, status, audit, and of podwire-ipam and each node: versions, settings, metrics, the last log lines, and of nodes\n' +
     'links, addresses, routes, rules, neighbours, nftables, records, journal and recent commands. Nodes that do not answer are named\n' +
     'in the archive. It has names and addresses of pods, but no password, token or private key.\n' +
     'Exit code 4: a part is missing.',
@@ -154,6 +155,9 @@ async function collectFrom(source: Source, archive: Archive, collect: (add: Add)
   return source;
 }
 
+/** Codes of parts that the cluster does not have. */
+const NOT_CONFIGURED: readonly string[] = ['POLICIES_NOT_SERVED', 'HISTORY_NOT_KEPT'];
+
 /** Objects as manifests and as tables, and the answers that describe the cluster. A part that fails does not end the rest. */
 async function addCluster(context: Context, add: Add): Promise<void> {
   const json = new ContractJson();
@@ -180,9 +184,20 @@ async function addCluster(context: Context, add: Add): Promise<void> {
   });
   await answer('policy-status.json', NetworkPolicyServiceService.getPolicyStatus, {});
   await answer('policies.json', NetworkPolicyServiceService.listPolicies, { ...page, namespace: '' });
+  await attempt(() => addChanges(context, add));
   for (const kind of KINDS) await attempt(() => addKind(kind, context, add));
-  const unexpected = failures.find(({ code }) => code !== 'POLICIES_NOT_SERVED');
+  const unexpected = failures.find(({ code }) => !NOT_CONFIGURED.includes(code));
   if (unexpected) throw unexpected;
+}
+
+async function addChanges({ ipam }: Context, add: Add): Promise<void> {
+  const all = { from: undefined, until: undefined, kind: '', nodeName: '' };
+  const pages = await allPages((page) => ipam.call(HistoryServiceService.listChanges, { ...all, ...page }));
+  const data = new ContractJson().of(HistoryServiceService.listChanges, {
+    changes: pages.flatMap(({ changes }) => changes),
+    nextPageToken: '',
+  });
+  await add('changes.json', renderData(data, 'json'));
 }
 
 async function addKind(entry: KindEntry, context: Context, add: Add): Promise<void> {

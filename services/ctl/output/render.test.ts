@@ -41,6 +41,14 @@ test('sentences that follow each other are lines', () => {
   expect(stdout).toBe('ippool/a created\nippool/b unchanged\n');
 });
 
+test('a text ends with a line feed', () => {
+  const options = { format: 'table', hasHeadings: true, isColoured: false } as const;
+  const printed = ['a\nb', 'a\nb\n'].map(
+    (text) => render({ sections: [{ kind: 'text', text }], data: () => null }, options).stdout,
+  );
+  expect(printed).toEqual(['a\nb\n', 'a\nb\n']);
+});
+
 test('a table is aligned, with numbers to the right and a dash for an empty cell; fields without a value are omitted; hints go to stderr', () => {
   expect(render(report, { format: 'table', hasHeadings: true, isColoured: false })).toEqual({
     stdout: [

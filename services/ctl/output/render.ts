@@ -45,7 +45,7 @@ function renderSection(section: Section, options: RenderOptions): string {
     case 'sentence':
       return `${printable(section.text)}\n`;
     case 'text':
-      return section.text;
+      return section.text.endsWith('\n') ? section.text : `${section.text}\n`;
   }
 }
 

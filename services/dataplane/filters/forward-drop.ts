@@ -50,8 +50,9 @@ export function dropCondition(chain: BaseChain, ruleset: Ruleset, routes: Forwar
       const way = { input, output: hook === 'prerouting' ? '' : output };
       const causes = ends.map((addresses) => ruleset.dropOf(name, { ...way, ...addresses }));
       if (causes[0] === undefined || causes.includes(undefined)) continue;
+      const [from, to] = [input, output].map((device) => device.replace(/^podw\d$/, 'podw*'));
       const message =
-        `IPv${pool.cidr.family} packets of pods from ${input} to ${output} are dropped by the firewall: ` +
+        `IPv${pool.cidr.family} packets of pods from ${from} to ${to} are dropped by the firewall: ` +
         `chain ${name} of table ${formatTableName(table)} (${causes[0]}); run: ${cureOf(chain, pool)}`;
       return { reason: 'ForwardDropped', message };
     }

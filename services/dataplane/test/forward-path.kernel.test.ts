@@ -234,7 +234,7 @@ describe('a rule that drops packets of pods to the outside', () => {
     const { check, conditions } = await watch({ natOutgoing: true });
     expect([leaves(), reaches(), conditions().length]).toEqual([[false, true], [true, true], 1]);
     expect(conditions()[0]).toMatch(
-      /^ForwardDropped: IPv4 packets of pods from podw1 to eth0 .*chain way of table inet wall \(rule with handle \d+\); run: /,
+      /^ForwardDropped: IPv4 packets of pods from podw\* to eth0 .*chain way of table inet wall \(rule with handle \d+\); run: /,
     );
     for (const condition of conditions()) sh(condition.replace(/.*; run: /, ''));
     await check();

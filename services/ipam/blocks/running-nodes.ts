@@ -112,7 +112,8 @@ export function inUseFailure(held: readonly HeldAddress[]): Failure {
   const more = texts.length > NAMED_PODS ? ` and ${texts.length - NAMED_PODS} more` : '';
   const run = nodes.length === 1 ? `node ${nodes[0]} runs, and its` : `${nodes.length} nodes run, and their`;
   const text =
-    `${run} pods have ${held.length} of the addresses: ${texts.slice(0, NAMED_PODS).join(', ')}${more}; delete the pods, or ` +
-    'repeat with --force (API: force), which asks the nodes and keeps what their pods have';
+    `${run} pods have ${held.length} of the addresses: ${texts.slice(0, NAMED_PODS).join(', ')}${more}; delete the pods, ` +
+    'wait until the node was silent for 4 minutes, or repeat with --force (API: force), which asks the node and keeps ' +
+    'what its pods have';
   return new Failure('NODE_IN_USE', text, { details: { nodes: nodes.join(','), addresses: String(held.length) } });
 }

@@ -88,6 +88,6 @@ export function programFaults(chain: Pick<Chain, 'plugins'>, versions: ChainVers
     return [];
   });
   if (versions.get(LOOPBACK)?.kind !== 'missing') return faults;
-  const loopback = `program ${LOOPBACK}, which container runtimes run for each pod (containerd unless use_internal_loopback is true), is missing in ${directory}: install it, or pods fail`;
+  const loopback = `program ${LOOPBACK}, which container runtimes run for each pod (containerd unless use_internal_loopback is true), is missing in ${directory}: install it, or let PODWIRE_INSTALL_PROGRAMS name a directory that has it, or pods fail`;
   return [...faults, loopback];
 }

@@ -65,6 +65,7 @@ const trace = (fields: Parameters<typeof TracePacketsResponse.fromPartial>[0] = 
 const [SENT, ANSWER] = [packet(POD_1, POD_2), packet(POD_2, POD_1)];
 const PING = checkOf('pod-pod', POD_2);
 const LARGE = checkOf('pod-pod MTU', POD_2);
+const LARGE_TO_3 = { ...LARGE, target: { ...LARGE.target, node: 'node-3', address: '10.65.3.1' } };
 const NODES_REACHED = ['node-1', 'node-2'].map((name) =>
   resultOf(CHECKS.find((check) => check.kind === 'node-node' && check.node === name)!),
 );
@@ -174,6 +175,16 @@ describe('the place where a path ends', () => {
     [
       'large packets that are lost',
       { broken: resultOf(LARGE, 'ETIMEDOUT'), all: [resultOf(PING)] },
+      /^MTU of node-1: .*lost/,
+    ],
+    [
+      'large packets that are lost to one node, and reach a further one',
+      { broken: resultOf(LARGE, 'ETIMEDOUT'), all: [resultOf(PING), resultOf(LARGE_TO_3)] },
+      /^MTU of node-2: .*lost/,
+    ],
+    [
+      'large packets that are lost to two nodes',
+      { broken: resultOf(LARGE, 'ETIMEDOUT'), all: [resultOf(PING), resultOf(LARGE_TO_3, 'ETIMEDOUT')] },
       /^MTU of node-1: .*lost/,
     ],
     [

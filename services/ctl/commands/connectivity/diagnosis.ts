@@ -53,7 +53,8 @@ function unreachableNode({ source, target }: BrokenPath): BreakingPoint | undefi
   return silent && endAt('remote node', silent.name, silent.fault);
 }
 
-function tooLargePacket({ broken, all, source, target, targetTrace }: BrokenPath): BreakingPoint | undefined {
+function tooLargePacket(path: BrokenPath): BreakingPoint | undefined {
+  const { broken, all, source, target, targetTrace } = path;
   const { check, result } = broken;
   const isShort = (other: Check): boolean =>
     other.packetBytes < check.packetBytes &&
@@ -69,7 +70,19 @@ function tooLargePacket({ broken, all, source, target, targetTrace }: BrokenPath
   }
   const dropped = targetTrace?.counters.find(({ name }) => /^(?!podw)\S+ receive (drops|errors)$/.test(name));
   if (target && dropped) return endAt('MTU', target.name, `${head} dropped (${dropped.name}), ${remedy}`);
-  return endAt('MTU', source.name, `${head} lost without a message, ${remedy}`);
+  const suspect = losesAll(path, target?.name, source.name) ? (target?.name ?? '') : source.name;
+  return endAt('MTU', suspect, `${head} lost without a message, ${remedy}`);
+}
+
+/** Whether the large packets of one end fail with every further node, and not the ones of the peer: its link is the small one. */
+function losesAll({ broken, all }: BrokenPath, end: string | undefined, peer: string): boolean {
+  const large = all.filter(({ check }) => check.kind === broken.check.kind && check.family === broken.check.family);
+  const passes = (name: string | undefined, without: string | undefined): boolean =>
+    large.some((each) => {
+      const ends = [each.check.node, each.check.target.node];
+      return isPassed(each) && ends.includes(name) && !ends.includes(without);
+    });
+  return end !== undefined && passes(peer, end) && !passes(end, peer);
 }
 
 /** A packet that nftables dropped. */

@@ -76,6 +76,9 @@ describe('latency', () => {
       /^2026-05-04T12:31:00\.000Z +30\.0 +plugin 30\.0 +POOLS_EXHAUSTED +shop\/db-0 +0af7651916cd43dd8448eb211c80319c$/m,
     ])
       expect(stdout).toMatch(line);
+    expect(stdout).toMatch(
+      /^last failed ADDs:\n.*\n2026-05-04T12:31:00\.000Z +shop\/db-0 +POOLS_EXHAUSTED +all pools are full$/m,
+    );
     expect(stdout.indexOf('shop/db-0')).toBeLessThan(stdout.indexOf('shop/web-0'));
     const json = JSON.parse((await fakes.podwirectl('latency', '--slowest', '1', '-o', 'json')).stdout);
     expect(json).toMatchObject({
@@ -91,7 +94,7 @@ describe('latency', () => {
     await serve([]);
     expect(await fakes.podwirectl('latency')).toMatchObject({
       exitCode: 0,
-      stdout: expect.stringContaining('commands: none'),
+      stdout: expect.stringMatching(/commands: none(?![^]*failed ADDs)/),
     });
   });
 
@@ -111,6 +114,7 @@ describe('trace', () => {
       expect(exitCode).toBe(0);
       for (const line of [
         /^ADD of shop\/web-0:$/m,
+        /^Phases +plugin 3\.00 ms, datastore 3\.00 ms, rpc 2\.00 ms, shim 1\.00 ms, ipam 1\.00 ms$/m,
         /^Addresses +10\.65\.0\.7$/m,
         /^Trace +0af7651916cd43dd8448eb211c80319c$/m,
         /^ +4\.00 +3\.00 +datastore +·{11}█{9}·{8} {6}podwire\.store\.commit$/m,

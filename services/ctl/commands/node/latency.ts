@@ -13,11 +13,11 @@ const SLOWEST = option(
   wholeNumber('NUMBER', { min: 0, max: 100 }),
   'how many of the slowest ADDs are listed (5)',
 );
-const SLOWEST_COUNT = 5;
+const LISTED_COUNT = 5;
 
 export const latency: Verb = {
   name: 'latency',
-  about: 'on a node: how long pods’ ADDs and DELs took, by phase, and the slowest ADDs',
+  about: 'on a node: how long pods’ ADDs and DELs took, by phase; the slowest ADDs, and why ADDs failed',
   details:
     'Of the last 500 commands. The phases of a command add up to its time: see "Slow pods" in services/node/README.md.\n' +
     'A percentile is the successful command that this share of them does not exceed: the phases of one column add up.',
@@ -26,9 +26,9 @@ export const latency: Verb = {
   run: async (input, { plugin }) => {
     const { node, commands } = await (await plugin()).commands();
     const adds = commands.filter(({ command }) => command === 'ADD');
-    const slowest = adds.toSorted((a, b) => b.durationMs - a.durationMs).slice(0, input.get(SLOWEST) ?? SLOWEST_COUNT);
+    const slowest = adds.toSorted((a, b) => b.durationMs - a.durationMs).slice(0, input.get(SLOWEST) ?? LISTED_COUNT);
     return {
-      sections: [commandTable(node, commands), phaseTable(adds), slowestTable(slowest)],
+      sections: [commandTable(node, commands), phaseTable(adds), slowestTable(slowest), ...failureTable(adds)],
       hints: slowest.length > 0 ? ['one pod in detail: podwirectl trace NAMESPACE/POD'] : [],
       data: () => latencyData(node, commands, slowest),
     };
@@ -96,6 +96,18 @@ function slowestTable(slowest: readonly Command[]): Table {
     ]),
     none: 'ADDs: none',
   };
+}
+
+/** A failed ADD is often a fast one. */
+function failureTable(adds: readonly Command[]): Table[] {
+  const newestFirst = adds
+    .filter(({ result }) => result !== 'success')
+    .toSorted((a, b) => b.startedAt.localeCompare(a.startedAt));
+  const rows = newestFirst
+    .slice(0, LISTED_COUNT)
+    .map((command) => [command.startedAt, subjectOf(command), command.result, command.message ?? '']);
+  const columns = ['STARTED', 'POD', 'RESULT', 'MESSAGE'];
+  return rows.length > 0 ? [{ kind: 'table', title: 'last failed ADDs', columns, rows, none: '' }] : [];
 }
 
 function longestPhase(command: Command): string {

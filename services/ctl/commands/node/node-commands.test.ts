@@ -116,7 +116,7 @@ describe('node ready', () => {
     expect(results.slice(0, 3)).toEqual([
       'CHECK RESULT DETAIL',
       'status ok pods can be added',
-      'runtime ok sees the node as ready',
+      'runtime ok STATUS reports the node as ready',
     ]);
     const [line, body] = sent;
     expect(line).toBe('POST /cni STATUS /opt/cni/bin strict');

@@ -152,7 +152,7 @@ export const nodeReady: Verb = {
     const notReady = isReady ? [] : ['NetworkPluginNotReady: the other checks say why'];
     const checks = [
       ...checksOf('status', refusal === null ? [] : [refusal], 'pods can be added'),
-      ...checksOf('runtime', notReady, 'sees the node as ready'),
+      ...checksOf('runtime', notReady, 'STATUS reports the node as ready'),
       ...(files?.checks(refusal) ?? []),
       ...checksOf('firewall', await forwardDrops(context.dataplane), 'lets packets of pods pass'),
     ];

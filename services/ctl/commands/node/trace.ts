@@ -7,7 +7,7 @@ import { argument, option, type Input, type Verb } from '../../command-line/verb
 import type { Fields, Section, Table } from '../../output/report.js';
 import { momentAndAge } from '../../output/words.js';
 import { NAMESPACE } from '../../resources/reading.js';
-import { subjectOf as podText } from './add-summary.js';
+import { phasesOf, subjectOf as podText } from './add-summary.js';
 import { msText } from './latency.js';
 
 const SUBJECT_ARGUMENT = argument(SUBJECT, SUBJECT_TEXT, 'optional');
@@ -18,7 +18,7 @@ const BAR_WIDTH = 28;
 
 export const trace: Verb = {
   name: 'trace',
-  about: 'on a node: where the time of a pod’s last ADD and DEL went, as a waterfall',
+  about: 'on a node: where the time of a pod’s last ADD and DEL went, and why they failed',
   details:
     'Of the last 500 commands of the pod’s node. It needs neither tracing nor a collector.\n' +
     'With tracing, the trace ID finds the same command in the traces and in the logs of all processes.',
@@ -83,12 +83,19 @@ function sectionsOf(command: Command, nowMs: number): Section[] {
       ['Started', momentAndAge(new Date(startedAt), nowMs)],
       ['Result', message === null ? result : `${result}: ${message}`],
       ['Time', `${msText(durationMs)} ms`],
+      ['Phases', phasesText(command)],
       ['Addresses', addresses.join(', ')],
       ['Container', containerId ?? ''],
       ['Trace', traceId ?? ''],
     ],
   };
   return [fields, waterfall(command)];
+}
+
+/** Longest first: the time of the plugin itself is no interval, only what the intervals leave. */
+function phasesText(command: Command): string {
+  const longestFirst = [...phasesOf(command)].toSorted(([, a], [, b]) => b - a);
+  return longestFirst.map(([phase, ms]) => `${phase} ${msText(ms)} ms`).join(', ');
 }
 
 function waterfall({ intervals, durationMs }: Command): Table {

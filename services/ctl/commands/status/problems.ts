@@ -80,7 +80,9 @@ function nodeProblems({ name, contact, contactTime, report }: NodeState, nowMs: 
   const object = `node ${name}`;
   if (contact === NodeContact.NODE_CONTACT_SILENT) {
     const since = contactTime ? `silent for ${age(contactTime, nowMs)}` : 'never heard of';
-    const next = `see podwire-node there; if the machine is gone: podwirectl delete node ${name}`;
+    const next =
+      `see podwire-node there; its pods: podwirectl get wep -A --node ${name}; ` +
+      `if the machine is gone for 4 minutes: podwirectl delete node ${name}`;
     return [{ severity: 'error', object, text: since, next }];
   }
   if (!report) return [];

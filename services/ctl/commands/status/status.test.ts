@@ -212,7 +212,7 @@ describe('podwirectl status', () => {
     expect(stdout).toMatch(/^State +1 error$/m);
     expect(stdout).toMatch(/^n2 +silent/m);
     expect(stdout).toContain(
-      'error    node n2: never heard of\n         next: see podwire-node there; if the machine is gone: podwirectl delete node n2',
+      'error    node n2: never heard of\n         next: see podwire-node there; its pods: podwirectl get wep -A --node n2; if the machine is gone for 4 minutes: podwirectl delete node n2',
     );
     expect(stdout).not.toMatch(/^Policies/m);
   });
