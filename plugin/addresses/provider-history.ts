@@ -88,10 +88,7 @@ export class ProviderHistory {
     }
   }
 
-  /**
-   * Records the provider of a network's addresses. Persisted when this resolves: before a delegate allocates an address, and before
-   * a pod is wired. Never rejects.
-   */
+  /** Records the provider of a network's addresses; persisted before the provider allocates any. */
   async record(network: string, mode: RecordedMode): Promise<void> {
     const known = this.#networks.get(network) ?? { ipamBootId: null, delegates: [], modes: [] };
     const next = this.#withMode(known, mode);

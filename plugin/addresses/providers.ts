@@ -53,7 +53,7 @@ export class Providers {
     return [...new Set(this.holding(pending).map(({ type }) => type))];
   }
 
-  /** Persists the provider of a network; see {@link ProviderHistory.record}. */
+  /** Persists the provider of a network before it allocates any address. */
   record(network: string, mode: Mode): Promise<void> {
     return this.#options.history.record(network, mode);
   }

@@ -44,15 +44,11 @@ export async function add(request: AttachRequest, limits: Limits, deps: AddDeps)
 
   await releases.complete(attachment, limits);
   const provider = await preparedProvider(request, limits, deps);
-  const recorded = deps.providers.record(attachment.network, request.mode);
-  // A delegate keeps its addresses without a record of this node.
-  if (request.mode.delegate) await recorded;
 
   let allocation: ProvidedAllocation | undefined;
   let isHeld = false;
   try {
     const allocated = await provider.allocate(request, netns, limits);
-    await recorded;
     isHeld = allocated.alreadyAllocated && (await dataplane.isAttached(attachment, limits));
     allocation = allocated;
     const { endpoint, dns } = allocation;
@@ -84,7 +80,7 @@ async function preparedProvider(
   limits: Limits,
   { known, providers }: AddDeps,
 ): Promise<AddressProvider> {
-  const { attachment } = request;
+  const { attachment, mode } = request;
   const provider = providers.ofRequest(request);
   try {
     await provider.prepare(limits);
@@ -93,6 +89,7 @@ async function preparedProvider(
     throw failure;
   }
   known.clearFailure(attachment);
+  await providers.record(attachment.network, mode);
   return provider;
 }
 

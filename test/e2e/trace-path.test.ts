@@ -18,6 +18,14 @@ beforeAll(async () => {
   const wired = await Promise.all(made.nodes.map((node) => wire(node)));
   names = wired.map(({ pod }) => `default/${pod.name}`);
   await expectAllToReachEachOther(wired);
+  // A node reports pods that got its leased addresses a moment later.
+  await vi.waitFor(
+    async () => {
+      const { output } = await podwire('get', 'workloadendpoints', '-A', '-o', 'wide');
+      for (const { pod } of wired) expect(output).toContain(pod.name);
+    },
+    { timeout: 20_000, interval: 200 },
+  );
 });
 
 afterAll(cleanUp);
