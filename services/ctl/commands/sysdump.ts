@@ -49,9 +49,9 @@ export const sysdump: Verb = {
   name: 'sysdump',
   about: 'one archive with the state of the cluster and its nodes, for support',
   details:
-    'Objects, their changes, status, audit, and of podwire-ipam and each node: versions, settings, metrics, the last log lines, and of nodes\n' +
-    'links, addresses, routes, rules, neighbours, nftables, records, journal and recent commands. Nodes that do not answer are named\n' +
-    'in the archive. It has names and addresses of pods, but no password, token or private key.\n' +
+    'Objects, their changes, status, audit, and of podwire-ipam and each node: versions, settings, metrics, the last log\n' +
+    'lines, and of nodes links, addresses, routes, rules, neighbours, nftables, records, journal and recent commands. Nodes that\n' +
+    'do not answer are named in the archive. It has names and addresses of pods, but no password, token or private key.\n' +
     'Exit code 4: a part is missing.',
   options: [SINCE, NODES, FILE],
   examples: ['sysdump', 'sysdump --since 1h --node node-1', 'sysdump --file -'],

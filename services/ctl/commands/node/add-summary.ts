@@ -7,7 +7,8 @@ import type { Add, AddSummary, FailedAdds } from '../../page/data.js';
 /** Shares of the commands that take at most the listed time. */
 export const RANKS = { p50: 0.5, p90: 0.9, p99: 0.99, max: 1 } as const;
 
-const LISTED_COUNT = 5;
+/** Members of each list of ADDs. */
+export const LISTED_COUNT = 5;
 
 interface NodeCommand extends Command {
   readonly node: string;

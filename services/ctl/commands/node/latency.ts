@@ -6,15 +6,13 @@ import { ON_NODE } from '../../command-line/options.js';
 import { option, type Verb } from '../../command-line/verb.js';
 import type { Report, Table } from '../../output/report.js';
 import { percent } from '../../output/words.js';
-import { bySpeed, nearestRank, phasesOf, RANKS, subjectOf } from './add-summary.js';
+import { bySpeed, LISTED_COUNT, nearestRank, phasesOf, RANKS, subjectOf } from './add-summary.js';
 
 const SLOWEST = option(
   '--slowest',
   wholeNumber('NUMBER', { min: 0, max: 100 }),
   'how many of the slowest ADDs are listed (5)',
 );
-const LISTED_COUNT = 5;
-
 export const latency: Verb = {
   name: 'latency',
   about: 'on a node: how long pods’ ADDs and DELs took, by phase; the slowest ADDs, and why ADDs failed',
@@ -98,12 +96,10 @@ function slowestTable(slowest: readonly Command[]): Table {
   };
 }
 
-/** A failed ADD is often a fast one. */
+/** A failed ADD is often a fast one. @param adds - newest first */
 function failureTable(adds: readonly Command[]): Table[] {
-  const newestFirst = adds
+  const rows = adds
     .filter(({ result }) => result !== 'success')
-    .toSorted((a, b) => b.startedAt.localeCompare(a.startedAt));
-  const rows = newestFirst
     .slice(0, LISTED_COUNT)
     .map((command) => [command.startedAt, subjectOf(command), command.result, command.message ?? '']);
   const columns = ['STARTED', 'POD', 'RESULT', 'MESSAGE'];
